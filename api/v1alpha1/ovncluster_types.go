@@ -1,0 +1,308 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// OVNClusterName is the only name an OVNCluster may have: a cluster has one network.
+const OVNClusterName = "default"
+
+// OVNClusterSpec is the deployment that the operator makes so. `spec: {}` is complete on a cluster whose nodes have the
+// openvswitch kernel module.
+type OVNClusterSpec struct {
+	// image of every component. The operator's own image when empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+
+	// apiServer is where components on the host network reach the API server. When it is empty they use the address that the
+	// kubelet gives them, which is the ClusterIP of the service `kubernetes` and needs a kube-proxy.
+	// +optional
+	APIServer *APIServer `json:"apiServer,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Network Network `json:"network,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Nodes Nodes `json:"nodes,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Central Central `json:"central,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Controller Controller `json:"controller,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Agent Agent `json:"agent,omitempty"`
+}
+
+// APIServer is an address of the API server that does not depend on the cluster's network.
+type APIServer struct {
+	// host is an IP address or a name that nodes can resolve.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Host string `json:"host"`
+	// +optional
+	// +kubebuilder:default=6443
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+}
+
+// TunnelType is the encapsulation between nodes (ovn-controller(8), ovn-encap-type).
+// +kubebuilder:validation:Enum=geneve;vxlan
+type TunnelType string
+
+// Tunnel types.
+const (
+	TunnelGeneve TunnelType = "geneve"
+	TunnelVXLAN  TunnelType = "vxlan"
+)
+
+// Network holds the addresses of the cluster. Each list has one CIDR per family, at most two, in the order of preference.
+type Network struct {
+	// podCIDRs of the subnet `ovn-default`.
+	// +optional
+	// +kubebuilder:default={"10.16.0.0/16"}
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=43
+	// +listType=atomic
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// joinCIDRs of the subnet `join`, which connects the nodes themselves. Its families must be those of podCIDRs; when left
+	// out, 100.64.0.0/16 and fd00:100:64::/112 by family.
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=43
+	// +listType=atomic
+	JoinCIDRs []string `json:"joinCIDRs,omitempty"`
+	// serviceCIDRs are the API server's --service-cluster-ip-range.
+	// +optional
+	// +kubebuilder:default={"10.96.0.0/12"}
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=43
+	// +listType=atomic
+	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
+	// +optional
+	// +kubebuilder:default=geneve
+	TunnelType TunnelType `json:"tunnelType,omitempty"`
+	// mtu of pods, in bytes. By default that of the tunnel interface less the encapsulation (100 for geneve, 50 for vxlan; 20
+	// more over IPv6).
+	// +optional
+	// +kubebuilder:validation:Minimum=576
+	// +kubebuilder:validation:Maximum=65535
+	MTU int32 `json:"mtu,omitempty"`
+}
+
+// Datapath is where Open vSwitch forwards packets.
+// +kubebuilder:validation:Enum=Kernel;Userspace
+type Datapath string
+
+// Datapaths.
+const (
+	DatapathKernel    Datapath = "Kernel"
+	DatapathUserspace Datapath = "Userspace"
+)
+
+// Nodes says how every node forwards.
+type Nodes struct {
+	// datapath is Kernel (the openvswitch module) or Userspace (ovs-vswitchd itself; for nodes without the module).
+	// +optional
+	// +kubebuilder:default=Kernel
+	Datapath Datapath `json:"datapath,omitempty"`
+	// tunnelInterface carries the tunnels: its first address is the encapsulation address. By default the interface of the node's
+	// InternalIP. In Userspace it becomes a port of the bridge br-phy, which takes over its address, so it must not be the
+	// interface that reaches the API server.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[^/\s]+$`
+	// +kubebuilder:validation:MaxLength=15
+	TunnelInterface string `json:"tunnelInterface,omitempty"`
+}
+
+// Placement is shared by components that are not on every node.
+type Placement struct {
+	// nodeSelector of the component's pods. By default control-plane nodes
+	// (`node-role.kubernetes.io/control-plane`).
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// Central is the northbound and southbound databases and ovn-northd.
+type Central struct {
+	Placement `json:",inline"`
+	// replicas of each database: members of its Raft cluster. Only 1 is taken so far.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Enum=1
+	Replicas int32 `json:"replicas,omitempty"`
+	// northdReplicas: one is active, the others stand by.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=5
+	NorthdReplicas int32 `json:"northdReplicas,omitempty"`
+	// dataDirectory on the nodes of the database files.
+	// +optional
+	// +kubebuilder:default=/etc/origin/ovn
+	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	DataDirectory string `json:"dataDirectory,omitempty"`
+}
+
+// Controller is kube-ovn-controller.
+type Controller struct {
+	Placement `json:",inline"`
+	// replicas: one leads, the others stand by with warm caches.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=5
+	Replicas int32 `json:"replicas,omitempty"`
+	// logLevel is the verbosity of the log; 0 is info.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	LogLevel int32 `json:"logLevel,omitempty"`
+}
+
+// Agent is kube-ovn-cni and the daemons beside it on every node.
+type Agent struct {
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// cniBinDirectory of the container runtime on nodes.
+	// +optional
+	// +kubebuilder:default=/opt/cni/bin
+	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	CNIBinDirectory string `json:"cniBinDirectory,omitempty"`
+	// cniConfDirectory of the container runtime on nodes.
+	// +optional
+	// +kubebuilder:default=/etc/cni/net.d
+	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	CNIConfDirectory string `json:"cniConfDirectory,omitempty"`
+	// logLevel is the verbosity of the log; 0 is info.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	LogLevel int32 `json:"logLevel,omitempty"`
+}
+
+// Condition types of an OVNCluster.
+const (
+	// ConditionAvailable: every component serves; pods get addresses and talk.
+	ConditionAvailable = "Available"
+	// ConditionProgressing: the operator is changing something, or waits for it.
+	ConditionProgressing = "Progressing"
+	// ConditionDegraded: something needs attention; the message says what to do.
+	ConditionDegraded = "Degraded"
+)
+
+// ComponentStatus is one row per component.
+type ComponentStatus struct {
+	// name of the workload: `ovn-central-nb`, `ovs-ovn`, …
+	Name string `json:"name"`
+	// +optional
+	Desired int32 `json:"desired"`
+	// +optional
+	Ready int32 `json:"ready"`
+	// image the component runs.
+	// +optional
+	Image string `json:"image,omitempty"`
+	// message says what the component waits for.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// DatabaseMember is one member of a Raft cluster, by its node.
+type DatabaseMember struct {
+	// node is the member's identity.
+	Node string `json:"node"`
+	// address of the node, without port: an IP address.
+	Address string `json:"address"`
+	// serverID as Raft knows it; empty until the member has joined.
+	// +optional
+	ServerID string `json:"serverID,omitempty"`
+	// role is leader, follower or candidate.
+	// +optional
+	Role string `json:"role,omitempty"`
+}
+
+// DatabaseStatus is one OVN database, as its members report it.
+type DatabaseStatus struct {
+	// bootstrapNode is recorded before the database exists: the one node that may create the cluster.
+	// +optional
+	BootstrapNode string `json:"bootstrapNode,omitempty"`
+	// clusterID is recorded once it was created; from then on members only join this one.
+	// +optional
+	ClusterID string `json:"clusterID,omitempty"`
+	// leader is the node of the leader.
+	// +optional
+	Leader string `json:"leader,omitempty"`
+	// +optional
+	Term int64 `json:"term,omitempty"`
+	// +optional
+	// +listType=map
+	// +listMapKey=node
+	Members []DatabaseMember `json:"members,omitempty"`
+}
+
+// OVNClusterStatus is what the operator sees.
+type OVNClusterStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Components []ComponentStatus `json:"components,omitempty"`
+	// northbound database. Clients take its addresses from here.
+	// +optional
+	Northbound DatabaseStatus `json:"northbound,omitempty"`
+	// southbound database. Clients take its addresses from here.
+	// +optional
+	Southbound DatabaseStatus `json:"southbound,omitempty"`
+}
+
+// OVNCluster is the one resource that installs and operates OVN as the network of the cluster.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=ovnc
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Available",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].status`
+// +kubebuilder:printcolumn:name="Progressing",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].status`
+// +kubebuilder:printcolumn:name="Degraded",type=string,JSONPath=`.status.conditions[?(@.type=="Degraded")].status`
+// +kubebuilder:printcolumn:name="NB leader",type=string,priority=1,JSONPath=`.status.northbound.leader`
+// +kubebuilder:printcolumn:name="SB leader",type=string,priority=1,JSONPath=`.status.southbound.leader`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="an OVNCluster must be named default: a cluster has one network"
+type OVNCluster struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Spec OVNClusterSpec `json:"spec,omitempty"`
+	// +optional
+	Status OVNClusterStatus `json:"status,omitempty"`
+}
+
+// OVNClusterList is a list of OVNClusters.
+// +kubebuilder:object:root=true
+type OVNClusterList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []OVNCluster `json:"items"`
+}

@@ -1,0 +1,31 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// kiln is every long-running process of Kiln: one binary with a subcommand per process, so that an image holds one copy of the
+// Kubernetes client.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// commands are the processes; each file of this package adds its own from init.
+var commands []func() *cobra.Command
+
+func main() {
+	root := &cobra.Command{
+		Use:           "kiln",
+		Short:         "Runs OVN as the network of a Kubernetes cluster",
+		SilenceUsage:  true,
+		SilenceErrors: false,
+	}
+	for _, c := range commands {
+		root.AddCommand(c())
+	}
+	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,117 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package desired holds the vocabulary between translators, which say what rows they want, and the northbound engine, which
+// makes them so. It is a leaf: values only.
+package desired
+
+import (
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Owner is the Kubernetes object, or the reserved name, from which rows are derived. Two owners never share a row.
+type Owner struct {
+	Kind      string // of the Kubernetes object: "Pod", "Subnet"; or a reserved one for shared sets: "NodeGroup"
+	Namespace string // empty for cluster-scoped objects
+	Name      string
+}
+
+// String is the form kept in external_ids: "Pod/default/web-0", "Subnet//ovn-default".
+func (o Owner) String() string { return o.Kind + "/" + o.Namespace + "/" + o.Name }
+
+// ParseOwner is the inverse of Owner.String. Kinds, namespaces and names of Kubernetes objects hold no slash.
+func ParseOwner(s string) (Owner, bool) {
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 || parts[0] == "" || parts[2] == "" {
+		return Owner{}, false
+	}
+	return Owner{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
+}
+
+// Ref names one row by its owner and the row's key within it. It is comparable and needs no look-up: the row's UUID follows from it.
+type Ref struct {
+	Owner Owner
+	Key   string
+}
+
+// rowSpace is the UUIDv5 name space (RFC 9562, section 5.5) of the rows. It must never change: row UUIDs in live databases follow from it.
+var rowSpace = uuid.MustParse("8d0f5c9e-54a5-5c0e-9c0b-6b696c6e6e62")
+
+// UUID is the row's _uuid in the northbound database: UUIDv5 of owner and key.
+func (r Ref) UUID() string {
+	return uuid.NewSHA1(rowSpace, []byte(r.Owner.String()+"\x00"+r.Key)).String()
+}
+
+// Set is a set-valued column of one row, such as the ports of a logical switch.
+type Set struct {
+	Table  string // as in the schema: "Logical_Switch"
+	Column string // as in the schema: "ports"
+	Row    Ref
+}
+
+// Reference fills a column of the row itself with references to other rows.
+type Reference struct {
+	Column string // as in the schema: "load_balancer_group", "dhcpv4_options"
+	To     []Ref
+}
+
+// Element is one value in a set column of another row, such as an address in an address set.
+type Element struct {
+	Of    Set
+	Value string
+}
+
+// Row is one row that an owner wants in the northbound database.
+type Row struct {
+	// Key is unique among the owner's rows and never changes for the same thing.
+	Key string
+	// Model is a pointer to a model of internal/ovsdb/nb. The engine fills _uuid, the owner's external_ids and what References
+	// say; only the table's managed columns count.
+	Model any
+	// Parent is the set column that keeps the row alive; nil for tables whose rows live by themselves (ovn-nb(5)).
+	Parent *Set
+	// References fill reference columns of this row. A row that is referred to and is not there makes Apply return ErrWaiting.
+	References []Reference
+	// Members are set columns of other rows that hold this row beside its parent: the port groups of a port, the group of a
+	// load balancer. They are written as mutate deltas and belong to this row's owner alone.
+	Members []Set
+	// Elements are values this row's owner adds to set columns of other rows. They go when the row goes.
+	Elements []Element
+}
+
+// Tables and columns named in Sets, as in the NB schema (ovn-nb(5)).
+const (
+	TableLogicalSwitch     = "Logical_Switch"
+	TableLogicalRouter     = "Logical_Router"
+	TablePortGroup         = "Port_Group"
+	TableAddressSet        = "Address_Set"
+	TableLoadBalancerGroup = "Load_Balancer_Group"
+)
+
+// SwitchPorts is the set of ports of a logical switch.
+func SwitchPorts(r Ref) Set { return Set{Table: TableLogicalSwitch, Column: "ports", Row: r} }
+
+// SwitchACLs is the set of ACLs of a logical switch.
+func SwitchACLs(r Ref) Set { return Set{Table: TableLogicalSwitch, Column: "acls", Row: r} }
+
+// RouterPorts is the set of ports of a logical router.
+func RouterPorts(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "ports", Row: r} }
+
+// RouterPolicies is the set of policies of a logical router.
+func RouterPolicies(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "policies", Row: r} }
+
+// RouterRoutes is the set of static routes of a logical router.
+func RouterRoutes(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "static_routes", Row: r} }
+
+// GroupPorts is the set of ports of a port group.
+func GroupPorts(r Ref) Set { return Set{Table: TablePortGroup, Column: "ports", Row: r} }
+
+// GroupACLs is the set of ACLs of a port group.
+func GroupACLs(r Ref) Set { return Set{Table: TablePortGroup, Column: "acls", Row: r} }
+
+// GroupLoadBalancers is the set of load balancers of a load balancer group.
+func GroupLoadBalancers(r Ref) Set {
+	return Set{Table: TableLoadBalancerGroup, Column: "load_balancer", Row: r}
+}
