@@ -1,0 +1,80 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package translate turns Kubernetes objects into the northbound rows they stand for. Its functions are pure: typed inputs in,
+// rows out; one file per kind of owner.
+package translate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+// Kinds of owners. They are the kinds of the Kubernetes objects that the rows are derived from.
+const (
+	KindVpc     = "Vpc"
+	KindSubnet  = "Subnet"
+	KindNode    = "Node"
+	KindPod     = "Pod"
+	KindService = "Service"
+)
+
+// Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.
+const (
+	keyRouter   = "router"
+	keyServices = "services"
+	keySwitch   = "switch"
+	keyPods     = "pods/"
+	keyEgress   = "egress/"
+)
+
+// VpcOwner owns the logical router of a VPC, its default routes and its load balancer group.
+func VpcOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindVpc, Name: vpc} }
+
+// SubnetOwner owns the logical switch of a subnet and its connection to the VPC's router.
+func SubnetOwner(subnet string) desired.Owner { return desired.Owner{Kind: KindSubnet, Name: subnet} }
+
+// NodeOwner owns a node's port on the join switch, its routing policies and its port groups.
+func NodeOwner(node string) desired.Owner { return desired.Owner{Kind: KindNode, Name: node} }
+
+// PodOwner owns the logical switch ports of a pod.
+func PodOwner(namespace, name string) desired.Owner {
+	return desired.Owner{Kind: KindPod, Namespace: namespace, Name: name}
+}
+
+// ServiceOwner owns the load balancers of a Service.
+func ServiceOwner(namespace, name string) desired.Owner {
+	return desired.Owner{Kind: KindService, Namespace: namespace, Name: name}
+}
+
+// RouterRef is the logical router of a VPC.
+func RouterRef(vpc string) desired.Ref { return desired.Ref{Owner: VpcOwner(vpc), Key: keyRouter} }
+
+// ServicesRef is the load balancer group of a VPC, which holds the load balancers of its Services.
+func ServicesRef(vpc string) desired.Ref { return desired.Ref{Owner: VpcOwner(vpc), Key: keyServices} }
+
+// SwitchRef is the logical switch of a subnet.
+func SwitchRef(subnet string) desired.Ref {
+	return desired.Ref{Owner: SubnetOwner(subnet), Key: keySwitch}
+}
+
+// NodePodsRef is the port group of every pod of a VPC on a node.
+func NodePodsRef(vpc, node string) desired.Ref {
+	return desired.Ref{Owner: NodeOwner(node), Key: keyPods + vpc}
+}
+
+// NodeEgressRef is the port group of those pods of a VPC on a node whose subnet has a distributed gateway: what they send out of
+// the VPC leaves by their own node.
+func NodeEgressRef(vpc, node string) desired.Ref {
+	return desired.Ref{Owner: NodeOwner(node), Key: keyEgress + vpc}
+}
+
+// groupName is the name of the port group or address set that r stands for. A name that appears in a match must be an
+// identifier (ovn-nb(5), `[a-zA-Z_.][a-zA-Z_.0-9]*`), and northd appends `_ip4` and `_ip6` to it, so that names made from user
+// names could collide: it is a hash. The owner stands in the row's external_ids.
+func groupName(r desired.Ref) string {
+	sum := sha256.Sum256([]byte(r.Owner.String() + "\x00" + r.Key))
+	return "g" + hex.EncodeToString(sum[:10])
+}
