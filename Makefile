@@ -1,0 +1,108 @@
+# Kiln: every command of the project. `make` prints what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# What the lab and the tests stand on is built once and kept here.
+KILN_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kiln
+export KILN_CACHE
+export KUBEBUILDER_ASSETS := $(KILN_CACHE)/bin
+
+IMAGE ?= kiln.local/kiln:dev
+IMAGE_ARCHIVE := _output/kiln.tar
+CONTROL_PLANES ?= 1
+WORKERS ?= 2
+
+# Tools, pinned. Each is built from its module into a directory named by its version.
+CONTROLLER_GEN_VERSION := v0.23.0
+GOLANGCI_LINT_VERSION := v2.15.0
+MODELGEN := github.com/ovn-kubernetes/libovsdb/cmd/modelgen
+CONTROLLER_GEN := $(KILN_CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
+GOLANGCI_LINT := $(KILN_CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
+
+LAB := go run ./hack/lab
+
+##@ The two commands
+
+.PHONY: demo
+demo: prepare images ## The main job on this machine: cluster, operator, OVNCluster, and checks between real pods
+	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	go run ./hack/demo --image $(IMAGE)
+
+.PHONY: test
+test: prepare lint test-unit test-e2e ## Everything: lint, unit, engine on a real ovsdb-server, envtest, and the e2e smoke in the lab
+
+##@ Parts of them
+
+.PHONY: prepare
+prepare: ## Install system packages, build Kubernetes, unpack OVN (once; root; Debian 12 or 13)
+	$(LAB) prepare
+
+.PHONY: demo-down
+demo-down: ## Take the cluster of `make demo` down; leaves nothing but the cache
+	$(LAB) down
+
+.PHONY: test-unit
+test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
+	go test -timeout 20m ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/...
+
+.PHONY: test-e2e
+test-e2e: images ## The e2e smoke in a lab of its own (needs `make prepare`)
+	go test -timeout 30m -count=1 -v ./test/e2e/... -args -image=$(IMAGE) -archive=$(CURDIR)/$(IMAGE_ARCHIVE)
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules
+	$(GOLANGCI_LINT) run ./...
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the code
+	$(GOLANGCI_LINT) fmt ./...
+
+.PHONY: vet
+vet: ## go vet
+	go vet ./...
+
+##@ Build
+
+.PHONY: build
+build: ## Build kiln and the CNI plugin into bin/
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+
+.PHONY: images
+images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, and our binaries
+	go run ./hack/image --output $(IMAGE_ARCHIVE) --tag $(IMAGE)
+
+##@ Generated code
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) ## Deep copies of the API types and the models of the OVSDB schemas
+	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./api/...
+	for db in nb:ovn-nb sb:ovn-sb vswitch:vswitch; do \
+		go run $(MODELGEN) -extended -p $${db%%:*} -o internal/ovsdb/$${db%%:*} internal/ovsdb/schema/$${db##*:}.ovsschema; \
+	done
+
+.PHONY: manifests
+manifests: $(CONTROLLER_GEN) ## CRDs from the API types
+	$(CONTROLLER_GEN) crd:allowDangerousTypes=true paths=./api/... output:crd:dir=config/crd/bases
+
+.PHONY: verify
+verify: generate manifests ## Fail when generated files are not what is committed
+	@test -z "$$(git status --porcelain -- api config internal/ovsdb)" || \
+		{ echo "generated files differ from what is committed: run 'make generate manifests' and commit"; git --no-pager diff --stat -- api config internal/ovsdb; exit 1; }
+
+$(CONTROLLER_GEN):
+	GOFLAGS= GOBIN=$(@D) go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
+
+$(GOLANGCI_LINT):
+	@echo "building golangci-lint $(GOLANGCI_LINT_VERSION) (once, a few minutes)"
+	GOFLAGS= GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+##@ Help
+
+.PHONY: help
+help: ## Print this
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
+		/^[a-zA-Z_-]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
