@@ -1,0 +1,119 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// Scheme holds the Kubernetes types and Kiln's own.
+func Scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kubeovnv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("register types: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Objects is a client of Kiln's own kinds.
+func (c *Cluster) Objects() (client.WithWatch, error) {
+	s, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	objects, err := client.NewWithWatch(c.Config, client.Options{Scheme: s})
+	if err != nil {
+		return nil, fmt.Errorf("make a client of Kiln's kinds: %w", err)
+	}
+	return objects, nil
+}
+
+// ApplyManifests runs what a user would: kubectl apply -k.
+func ApplyManifests(ctx context.Context, kubeconfig, dir string) error {
+	kubectl := filepath.Join(os.Getenv("KILN_CACHE"), "bin", "kubectl")
+	cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", kubeconfig, "apply", "--server-side", "--force-conflicts", "--request-timeout=30s", "-k", dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl apply -k %s: %w\n%s", dir, err, out)
+	}
+	return nil
+}
+
+// ApplyOVNCluster creates the OVNCluster, or gives the one that is there the same spec.
+func (c *Cluster) ApplyOVNCluster(ctx context.Context, spec v1alpha1.OVNClusterSpec) error {
+	objects, err := c.Objects()
+	if err != nil {
+		return err
+	}
+	want := &v1alpha1.OVNCluster{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "OVNCluster"},
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName},
+	}
+	if err := client.IgnoreNotFound(objects.Get(ctx, client.ObjectKeyFromObject(want), want)); err != nil {
+		return fmt.Errorf("get OVNCluster: %w", err)
+	}
+	want.Spec = spec
+	if want.ResourceVersion == "" {
+		err = objects.Create(ctx, want)
+	} else {
+		err = objects.Update(ctx, want)
+	}
+	if err != nil {
+		return fmt.Errorf("apply OVNCluster: %w", err)
+	}
+	return nil
+}
+
+// WaitAvailable watches the OVNCluster until it is Available for its present generation, and reports each message on the way.
+func (c *Cluster) WaitAvailable(ctx context.Context, progress func(string)) error {
+	objects, err := c.Objects()
+	if err != nil {
+		return err
+	}
+	last := ""
+	for ctx.Err() == nil {
+		w, err := objects.Watch(ctx, &v1alpha1.OVNClusterList{})
+		if err != nil {
+			return fmt.Errorf("watch OVNCluster: %w", err)
+		}
+		for event := range w.ResultChan() {
+			oc, ok := event.Object.(*v1alpha1.OVNCluster)
+			if !ok {
+				continue
+			}
+			if msg := progressOf(oc); msg != "" && msg != last {
+				last = msg
+				progress(msg)
+			}
+			if meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable) && oc.Status.ObservedGeneration == oc.Generation {
+				w.Stop()
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("OVNCluster is not Available (%s): %w", last, ctx.Err())
+}
+
+func progressOf(oc *v1alpha1.OVNCluster) string {
+	for _, t := range []string{v1alpha1.ConditionDegraded, v1alpha1.ConditionProgressing} {
+		if cond := meta.FindStatusCondition(oc.Status.Conditions, t); cond != nil && cond.Status == metav1.ConditionTrue {
+			return fmt.Sprintf("%s: %s: %s", t, cond.Reason, cond.Message)
+		}
+	}
+	return ""
+}
