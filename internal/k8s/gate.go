@@ -1,0 +1,45 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package k8s holds what reconcilers share: sources of work beside watches, small patches, conditions and events.
+package k8s
+
+import (
+	"context"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Gate holds reconcilers back until the state they decide from is complete: the leader's term is taken and the allocator knows
+// every address in use. It opens once.
+type Gate struct {
+	once sync.Once
+	open chan struct{}
+}
+
+// NewGate returns a closed gate.
+func NewGate() *Gate { return &Gate{open: make(chan struct{})} }
+
+// Open lets everyone through, for good. It may be called again.
+func (g *Gate) Open() { g.once.Do(func() { close(g.open) }) }
+
+// Wait blocks until the gate is open or ctx ends; its error is that of ctx.
+func (g *Gate) Wait(ctx context.Context) error {
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Reconciler is r behind the gate. Its workers wait, so that a standby with warm queues neither works nor logs failures.
+func (g *Gate) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		if g.Wait(ctx) != nil {
+			return reconcile.Result{}, nil
+		}
+		return r.Reconcile(ctx, req)
+	})
+}

@@ -1,0 +1,74 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+)
+
+// FieldOwner is the field manager of everything that kube-ovn-controller writes.
+const FieldOwner = client.FieldOwner("kube-ovn-controller")
+
+// Finalizer keeps an object until the controller has cleaned up after it.
+const Finalizer = "kubeovn.io/kube-ovn-controller"
+
+// PatchStatus sends how the status of obj differs from that of base, which was read from the cache. It sends nothing when they
+// are equal, and an object that is gone is no error.
+func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) error {
+	patch := client.MergeFrom(base)
+	data, err := patch.Data(obj)
+	if err != nil {
+		return fmt.Errorf("compare status of %s: %w", obj.GetName(), err)
+	}
+	if string(data) == "{}" {
+		return nil
+	}
+	if err := c.Status().Patch(ctx, obj, client.RawPatch(patch.Type(), data), FieldOwner); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("patch status of %s: %w", obj.GetName(), err)
+	}
+	return nil
+}
+
+// Patch sends how obj differs from base outside of its status, and nothing when they are equal. obj becomes what the server returns.
+func Patch(ctx context.Context, c client.Client, base, obj client.Object) error {
+	patch := client.MergeFrom(base)
+	data, err := patch.Data(obj)
+	if err != nil {
+		return fmt.Errorf("compare %s: %w", obj.GetName(), err)
+	}
+	if string(data) == "{}" {
+		return nil
+	}
+	if err := c.Patch(ctx, obj, client.RawPatch(patch.Type(), data), FieldOwner); err != nil {
+		return fmt.Errorf("patch %s: %w", obj.GetName(), err)
+	}
+	return nil
+}
+
+// AddFinalizer adds the controller's finalizer to obj, if it is not there. Others' finalizers are safe: the patch is refused
+// when obj is not the newest.
+func AddFinalizer(ctx context.Context, c client.Client, obj client.Object) error {
+	return patchFinalizer(ctx, c, obj, controllerutil.AddFinalizer)
+}
+
+// RemoveFinalizer takes the controller's finalizer from obj, if it is there. An object that is gone is no error.
+func RemoveFinalizer(ctx context.Context, c client.Client, obj client.Object) error {
+	return client.IgnoreNotFound(patchFinalizer(ctx, c, obj, controllerutil.RemoveFinalizer))
+}
+
+func patchFinalizer(ctx context.Context, c client.Client, obj client.Object, change func(client.Object, string) bool) error {
+	base := obj.DeepCopyObject().(client.Object)
+	if !change(obj, Finalizer) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+	if err := c.Patch(ctx, obj, patch, FieldOwner); err != nil {
+		return fmt.Errorf("patch finalizers of %s: %w", obj.GetName(), err)
+	}
+	return nil
+}

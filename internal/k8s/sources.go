@@ -1,0 +1,91 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+// Northbound is what sources need of the northbound engine.
+type Northbound interface {
+	// Owners lists those of this kind that have rows.
+	Owners(kind string) []desired.Owner
+	// Subscribe calls f when an owner of this kind must be applied again.
+	Subscribe(kind string, f func(desired.Owner))
+}
+
+// queue is the work queue of a controller.
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Drift enqueues the owners of one kind whose rows someone else changed, or whose missing parent or reference arrived.
+func Drift(nb Northbound, kind string) source.Source {
+	return source.Func(func(_ context.Context, q queue) error {
+		nb.Subscribe(kind, func(o desired.Owner) { q.Add(request(nameOf(o))) })
+		return nil
+	})
+}
+
+// Names lists what may have been left behind.
+type Names func(ctx context.Context) ([]types.NamespacedName, error)
+
+// OwnersOf lists the owners of one kind that have rows in the northbound database.
+func OwnersOf(nb Northbound, kind string) Names {
+	return func(context.Context) ([]types.NamespacedName, error) {
+		owners := nb.Owners(kind)
+		names := make([]types.NamespacedName, 0, len(owners))
+		for _, o := range owners {
+			names = append(names, nameOf(o))
+		}
+		return names, nil
+	}
+}
+
+// Orphans enqueues, once, what the lists name: after the informer of the kind has synced and the gate is open, so that an object
+// which is missing then is gone, and its reconciler cleans up after it on its usual path.
+func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ...Names) source.Source {
+	return source.Func(func(ctx context.Context, q queue) error {
+		go func() {
+			if err := enqueueOrphans(ctx, q, informers, gate, kind, lists); err != nil && ctx.Err() == nil {
+				log.FromContext(ctx).Error(err, "cannot look for orphans", "kind", fmt.Sprintf("%T", kind))
+			}
+		}()
+		return nil
+	})
+}
+
+func enqueueOrphans(ctx context.Context, q queue, informers cache.Informers, gate *Gate, kind client.Object, lists []Names) error {
+	if _, err := informers.GetInformer(ctx, kind); err != nil {
+		return fmt.Errorf("wait for the informer: %w", err)
+	}
+	if err := gate.Wait(ctx); err != nil {
+		return fmt.Errorf("wait for the start: %w", err)
+	}
+	for _, list := range lists {
+		names, err := list(ctx)
+		if err != nil {
+			return fmt.Errorf("list what may be left: %w", err)
+		}
+		for _, n := range names {
+			q.Add(request(n))
+		}
+	}
+	return nil
+}
+
+func nameOf(o desired.Owner) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+}
+
+func request(n types.NamespacedName) reconcile.Request { return reconcile.Request{NamespacedName: n} }
