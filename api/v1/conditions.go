@@ -1,0 +1,32 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+// Condition types of the network resources.
+const (
+	// ConditionReady: the object is in force in OVN.
+	ConditionReady = "Ready"
+	// ConditionValidated: the spec holds nothing wrong. When it is False the message says what to change.
+	ConditionValidated = "Validated"
+	// ConditionFieldsSupported is False while the spec uses fields that this version takes and does not act on; the message names them.
+	ConditionFieldsSupported = "FieldsSupported"
+)
+
+// Reasons of conditions, beside those of the checks of a spec.
+const (
+	// ReasonApplied: the rows are committed to the northbound database.
+	ReasonApplied = "Applied"
+	// ReasonWaiting: something that the object refers to is not there yet; the message names it.
+	ReasonWaiting = "Waiting"
+	// ReasonFailed: an operation failed and is tried again; the message holds the error.
+	ReasonFailed = "Failed"
+	// ReasonInvalid: the spec is wrong; nothing is tried again until it changes.
+	ReasonInvalid = "Invalid"
+	// ReasonValid: the spec holds nothing wrong.
+	ReasonValid = "Valid"
+	// ReasonFieldsIgnored: fields are set that have no effect in this version.
+	ReasonFieldsIgnored = "FieldsIgnored"
+	// ReasonAllInForce: every field that is set has its effect.
+	ReasonAllInForce = "AllInForce"
+)

@@ -1,0 +1,24 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1 holds the network resources: Vpc, Subnet, IP and the typed form of the annotations of pods and nodes. JSON names,
+// enums, defaults and columns are those of the kubeovn.io/v1 API that Kube-OVN defines, so that its manifests apply unchanged.
+// +kubebuilder:object:generate=true
+// +groupName=kubeovn.io
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: "kubeovn.io", Version: "v1"}
+
+// AddToScheme adds the types of this package to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &Vpc{}, &VpcList{}, &Subnet{}, &SubnetList{}, &IP{}, &IPList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

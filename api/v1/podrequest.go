@@ -1,0 +1,172 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// PodRequest is the typed form of what a user asks for on a pod for one network. Annotations that hold results, too, are read
+// as they stand: while PodNetwork.IsFor the pod, they say what it got.
+// +kubebuilder:object:generate=false
+type PodRequest struct {
+	// Provider of the network; empty means ProviderOVN.
+	Provider string
+	// Subnet; empty leaves the choice to the namespace.
+	Subnet string
+	// Addresses, at most one per family; empty leaves the choice to the subnet.
+	Addresses []netip.Addr
+	// MAC; nil has it follow from the first address.
+	MAC net.HardwareAddr
+	// Family limits a pod on a dual-stack subnet to one family; empty means every family of the subnet.
+	Family corev1.IPFamily
+	// Pool is an IPPool's name or a list of addresses, as written.
+	Pool string
+	// Routes to add in the pod.
+	Routes []Route
+	// DefaultRoute says whether the default route is on this network; nil leaves it to the network's order.
+	DefaultRoute *bool
+}
+
+// Route is one route in a pod.
+// +kubebuilder:object:generate=false
+type Route struct {
+	// Destination; the invalid prefix means the default route of the gateway's family.
+	Destination netip.Prefix
+	// Gateway; the invalid address means the subnet's.
+	Gateway netip.Addr
+}
+
+// ParsePodRequest reads the annotations of the first network. The error is an AnnotationError and names the one to change.
+func ParsePodRequest(annotations map[string]string) (PodRequest, error) {
+	return ParsePodRequestOf(annotations, ProviderOVN)
+}
+
+// ParsePodRequestOf is ParsePodRequest for the network of a provider.
+func ParsePodRequestOf(annotations map[string]string, provider string) (PodRequest, error) {
+	get := func(a Annotation) string { return strings.TrimSpace(annotations[a.For(provider)]) }
+	r := PodRequest{Provider: provider, Subnet: get(AnnotationLogicalSwitch), Pool: get(AnnotationIPPool)}
+	fields := []struct {
+		annotation Annotation
+		parse      func(string) error
+	}{
+		{AnnotationIPAddress, func(s string) (err error) { r.Addresses, err = parseOnePerFamily(s); return }},
+		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = parseUnicastMAC(s); return }},
+		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
+		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
+		{AnnotationDefaultRoute, func(s string) error {
+			v, err := strconv.ParseBool(s)
+			r.DefaultRoute = &v
+			return err
+		}},
+	}
+	for _, f := range fields {
+		value := get(f.annotation)
+		if value == "" {
+			continue
+		}
+		if err := f.parse(value); err != nil {
+			return PodRequest{}, &AnnotationError{Key: f.annotation.For(provider), Value: value, Err: err}
+		}
+	}
+	return r, nil
+}
+
+func parseOnePerFamily(s string) ([]netip.Addr, error) {
+	addresses, err := parseList(s, parseAddress)
+	if err != nil {
+		return nil, err
+	}
+	if len(addresses) > 2 || len(addresses) == 2 && addresses[0].Is4() == addresses[1].Is4() {
+		return nil, errors.New("at most one address of each family may be given")
+	}
+	return addresses, nil
+}
+
+func parseUnicastMAC(s string) (net.HardwareAddr, error) {
+	mac, err := net.ParseMAC(s)
+	if err != nil {
+		return nil, err
+	}
+	if len(mac) != 6 {
+		return nil, errors.New("a MAC address has 48 bits")
+	}
+	if mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
+		return nil, errors.New("not a unicast MAC address")
+	}
+	return mac, nil
+}
+
+func parseFamily(s string) (corev1.IPFamily, error) {
+	switch strings.ToLower(s) {
+	case "ipv4":
+		return corev1.IPv4Protocol, nil
+	case "ipv6":
+		return corev1.IPv6Protocol, nil
+	case "dual":
+		return "", nil
+	}
+	return "", errors.New("must be ipv4 or ipv6")
+}
+
+func parseRoutes(s string) ([]Route, error) {
+	var items []struct {
+		Destination string `json:"dst"`
+		Gateway     string `json:"gw"`
+	}
+	if err := json.Unmarshal([]byte(s), &items); err != nil {
+		return nil, fmt.Errorf(`must be a JSON list like [{"dst":"192.168.0.0/16","gw":"10.16.0.2"}]: %w`, err)
+	}
+	routes := make([]Route, 0, len(items))
+	for _, item := range items {
+		var route Route
+		var err error
+		if item.Gateway != "" {
+			if route.Gateway, err = parseAddress(item.Gateway); err != nil {
+				return nil, err
+			}
+		}
+		if item.Destination != "" {
+			if route.Destination, err = parseDestination(item.Destination); err != nil {
+				return nil, err
+			}
+		}
+		if err := route.check(); err != nil {
+			return nil, err
+		}
+		routes = append(routes, route)
+	}
+	return routes, nil
+}
+
+// parseDestination takes a CIDR or a single address.
+func parseDestination(s string) (netip.Prefix, error) {
+	if !strings.Contains(s, "/") {
+		address, err := parseAddress(s)
+		if err != nil {
+			return netip.Prefix{}, err
+		}
+		return netip.PrefixFrom(address, address.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(s)
+	return prefix.Masked(), err
+}
+
+func (r Route) check() error {
+	switch {
+	case !r.Destination.IsValid() && !r.Gateway.IsValid():
+		return errors.New("a route needs a dst or a gw")
+	case r.Destination.IsValid() && r.Gateway.IsValid() && r.Destination.Addr().Is4() != r.Gateway.Is4():
+		return fmt.Errorf("route to %s has the gateway %s of the other family", r.Destination, r.Gateway)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Names of the subnets that always exist.
+const (
+	// DefaultSubnet is the subnet of pods whose namespace is bound to no other.
+	DefaultSubnet = "ovn-default"
+	// JoinSubnet connects the nodes themselves; pods get no address of it.
+	JoinSubnet = "join"
+)
+
+// GatewayType is how a subnet's traffic leaves the overlay.
+type GatewayType string
+
+// Gateway types.
+const (
+	// GatewayDistributed: through the node that the pod is on. The default.
+	GatewayDistributed GatewayType = "distributed"
+	// GatewayCentralized: through the subnet's gateway nodes.
+	GatewayCentralized GatewayType = "centralized"
+)
+
+// SubnetSpec is one logical switch of the subnet's name and the addresses of its ports.
+type SubnetSpec struct {
+	// default is true for the subnet of pods whose namespace is bound to no other; only `ovn-default` may be it.
+	// +optional
+	Default bool `json:"default,omitempty"`
+	// vpc the subnet belongs to: `ovn-cluster` when empty.
+	// +optional
+	Vpc string `json:"vpc,omitempty"`
+	// protocol is IPv4, IPv6 or Dual. It follows from cidrBlock and need not be given.
+	// +optional
+	Protocol string `json:"protocol,omitempty"`
+	// namespaces bound to this subnet.
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+	// namespaceSelectors bind the namespaces that any of them selects.
+	// +optional
+	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
+	// cidrBlock is one CIDR, or one of each family with a comma between them.
+	// +optional
+	CIDRBlock string `json:"cidrBlock,omitempty"`
+	// gateway is the router's address, one of each family of cidrBlock with a comma between them. The first address of the CIDR
+	// when empty.
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
+	// excludeIps are never given to a pod that does not ask for them: addresses, and ranges in the form `10.16.0.10..10.16.0.20`.
+	// +optional
+	ExcludeIPs []string `json:"excludeIps,omitempty"`
+	// provider is `ovn` (the default), or `<nad>.<namespace>.ovn` for an attachment network.
+	// +optional
+	Provider string `json:"provider,omitempty"`
+	// gatewayType is distributed (the default) or centralized.
+	// +optional
+	GatewayType GatewayType `json:"gatewayType,omitempty"`
+	// gatewayNode lists the nodes of a centralized gateway, with commas between them.
+	// +optional
+	GatewayNode string `json:"gatewayNode,omitempty"`
+	// gatewayNodeSelectors select the nodes of a centralized gateway.
+	// +optional
+	GatewayNodeSelectors []metav1.LabelSelector `json:"gatewayNodeSelectors,omitempty"`
+	// enableEcmp spreads a centralized gateway's traffic over all its nodes.
+	// +optional
+	EnableECMP bool `json:"enableEcmp,omitempty"`
+	// natOutgoing masquerades what leaves the overlay with the node's address.
+	// +optional
+	NATOutgoing bool `json:"natOutgoing,omitempty"`
+	// natOutgoingPolicyRules say, in order, what is masqueraded and what is not.
+	// +optional
+	NATOutgoingPolicyRules []NATOutgoingPolicyRule `json:"natOutgoingPolicyRules,omitempty"`
+	// externalEgressGateway is the address of a router outside that traffic leaves through.
+	// +optional
+	ExternalEgressGateway string `json:"externalEgressGateway,omitempty"`
+	// policyRoutingPriority of the rules of externalEgressGateway on nodes.
+	// +optional
+	PolicyRoutingPriority uint32 `json:"policyRoutingPriority,omitempty"`
+	// policyRoutingTableID of the routes of externalEgressGateway on nodes.
+	// +optional
+	PolicyRoutingTableID uint32 `json:"policyRoutingTableID,omitempty"`
+	// mtu of pods, in bytes; the cluster's when 0.
+	// +optional
+	MTU uint32 `json:"mtu,omitempty"`
+	// private refuses what other subnets send, beside those of allowSubnets.
+	// +optional
+	Private bool `json:"private,omitempty"`
+	// allowSubnets are CIDRs that may send to a private subnet.
+	// +optional
+	AllowSubnets []string `json:"allowSubnets,omitempty"`
+	// allowEWTraffic lets the pods of the subnet talk to one another before acls are looked at.
+	// +optional
+	AllowEWTraffic bool `json:"allowEWTraffic,omitempty"`
+	// acls of the logical switch.
+	// +optional
+	ACLs []ACL `json:"acls,omitempty"`
+	// vlan makes this an underlay subnet on that Vlan.
+	// +optional
+	Vlan string `json:"vlan,omitempty"`
+	// logicalGateway lets OVN's router be the gateway of an underlay subnet.
+	// +optional
+	LogicalGateway bool `json:"logicalGateway,omitempty"`
+	// u2oInterconnection connects an underlay subnet with the overlay subnets of its VPC.
+	// +optional
+	U2OInterconnection bool `json:"u2oInterconnection,omitempty"`
+	// u2oInterconnectionIP is the router's address in the underlay subnet.
+	// +optional
+	U2OInterconnectionIP string `json:"u2oInterconnectionIP,omitempty"`
+	// u2oFeatures of the interconnection.
+	// +optional
+	U2OFeatures *U2OFeatures `json:"u2oFeatures,omitempty"`
+	// disableGatewayCheck starts pods without waiting for the gateway's answer.
+	// +optional
+	DisableGatewayCheck bool `json:"disableGatewayCheck,omitempty"`
+	// disableInterConnection keeps the subnet out of the interconnection of clusters.
+	// +optional
+	DisableInterConnection bool `json:"disableInterConnection,omitempty"`
+	// enableDHCP answers DHCP requests of ports.
+	// +optional
+	EnableDHCP bool `json:"enableDHCP,omitempty"`
+	// dhcpV4Options in the form `key=value,key=value` (ovn-nb(5), DHCP_Options).
+	// +optional
+	DHCPV4Options string `json:"dhcpV4Options,omitempty"`
+	// dhcpV6Options in the form `key=value,key=value` (ovn-nb(5), DHCP_Options).
+	// +optional
+	DHCPV6Options string `json:"dhcpV6Options,omitempty"`
+	// enableIPv6RA sends router advertisements.
+	// +optional
+	EnableIPv6RA bool `json:"enableIPv6RA,omitempty"`
+	// ipv6RAConfigs in the form `key=value,key=value` (ovn-nb(5), Logical_Router_Port, ipv6_ra_configs).
+	// +optional
+	IPv6RAConfigs string `json:"ipv6RAConfigs,omitempty"`
+	// vips are addresses that several ports of the subnet may share.
+	// +optional
+	Vips []string `json:"vips,omitempty"`
+	// enableLb serves the VPC's Services on this subnet; true when left out.
+	// +optional
+	EnableLb *bool `json:"enableLb,omitempty"`
+	// enableExternalLBAddress serves load balancer addresses of an underlay subnet.
+	// +optional
+	EnableExternalLBAddress bool `json:"enableExternalLBAddress,omitempty"`
+	// enableMulticastSnoop limits multicast to the ports that asked for it.
+	// +optional
+	EnableMulticastSnoop bool `json:"enableMulticastSnoop,omitempty"`
+	// routeTable of the subnet's router port; the main one when empty.
+	// +optional
+	RouteTable string `json:"routeTable,omitempty"`
+	// nodeNetwork is the name, in the nodes' annotation node_networks, of the addresses that this subnet's tunnels use.
+	// +optional
+	NodeNetwork string `json:"nodeNetwork,omitempty"`
+}
+
+// ACL is one access control rule of a logical switch (ovn-nb(5), ACL).
+type ACL struct {
+	// direction is from-lport or to-lport.
+	// +optional
+	Direction string `json:"direction,omitempty"`
+	// priority is from 0 to 32767; the greater one is looked at first.
+	// +optional
+	Priority int `json:"priority,omitempty"`
+	// +optional
+	Match string `json:"match,omitempty"`
+	// action is allow, allow-related, allow-stateless, drop, reject or pass.
+	// +optional
+	Action string `json:"action,omitempty"`
+}
+
+// NATOutgoingPolicyRule is one rule of what is masqueraded.
+type NATOutgoingPolicyRule struct {
+	// +optional
+	Match NATOutgoingPolicyMatch `json:"match,omitempty"`
+	// action is nat or forward.
+	// +optional
+	Action string `json:"action,omitempty"`
+}
+
+// NATOutgoingPolicyMatch selects packets by their addresses.
+type NATOutgoingPolicyMatch struct {
+	// srcIPs are addresses and CIDRs with commas between them.
+	// +optional
+	SrcIPs string `json:"srcIPs,omitempty"`
+	// dstIPs are addresses and CIDRs with commas between them.
+	// +optional
+	DstIPs string `json:"dstIPs,omitempty"`
+}
+
+// U2OFeatures of the interconnection of an underlay subnet with the overlay.
+type U2OFeatures struct {
+	// overlayOnlyRouting sends only the overlay's traffic through the router.
+	// +optional
+	OverlayOnlyRouting bool `json:"overlayOnlyRouting,omitempty"`
+}
+
+// NATOutgoingPolicyRuleStatus is one rule as it is in force.
+type NATOutgoingPolicyRuleStatus struct {
+	// +optional
+	RuleID                string `json:"ruleID,omitempty"`
+	NATOutgoingPolicyRule `json:",inline"`
+}
+
+// SubnetStatus is what the controller sees of a subnet. Counts of addresses are numbers that may exceed 64 bits: past 2^53 they
+// are rounded, as in every JSON number that the API server stores.
+type SubnetStatus struct {
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+	// +optional
+	V4AvailableIPs float64 `json:"v4availableIPs"`
+	// v4availableIPrange lists addresses and ranges in the form `10.16.0.2-10.16.255.254`, with commas between them.
+	// +optional
+	V4AvailableIPRange string `json:"v4availableIPrange"`
+	// +optional
+	V4UsingIPs float64 `json:"v4usingIPs"`
+	// +optional
+	V4UsingIPRange string `json:"v4usingIPrange"`
+	// +optional
+	V6AvailableIPs float64 `json:"v6availableIPs"`
+	// +optional
+	V6AvailableIPRange string `json:"v6availableIPrange"`
+	// +optional
+	V6UsingIPs float64 `json:"v6usingIPs"`
+	// +optional
+	V6UsingIPRange string `json:"v6usingIPrange"`
+	// activateGateway is the node of a centralized gateway that serves.
+	// +optional
+	ActivateGateway string `json:"activateGateway,omitempty"`
+	// +optional
+	DHCPV4OptionsUUID string `json:"dhcpV4OptionsUUID,omitempty"`
+	// +optional
+	DHCPV6OptionsUUID string `json:"dhcpV6OptionsUUID,omitempty"`
+	// +optional
+	U2OInterconnectionIP string `json:"u2oInterconnectionIP,omitempty"`
+	// +optional
+	U2OInterconnectionMAC string `json:"u2oInterconnectionMAC,omitempty"`
+	// +optional
+	U2OInterconnectionVPC string `json:"u2oInterconnectionVPC,omitempty"`
+	// +optional
+	NATOutgoingPolicyRules []NATOutgoingPolicyRuleStatus `json:"natOutgoingPolicyRules,omitempty"`
+	// +optional
+	McastQuerierIP string `json:"mcastQuerierIP,omitempty"`
+	// +optional
+	McastQuerierMAC string `json:"mcastQuerierMAC,omitempty"`
+}
+
+// Subnet is one logical switch with its addresses.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=subnets,singular=subnet,shortName=subnet
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.spec.provider`
+// +kubebuilder:printcolumn:name="Vpc",type=string,JSONPath=`.spec.vpc`
+// +kubebuilder:printcolumn:name="Vlan",type=string,JSONPath=`.spec.vlan`
+// +kubebuilder:printcolumn:name="Protocol",type=string,JSONPath=`.spec.protocol`
+// +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidrBlock`
+// +kubebuilder:printcolumn:name="Private",type=boolean,JSONPath=`.spec.private`
+// +kubebuilder:printcolumn:name="NAT",type=boolean,JSONPath=`.spec.natOutgoing`
+// +kubebuilder:printcolumn:name="Default",type=boolean,JSONPath=`.spec.default`
+// +kubebuilder:printcolumn:name="GatewayType",type=string,JSONPath=`.spec.gatewayType`
+// +kubebuilder:printcolumn:name="V4Used",type=number,JSONPath=`.status.v4usingIPs`
+// +kubebuilder:printcolumn:name="V4Available",type=number,JSONPath=`.status.v4availableIPs`
+// +kubebuilder:printcolumn:name="V6Used",type=number,JSONPath=`.status.v6usingIPs`
+// +kubebuilder:printcolumn:name="V6Available",type=number,JSONPath=`.status.v6availableIPs`
+// +kubebuilder:printcolumn:name="ExcludeIPs",type=string,JSONPath=`.spec.excludeIps`
+// +kubebuilder:printcolumn:name="U2OInterconnectionIP",type=string,JSONPath=`.status.u2oInterconnectionIP`
+type Subnet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec SubnetSpec `json:"spec,omitempty"`
+	// +optional
+	Status SubnetStatus `json:"status,omitempty"`
+}
+
+// SubnetList is a list of Subnets.
+// +kubebuilder:object:root=true
+type SubnetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Subnet `json:"items"`
+}

@@ -1,0 +1,208 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// DefaultVpc is the name of the VPC that nodes, services and every subnet without a VPC belong to. It always exists.
+const DefaultVpc = "ovn-cluster"
+
+// VpcSpec is a routing domain: one logical router of the VPC's name.
+type VpcSpec struct {
+	// namespaces whose pods may use the subnets of this VPC. A namespace belongs to at most one VPC.
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+	// defaultSubnet is the subnet that the namespaces of this VPC use first.
+	// +optional
+	DefaultSubnet string `json:"defaultSubnet,omitempty"`
+	// staticRoutes of the router.
+	// +optional
+	StaticRoutes []*StaticRoute `json:"staticRoutes,omitempty"`
+	// policyRoutes of the router, by priority, before its static routes.
+	// +optional
+	PolicyRoutes []*PolicyRoute `json:"policyRoutes,omitempty"`
+	// vpcPeerings link this router with others; both sides must say so.
+	// +optional
+	VpcPeerings []*VpcPeering `json:"vpcPeerings,omitempty"`
+	// enableExternal adds a gateway port on the default external subnet.
+	// +optional
+	EnableExternal bool `json:"enableExternal,omitempty"`
+	// extraExternalSubnets are further subnets to add a gateway port on.
+	// +optional
+	ExtraExternalSubnets []string `json:"extraExternalSubnets,omitempty"`
+	// enableBfd runs BFD between the external gateway port and its next hop.
+	// +optional
+	EnableBfd bool `json:"enableBfd,omitempty"`
+	// bfdPort is a router port of its own for BFD sessions with gateways.
+	// +optional
+	BFDPort *BFDPort `json:"bfdPort,omitempty"`
+}
+
+// RoutePolicy says which address of a packet a static route looks at.
+type RoutePolicy string
+
+// Route policies.
+const (
+	RouteByDestination RoutePolicy = "policyDst"
+	RouteBySource      RoutePolicy = "policySrc"
+)
+
+// StaticRoute is a static route of a VPC's router.
+type StaticRoute struct {
+	// policy is policyDst (the default) or policySrc.
+	// +optional
+	Policy RoutePolicy `json:"policy,omitempty"`
+	// cidr that is matched: a CIDR or an address.
+	// +optional
+	CIDR string `json:"cidr,omitempty"`
+	// nextHopIP is the address of the next hop.
+	// +optional
+	NextHopIP string `json:"nextHopIP,omitempty"`
+	// ecmpMode is empty or ecmp_symmetric_reply.
+	// +optional
+	ECMPMode string `json:"ecmpMode,omitempty"`
+	// bfdId is the BFD session that the route depends on.
+	// +optional
+	BFDID string `json:"bfdId,omitempty"`
+	// routeTable of the route; the main one when empty.
+	// +optional
+	RouteTable string `json:"routeTable,omitempty"`
+}
+
+// PolicyRouteAction is what a policy route does with a packet.
+type PolicyRouteAction string
+
+// Actions of policy routes.
+const (
+	PolicyRouteAllow   PolicyRouteAction = "allow"
+	PolicyRouteDrop    PolicyRouteAction = "drop"
+	PolicyRouteReroute PolicyRouteAction = "reroute"
+)
+
+// PolicyRoute is a policy of a VPC's router.
+type PolicyRoute struct {
+	// priority is from 0 to 32767; the greater one is looked at first.
+	// +optional
+	Priority int `json:"priority,omitempty"`
+	// match is an expression of OVN (ovn-sb(5), Logical_Flow).
+	// +optional
+	Match string `json:"match,omitempty"`
+	// action is allow, drop or reroute.
+	// +optional
+	Action PolicyRouteAction `json:"action,omitempty"`
+	// nextHopIP of reroute: one address, or several with commas between them.
+	// +optional
+	NextHopIP string `json:"nextHopIP,omitempty"`
+}
+
+// VpcPeering is this side's end of a link between two routers.
+type VpcPeering struct {
+	// remoteVpc is the other VPC.
+	// +optional
+	RemoteVpc string `json:"remoteVpc,omitempty"`
+	// localConnectIP is this side's address on the link with its prefix length; one per family, with a comma between them.
+	// +optional
+	LocalConnectIP string `json:"localConnectIP,omitempty"`
+}
+
+// BFDPort is a router port for BFD sessions.
+type BFDPort struct {
+	// enabled adds the port.
+	// +optional
+	// +kubebuilder:default=false
+	Enabled bool `json:"enabled"`
+	// ip is the port's address; one per family, with a comma between them.
+	// +optional
+	IP string `json:"ip,omitempty"`
+	// nodeSelector selects the nodes that may hold the port.
+	// +optional
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+}
+
+// VpcStatus is what the controller sees of a VPC.
+type VpcStatus struct {
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+	// standby is true once the router exists.
+	// +optional
+	Standby bool `json:"standby"`
+	// default is true for the default VPC.
+	// +optional
+	Default bool `json:"default"`
+	// defaultLogicalSwitch is the subnet that namespaces of this VPC use first.
+	// +optional
+	DefaultLogicalSwitch string `json:"defaultLogicalSwitch,omitempty"`
+	// router is the name of the logical router.
+	// +optional
+	Router string `json:"router,omitempty"`
+	// +optional
+	TCPLoadBalancer string `json:"tcpLoadBalancer,omitempty"`
+	// +optional
+	UDPLoadBalancer string `json:"udpLoadBalancer,omitempty"`
+	// +optional
+	SCTPLoadBalancer string `json:"sctpLoadBalancer,omitempty"`
+	// +optional
+	TCPSessionLoadBalancer string `json:"tcpSessionLoadBalancer,omitempty"`
+	// +optional
+	UDPSessionLoadBalancer string `json:"udpSessionLoadBalancer,omitempty"`
+	// +optional
+	SCTPSessionLoadBalancer string `json:"sctpSessionLoadBalancer,omitempty"`
+	// subnets of this VPC, in order of name.
+	// +optional
+	Subnets []string `json:"subnets,omitempty"`
+	// vpcPeerings are the VPCs that this one is linked with.
+	// +optional
+	VpcPeerings []string `json:"vpcPeerings,omitempty"`
+	// +optional
+	EnableExternal bool `json:"enableExternal"`
+	// +optional
+	ExtraExternalSubnets []string `json:"extraExternalSubnets,omitempty"`
+	// +optional
+	EnableBfd bool `json:"enableBfd"`
+	// +optional
+	BFDPort *BFDPortStatus `json:"bfdPort,omitempty"`
+}
+
+// BFDPortStatus is the BFD port as it is.
+type BFDPortStatus struct {
+	// +optional
+	Name string `json:"name,omitempty"`
+	// +optional
+	IP string `json:"ip,omitempty"`
+	// nodes that may hold the port, in order of preference.
+	// +optional
+	Nodes []string `json:"nodes,omitempty"`
+}
+
+// Vpc is a routing domain of its own: one logical router.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=vpcs,singular=vpc,shortName=vpc
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="EnableExternal",type=boolean,JSONPath=`.status.enableExternal`
+// +kubebuilder:printcolumn:name="EnableBfd",type=boolean,JSONPath=`.status.enableBfd`
+// +kubebuilder:printcolumn:name="Standby",type=boolean,JSONPath=`.status.standby`
+// +kubebuilder:printcolumn:name="Subnets",type=string,JSONPath=`.status.subnets`
+// +kubebuilder:printcolumn:name="ExtraExternalSubnets",type=string,JSONPath=`.status.extraExternalSubnets`
+// +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.spec.namespaces`
+// +kubebuilder:printcolumn:name="DefaultSubnet",type=string,JSONPath=`.status.defaultLogicalSwitch`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Vpc struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec VpcSpec `json:"spec,omitempty"`
+	// +optional
+	Status VpcStatus `json:"status,omitempty"`
+}
+
+// VpcList is a list of Vpcs.
+// +kubebuilder:object:root=true
+type VpcList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Vpc `json:"items"`
+}
