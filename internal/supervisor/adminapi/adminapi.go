@@ -1,0 +1,63 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package adminapi is the administrative endpoint of a database member: what `kiln ovsdb` serves and the operator calls. It
+// exists because Raft membership is reachable through the member's own control socket only (ovsdb-server(1), cluster/*
+// commands).
+package adminapi
+
+import "context"
+
+// Ports of the endpoint. Probes for the kubelet are HealthOffset above, on the loopback address, without TLS.
+const (
+	PortNorthbound = 6651
+	PortSouthbound = 6652
+	HealthOffset   = 10
+)
+
+// Roles of a member (ovsdb(7), clustered database service model).
+const (
+	RoleLeader    = "leader"
+	RoleFollower  = "follower"
+	RoleCandidate = "candidate"
+)
+
+// Status is one member's view of its Raft cluster.
+type Status struct {
+	// ClusterID is the UUID of the cluster; empty while the member does not know it yet.
+	ClusterID string `json:"clusterID"`
+	// ServerID is the UUID of this member.
+	ServerID string `json:"serverID"`
+	// Address of this member as Raft knows it: ssl:192.0.2.1:6643.
+	Address string `json:"address"`
+	// Role is leader, follower or candidate.
+	Role string `json:"role"`
+	Term int64  `json:"term"`
+	// Leader is the leader's server ID as members show one another: its first four hexadecimal digits. Empty when there is none.
+	Leader string `json:"leader"`
+	// LeaderAddress is the leader's address, in the form of Address.
+	LeaderAddress string `json:"leaderAddress"`
+	// Connected: the member is part of the cluster and knows a leader, so that it serves.
+	Connected bool     `json:"connected"`
+	Members   []Member `json:"members"`
+}
+
+// Member is one member of the cluster, this one included.
+type Member struct {
+	// ServerID is the first four hexadecimal digits of the server ID; Kick takes them.
+	ServerID string `json:"serverID"`
+	Address  string `json:"address"`
+}
+
+// Database is what the endpoint administers: one member of one database.
+type Database interface {
+	// Status asks the member itself.
+	Status(ctx context.Context) (Status, error)
+	// Kick removes another member from the cluster, by server ID (four digits or more) or address. It returns once the removal
+	// has begun.
+	Kick(ctx context.Context, server string) error
+	// Leave takes this member out of the cluster for good. It returns once that has begun; the member's Status says when it is done.
+	Leave(ctx context.Context) error
+	// Compact shortens the database's log.
+	Compact(ctx context.Context) error
+}

@@ -1,0 +1,98 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package adminapi
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+)
+
+// requestTimeout bounds one request. Members answer from memory.
+const requestTimeout = 10 * time.Second
+
+// Client calls the endpoint of one member. It is safe for concurrent use and is itself a Database.
+type Client struct {
+	base string
+	http *http.Client
+}
+
+var _ Database = (*Client)(nil)
+
+// NewClient returns a client of the endpoint at address. The configuration holds the operator's certificate, the authority of
+// the members and the server name to expect (`ovn-nb`, `ovn-sb`: addresses are not in members' certificates).
+func NewClient(address netip.AddrPort, config *tls.Config) *Client {
+	return &Client{
+		base: "https://" + address.String(),
+		http: &http.Client{
+			Timeout:   requestTimeout,
+			Transport: &http.Transport{TLSClientConfig: config.Clone(), MaxIdleConns: 1, IdleConnTimeout: time.Minute},
+		},
+	}
+}
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status implements Database.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	var s Status
+	body, err := c.do(ctx, http.MethodGet, "/status", nil)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(body, &s); err != nil {
+		return s, fmt.Errorf("decode status of %s: %w", c.base, err)
+	}
+	return s, nil
+}
+
+// Kick implements Database.
+func (c *Client) Kick(ctx context.Context, server string) error {
+	_, err := c.do(ctx, http.MethodPost, "/kick", url.Values{"server": {server}})
+	return err
+}
+
+// Leave implements Database.
+func (c *Client) Leave(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, "/leave", nil)
+	return err
+}
+
+// Compact implements Database.
+func (c *Client) Compact(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, "/compact", nil)
+	return err
+}
+
+func (c *Client) do(ctx context.Context, method, path string, query url.Values) ([]byte, error) {
+	target := c.base + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, err // names method and address already
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	err = errors.Join(err, response.Body.Close())
+	if err != nil {
+		return nil, fmt.Errorf("read answer of %s %s: %w", method, target, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %s: %s", method, target, response.Status, body)
+	}
+	return body, nil
+}

@@ -1,0 +1,96 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package adminapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+)
+
+// Handler serves a member. It answers errors of the member with 500 and their text.
+func Handler(db Database) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		status, err := db.Status(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(status) // fails only when the client has gone
+	})
+	mux.HandleFunc("POST /kick", func(w http.ResponseWriter, r *http.Request) {
+		server := r.URL.Query().Get("server")
+		if server == "" {
+			http.Error(w, "the query parameter server is missing: a server ID or address", http.StatusBadRequest)
+			return
+		}
+		answer(w, db.Kick(r.Context(), server))
+	})
+	mux.HandleFunc("POST /leave", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Leave(r.Context())) })
+	mux.HandleFunc("POST /compact", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Compact(r.Context())) })
+	return mux
+}
+
+func answer(w http.ResponseWriter, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+// ServerTLS returns the configuration of the endpoint's listener from a directory that holds tls.crt, tls.key and admin-ca.crt,
+// the authority of callers. The files are read at each handshake, which are few, so that rotated ones count at once.
+func ServerTLS(dir string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return load(dir)
+		},
+	}
+}
+
+func load(dir string) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+	if err != nil {
+		return nil, fmt.Errorf("load the endpoint's certificate: %w", err)
+	}
+	callers, err := os.ReadFile(filepath.Join(dir, "admin-ca.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("load the callers' authority: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(callers) {
+		return nil, fmt.Errorf("%s holds no certificate", filepath.Join(dir, "admin-ca.crt"))
+	}
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{pair},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    pool,
+	}, nil
+}
+
+// Serve answers on address, `[::]:6651`, until ctx ends.
+func Serve(ctx context.Context, address, tlsDir string, db Database) error {
+	listener, err := tls.Listen("tcp", address, ServerTLS(tlsDir))
+	if err != nil {
+		return fmt.Errorf("listen for the operator on %s: %w", address, err)
+	}
+	server := &http.Server{
+		Handler:           Handler(db),
+		ReadHeaderTimeout: requestTimeout,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); ctx.Err() == nil {
+		return fmt.Errorf("serve the operator on %s: %w", address, err)
+	}
+	return nil
+}
