@@ -1,0 +1,133 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ipfamily holds dual-stack values over net/netip: lists with at most one element per family, address ranges, and their
+// forms in the API ("10.16.0.0/16,fd00:10:16::/64", "10.16.0.10..10.16.0.20"). It is a leaf and knows no Kubernetes.
+package ipfamily
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Family is an IP family.
+type Family uint8
+
+// The families.
+const (
+	IPv4 Family = iota
+	IPv6
+)
+
+// String is IPv4 or IPv6.
+func (f Family) String() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// Bits is the length of the family's addresses.
+func (f Family) Bits() int {
+	if f == IPv6 {
+		return 128
+	}
+	return 32
+}
+
+// Of is the family of a valid address. IPv4 in IPv6 is IPv6; what this package parses never holds it.
+func Of(addr netip.Addr) Family {
+	if addr.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Protocols that a list of CIDRs may have, as written in Subnet.spec.protocol.
+const (
+	ProtocolIPv4 = "IPv4"
+	ProtocolIPv6 = "IPv6"
+	ProtocolDual = "Dual"
+)
+
+// Protocol is IPv4, IPv6 or Dual, and empty for no CIDRs.
+func Protocol(cidrs []netip.Prefix) string {
+	var has [2]bool
+	for _, cidr := range cidrs {
+		has[Of(cidr.Addr())] = true
+	}
+	switch {
+	case has[IPv4] && has[IPv6]:
+		return ProtocolDual
+	case has[IPv4]:
+		return ProtocolIPv4
+	case has[IPv6]:
+		return ProtocolIPv6
+	}
+	return ""
+}
+
+// ParseAddr parses one address. Spaces around it are dropped and IPv4 in IPv6 becomes IPv4; a zone is refused.
+func ParseAddr(s string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(strings.TrimSpace(s))
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
+	}
+	if addr.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q has a zone", s)
+	}
+	return addr.Unmap(), nil
+}
+
+// ParseCIDR parses one CIDR. Bits after the prefix are cleared.
+func ParseCIDR(s string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(strings.TrimSpace(s))
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is not a CIDR", s)
+	}
+	if prefix.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%q is IPv4 in IPv6: write the IPv4 CIDR", s)
+	}
+	return prefix.Masked(), nil
+}
+
+// ParseCIDRs parses a comma list of CIDRs, at most one per family, in the order written. The empty string is no CIDRs.
+func ParseCIDRs(s string) ([]netip.Prefix, error) {
+	return parseOnePerFamily(s, ParseCIDR, netip.Prefix.Addr)
+}
+
+// ParseAddrs parses a comma list of addresses, at most one per family, in the order written. The empty string is no addresses.
+func ParseAddrs(s string) ([]netip.Addr, error) {
+	return parseOnePerFamily(s, ParseAddr, func(addr netip.Addr) netip.Addr { return addr })
+}
+
+// Join is the inverse of ParseCIDRs and ParseAddrs.
+func Join[T fmt.Stringer](values []T) string {
+	parts := make([]string, len(values))
+	for i, value := range values {
+		parts[i] = value.String()
+	}
+	return strings.Join(parts, ",")
+}
+
+func parseOnePerFamily[T fmt.Stringer](s string, parse func(string) (T, error), addr func(T) netip.Addr) ([]T, error) {
+	if strings.TrimSpace(s) == "" {
+		return nil, nil
+	}
+	var seen [2]bool
+	var out []T
+	for part := range strings.SplitSeq(s, ",") {
+		value, err := parse(part)
+		if err != nil {
+			return nil, err
+		}
+		family := Of(addr(value))
+		if seen[family] {
+			return nil, fmt.Errorf("%q has more than one value of family %s", s, family)
+		}
+		seen[family] = true
+		out = append(out, value)
+	}
+	return out, nil
+}

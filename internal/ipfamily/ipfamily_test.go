@@ -1,0 +1,133 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipfamily
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestParseCIDRs(t *testing.T) {
+	tests := []struct {
+		name, in, want, protocol, err string
+	}{
+		{name: "nothing is no CIDRs"},
+		{name: "one family", in: "10.16.0.0/16", want: "10.16.0.0/16", protocol: ProtocolIPv4},
+		{name: "host bits are cleared", in: "10.16.1.1/16", want: "10.16.0.0/16", protocol: ProtocolIPv4},
+		{name: "both families keep their order", in: "fd00:10:16::/112, 10.16.0.0/16", want: "fd00:10:16::/112,10.16.0.0/16", protocol: ProtocolDual},
+		{name: "IPv6 is written in its shortest form", in: "fd00:0::0/64", want: "fd00::/64", protocol: ProtocolIPv6},
+		{name: "two of one family are refused", in: "10.16.0.0/16,10.17.0.0/16", err: "more than one value of family IPv4"},
+		{name: "an address is no CIDR", in: "10.16.0.1", err: `"10.16.0.1" is not a CIDR`},
+		{name: "an empty element is refused", in: "10.16.0.0/16,", err: `"" is not a CIDR`},
+		{name: "IPv4 in IPv6 is refused", in: "::ffff:10.0.0.0/104", err: "write the IPv4 CIDR"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseCIDRs(tt.in)
+			checkError(t, err, tt.err)
+			if Join(got) != tt.want || Protocol(got) != tt.protocol {
+				t.Errorf("got %q (%s), want %q (%s)", Join(got), Protocol(got), tt.want, tt.protocol)
+			}
+		})
+	}
+}
+
+func TestParseAddrs(t *testing.T) {
+	tests := []struct{ name, in, want, err string }{
+		{name: "both families", in: " 10.16.0.2 , fd00::2", want: "10.16.0.2,fd00::2"},
+		{name: "IPv4 in IPv6 becomes IPv4", in: "::ffff:10.0.0.1", want: "10.0.0.1"},
+		{name: "a zone is refused", in: "fe80::1%eth0", err: "has a zone"},
+		{name: "a CIDR is no address", in: "10.0.0.0/8", err: "is not an IP address"},
+		{name: "two of one family are refused", in: "fd00::1,fd00::2", err: "more than one value of family IPv6"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseAddrs(tt.in)
+			checkError(t, err, tt.err)
+			if Join(got) != tt.want {
+				t.Errorf("got %q, want %q", Join(got), tt.want)
+			}
+		})
+	}
+}
+
+func TestParseRanges(t *testing.T) {
+	tests := []struct{ name, in, want, err string }{
+		{name: "an address", in: "10.0.0.1", want: "10.0.0.1"},
+		{name: "a range", in: "10.0.0.1..10.0.0.9", want: "10.0.0.1-10.0.0.9"},
+		{name: "a range of one", in: "fd00::1..fd00::1", want: "fd00::1"},
+		{name: "a CIDR", in: "10.0.0.0/30", want: "10.0.0.0-10.0.0.3"},
+		{name: "backwards", in: "10.0.0.9..10.0.0.1", err: "ends before it begins"},
+		{name: "two families", in: "10.0.0.1..fd00::1", err: "of two families"},
+		{name: "an open range", in: "10.0.0.1..", err: `"" is not an IP address`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseRanges([]string{tt.in})
+			checkError(t, err, tt.err)
+			if Join(got) != tt.want {
+				t.Errorf("got %q, want %q", Join(got), tt.want)
+			}
+		})
+	}
+}
+
+func TestLastAddr(t *testing.T) {
+	tests := []struct{ prefix, want string }{
+		{"0.0.0.0/0", "255.255.255.255"},
+		{"10.16.0.0/15", "10.17.255.255"},
+		{"10.0.0.1/32", "10.0.0.1"},
+		{"10.0.0.6/31", "10.0.0.7"},
+		{"fd00::/63", "fd00::1:ffff:ffff:ffff:ffff"},
+		{"fd00::1/128", "fd00::1"},
+	}
+	for _, tt := range tests {
+		if got := LastAddr(netip.MustParsePrefix(tt.prefix)); got.String() != tt.want {
+			t.Errorf("LastAddr(%s) = %s, want %s", tt.prefix, got, tt.want)
+		}
+	}
+}
+
+func TestRangeRelations(t *testing.T) {
+	parse := func(s string) Range {
+		r, err := ParseRange(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	v4, v6 := parse("10.0.0.10..10.0.0.20"), parse("::/0")
+	if !v4.Contains(netip.MustParseAddr("10.0.0.20")) || v4.Contains(netip.MustParseAddr("10.0.0.21")) || v6.Contains(v4.From) {
+		t.Error("Contains must take the last address, and only addresses of its family")
+	}
+	if !v4.Overlaps(parse("10.0.0.20..10.0.0.30")) || v4.Overlaps(parse("10.0.0.21")) || v4.Overlaps(v6) {
+		t.Error("Overlaps must count the ends, and only ranges of one family")
+	}
+}
+
+func FuzzParseRange(f *testing.F) {
+	for _, seed := range []string{"10.0.0.1", "10.0.0.1..10.0.0.9", "fd00::/64", "..", "::1..", "1.2.3.4/33"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		r, err := ParseRange(s)
+		if err != nil {
+			return
+		}
+		if !r.Contains(r.From) || !r.Contains(r.To) {
+			t.Errorf("%q: the range %v does not hold its ends", s, r)
+		}
+	})
+}
+
+func checkError(t *testing.T, err error, want string) {
+	t.Helper()
+	if want == "" && err != nil {
+		t.Fatalf("unexpected error: %v", err)
+	}
+	if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		t.Fatalf("got error %v, want one with %q", err, want)
+	}
+}
