@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"net/netip"
+	"regexp"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+func TestVpc(t *testing.T) { golden(t, "vpc-", Vpc) }
+
+func TestSubnet(t *testing.T) { golden(t, "subnet-", Subnet) }
+
+func TestNode(t *testing.T) {
+	type input struct {
+		Name, Vpc, Switch      string
+		MAC                    hardwareAddr
+		Addresses, InternalIPs []netip.Addr
+	}
+	golden(t, "node-", func(in input) []desired.Row {
+		return Node(NodeInputs{
+			Name: in.Name, Vpc: in.Vpc, Switch: in.Switch,
+			MAC: in.MAC.HardwareAddr, Addresses: in.Addresses, InternalIPs: in.InternalIPs,
+		})
+	})
+}
+
+// TestGroupNames guards what matches depend on: an identifier, and never one name for two groups.
+func TestGroupNames(t *testing.T) {
+	identifier := regexp.MustCompile(`^[a-zA-Z_.][a-zA-Z_.0-9]*$`)
+	seen := map[string]desired.Ref{}
+	for _, node := range []string{"a-b", "a.b", "a", "1", "worker-with-a-very-long-name.example.com"} {
+		for _, vpc := range []string{"ovn-cluster", "b", "b-a"} {
+			for _, r := range []desired.Ref{NodePodsRef(vpc, node), NodeEgressRef(vpc, node)} {
+				name := groupName(r)
+				if !identifier.MatchString(name) {
+					t.Errorf("group %v is named %q, which is no identifier", r, name)
+				}
+				if other, ok := seen[name]; ok {
+					t.Errorf("groups %v and %v are both named %q", r, other, name)
+				}
+				seen[name] = r
+			}
+		}
+	}
+}
+
+func TestGatewayMACIsStableAndUnicast(t *testing.T) {
+	a, b := gatewayMAC(netip.MustParseAddr("10.16.0.1")), gatewayMAC(netip.MustParseAddr("fd00::1"))
+	if a.String() != gatewayMAC(netip.MustParseAddr("10.16.0.1")).String() || a.String() == b.String() {
+		t.Errorf("MAC addresses %s and %s do not follow from the gateways", a, b)
+	}
+	if a[0]&3 != 2 {
+		t.Errorf("MAC address %s is not a locally administered unicast address", a)
+	}
+}

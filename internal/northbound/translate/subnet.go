@@ -1,0 +1,92 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"net/netip"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// Priorities of the policies on a VPC's router; the higher one wins. They are those of Kube-OVN, so that policies which users
+// add in between keep their meaning.
+const (
+	priorityLocal  = 31000 // what goes to a subnet of the VPC is routed to it
+	priorityNode   = 30000 // what goes to a node goes through that node's port
+	priorityEgress = 29000 // what leaves the VPC leaves by a gateway
+)
+
+// SubnetInputs are what the logical switch of an overlay subnet follows from.
+type SubnetInputs struct {
+	Name string
+	Vpc  string
+	// CIDRs has one prefix per family.
+	CIDRs []netip.Prefix
+	// Gateways are the router's addresses on the switch: one per CIDR, in the same order.
+	Gateways []netip.Addr
+	// Services makes the VPC's load balancers serve the ports of the switch.
+	Services bool
+}
+
+// Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, and the policies that
+// route to it what any port of the VPC sends to its addresses.
+func Subnet(in SubnetInputs) []desired.Row {
+	rows := []desired.Row{switchRow(in)}
+	rows = append(rows, routerPair(in)...)
+	policies := desired.RouterPolicies(RouterRef(in.Vpc))
+	for _, cidr := range in.CIDRs {
+		rows = append(rows, desired.Row{
+			Key: "local-policy/" + familyKey(cidr.Addr()),
+			Model: &nb.LogicalRouterPolicy{
+				Priority: priorityLocal,
+				Match:    matchIP("dst", cidr.Addr(), cidr.String()),
+				Action:   nb.LogicalRouterPolicyActionAllow,
+			},
+			Parent: &policies,
+		})
+	}
+	return rows
+}
+
+// switchRow is the switch itself. Nothing that changes while the subnet lives stands on it: any change of a switch's own row
+// makes ovn-northd compute everything anew.
+func switchRow(in SubnetInputs) desired.Row {
+	row := desired.Row{Key: keySwitch, Model: &nb.LogicalSwitch{Name: in.Name}}
+	if in.Services {
+		row.References = []desired.Reference{{
+			Column: "load_balancer_group",
+			To:     []desired.Ref{ServicesRef(in.Vpc)},
+		}}
+	}
+	return row
+}
+
+// routerPair is the router's port on the switch and the switch's port to the router.
+func routerPair(in SubnetInputs) []desired.Row {
+	networks := make([]string, 0, len(in.CIDRs))
+	for i, cidr := range in.CIDRs {
+		networks = append(networks, netip.PrefixFrom(in.Gateways[i], cidr.Bits()).String())
+	}
+	routerPort := in.Vpc + "-" + in.Name
+	routerPorts := desired.RouterPorts(RouterRef(in.Vpc))
+	switchPorts := desired.SwitchPorts(SwitchRef(in.Name))
+	return []desired.Row{
+		{
+			Key:    "router-port",
+			Model:  &nb.LogicalRouterPort{Name: routerPort, MAC: gatewayMAC(in.Gateways[0]).String(), Networks: networks},
+			Parent: &routerPorts,
+		},
+		{
+			Key: "switch-port",
+			Model: &nb.LogicalSwitchPort{
+				Name:      in.Name + "-" + in.Vpc,
+				Type:      "router",
+				Addresses: []string{"router"},
+				Options:   map[string]string{"router-port": routerPort},
+			},
+			Parent: &switchPorts,
+		},
+	}
+}
