@@ -1,0 +1,130 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// Options and external_ids of ports (ovn-nb(5), Logical_Switch_Port). ovn-controller compares the pod's UID here with that of the
+// interface, so that a pod re-created under one name never gets its predecessor's interface.
+const (
+	optionChassis = "requested-chassis"
+	optionPodUID  = "iface-id-ver"
+	idPod         = "pod"
+	idSwitch      = "ls"
+)
+
+// keyPodPort is the key of the port on the pod's first network.
+const keyPodPort = "ovn"
+
+// PodInputs is what the port of a pod follows from.
+type PodInputs struct {
+	Namespace string
+	Name      string
+	UID       types.UID
+	// Node is the pod's node, which is its chassis, too.
+	Node string
+	// Subnet is the logical switch, Vpc its router.
+	Subnet string
+	Vpc    string
+	// GatewayType is the subnet's; distributed when empty.
+	GatewayType kubeovnv1.GatewayType
+	// Addresses are the pod's, at most one of each family.
+	Addresses []netip.Addr
+	MAC       net.HardwareAddr
+	// PortSecurity drops what the pod sends from other addresses than its own.
+	PortSecurity bool
+}
+
+// PodPort is the name of a pod's port on its first network, and of its IP object.
+func PodPort(namespace, name string) string { return name + "." + namespace }
+
+// PodOfPort is the inverse of PodPort. Names of namespaces hold no dot, those of pods may.
+func PodOfPort(port string) (types.NamespacedName, bool) {
+	i := strings.LastIndexByte(port, '.')
+	if i < 1 || i == len(port)-1 {
+		return types.NamespacedName{}, false
+	}
+	return types.NamespacedName{Namespace: port[i+1:], Name: port[:i]}, true
+}
+
+// Pod returns the logical switch port of a pod with its places in the port groups of its node.
+func Pod(in PodInputs) []desired.Row {
+	port := &nb.LogicalSwitchPort{
+		Name:        PodPort(in.Namespace, in.Name),
+		Addresses:   []string{portAddress(in.MAC, in.Addresses)},
+		Options:     map[string]string{optionChassis: in.Node, optionPodUID: string(in.UID)},
+		ExternalIDs: map[string]string{idPod: in.Namespace + "/" + in.Name, idSwitch: in.Subnet},
+	}
+	if in.PortSecurity {
+		port.PortSecurity = port.Addresses
+	}
+	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
+	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, Members: nodeGroups(in)}}
+}
+
+// nodeGroups are the port groups that a pod is in because of its node. Nodes are connected to the default VPC alone.
+func nodeGroups(in PodInputs) []desired.Set {
+	if in.Vpc != kubeovnv1.DefaultVpc {
+		return nil
+	}
+	groups := []desired.Set{desired.GroupPorts(NodePodsRef(in.Vpc, in.Node))}
+	if in.GatewayType != kubeovnv1.GatewayCentralized {
+		groups = append(groups, desired.GroupPorts(NodeEgressRef(in.Vpc, in.Node)))
+	}
+	return groups
+}
+
+// portAddress is one element of Logical_Switch_Port.addresses: a MAC address and the IP addresses behind it.
+func portAddress(mac net.HardwareAddr, addresses []netip.Addr) string {
+	parts := make([]string, 0, 1+len(addresses))
+	parts = append(parts, mac.String())
+	for _, a := range addresses {
+		parts = append(parts, a.String())
+	}
+	return strings.Join(parts, " ")
+}
+
+// PodLease is what a pod's port in the northbound database says about the pod that it was made for.
+type PodLease struct {
+	Port      string
+	Subnet    string
+	UID       types.UID
+	Addresses []netip.Addr
+	MAC       net.HardwareAddr
+}
+
+// ReadPodLease reads a port that Pod made. It is false when someone else has written it so that no address can be read.
+func ReadPodLease(port *nb.LogicalSwitchPort) (PodLease, bool) {
+	lease := PodLease{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: types.UID(port.Options[optionPodUID])}
+	if len(port.Addresses) == 0 {
+		return lease, false
+	}
+	fields := strings.Fields(port.Addresses[0])
+	if len(fields) < 2 {
+		return lease, false
+	}
+	mac, err := net.ParseMAC(fields[0])
+	if err != nil {
+		return lease, false
+	}
+	lease.MAC = mac
+	for _, f := range fields[1:] {
+		a, err := netip.ParseAddr(f)
+		if err != nil {
+			return lease, false
+		}
+		lease.Addresses = append(lease.Addresses, a)
+	}
+	return lease, true
+}

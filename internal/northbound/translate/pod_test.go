@@ -1,0 +1,89 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+type podInput struct {
+	Namespace, Name, Node, Subnet, Vpc string
+
+	UID          types.UID
+	GatewayType  kubeovnv1.GatewayType
+	Addresses    []netip.Addr
+	MAC          hardwareAddr
+	PortSecurity bool
+}
+
+func (in podInput) inputs() PodInputs {
+	return PodInputs{
+		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
+		Subnet: in.Subnet, Vpc: in.Vpc, GatewayType: in.GatewayType,
+		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity,
+	}
+}
+
+func TestPod(t *testing.T) {
+	golden(t, "pod-", func(in podInput) []desired.Row { return Pod(in.inputs()) })
+}
+
+func TestPodLeaseIsWhatThePortWasMadeFrom(t *testing.T) {
+	in := podInput{
+		Namespace: "shop", Name: "web.0", UID: "u1", Node: "n1", Subnet: "s1", Vpc: "ovn-cluster", PortSecurity: true,
+		Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("fd00::2")},
+	}
+	if err := in.MAC.UnmarshalText([]byte("0a:00:00:00:00:02")); err != nil {
+		t.Fatal(err)
+	}
+	got, ok := ReadPodLease(Pod(in.inputs())[0].Model.(*nb.LogicalSwitchPort))
+	if !ok {
+		t.Fatal("the port cannot be read")
+	}
+	want := PodLease{Port: "web.0.shop", Subnet: "s1", UID: "u1", Addresses: in.Addresses, MAC: in.MAC.HardwareAddr}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("lease differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestPortsThatHoldNoLease(t *testing.T) {
+	for name, addresses := range map[string][]string{
+		"without addresses":            nil,
+		"with a MAC address alone":     {"0a:00:00:00:00:02"},
+		"with an address to be chosen": {"0a:00:00:00:00:02 dynamic"},
+		"of a router":                  {"router"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if lease, ok := ReadPodLease(&nb.LogicalSwitchPort{Addresses: addresses}); ok {
+				t.Errorf("read %+v", lease)
+			}
+		})
+	}
+}
+
+func TestPodOfPort(t *testing.T) {
+	for port, want := range map[string]types.NamespacedName{
+		"web-0.shop":       {Namespace: "shop", Name: "web-0"},
+		"web.example.shop": {Namespace: "shop", Name: "web.example"},
+		"node-a":           {},
+		".shop":            {},
+		"web.":             {},
+	} {
+		got, ok := PodOfPort(port)
+		if got != want || ok != (want.Name != "") {
+			t.Errorf("port %q is of pod %v, %t; want %v", port, got, ok, want)
+		}
+		if ok && PodPort(got.Namespace, got.Name) != port {
+			t.Errorf("port %q reads back as %q", port, PodPort(got.Namespace, got.Name))
+		}
+	}
+}
