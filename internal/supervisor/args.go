@@ -1,0 +1,17 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+// TLSArgs are the TLS options that all daemons of OVN and Open vSwitch share. They read the files again when these change.
+func TLSArgs(key, certificate, authority string) []string {
+	return []string{
+		"--private-key=" + key,
+		"--certificate=" + certificate,
+		"--ca-cert=" + authority,
+		"--ssl-protocols=TLSv1.2+",
+	}
+}
+
+// LogArgs make a daemon log to standard error only.
+func LogArgs() []string { return []string{"-vconsole:info", "-vsyslog:off", "-vfile:off"} }

@@ -1,0 +1,155 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package supervisor starts, watches and stops the daemons of OVN and Open vSwitch. Its subpackages are one process of Kiln
+// each: ovsdb, northd and ovs.
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+)
+
+// stopGrace is how long a daemon may take to end by itself, less than Kubernetes' default of 30 s for the whole pod.
+const stopGrace = 20 * time.Second
+
+// Daemon says how to run one program in the foreground.
+type Daemon struct {
+	// Name in logs and messages: "ovsdb-server".
+	Name string
+	// Argv is the program and its arguments.
+	Argv []string
+	// Env is added to the supervisor's own environment.
+	Env []string
+	// Control returns the path of the daemon's control socket for its process ID.
+	Control func(pid int) string
+	// Exit are arguments of the control command `exit`, such as "--restart" (ovn-controller(8)).
+	Exit []string
+	Log  logr.Logger
+}
+
+// Process is a running daemon.
+type Process struct {
+	daemon Daemon
+	cmd    *exec.Cmd
+	tail   *tail
+	done   chan struct{}
+	err    error
+}
+
+// Start runs the daemon. Its output goes to the supervisor's standard error.
+func (d Daemon) Start() (*Process, error) {
+	p := &Process{daemon: d, tail: &tail{to: os.Stderr}, done: make(chan struct{})}
+	p.cmd = exec.Command(d.Argv[0], d.Argv[1:]...)
+	p.cmd.Env = append(os.Environ(), d.Env...)
+	p.cmd.Stdout, p.cmd.Stderr = p.tail, p.tail
+	// A process group of its own: signals of a terminal are the supervisor's to pass on, in the right order.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", d.Name, err)
+	}
+	d.Log.Info("started", "daemon", d.Name, "pid", p.cmd.Process.Pid)
+	go func() {
+		p.err = p.ended(p.cmd.Wait())
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// ended says how the daemon ended, with the last it said: the reason is hardly ever in the exit status.
+func (p *Process) ended(err error) error {
+	how := "exit status 0"
+	if err != nil {
+		how = err.Error()
+	}
+	return fmt.Errorf("%s ended (%s): %s", p.daemon.Name, how, p.tail.last())
+}
+
+// Done is closed when the daemon has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err says how the daemon ended. It is set once Done is closed.
+func (p *Process) Err() error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+		return nil
+	}
+}
+
+// Call runs one command on the daemon's control socket.
+func (p *Process) Call(ctx context.Context, command string, args ...string) (string, error) {
+	return unixctl.Call(ctx, p.daemon.Control(p.cmd.Process.Pid), command, args...)
+}
+
+// Stop asks the daemon to exit and waits until it has. One that does not answer gets SIGTERM, one that does not end SIGKILL.
+func (p *Process) Stop() error {
+	select {
+	case <-p.done:
+		return nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	if _, err := p.Call(ctx, "exit", p.daemon.Exit...); err != nil {
+		p.daemon.Log.Info("the control socket does not answer: sending SIGTERM", "daemon", p.daemon.Name, "reason", err.Error())
+		if err := p.signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-p.done:
+		p.daemon.Log.Info("stopped", "daemon", p.daemon.Name)
+		return nil
+	case <-ctx.Done():
+	}
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return fmt.Errorf("%s did not end within %s and was killed", p.daemon.Name, stopGrace)
+}
+
+func (p *Process) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("send %s to %s: %w", s, p.daemon.Name, err)
+	}
+	return nil
+}
+
+// tail passes a daemon's output on and remembers its end.
+type tail struct {
+	to *os.File
+
+	mu  sync.Mutex
+	end []byte
+}
+
+// tailBytes is what a termination message has room for, beside the rest of it.
+const tailBytes = 1024
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	t.end = append(t.end, b...)
+	t.end = t.end[max(0, len(t.end)-tailBytes):]
+	t.mu.Unlock()
+	return t.to.Write(b)
+}
+
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.end)
+}

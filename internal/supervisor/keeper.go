@@ -1,0 +1,113 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// firstDelay and lastDelay bound the pause before a daemon is started again; it doubles each time.
+	firstDelay = 500 * time.Millisecond
+	lastDelay  = 10 * time.Second
+	// healthyAfter is how long a daemon must have run for its end to count as the first.
+	healthyAfter = 30 * time.Second
+	// failureLimit is how many ends in a row make the supervisor give up, so that the kubelet starts the container again.
+	failureLimit = 6
+)
+
+// ErrNotRunning is returned for calls of a daemon that is not running just now.
+var ErrNotRunning = errors.New("not running")
+
+// Keeper keeps one daemon running: a daemon that ends is started again alone, because the others, and with a userspace
+// datapath the network itself, live on without it.
+type Keeper struct {
+	Daemon Daemon
+
+	mu      sync.Mutex
+	process *Process
+}
+
+// Run starts the daemon, again whenever it ends, until ctx ends and the daemon has stopped. It returns an error when the daemon
+// keeps failing.
+func (k *Keeper) Run(ctx context.Context) error {
+	failures, delay := 0, firstDelay
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := k.once(ctx)
+		if ctx.Err() != nil {
+			return err
+		}
+		if time.Since(begun) > healthyAfter {
+			failures, delay = 0, firstDelay
+		}
+		failures++
+		if failures >= failureLimit {
+			return fmt.Errorf("gave up after %d attempts: %w", failures, err)
+		}
+		k.Daemon.Log.Error(err, "starting it again", "daemon", k.Daemon.Name, "after", delay.String())
+		pause(ctx, delay)
+		delay = min(2*delay, lastDelay)
+	}
+	return nil
+}
+
+// once runs the daemon until it ends or ctx does.
+func (k *Keeper) once(ctx context.Context) error {
+	process, err := k.Daemon.Start()
+	if err != nil {
+		return err
+	}
+	k.set(process)
+	defer k.set(nil)
+	select {
+	case <-process.Done():
+		return process.Err()
+	case <-ctx.Done():
+		return process.Stop()
+	}
+}
+
+func (k *Keeper) set(p *Process) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.process = p
+}
+
+// Call runs one command on the control socket of the daemon as it runs now.
+func (k *Keeper) Call(ctx context.Context, command string, args ...string) (string, error) {
+	k.mu.Lock()
+	process := k.process
+	k.mu.Unlock()
+	if process == nil {
+		return "", fmt.Errorf("%s of %s: %w", command, k.Daemon.Name, ErrNotRunning)
+	}
+	return process.Call(ctx, command, args...)
+}
+
+// pause waits for d, or less when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Retry calls f until it succeeds or ctx ends, with growing pauses between, and reports each failure.
+func Retry(ctx context.Context, report func(error), f func() error) {
+	for delay := firstDelay; ctx.Err() == nil; delay = min(2*delay, lastDelay) {
+		err := f()
+		if err == nil {
+			return
+		}
+		report(err)
+		pause(ctx, delay)
+	}
+}

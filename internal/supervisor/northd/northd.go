@@ -1,0 +1,213 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package northd is `kiln northd`: it runs ovn-northd against the databases of the OVNCluster.
+package northd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+)
+
+// Ports of the databases for ovn-northd.
+const (
+	northboundPort = 6641
+	southboundPort = 6645
+)
+
+// statusInterval is how often the daemon is asked whether it is the active one. It tells nobody by itself: what makes it active is
+// a lock in the southbound database (RFC 7047, section 4.1.8) that only its holder knows of.
+const statusInterval = 2 * time.Second
+
+// Options of `kiln northd`.
+type Options struct {
+	// RunDir holds the control socket: /run/ovn.
+	RunDir string
+	// TLSDir holds tls.crt, tls.key and ca.crt.
+	TLSDir string
+	// HealthAddress of the probes.
+	HealthAddress string
+	// Program is ovn-northd, with leading arguments if it takes any to run it.
+	Program []string
+	// Clusters gives the newest OVNCluster (ovncluster.Watch).
+	Clusters <-chan *v1alpha1.OVNCluster
+	// Leads receives whether this ovn-northd is the active one, at each change.
+	Leads chan<- bool
+	Log   logr.Logger
+}
+
+// DefaultProgram is that of Debian's packages.
+var DefaultProgram = []string{"/usr/bin/ovn-northd"}
+
+// databases are the connection methods of both databases.
+type databases struct{ northbound, southbound []string }
+
+func databasesOf(c *v1alpha1.OVNCluster) databases {
+	return databases{
+		northbound: ovncluster.Endpoints(c.Status.Northbound, northboundPort),
+		southbound: ovncluster.Endpoints(c.Status.Southbound, southboundPort),
+	}
+}
+
+func (d databases) complete() bool { return len(d.northbound) > 0 && len(d.southbound) > 0 }
+
+// equal: the same members, in whatever order. A restart costs a computation of everything.
+func (d databases) equal(o databases) bool {
+	return sameSet(d.northbound, o.northbound) && sameSet(d.southbound, o.southbound)
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+type supervised struct {
+	options Options
+	running atomic.Pointer[supervisor.Process]
+}
+
+// Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
+// daemon ended by itself.
+func Run(ctx context.Context, o Options) error {
+	if err := os.MkdirAll(o.RunDir, 0o755); err != nil {
+		return fmt.Errorf("make the directory of sockets: %w", err)
+	}
+	s := &supervised{options: o}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready) })
+	group.Go(func() error { return s.follow(ctx) })
+	group.Go(func() error { s.watchStatus(ctx); return nil })
+	return group.Wait()
+}
+
+// follow keeps a daemon on the databases of the newest OVNCluster.
+func (s *supervised) follow(ctx context.Context) error {
+	var current databases
+	for {
+		next, err := s.next(ctx, current)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		if err := s.stop(); err != nil {
+			return err
+		}
+		process, err := s.daemon(next).Start()
+		if err != nil {
+			return err
+		}
+		s.running.Store(process)
+		current = next
+	}
+}
+
+// next waits for databases that differ from the current ones, for the end of the daemon, or for ctx, when it stops the daemon.
+func (s *supervised) next(ctx context.Context, current databases) (databases, error) {
+	var ended <-chan struct{}
+	process := s.running.Load()
+	if process != nil {
+		ended = process.Done()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return current, s.stop()
+		case <-ended:
+			return current, process.Err()
+		case cluster := <-s.options.Clusters:
+			if next := databasesOf(cluster); next.complete() && !next.equal(current) {
+				s.options.Log.Info("the databases are elsewhere now", "northbound", next.northbound, "southbound", next.southbound)
+				return next, nil
+			}
+		}
+	}
+}
+
+func (s *supervised) stop() error {
+	if process := s.running.Swap(nil); process != nil {
+		return process.Stop()
+	}
+	return nil
+}
+
+func (s *supervised) daemon(d databases) supervisor.Daemon {
+	o := s.options
+	control := filepath.Join(o.RunDir, "ovn-northd.ctl")
+	return supervisor.Daemon{
+		Name: "ovn-northd",
+		Argv: slices.Concat(o.Program, []string{
+			"--ovnnb-db=" + strings.Join(d.northbound, ","),
+			"--ovnsb-db=" + strings.Join(d.southbound, ","),
+			"--unixctl=" + control,
+		}, supervisor.TLSArgs(
+			filepath.Join(o.TLSDir, "tls.key"), filepath.Join(o.TLSDir, "tls.crt"), filepath.Join(o.TLSDir, "ca.crt"),
+		), supervisor.LogArgs()),
+		Control: func(int) string { return control },
+		Log:     o.Log,
+	}
+}
+
+// watchStatus tells Leads when the daemon becomes active or ceases to be.
+func (s *supervised) watchStatus(ctx context.Context) {
+	ticker := time.NewTicker(statusInterval)
+	defer ticker.Stop()
+	told := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		status, err := s.call(ctx, "status")
+		leads := err == nil && status == "Status: active"
+		if leads == told {
+			continue
+		}
+		select {
+		case s.options.Leads <- leads:
+			told = leads
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ready: active or standby, and connected to both databases.
+func (s *supervised) ready(ctx context.Context) error {
+	for _, check := range []struct {
+		command string
+		good    []string
+	}{
+		{"status", []string{"Status: active", "Status: standby"}},
+		{"nb-connection-status", []string{"connected"}},
+		{"sb-connection-status", []string{"connected"}},
+	} {
+		answer, err := s.call(ctx, check.command)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(check.good, answer) {
+			return fmt.Errorf("%s of ovn-northd is %q", check.command, answer)
+		}
+	}
+	return nil
+}
+
+func (s *supervised) call(ctx context.Context, command string) (string, error) {
+	process := s.running.Load()
+	if process == nil {
+		return "", errors.New("ovn-northd waits for the addresses of both databases in the status of OVNCluster `default`")
+	}
+	return process.Call(ctx, command)
+}

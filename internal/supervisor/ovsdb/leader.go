@@ -1,0 +1,61 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+)
+
+// watchLeader calls changed with whether this member leads, now and at each change, until the connection breaks or ctx ends. It
+// reads the member's row in the database _Server (ovsdb-server(5)).
+func watchLeader(ctx context.Context, socket, database string, changed func(leads bool)) error {
+	conn, err := jsonrpc.Dial(ctx, socket)
+	if err != nil {
+		return fmt.Errorf("watch who leads: %w", err)
+	}
+	defer conn.Close()
+	request := []any{"_Server", nil, map[string]any{
+		"Database": []any{map[string]any{"columns": []string{"name", "leader"}}},
+	}}
+	var first json.RawMessage
+	if err := conn.Call("monitor", request, &first); err != nil {
+		return fmt.Errorf("watch who leads: %w", err)
+	}
+	for update := first; ; {
+		if err := readLeader(update, database, changed); err != nil {
+			return err
+		}
+		n, err := conn.Receive()
+		if err != nil {
+			return fmt.Errorf("watch who leads: %w", err)
+		}
+		var params []json.RawMessage // the monitor's name and the update (RFC 7047, section 4.1.6)
+		if err := json.Unmarshal(n.Params, &params); err != nil || len(params) != 2 {
+			return fmt.Errorf("watch who leads: malformed %s: %s", n.Method, n.Params)
+		}
+		update = params[1]
+	}
+}
+
+func readLeader(update json.RawMessage, database string, changed func(leads bool)) error {
+	var tables map[string]map[string]struct {
+		New *struct {
+			Name   string `json:"name"`
+			Leader bool   `json:"leader"`
+		} `json:"new"`
+	}
+	if err := json.Unmarshal(update, &tables); err != nil {
+		return fmt.Errorf("decode who leads: %w", err)
+	}
+	for _, row := range tables["Database"] {
+		if row.New != nil && row.New.Name == database {
+			changed(row.New.Leader)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/kiln-net/kiln/internal/supervisor"
+)
+
+// clientProbe is after how many milliseconds of silence the server asks a client whether it is alive. A busy ovn-controller or
+// ovn-northd may be silent for long, and each reconnection reads the whole database again.
+const clientProbe = 60000
+
+// remote are the options of one listener in ovsdb-server's configuration file (ovsdb-server(1), --config-file).
+type remote struct {
+	Role            string `json:"role,omitempty"`
+	InactivityProbe int    `json:"inactivity-probe,omitempty"`
+}
+
+// configuration is ovsdb-server's configuration file. It says what rows of the Connection table would say, but locally: the
+// listeners and above all their roles hold from the first moment, without a leader, and no client can change them.
+type configuration struct {
+	Remotes   map[string]remote            `json:"remotes"`
+	Databases map[string]map[string]string `json:"databases"`
+}
+
+func (o Options) socket() string  { return filepath.Join(o.RunDir, o.Database.Stem+".sock") }
+func (o Options) control() string { return filepath.Join(o.RunDir, o.Database.Stem+".ctl") }
+
+func (o Options) configure(file string) configuration {
+	c := configuration{
+		Remotes:   map[string]remote{"punix:" + o.socket(): {}},
+		Databases: map[string]map[string]string{file: {"service-model": "clustered"}},
+	}
+	for _, l := range o.Database.Clients {
+		c.Remotes[passive(l.Port, o.Listen)] = remote{Role: l.Role, InactivityProbe: clientProbe}
+	}
+	return c
+}
+
+// server writes the configuration and says how to run ovsdb-server on the file.
+func (o Options) server(file string) (supervisor.Daemon, error) {
+	if err := os.MkdirAll(o.RunDir, 0o755); err != nil {
+		return supervisor.Daemon{}, fmt.Errorf("make the directory of sockets: %w", err)
+	}
+	content, err := json.MarshalIndent(o.configure(file), "", "  ")
+	if err != nil {
+		return supervisor.Daemon{}, fmt.Errorf("encode the configuration of ovsdb-server: %w", err)
+	}
+	path := filepath.Join(o.RunDir, o.Database.Stem+".json")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return supervisor.Daemon{}, fmt.Errorf("write the configuration of ovsdb-server: %w", err)
+	}
+	return supervisor.Daemon{
+		Name: "ovsdb-server",
+		Argv: slices.Concat(o.Programs.Server, []string{
+			"--config-file=" + path,
+			"--unixctl=" + o.control(),
+		}, supervisor.TLSArgs(
+			filepath.Join(o.TLSDir, "tls.key"), filepath.Join(o.TLSDir, "tls.crt"), filepath.Join(o.TLSDir, "ca.crt"),
+		), supervisor.LogArgs()),
+		Control: func(int) string { return o.control() },
+		Log:     o.Log,
+	}, nil
+}

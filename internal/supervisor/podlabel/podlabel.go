@@ -1,0 +1,84 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podlabel keeps a label of the supervisor's own pod, by which Services select the leader.
+package podlabel
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kiln-net/kiln/internal/supervisor"
+)
+
+// The labels, which the Services ovn-nb, ovn-sb and ovn-northd select.
+const (
+	NorthboundLeader = "ovn-nb-leader"
+	SouthboundLeader = "ovn-sb-leader"
+	NorthdLeader     = "ovn-northd-leader"
+)
+
+// withdrawTimeout bounds the last write, when the pod stops.
+const withdrawTimeout = 3 * time.Second
+
+// Label is one label of one pod: "true" or "false".
+type Label struct {
+	Pods corev1.PodInterface
+	Pod  string
+	Key  string
+	Log  logr.Logger
+}
+
+// Run writes what leads gives until ctx ends, and withdraws the label then. It retries what fails, always with the newest value.
+// The label a former container of the pod left is overwritten at once.
+func (l Label) Run(ctx context.Context, leads <-chan bool) {
+	value := false
+	for {
+		attempt, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			supervisor.Retry(attempt, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(attempt, value) })
+		}()
+		select {
+		case next := <-leads:
+			cancel()
+			<-done
+			value = next
+		case <-ctx.Done():
+			cancel()
+			<-done
+			l.withdraw()
+			return
+		}
+	}
+}
+
+func (l Label) withdraw() {
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
+	defer cancel()
+	if err := l.patch(ctx, false); err != nil {
+		l.Log.Error(err, "the label stays as it is")
+	}
+}
+
+func (l Label) patch(ctx context.Context, leads bool) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"labels": map[string]string{l.Key: strconv.FormatBool(leads)}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode label %s: %w", l.Key, err)
+	}
+	if _, err := l.Pods.Patch(ctx, l.Pod, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("set label %s=%t of pod %s: %w", l.Key, leads, l.Pod, err)
+	}
+	return nil
+}

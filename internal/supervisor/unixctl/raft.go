@@ -1,0 +1,115 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package unixctl
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Raft is one member's view of its cluster, as ovsdb-server's cluster/status tells it.
+type Raft struct {
+	// ClusterID and ServerID are UUIDs; ClusterID is empty while a joining member does not know it.
+	ClusterID, ServerID string
+	Address             string
+	// Status is "cluster member", "joining cluster", "leaving cluster", "left cluster" or "failed".
+	Status string
+	// Role is leader, follower or candidate.
+	Role string
+	Term int64
+	// Leader is the first four digits of the leader's server ID; empty when there is none.
+	Leader string
+	// Servers are all members, this one included.
+	Servers []RaftServer
+}
+
+// RaftServer is a member as others see it.
+type RaftServer struct {
+	// ID is the first four digits of the server ID.
+	ID, Address string
+}
+
+// Connected: a member of the cluster that knows a leader.
+func (r Raft) Connected() bool { return r.Status == "cluster member" && r.Leader != "" }
+
+// LeaderAddress is the leader's address; empty when there is none.
+func (r Raft) LeaderAddress() string {
+	for _, s := range r.Servers {
+		if s.ID == r.Leader {
+			return s.Address
+		}
+	}
+	return ""
+}
+
+var (
+	// `2076 (2076e07a-7737-4446-8ae1-b1aac9c8dd5e)`
+	longID = regexp.MustCompile(`^[0-9a-f]{4} \(([0-9a-f-]{36})\)$`)
+	// `    2076 (2076 at ssl:127.0.0.1:16644) (self) next_index=2 match_index=2`
+	serverLine = regexp.MustCompile(`^\s+([0-9a-f]{4}) \([0-9a-f]{4} at (\S+)\)`)
+)
+
+// ParseRaft reads the text of `cluster/status`, which exists in no other form.
+func ParseRaft(text string) (Raft, error) {
+	var r Raft
+	inServers := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if inServers {
+			if m := serverLine.FindStringSubmatch(line); m != nil {
+				r.Servers = append(r.Servers, RaftServer{ID: m[1], Address: m[2]})
+			}
+			continue
+		}
+		name, value, found := strings.Cut(line, ":")
+		if !found || strings.HasPrefix(line, " ") {
+			continue
+		}
+		inServers = name == "Servers"
+		if err := r.set(name, strings.TrimSpace(value)); err != nil {
+			return r, err
+		}
+	}
+	if r.ServerID == "" || r.Status == "" {
+		return r, errors.New("cluster/status holds no server ID or status: is the database clustered?")
+	}
+	return r, nil
+}
+
+func (r *Raft) set(name, value string) error {
+	switch name {
+	case "Cluster ID":
+		if m := longID.FindStringSubmatch(value); m != nil { // else "not yet known"
+			r.ClusterID = m[1]
+		}
+	case "Server ID":
+		if m := longID.FindStringSubmatch(value); m != nil {
+			r.ServerID = m[1]
+		}
+	case "Address":
+		r.Address = value
+	case "Status":
+		r.Status = value
+	case "Role":
+		r.Role = value
+	case "Leader":
+		r.Leader = value
+		switch {
+		case value == "unknown":
+			r.Leader = ""
+		case value == "self" && len(r.ServerID) >= 4:
+			r.Leader = r.ServerID[:4]
+		}
+	case "Term":
+		term, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return fmt.Errorf("term of cluster/status: %w", err)
+		}
+		r.Term = term
+	}
+	return nil
+}
