@@ -1,0 +1,82 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"errors"
+	"strings"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// maxMessage is the longest message of a condition (metav1.Condition).
+const maxMessage = 32768
+
+// SetConditions replaces those conditions of an object that are given, as seen at its generation, and keeps the others.
+func SetConditions(list *[]metav1.Condition, generation int64, conditions ...metav1.Condition) {
+	for _, c := range conditions {
+		c.ObservedGeneration = generation
+		c.Message = c.Message[:min(len(c.Message), maxMessage)]
+		apimeta.SetStatusCondition(list, c)
+	}
+}
+
+// IsTrue reports whether a condition is True for this generation of its object.
+func IsTrue(list []metav1.Condition, conditionType string, generation int64) bool {
+	c := apimeta.FindStatusCondition(list, conditionType)
+	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == generation
+}
+
+// Ready is the Ready condition after an attempt to apply an object that ended with err; waiting is the error of what comes by
+// itself later.
+func Ready(err, waiting error) metav1.Condition {
+	c := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
+	switch {
+	case err == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, kubeovnv1.ReasonApplied, "in force"
+	case errors.Is(err, waiting):
+		c.Reason, c.Message = kubeovnv1.ReasonWaiting, err.Error()
+	default:
+		c.Reason, c.Message = kubeovnv1.ReasonFailed, err.Error()
+	}
+	return c
+}
+
+// FieldsSupported is the condition that names the fields in use which have no effect in this version.
+func FieldsSupported(ignored []string) metav1.Condition {
+	if len(ignored) == 0 {
+		return metav1.Condition{
+			Type:    kubeovnv1.ConditionFieldsSupported,
+			Status:  metav1.ConditionTrue,
+			Reason:  kubeovnv1.ReasonAllInForce,
+			Message: "every field in use has its effect",
+		}
+	}
+	return metav1.Condition{
+		Type:    kubeovnv1.ConditionFieldsSupported,
+		Status:  metav1.ConditionFalse,
+		Reason:  kubeovnv1.ReasonFieldsIgnored,
+		Message: "without effect in this version: " + strings.Join(ignored, ", "),
+	}
+}
+
+// Unless is err, or nil when err is one that something else answers than trying again.
+func Unless(err, answered error) error {
+	if errors.Is(err, answered) {
+		return nil
+	}
+	return err
+}
+
+// SameMessage reports whether a condition says the same in both lists, so that an event for it would say nothing new.
+func SameMessage(before, after []metav1.Condition, conditionType string) bool {
+	a, b := apimeta.FindStatusCondition(before, conditionType), apimeta.FindStatusCondition(after, conditionType)
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}

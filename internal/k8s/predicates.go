@@ -1,0 +1,20 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+)
+
+// Changed passes every creation and deletion, and those updates in which what view returns differs: what the watcher of an object
+// looks at.
+func Changed[T client.Object, V comparable](view func(T) V) predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(T)
+		after, isT := e.ObjectNew.(T)
+		return !ok || !isT || view(before) != view(after)
+	}}
+}
