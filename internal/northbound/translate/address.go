@@ -4,9 +4,10 @@
 package translate
 
 import (
-	"crypto/sha256"
 	"net"
 	"net/netip"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // matchFamily is the name of addr's protocol in matches: "ip4" or "ip6" (ovn-sb(5), Logical_Flow match).
@@ -24,8 +25,8 @@ func matchIP(side string, addr netip.Addr, value string) string {
 }
 
 // gatewayMAC is the address of a router port, derived from its first network address so that it outlives the database: what
-// ports have learnt of their gateway stays true. The prefix is locally administered and none that ports of pods or nodes get.
+// ports have learnt of their gateway stays true. The allocator gives it to no port of the subnet.
 func gatewayMAC(gateway netip.Addr) net.HardwareAddr {
-	sum := sha256.Sum256(gateway.AsSlice())
-	return net.HardwareAddr{0x0e, 0x4b, sum[0], sum[1], sum[2], sum[3]}
+	mac := ipfamily.MAC(gateway, 0)
+	return mac[:]
 }
