@@ -1,0 +1,181 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	cni "github.com/containernetworking/cni/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+
+	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/cni/wire"
+)
+
+// addLimit bounds an ADD. It is below the two minutes after which the kubelet gives up without knowing why.
+const addLimit = 100 * time.Second
+
+// add attaches a container: address, veth, port, flows. The port is added before the container's end is configured, so that
+// ovn-controller works meanwhile.
+func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error) {
+	if err := required(r); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, addLimit)
+	defer cancel()
+	unlock, err := s.locks.lock(ctx, r.ContainerID, r.IfName)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	key := types.NamespacedName{Namespace: r.PodNamespace, Name: r.PodName}
+	began := time.Now()
+	pod, network, err := s.Pods.Wait(ctx, key, types.UID(r.PodUID), r.Provider)
+	addressSeconds.WithLabelValues(s.Node).Add(time.Since(began).Seconds())
+	if err != nil {
+		return nil, err
+	}
+	iface, err := s.interfaceOf(ctx, r, pod, network)
+	if err != nil {
+		return nil, err
+	}
+	if iface.HostName, err = s.link(ctx, r, iface); err != nil {
+		return nil, err
+	}
+	attachment := attachmentOf(r, pod, network, iface)
+	if err := s.Bridge.Attach(ctx, attachment); err != nil {
+		return nil, err
+	}
+	if err := iface.Configure(); err != nil {
+		return nil, err
+	}
+	began = time.Now()
+	err = s.Bridge.WaitInstalled(ctx, iface.HostName)
+	connectivitySeconds.WithLabelValues(s.Node).Add(time.Since(began).Seconds())
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("ovn-controller of this node has not installed the flows of logical port %s: %w", attachment.LogicalPort, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &wire.Response{Result: resultOf(iface, network, r.DNS)}, nil
+}
+
+// required are the parameters without which no container can be found.
+func required(r wire.Request) error {
+	for name, value := range map[string]string{
+		"CNI_CONTAINERID": r.ContainerID, "CNI_IFNAME": r.IfName, "CNI_NETNS": r.NetNS, "provider": r.Provider,
+		"K8S_POD_NAME in CNI_ARGS": r.PodName, "K8S_POD_NAMESPACE in CNI_ARGS": r.PodNamespace,
+	} {
+		if value == "" {
+			return cni.NewError(cni.ErrInvalidEnvironmentVariables, name+" is missing", "")
+		}
+	}
+	return nil
+}
+
+// interfaceOf is what the container is to have; the name of the host's end is still to be chosen.
+func (s *Server) interfaceOf(ctx context.Context, r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) (sandbox.Interface, error) {
+	iface := sandbox.Interface{NetNS: r.NetNS, Name: r.IfName, MAC: network.MAC, MTU: network.MTU}
+	var err error
+	if iface.MTU == 0 {
+		if iface.MTU, err = s.MTU(ctx); err != nil {
+			return iface, err
+		}
+	}
+	if iface.ComputeChecksums, err = s.Bridge.Userspace(ctx); err != nil {
+		return iface, err
+	}
+	if iface.Addresses, err = prefixes(network); err != nil {
+		return iface, fmt.Errorf("annotations of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	iface.Routes, err = routes(r, pod, network)
+	return iface, err
+}
+
+// link makes the veth and returns the name of the host's end. One that an earlier ADD of the same container made is kept when it is
+// whole; otherwise it is made anew, under the name that Open vSwitch does not hold.
+func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interface) (string, error) {
+	free := ""
+	for alternative := range sandbox.Names {
+		iface.HostName = sandbox.HostName(r.ContainerID, r.IfName, alternative)
+		intact, err := iface.Intact()
+		if intact || err != nil {
+			return iface.HostName, err
+		}
+		if err := sandbox.Remove(iface.HostName); err != nil {
+			return "", err
+		}
+		_, held, err := s.Bridge.Find(ctx, iface.HostName)
+		if err != nil {
+			return "", err
+		}
+		if !held && free == "" {
+			free = iface.HostName
+		}
+	}
+	if free == "" {
+		return "", fmt.Errorf("ports %s and %s of Open vSwitch are both taken by devices that are gone",
+			sandbox.HostName(r.ContainerID, r.IfName, 0), sandbox.HostName(r.ContainerID, r.IfName, 1))
+	}
+	iface.HostName = free
+	return free, iface.Create()
+}
+
+func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork, iface sandbox.Interface) ovs.Attachment {
+	return ovs.Attachment{
+		Name:         iface.HostName,
+		LogicalPort:  logicalPort(r),
+		PodUID:       string(pod.UID),
+		PodName:      pod.Name,
+		PodNamespace: pod.Namespace,
+		ContainerID:  r.ContainerID,
+		IfName:       r.IfName,
+		Network:      r.Network,
+		NetNS:        r.NetNS,
+		MAC:          network.MAC.String(),
+		Addresses:    network.Addresses,
+	}
+}
+
+// logicalPort is the name of the logical switch port: `<pod>.<namespace>`, with the provider behind it unless that is ovn.
+func logicalPort(r wire.Request) string {
+	name := r.PodName + "." + r.PodNamespace
+	if r.Provider != v1.ProviderOVN {
+		name += "." + r.Provider
+	}
+	return name
+}
+
+// prefixes are the addresses with the length of the subnet's CIDR that holds them.
+func prefixes(network v1.PodNetwork) ([]netip.Prefix, error) {
+	out := make([]netip.Prefix, 0, len(network.Addresses))
+	for _, address := range network.Addresses {
+		i := cidrOf(network, address)
+		if i < 0 {
+			return nil, fmt.Errorf("address %s is in no CIDR of the subnet (%v)", address, network.CIDRs)
+		}
+		out = append(out, netip.PrefixFrom(address, network.CIDRs[i].Bits()))
+	}
+	return out, nil
+}
+
+// cidrOf is the index of the CIDR, and of the gateway, that goes with an address; -1 when there is none.
+func cidrOf(network v1.PodNetwork, address netip.Addr) int {
+	for i, cidr := range network.CIDRs {
+		if cidr.Contains(address) {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,160 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	cni "github.com/containernetworking/cni/pkg/types"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/cni/wire"
+)
+
+// del detaches one interface of one container. It looks at nothing but the container: the pod, and the namespace, may be gone, and
+// a later container of the same pod keeps its port.
+func (s *Server) del(ctx context.Context, r wire.Request) (*wire.Response, error) {
+	if r.ContainerID == "" || r.IfName == "" {
+		return nil, cni.NewError(cni.ErrInvalidEnvironmentVariables, "CNI_CONTAINERID or CNI_IFNAME is missing", "")
+	}
+	return nil, s.detach(ctx, r.ContainerID, r.IfName, always)
+}
+
+// gc detaches every container of a network that its runtime no longer knows.
+func (s *Server) gc(ctx context.Context, r wire.Request) (*wire.Response, error) {
+	valid := make(map[cni.GCAttachment]bool, len(r.ValidAttachments))
+	for _, attachment := range r.ValidAttachments {
+		valid[attachment] = true
+	}
+	attachments, err := s.Bridge.Attachments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var failed []error
+	for _, a := range attachments {
+		if a.Network == r.Network && !valid[cni.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName}] {
+			failed = append(failed, s.detach(ctx, a.ContainerID, a.IfName, always))
+		}
+	}
+	return nil, errors.Join(failed...)
+}
+
+// Sweep detaches what nobody will ask to detach any more: containers whose pod is gone, and ports whose device went with its
+// namespace, as after a DEL while the agent was down, or a reboot. Pods must be synced.
+func (s *Server) Sweep(ctx context.Context) error {
+	attachments, err := s.Bridge.Attachments(ctx)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, a := range attachments {
+		gone, err := s.gone(ctx, a)
+		if gone && err == nil {
+			err = s.detach(ctx, a.ContainerID, a.IfName, s.gone)
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}
+
+// condition says, in its turn on the container, whether an attachment is to go.
+type condition func(context.Context, ovs.Attachment) (bool, error)
+
+func always(context.Context, ovs.Attachment) (bool, error) { return true, nil }
+
+func (s *Server) gone(ctx context.Context, a ovs.Attachment) (bool, error) {
+	exists, err := s.Pods.Exists(ctx, types.NamespacedName{Namespace: a.PodNamespace, Name: a.PodName}, types.UID(a.PodUID))
+	if err != nil || !exists {
+		return !exists, err
+	}
+	there, err := sandbox.HasLink(a.Name)
+	return !there, err
+}
+
+// detach removes the ports and the veths of one interface of one container, if the condition holds. The port goes first: Open
+// vSwitch must not look for a device that is gone.
+func (s *Server) detach(ctx context.Context, containerID, ifName string, when condition) error {
+	unlock, err := s.locks.lock(ctx, containerID, ifName)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for alternative := range sandbox.Names {
+		name := sandbox.HostName(containerID, ifName, alternative)
+		a, found, err := s.Bridge.Find(ctx, name)
+		if err != nil {
+			return err
+		}
+		if found {
+			if a.ContainerID != containerID || a.IfName != ifName {
+				continue
+			}
+			if remove, err := when(ctx, a); err != nil || !remove {
+				return err
+			}
+			if err := s.Bridge.Detach(ctx, name); err != nil {
+				return err
+			}
+		}
+		if err := sandbox.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check compares an attachment with the result of its ADD.
+func (s *Server) check(ctx context.Context, r wire.Request) (*wire.Response, error) {
+	if err := required(r); err != nil {
+		return nil, err
+	}
+	if r.PrevResult == nil {
+		return nil, cni.NewError(cni.ErrInvalidNetworkConfig, "CHECK needs prevResult", "")
+	}
+	unlock, err := s.locks.lock(ctx, r.ContainerID, r.IfName)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	iface, err := interfaceIn(r.PrevResult, r.NetNS, r.IfName)
+	if err != nil {
+		return nil, err
+	}
+	if iface.HostName, err = s.checkPort(ctx, r); err != nil {
+		return nil, err
+	}
+	if err := iface.Verify(); err != nil {
+		return nil, fmt.Errorf("container %s: %w", r.ContainerID, err)
+	}
+	return nil, nil
+}
+
+// checkPort finds the container's port, which must be the pod's and have its flows, and returns its name.
+func (s *Server) checkPort(ctx context.Context, r wire.Request) (string, error) {
+	for alternative := range sandbox.Names {
+		name := sandbox.HostName(r.ContainerID, r.IfName, alternative)
+		a, found, err := s.Bridge.Find(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		if !found || a.ContainerID != r.ContainerID {
+			continue
+		}
+		installed, err := s.Bridge.Installed(ctx, name)
+		switch {
+		case err != nil:
+			return "", err
+		case a.LogicalPort != logicalPort(r):
+			return "", fmt.Errorf("port %s of Open vSwitch is logical port %s, not %s", name, a.LogicalPort, logicalPort(r))
+		case !installed:
+			return "", fmt.Errorf("ovn-controller has not installed the flows of port %s", name)
+		}
+		return name, nil
+	}
+	return "", fmt.Errorf("container %s has no port for %s in Open vSwitch", r.ContainerID, r.IfName)
+}

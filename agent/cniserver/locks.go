@@ -1,0 +1,53 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// locks order the operations on one interface of one container: a runtime that gave up on an ADD may ask for the next thing while
+// the first still runs. The zero value is ready.
+type locks struct {
+	mu   sync.Mutex
+	held map[string]chan struct{}
+}
+
+// lock waits for its turn, at most until ctx ends, and returns the function that ends it.
+func (l *locks) lock(ctx context.Context, containerID, ifName string) (func(), error) {
+	key := containerID + "/" + ifName
+	for {
+		free, release := l.try(key)
+		if release != nil {
+			return release, nil
+		}
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("another operation on interface %s of container %s still runs: %w", ifName, containerID, ctx.Err())
+		}
+	}
+}
+
+// try takes the lock, or returns a channel that is closed when its holder is done.
+func (l *locks) try(key string) (<-chan struct{}, func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if busy, taken := l.held[key]; taken {
+		return busy, nil
+	}
+	if l.held == nil {
+		l.held = map[string]chan struct{}{}
+	}
+	done := make(chan struct{})
+	l.held[key] = done
+	return nil, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.held, key)
+		close(done)
+	}
+}

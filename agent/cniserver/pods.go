@@ -1,0 +1,195 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// eventTimeout bounds the look at events that explains why a pod has no address.
+const eventTimeout = 2 * time.Second
+
+// Pods knows this node's pods from a watch and wakes those who wait for one. Only metadata is kept.
+type Pods struct {
+	cache  client.Reader
+	api    client.Reader
+	synced func() bool
+
+	mu      sync.Mutex
+	waiting map[types.NamespacedName][]chan struct{}
+}
+
+// PodMetadata is the type under which pods are watched.
+func PodMetadata() *metav1.PartialObjectMetadata {
+	pod := &metav1.PartialObjectMetadata{}
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	return pod
+}
+
+// NewPods watches through c, which must be limited to the pods of this node; api reads from the API server itself.
+func NewPods(ctx context.Context, c cache.Cache, api client.Reader) (*Pods, error) {
+	informer, err := c.GetInformer(ctx, PodMetadata(), cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	p := &Pods{cache: c, api: api, waiting: map[types.NamespacedName][]chan struct{}{}}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    p.wake,
+		UpdateFunc: func(_, pod any) { p.wake(pod) },
+		DeleteFunc: p.wake,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	p.synced = registration.HasSynced
+	return p, nil
+}
+
+// Synced reports whether every pod of the node has been seen.
+func (p *Pods) Synced() bool { return p.synced() }
+
+func (p *Pods) wake(object any) {
+	if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj
+	}
+	pod, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, changed := range p.waiting[client.ObjectKeyFromObject(pod)] {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (p *Pods) watch(key types.NamespacedName) (<-chan struct{}, func()) {
+	changed := make(chan struct{}, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting[key] = append(p.waiting[key], changed)
+	return changed, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		rest := slices.DeleteFunc(p.waiting[key], func(c chan struct{}) bool { return c == changed })
+		if len(rest) == 0 {
+			delete(p.waiting, key)
+			return
+		}
+		p.waiting[key] = rest
+	}
+}
+
+// Exists reports whether the pod of that UID is on this node; any UID when it is empty. It is right only once Synced.
+func (p *Pods) Exists(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+	pod, err := p.get(ctx, key)
+	if pod == nil {
+		return false, err
+	}
+	return uid == "" || pod.UID == uid, nil
+}
+
+func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	pod := PodMetadata()
+	switch err := p.cache.Get(ctx, key, pod); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read pod %s: %w", key, err)
+	}
+	return pod, nil
+}
+
+// Wait returns the pod of that UID (of any, when it is empty) and its network by a provider, as soon as the controller has allocated
+// it. It is woken by the watch. When ctx ends first, or the pod goes away, the error says what was missing.
+func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID, provider string) (*metav1.PartialObjectMetadata, v1.PodNetwork, error) {
+	changed, stop := p.watch(key)
+	defer stop()
+	seen := false
+	for {
+		pod, err := p.get(ctx, key)
+		if err != nil {
+			return nil, v1.PodNetwork{}, err
+		}
+		present := pod != nil && (uid == "" || pod.UID == uid)
+		if seen && !present {
+			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) was deleted before it had an address", key, uid)
+		}
+		seen = present
+		network, missing := allocation(pod, uid, provider)
+		if missing == "" {
+			return pod, network, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s has no address: %s%s: %w", key, missing, p.explain(pod), ctx.Err())
+		}
+	}
+}
+
+// allocation is the pod's network, or what is missing for it.
+func allocation(pod *metav1.PartialObjectMetadata, uid types.UID, provider string) (network v1.PodNetwork, missing string) {
+	switch {
+	case pod == nil:
+		return network, "the API server has told of no such pod on this node"
+	case uid != "" && pod.UID != uid:
+		return network, fmt.Sprintf("the pod of that name is another one (%s, not %s)", pod.UID, uid)
+	}
+	network, err := v1.ParsePodNetworkOf(pod.Annotations, provider)
+	switch {
+	case err != nil:
+		return network, err.Error()
+	case !network.IsFor(pod.UID):
+		return network, "kube-ovn-controller has not written the annotation " + v1.AnnotationAllocated.For(provider)
+	case len(network.Addresses) == 0 || len(network.MAC) == 0:
+		return network, "its annotations hold no addresses of network " + provider
+	}
+	return network, ""
+}
+
+// explain is the controller's latest warning about a pod, for the end of an error message.
+func (p *Pods) explain(pod *metav1.PartialObjectMetadata) string {
+	if pod == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), eventTimeout)
+	defer cancel()
+	var events corev1.EventList
+	err := p.api.List(ctx, &events, client.InNamespace(pod.Namespace),
+		client.MatchingFields{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning})
+	if err != nil {
+		return ""
+	}
+	latest := ""
+	var at time.Time
+	for _, event := range events.Items {
+		when := event.EventTime.Time
+		if event.Series != nil {
+			when = event.Series.LastObservedTime.Time
+		}
+		if event.ReportingController == k8s.EventRecorder && !when.Before(at) {
+			latest, at = fmt.Sprintf(" (%s: %s)", event.Reason, event.Message), when
+		}
+	}
+	return latest
+}

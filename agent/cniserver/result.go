@@ -1,0 +1,138 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+
+	cni "github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+
+	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/cni/wire"
+)
+
+// everything is the destination of a default route, by whether it is IPv6.
+var everything = map[bool]netip.Prefix{
+	false: netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+	true:  netip.PrefixFrom(netip.IPv6Unspecified(), 0),
+}
+
+// gateways are the subnet's gateways that the pod has an address beside.
+func gateways(network v1.PodNetwork) []netip.Addr {
+	var out []netip.Addr
+	for _, address := range network.Addresses {
+		if i := cidrOf(network, address); i >= 0 && i < len(network.Gateways) {
+			out = append(out, network.Gateways[i])
+		}
+	}
+	return out
+}
+
+// routes of a container: everything through the subnet's gateways, then what the network configuration and the pod's annotation
+// ask for. A route without a gateway goes through the subnet's.
+func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) ([]sandbox.Route, error) {
+	via := map[bool]netip.Addr{}
+	var out []sandbox.Route
+	for _, gateway := range gateways(network) {
+		via[gateway.Is6()] = gateway
+		out = append(out, sandbox.Route{To: everything[gateway.Is6()], Via: gateway})
+	}
+	asked := r.Routes
+	annotation := v1.AnnotationRoutes.For(r.Provider)
+	if text := pod.Annotations[annotation]; text != "" {
+		var more []*cni.Route
+		if err := json.Unmarshal([]byte(text), &more); err != nil {
+			return nil, fmt.Errorf("annotation %s of pod %s/%s: %w", annotation, pod.Namespace, pod.Name, err)
+		}
+		asked = append(asked[:len(asked):len(asked)], more...)
+	}
+	for _, route := range asked {
+		to, err := netip.ParsePrefix(route.Dst.String())
+		if err != nil {
+			return nil, fmt.Errorf("route to %s: %w", route.Dst.String(), err)
+		}
+		gateway, ok := netip.AddrFromSlice(route.GW)
+		if !ok {
+			gateway = via[to.Addr().Is6()]
+		}
+		if !gateway.IsValid() {
+			return nil, fmt.Errorf("route to %s: the pod has no gateway of that family", to)
+		}
+		out = append(out, sandbox.Route{To: to, Via: gateway.Unmap()})
+	}
+	return out, nil
+}
+
+// resultOf is the result of an ADD in the latest version: the host's end, the container's, and its addresses.
+func resultOf(iface sandbox.Interface, network v1.PodNetwork, dns cni.DNS) *types100.Result {
+	result := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		Interfaces: []*types100.Interface{
+			{Name: iface.HostName},
+			{Name: iface.Name, Mac: iface.MAC.String(), Mtu: iface.MTU, Sandbox: iface.NetNS},
+		},
+		DNS: dns,
+	}
+	for _, p := range iface.Addresses {
+		ip := &types100.IPConfig{Interface: types100.Int(1), Address: *ipNet(p)}
+		if i := cidrOf(network, p.Addr()); i >= 0 && i < len(network.Gateways) {
+			ip.Gateway = network.Gateways[i].AsSlice()
+		}
+		result.IPs = append(result.IPs, ip)
+	}
+	for _, route := range iface.Routes {
+		result.Routes = append(result.Routes, &cni.Route{Dst: *ipNet(route.To), GW: route.Via.AsSlice()})
+	}
+	return result
+}
+
+// interfaceIn is what an earlier result says of the container's interface. It is the inverse of resultOf.
+func interfaceIn(result *types100.Result, netns, ifName string) (sandbox.Interface, error) {
+	iface := sandbox.Interface{NetNS: netns, Name: ifName}
+	index := -1
+	for i, candidate := range result.Interfaces {
+		if candidate.Name == ifName && candidate.Sandbox == netns {
+			index = i
+		}
+	}
+	if index < 0 {
+		return iface, cni.NewError(cni.ErrInvalidNetworkConfig, fmt.Sprintf("prevResult has no interface %s in %s", ifName, netns), "")
+	}
+	described := result.Interfaces[index]
+	iface.MTU = described.Mtu
+	mac, err := net.ParseMAC(described.Mac)
+	if err != nil {
+		return iface, cni.NewError(cni.ErrInvalidNetworkConfig, "prevResult has a bad hardware address", err.Error())
+	}
+	iface.MAC = mac
+	for _, ip := range result.IPs {
+		if ip.Interface == nil || *ip.Interface != index {
+			continue
+		}
+		p, err := netip.ParsePrefix(ip.Address.String())
+		if err != nil {
+			return iface, cni.NewError(cni.ErrInvalidNetworkConfig, "prevResult has a bad address", err.Error())
+		}
+		iface.Addresses = append(iface.Addresses, p)
+	}
+	for _, route := range result.Routes {
+		to, err := netip.ParsePrefix(route.Dst.String())
+		gateway, ok := netip.AddrFromSlice(route.GW)
+		if err == nil && ok {
+			iface.Routes = append(iface.Routes, sandbox.Route{To: to, Via: gateway.Unmap()})
+		}
+	}
+	return iface, nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,177 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cniserver answers the CNI plugin: it attaches containers of this node to the integration bridge and detaches them.
+// Every operation is idempotent and keyed by container and interface; one cut short anywhere is finished, or undone, by the next.
+package cniserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/cni/wire"
+)
+
+const (
+	// maxRequest bounds a request, in bytes: a GC lists every container of the node.
+	maxRequest = 4 << 20
+	// shutdownGrace is what operations in flight have to finish. Those that still wait then fail with "try again later".
+	shutdownGrace = 3 * time.Second
+)
+
+// Server is the agent's side of the plugin.
+type Server struct {
+	// Socket is the path to listen on.
+	Socket string
+	// Node is this node's name, for metrics.
+	Node   string
+	Bridge *ovs.Bridge
+	Pods   *Pods
+	// MTU of pods on subnets that say nothing of it, in bytes.
+	MTU func(context.Context) (int, error)
+	// Ready returns nil when containers can be attached now, and otherwise what is missing.
+	Ready func(context.Context) error
+
+	locks locks
+}
+
+// Start listens until ctx ends. It makes the server a Runnable of controller-runtime.
+func (s *Server) Start(ctx context.Context) error {
+	listener, err := listen(s.Socket)
+	if err != nil {
+		return fmt.Errorf("listen for the CNI plugin: %w", err)
+	}
+	server := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		BaseContext:       func(net.Listener) context.Context { return log.IntoContext(context.Background(), log.FromContext(ctx)) },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve the CNI plugin: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		return server.Close()
+	}
+	return nil
+}
+
+// NeedLeaderElection is false: every node serves its own pods.
+func (s *Server) NeedLeaderElection() bool { return false }
+
+// listen makes the socket appear under its path with its final mode, in place of one that a predecessor left: there is no moment
+// without a socket, and none in which others than root may use it.
+func listen(path string) (net.Listener, error) {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove leftover socket: %w", err)
+	}
+	listener, err := net.Listen("unix", fresh)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.Chmod(fresh, 0o600), os.Rename(fresh, path)); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// operation handles one request; its result may be nil.
+type operation func(context.Context, wire.Request) (*wire.Response, error)
+
+// Handler serves the paths of package wire.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for path, op := range map[string]operation{
+		wire.PathAdd:    s.add,
+		wire.PathDel:    s.del,
+		wire.PathCheck:  s.check,
+		wire.PathStatus: s.status,
+		wire.PathGC:     s.gc,
+	} {
+		mux.Handle("POST "+path, s.serve(path, op))
+	}
+	return mux
+}
+
+func (s *Server) serve(path string, op operation) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		var request wire.Request
+		var response *wire.Response
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request)
+		if err != nil {
+			err = types.NewError(types.ErrDecodingFailure, "the request is not valid", err.Error())
+		} else {
+			response, err = op(r.Context(), request)
+		}
+		code := http.StatusNoContent
+		switch {
+		case err != nil:
+			response = &wire.Response{Error: cniError(err)}
+			code = statusOf(response.Error)
+			log.FromContext(r.Context()).Error(err, "CNI operation failed", "operation", path, "pod", request.PodNamespace+"/"+request.PodName,
+				"container", request.ContainerID, "interface", request.IfName)
+		case response != nil:
+			code = http.StatusOK
+		}
+		observe(s.Node, path, code, time.Since(began))
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		if response != nil {
+			// A runtime that is gone does not read the answer; it asks again.
+			_ = json.NewEncoder(w).Encode(response)
+		}
+	})
+}
+
+// cniError is err with the code by which a runtime tells what to do (CNI spec 1.1, "Error").
+func cniError(err error) *types.Error {
+	var already *types.Error
+	passing := []error{context.DeadlineExceeded, context.Canceled, ovs.ErrDisconnected, ovs.ErrNoBridge}
+	switch {
+	case errors.As(err, &already):
+		return already
+	case errors.Is(err, sandbox.ErrNoNamespace):
+		return types.NewError(types.ErrInvalidNetNS, err.Error(), "")
+	}
+	for _, p := range passing {
+		if errors.Is(err, p) {
+			return types.NewError(types.ErrTryAgainLater, err.Error(), "")
+		}
+	}
+	return types.NewError(types.ErrInternal, err.Error(), "")
+}
+
+func statusOf(err *types.Error) int {
+	switch err.Code {
+	case types.ErrTryAgainLater, types.ErrPluginNotAvailable:
+		return http.StatusServiceUnavailable
+	case types.ErrInternal:
+		return http.StatusInternalServerError
+	}
+	return http.StatusBadRequest
+}
+
+func (s *Server) status(ctx context.Context, _ wire.Request) (*wire.Response, error) {
+	if err := s.Ready(ctx); err != nil {
+		return nil, types.NewError(types.ErrPluginNotAvailable, "pods cannot be attached on this node now", err.Error())
+	}
+	return nil, nil
+}

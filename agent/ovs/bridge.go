@@ -1,0 +1,151 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ovs is the integration bridge of this node as the agent uses it: ports of pods and of the node itself, added and removed
+// in one transaction each, and waiting for what ovn-controller and ovs-vswitchd say about them.
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ovn-kubernetes/libovsdb/cache"
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+)
+
+// IntegrationBridge is the bridge that ovn-controller makes and programs.
+const IntegrationBridge = "br-int"
+
+// transactTimeout bounds one transaction: libovsdb holds it back while the server is away.
+const transactTimeout = 10 * time.Second
+
+// Errors that pass by themselves.
+var (
+	// ErrDisconnected says that the Open vSwitch database cannot be reached.
+	ErrDisconnected = errors.New("the Open vSwitch database does not answer; see the pod ovs-ovn of this node")
+	// ErrNoBridge says that ovn-controller has not made the integration bridge yet.
+	ErrNoBridge = errors.New("there is no bridge br-int; ovn-controller makes it, see the pod ovs-ovn of this node")
+)
+
+// Bridge is the integration bridge. Its methods may be called from any goroutine.
+type Bridge struct {
+	client  *client.Client
+	changes watchers
+	// writing orders this process's transactions, so that each is computed from what the one before left.
+	writing sync.Mutex
+}
+
+// New returns the integration bridge of the database that c is connected to. The bridge itself need not be there yet.
+func New(c *client.Client) *Bridge {
+	b := &Bridge{client: c}
+	signal := func(_ string, row model.Model) { b.changes.signal(nameOf(row)) }
+	c.Cache().AddEventHandler(&cache.EventHandlerFuncs{
+		AddFunc:    signal,
+		DeleteFunc: signal,
+		UpdateFunc: func(table string, _, row model.Model) { signal(table, row) },
+	})
+	return b
+}
+
+// nameOf is the name under which watchers wait for a row: that of an interface or a bridge, and "" for everything else.
+func nameOf(row model.Model) string {
+	switch row := row.(type) {
+	case *vswitch.Interface:
+		return row.Name
+	case *vswitch.Bridge:
+		return row.Name
+	}
+	return ""
+}
+
+// Subscribe calls f with the name of each interface or bridge that changes, and with "" when anything else does. f must not block.
+func (b *Bridge) Subscribe(f func(name string)) { b.changes.subscribe(f) }
+
+// Ready returns nil when the database is connected and the integration bridge is there.
+func (b *Bridge) Ready(ctx context.Context) error {
+	if !b.client.Connected() {
+		return ErrDisconnected
+	}
+	_, err := b.row(ctx)
+	return err
+}
+
+// Userspace reports whether ovs-vswitchd forwards by itself (datapath_type netdev) instead of the kernel.
+func (b *Bridge) Userspace(ctx context.Context) (bool, error) {
+	row, err := b.row(ctx)
+	if err != nil {
+		return false, err
+	}
+	return row.DatapathType == "netdev", nil
+}
+
+// Encapsulation returns the address and the type (geneve, vxlan) of this node's tunnels (ovn-controller(8)).
+func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, string, error) {
+	var rows []vswitch.OpenvSwitch
+	if err := b.client.List(ctx, &rows); err != nil {
+		return netip.Addr{}, "", fmt.Errorf("read Open_vSwitch: %w", err)
+	}
+	if len(rows) == 0 {
+		return netip.Addr{}, "", ErrDisconnected
+	}
+	ids := rows[0].ExternalIDs
+	first, _, _ := strings.Cut(ids["ovn-encap-ip"], ",")
+	address, err := netip.ParseAddr(first)
+	if err != nil {
+		return netip.Addr{}, "", fmt.Errorf("ovn-encap-ip of Open_vSwitch, which the pod ovs-ovn sets: %w", err)
+	}
+	return address.Unmap(), ids["ovn-encap-type"], nil
+}
+
+// row is the integration bridge from the cache.
+func (b *Bridge) row(ctx context.Context) (*vswitch.Bridge, error) {
+	row := &vswitch.Bridge{Name: IntegrationBridge}
+	switch err := b.client.Get(ctx, row); {
+	case isNotFound(err):
+		return nil, ErrNoBridge
+	case err != nil:
+		return nil, fmt.Errorf("read bridge %s: %w", IntegrationBridge, err)
+	}
+	return row, nil
+}
+
+// iface is an interface from the cache; nil when there is none of that name.
+func (b *Bridge) iface(ctx context.Context, name string) (*vswitch.Interface, error) {
+	row := &vswitch.Interface{Name: name}
+	switch err := b.client.Get(ctx, row); {
+	case isNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read interface %s: %w", name, err)
+	}
+	return row, nil
+}
+
+// transact commits operations at once. Nothing is sent when there are none.
+func (b *Bridge) transact(ctx context.Context, operations []ovsdb.Operation) error {
+	if len(operations) == 0 {
+		return nil
+	}
+	if !b.client.Connected() {
+		return ErrDisconnected
+	}
+	ctx, cancel := context.WithTimeout(ctx, transactTimeout)
+	defer cancel()
+	results, err := b.client.Transact(ctx, operations...)
+	if err != nil {
+		return fmt.Errorf("%w (%v)", ErrDisconnected, err)
+	}
+	if _, err := ovsdb.CheckOperationResults(results, operations); err != nil {
+		return fmt.Errorf("transaction refused by Open vSwitch: %w", err)
+	}
+	return nil
+}

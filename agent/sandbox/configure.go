@@ -1,0 +1,159 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// checksumFeature is the kernel's name of transmit checksum offload of a veth.
+const checksumFeature = "tx-checksum-ip-generic"
+
+// Configure makes the container's end be as i says: hardware address, MTU, up, its addresses and no others, its routes.
+func (i Interface) Configure() error {
+	namespace, err := open(i.NetNS)
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	return namespace.Do(func(ns.NetNS) error {
+		link, err := netlink.LinkByName(i.Name)
+		if err != nil {
+			return fmt.Errorf("find %s in %s: %w", i.Name, i.NetNS, err)
+		}
+		steps := []func(netlink.Link) error{i.enableIPv6, i.setChecksums, i.setLink, i.setAddresses, i.setRoutes}
+		for _, step := range steps {
+			if err := step(link); err != nil {
+				return fmt.Errorf("configure %s in %s: %w", i.Name, i.NetNS, err)
+			}
+		}
+		return nil
+	})
+}
+
+// enableIPv6 undoes what nodes without IPv6 of their own hand on to new namespaces.
+func (i Interface) enableIPv6(netlink.Link) error {
+	if !slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		return nil
+	}
+	for _, scope := range []string{"all", i.Name} {
+		if err := setSysctl("net/ipv6/conf/"+scope+"/disable_ipv6", "0"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i Interface) setChecksums(netlink.Link) error {
+	if !i.ComputeChecksums {
+		return nil
+	}
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open ethtool: %w", err)
+	}
+	defer tool.Close()
+	if err := tool.Change(i.Name, map[string]bool{checksumFeature: false}); err != nil {
+		return fmt.Errorf("turn off checksum offload: %w", err)
+	}
+	return nil
+}
+
+func (i Interface) setLink(link netlink.Link) error {
+	if !bytes.Equal(link.Attrs().HardwareAddr, i.MAC) {
+		if err := netlink.LinkSetHardwareAddr(link, i.MAC); err != nil {
+			return fmt.Errorf("set hardware address %s: %w", i.MAC, err)
+		}
+	}
+	if link.Attrs().MTU != i.MTU {
+		if err := netlink.LinkSetMTU(link, i.MTU); err != nil {
+			return fmt.Errorf("set MTU %d: %w", i.MTU, err)
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring up: %w", err)
+	}
+	return nil
+}
+
+// setAddresses skips duplicate address detection: the allocator gives no address twice, and a pod must not wait a second for its own.
+func (i Interface) setAddresses(link netlink.Link) error {
+	have, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	want := map[netip.Prefix]bool{}
+	for _, p := range i.Addresses {
+		want[p] = true
+	}
+	for _, address := range have {
+		p, ok := prefixOf(address.IPNet)
+		switch {
+		case !ok || p.Addr().IsLinkLocalUnicast():
+		case want[p]:
+			delete(want, p)
+		default:
+			if err := netlink.AddrDel(link, &address); err != nil {
+				return fmt.Errorf("delete address %s: %w", p, err)
+			}
+		}
+	}
+	for _, p := range i.Addresses {
+		if !want[p] {
+			continue
+		}
+		address := &netlink.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			address.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add address %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+func (i Interface) setRoutes(link netlink.Link) error {
+	for _, r := range i.Routes {
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.To), Gw: r.Via.AsSlice()}
+		if err := netlink.RouteReplace(route); err != nil {
+			return fmt.Errorf("add route to %s via %s: %w", r.To, r.Via, err)
+		}
+	}
+	return nil
+}
+
+func isGone(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) }
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// prefixOf is n with the address's host bits. Routes to everything have no network in some versions of netlink.
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	address, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	bits, size := n.Mask.Size()
+	address = address.Unmap()
+	if size != address.BitLen() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(address, bits), true
+}

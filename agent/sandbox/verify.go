@@ -1,0 +1,94 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+)
+
+// Verify compares the namespace with what i says and names the first difference. Of its fields only those that are set count.
+func (i Interface) Verify() error {
+	intact, err := i.Intact()
+	if err != nil {
+		return err
+	}
+	if !intact {
+		return fmt.Errorf("%s in %s and %s on the host are no pair", i.Name, i.NetNS, i.HostName)
+	}
+	namespace, err := open(i.NetNS)
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	return namespace.Do(func(ns.NetNS) error {
+		link, err := netlink.LinkByName(i.Name)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", i.Name, err)
+		}
+		for _, check := range []func(netlink.Link) error{i.verifyLink, i.verifyAddresses, i.verifyRoutes} {
+			if err := check(link); err != nil {
+				return fmt.Errorf("%s in %s: %w", i.Name, i.NetNS, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (i Interface) verifyLink(link netlink.Link) error {
+	attrs := link.Attrs()
+	switch {
+	case len(i.MAC) > 0 && !bytes.Equal(attrs.HardwareAddr, i.MAC):
+		return fmt.Errorf("the hardware address is %s, not %s", attrs.HardwareAddr, i.MAC)
+	case i.MTU != 0 && attrs.MTU != i.MTU:
+		return fmt.Errorf("the MTU is %d, not %d", attrs.MTU, i.MTU)
+	}
+	return nil
+}
+
+func (i Interface) verifyAddresses(link netlink.Link) error {
+	list, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	var have []netip.Prefix
+	for _, address := range list {
+		if p, ok := prefixOf(address.IPNet); ok {
+			have = append(have, p)
+		}
+	}
+	for _, want := range i.Addresses {
+		if !slices.Contains(have, want) {
+			return fmt.Errorf("address %s is missing", want)
+		}
+	}
+	return nil
+}
+
+func (i Interface) verifyRoutes(link netlink.Link) error {
+	list, err := netlinksafe.RouteList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	var have []Route
+	for _, route := range list {
+		to, ok := prefixOf(route.Dst)
+		via, hasGateway := netip.AddrFromSlice(route.Gw)
+		if ok && hasGateway {
+			have = append(have, Route{To: to, Via: via.Unmap()})
+		}
+	}
+	for _, want := range i.Routes {
+		if !slices.Contains(have, want) {
+			return fmt.Errorf("route to %s via %s is missing", want.To, want.Via)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"encoding/json"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/kiln-net/kiln/cni/wire"
+)
+
+// config is the plugin's part of a network configuration.
+type config struct {
+	types.PluginConf
+	ServerSocket string         `json:"server_socket"`
+	Provider     string         `json:"provider"`
+	Routes       []*types.Route `json:"routes"`
+
+	identity identity
+	previous *types100.Result
+}
+
+// identity is what a Kubernetes runtime passes in CNI_ARGS.
+type identity struct {
+	types.CommonArgs
+	K8S_POD_NAME      types.UnmarshallableString //nolint:revive,staticcheck // the field's name is the key
+	K8S_POD_NAMESPACE types.UnmarshallableString //nolint:revive,staticcheck // the field's name is the key
+	K8S_POD_UID       types.UnmarshallableString //nolint:revive,staticcheck // the field's name is the key
+}
+
+// parse reads the configuration and the arguments of one operation.
+func parse(args *skel.CmdArgs) (*config, error) {
+	c := &config{ServerSocket: wire.DefaultSocket, Provider: wire.DefaultProvider}
+	if err := json.Unmarshal(args.StdinData, c); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration is not valid", err.Error())
+	}
+	c.identity.IgnoreUnknown = true // runtimes pass keys of their own
+	if err := types.LoadArgs(args.Args, &c.identity); err != nil {
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS is not valid", err.Error())
+	}
+	if err := version.ParsePrevResult(&c.PluginConf); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "prevResult is not valid", err.Error())
+	}
+	if c.PrevResult == nil {
+		return c, nil
+	}
+	previous, err := types100.NewResultFromResult(c.PrevResult)
+	if err != nil {
+		return nil, types.NewError(types.ErrIncompatibleCNIVersion, "prevResult has an unknown version", err.Error())
+	}
+	c.previous = previous
+	return c, nil
+}
+
+func (c *config) client() *wire.Client { return wire.NewClient(c.ServerSocket) }
+
+func (c *config) request(args *skel.CmdArgs) wire.Request {
+	return wire.Request{
+		Network:          c.Name,
+		Provider:         c.Provider,
+		PodName:          string(c.identity.K8S_POD_NAME),
+		PodNamespace:     string(c.identity.K8S_POD_NAMESPACE),
+		PodUID:           string(c.identity.K8S_POD_UID),
+		ContainerID:      args.ContainerID,
+		NetNS:            args.Netns,
+		IfName:           args.IfName,
+		Routes:           c.Routes,
+		DNS:              c.DNS,
+		PrevResult:       c.previous,
+		ValidAttachments: c.ValidAttachments,
+	}
+}

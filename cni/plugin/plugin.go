@@ -1,0 +1,109 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plugin is the CNI plugin: it hands every operation to the agent of the node and its answer to the runtime. It keeps
+// no state and touches nothing itself.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/kiln-net/kiln/cni/wire"
+)
+
+// Time that each operation may take before the plugin gives up. That of ADD is above the agent's own limit, whose message says
+// what it waited for, and below the two minutes that the kubelet gives a runtime.
+const (
+	addTimeout   = 110 * time.Second
+	shortTimeout = 20 * time.Second
+)
+
+// Main runs the operation that the environment names, as CNI spec 1.1 says, and exits.
+func Main() {
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status},
+		version.All, "kube-ovn: attaches pods to OVN through the agent of the node")
+}
+
+func add(args *skel.CmdArgs) error {
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), addTimeout)
+	defer cancel()
+	result, err := c.client().Add(ctx, c.request(args))
+	if err != nil {
+		return failure(err, types.ErrTryAgainLater)
+	}
+	return types.PrintResult(result, c.CNIVersion)
+}
+
+// del succeeds when no agent listens: the runtime then deletes the network namespace, and with it the veth; the agent removes
+// what is left in Open vSwitch when it starts. So a node whose agent is down can still stop pods.
+func del(args *skel.CmdArgs) error {
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shortTimeout)
+	defer cancel()
+	err = c.client().Del(ctx, c.request(args))
+	if wire.Unavailable(err) {
+		fmt.Fprintf(os.Stderr, "the agent is not running; it removes %s of %s when it starts: %v\n", args.IfName, args.ContainerID, err)
+		return nil
+	}
+	return failure(err, types.ErrTryAgainLater)
+}
+
+func check(args *skel.CmdArgs) error {
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if c.previous == nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, "CHECK needs prevResult", "")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shortTimeout)
+	defer cancel()
+	return failure(c.client().Check(ctx, c.request(args)), types.ErrTryAgainLater)
+}
+
+func gc(args *skel.CmdArgs) error {
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shortTimeout)
+	defer cancel()
+	return failure(c.client().GC(ctx, c.request(args)), types.ErrTryAgainLater)
+}
+
+func status(args *skel.CmdArgs) error {
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shortTimeout)
+	defer cancel()
+	return failure(c.client().Status(ctx), types.ErrPluginNotAvailable)
+}
+
+// failure is err as the runtime must see it: the agent's own error unchanged, and code for one of the transport.
+func failure(err error, code uint) error {
+	var answered *types.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &answered):
+		return answered
+	}
+	return types.NewError(code, "the network agent of this node (kube-ovn-cni) does not answer", err.Error())
+}
