@@ -1,0 +1,262 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ipam gives addresses of subnets to ports, in memory. An Allocator is rebuilt at start with SetSubnet and Restore.
+//
+// Costs do not depend on the size of a subnet: allocating and releasing take amortised constant time (a binary search over
+// the excluded ranges included), and memory is in proportion to the addresses that were ever held. Addresses that no port held
+// yet are given first; released ones come after them, the longest free first.
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Subnet is what the allocator knows of a subnet.
+type Subnet struct {
+	// CIDRs, one per family, in the order that leases have.
+	CIDRs []netip.Prefix
+	// Gateways inside CIDRs; no port ever gets one.
+	Gateways []netip.Addr
+	// Exclude holds addresses that only an explicit request gets. Parts outside CIDRs mean nothing.
+	Exclude []ipfamily.Range
+}
+
+// Request says what a port needs.
+type Request struct {
+	Subnet string
+	// Addresses that the port must get, at most one per family.
+	Addresses []netip.Addr
+	// Families to get an address of; nil means every family of the subnet.
+	Families []ipfamily.Family
+	// MAC that the port must get; nil has it follow from the first address.
+	MAC net.HardwareAddr
+}
+
+// Lease is what a port holds.
+type Lease struct {
+	Subnet string
+	// Addresses, at most one per family, in the order of Subnet.CIDRs.
+	Addresses []netip.Addr
+	MAC       net.HardwareAddr
+}
+
+var (
+	// ErrNoSubnet: the allocator does not know the subnet.
+	ErrNoSubnet = errors.New("no such subnet")
+	// ErrExhausted: every address of the subnet is held or excluded.
+	ErrExhausted = errors.New("no free address")
+	// ErrNoFamily: the subnet has no CIDR of a family that is asked for.
+	ErrNoFamily = errors.New("subnet has no CIDR of this family")
+)
+
+// TakenError is an address or a MAC address that something else holds.
+type TakenError struct {
+	// Address, or the invalid one when it is the MAC address that is taken.
+	Address netip.Addr
+	MAC     net.HardwareAddr
+	// By is the port's name, or ByGateway.
+	By string
+}
+
+// ByGateway stands for the subnet's router in TakenError.By.
+const ByGateway = "gateway"
+
+// Error says what is taken and by whom.
+func (e *TakenError) Error() string {
+	if e.Address.IsValid() {
+		return fmt.Sprintf("address %s is taken by %s", e.Address, e.By)
+	}
+	return fmt.Sprintf("MAC address %s is taken by %s", e.MAC, e.By)
+}
+
+// OutsideError is an address that no port of the subnet can have: it is outside of its CIDRs, or it is the network, broadcast
+// or subnet-router anycast address.
+type OutsideError struct {
+	Address netip.Addr
+	Subnet  string
+	CIDRs   []netip.Prefix
+}
+
+// Error says which address cannot be had and where it should be.
+func (e *OutsideError) Error() string {
+	return fmt.Sprintf("address %s is not one that a port of subnet %s (%s) can have", e.Address, e.Subnet, ipfamily.Join(e.CIDRs))
+}
+
+// Allocator gives addresses. It is safe for concurrent use: subnets have locks of their own.
+//
+// Locks are taken in the order shard, subnets, subnet.
+type Allocator struct {
+	seed   maphash.Seed
+	shards [64]shard
+
+	mu        sync.RWMutex // guards subnets and listeners
+	subnets   map[string]*subnet
+	listeners []func(subnet string)
+}
+
+// shard holds some of the ports. Its lock is held while one of them changes, so that changes of one port never mix.
+type shard struct {
+	sync.Mutex
+	ports map[string]holding
+}
+
+// New gives an allocator without subnets.
+func New() *Allocator {
+	a := &Allocator{seed: maphash.MakeSeed(), subnets: map[string]*subnet{}}
+	for i := range a.shards {
+		a.shards[i].ports = map[string]holding{}
+	}
+	return a
+}
+
+// Notify has f called after each change of a subnet's use, with no lock held. f must not block.
+func (a *Allocator) Notify(f func(subnet string)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.listeners = append(slices.Clip(a.listeners), f)
+}
+
+// SetSubnet makes a subnet known, or changes it. Leases stay as they are, those outside of the new CIDRs, too.
+func (a *Allocator) SetSubnet(name string, s Subnet) error {
+	l, err := newLayout(s)
+	if err != nil {
+		return fmt.Errorf("subnet %s: %w", name, err)
+	}
+	a.mu.Lock()
+	sub, ok := a.subnets[name]
+	if !ok {
+		sub = newSubnet(name)
+		a.subnets[name] = sub
+	}
+	a.mu.Unlock()
+	sub.setLayout(l)
+	a.changed(name)
+	return nil
+}
+
+// DeleteSubnet forgets a subnet and every lease in it.
+func (a *Allocator) DeleteSubnet(name string) {
+	a.mu.Lock()
+	sub, ok := a.subnets[name]
+	delete(a.subnets, name)
+	a.mu.Unlock()
+	if !ok {
+		return
+	}
+	for _, port := range sub.close() {
+		sh := a.shard(port)
+		sh.Lock()
+		if sh.ports[port].subnet == sub {
+			delete(sh.ports, port)
+		}
+		sh.Unlock()
+	}
+	a.changed(name)
+}
+
+// HasSubnet reports whether the subnet is known.
+func (a *Allocator) HasSubnet(name string) bool { return a.subnet(name) != nil }
+
+// Allocate gives the port what the request says, or nothing and an error. A port that holds a fitting lease gets it again; a lease
+// that does not fit, because the request has changed, is replaced. A lease from before its subnet got another family still fits.
+func (a *Allocator) Allocate(port string, r Request) (Lease, error) {
+	return a.change(port, want{Request: r})
+}
+
+// Restore has the port hold a lease from before the start. It takes any address that no other port holds: excluded ones, and those
+// that the CIDRs do not contain any more. A MAC address that two restored ports share stays with both.
+func (a *Allocator) Restore(port string, l Lease) error {
+	_, err := a.change(port, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true})
+	return err
+}
+
+// Release frees what the port holds, if anything.
+func (a *Allocator) Release(port string) {
+	sh := a.shard(port)
+	sh.Lock()
+	h, ok := sh.ports[port]
+	if ok {
+		delete(sh.ports, port)
+		h.subnet.release(port, h)
+	}
+	sh.Unlock()
+	if ok {
+		a.changed(h.subnet.name)
+	}
+}
+
+// Lookup gives what the port holds.
+func (a *Allocator) Lookup(port string) (Lease, bool) {
+	sh := a.shard(port)
+	sh.Lock()
+	defer sh.Unlock()
+	h, ok := sh.ports[port]
+	if !ok {
+		return Lease{}, false
+	}
+	return h.subnet.leaseOf(h)
+}
+
+// want is a request, or a lease to take as it is.
+type want struct {
+	Request
+	asIs bool
+}
+
+// change makes the port hold what is wanted. A holding in another subnet is released once that is done.
+func (a *Allocator) change(port string, w want) (Lease, error) {
+	sub := a.subnet(w.Subnet)
+	if sub == nil {
+		return Lease{}, fmt.Errorf("subnet %s: %w", w.Subnet, ErrNoSubnet)
+	}
+	sh := a.shard(port)
+	sh.Lock()
+	old := sh.ports[port]
+	h, lease, err := sub.change(port, old, w)
+	if h != old && h.subnet != nil {
+		sh.ports[port] = h
+	}
+	moved := err == nil && old.subnet != nil && old.subnet != sub
+	if moved {
+		old.subnet.release(port, old)
+	}
+	sh.Unlock()
+	if err != nil {
+		return Lease{}, fmt.Errorf("subnet %s: port %s: %w", w.Subnet, port, err)
+	}
+	if moved {
+		a.changed(old.subnet.name)
+	}
+	if h != old {
+		a.changed(w.Subnet)
+	}
+	return lease, nil
+}
+
+func (a *Allocator) shard(port string) *shard {
+	return &a.shards[maphash.String(a.seed, port)%uint64(len(a.shards))]
+}
+
+func (a *Allocator) subnet(name string) *subnet {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.subnets[name]
+}
+
+func (a *Allocator) changed(name string) {
+	a.mu.RLock()
+	listeners := a.listeners
+	a.mu.RUnlock()
+	for _, f := range listeners {
+		f(name)
+	}
+}

@@ -1,0 +1,224 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// model is the allocator said naively: who holds which address, and what a subnet is.
+type model struct {
+	subnet Subnet
+	holder map[netip.Addr]string
+	ports  map[string][]netip.Addr
+}
+
+func (m *model) usable(addr netip.Addr) bool {
+	return slices.ContainsFunc(m.subnet.CIDRs, func(c netip.Prefix) bool {
+		if c.Addr().BitLen()-c.Bits() < 2 {
+			return c.Contains(addr)
+		}
+		return c.Contains(addr) && addr != c.Addr() && (addr.Is6() || addr != ipfamily.LastAddr(c))
+	}) && !slices.Contains(m.subnet.Gateways, addr)
+}
+
+func (m *model) excluded(addr netip.Addr) bool {
+	return slices.ContainsFunc(m.subnet.Exclude, func(r ipfamily.Range) bool { return r.Contains(addr) })
+}
+
+// free counts what ports can get unasked, by looking at each address of small subnets.
+func (m *model) free(family ipfamily.Family) (n int) {
+	for _, c := range m.subnet.CIDRs {
+		if ipfamily.Of(c.Addr()) != family {
+			continue
+		}
+		for addr := c.Addr(); c.Contains(addr); addr = addr.Next() {
+			if m.usable(addr) && !m.excluded(addr) && m.holder[addr] == "" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (m *model) release(port string) {
+	for _, addr := range m.ports[port] {
+		delete(m.holder, addr)
+	}
+	delete(m.ports, port)
+}
+
+func (m *model) hold(t *testing.T, port string, l Lease) {
+	t.Helper()
+	m.release(port)
+	for _, addr := range l.Addresses {
+		if by := m.holder[addr]; by != "" {
+			t.Fatalf("%s got %s, which %s holds", port, addr, by)
+		}
+		m.holder[addr] = port
+	}
+	m.ports[port] = l.Addresses
+}
+
+// shapes are small subnets to change between; all hold 10.0.0.0/28.
+func shapes(t *testing.T) []Subnet {
+	return []Subnet{
+		spec(t, "10.0.0.0/28", "10.0.0.1"),
+		spec(t, "10.0.0.0/27", "10.0.0.1", "10.0.0.4..10.0.0.9", "10.0.0.30"),
+		spec(t, "10.0.0.0/28,fd00::/124", "10.0.0.14,fd00::1", "fd00::8..fd00::f"),
+		spec(t, "fd00::/125,10.0.0.0/26", "fd00::7", "10.0.0.2..10.0.0.63"),
+	}
+}
+
+// play runs one operation per byte pair on both and compares what can be seen.
+func play(t *testing.T, ops []byte) {
+	all := shapes(t)
+	m := &model{subnet: all[0], holder: map[netip.Addr]string{}, ports: map[string][]netip.Addr{}}
+	a := with(t, all[0])
+	for ; len(ops) >= 2; ops = ops[2:] {
+		port, arg := fmt.Sprint("p", ops[0]>>3), ops[1]
+		switch ops[0] & 7 {
+		case 0, 1, 2:
+			step(t, a, m, port, Request{Subnet: "s"})
+		case 3:
+			step(t, a, m, port, Request{Subnet: "s", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, arg & 63})}})
+		case 4:
+			step(t, a, m, port, Request{Subnet: "s", Families: []ipfamily.Family{ipfamily.Family(arg & 1)}})
+		case 5, 6:
+			a.Release(port)
+			m.release(port)
+		case 7:
+			m.subnet = all[int(arg)%len(all)]
+			if err := a.SetSubnet("s", m.subnet); err != nil {
+				t.Fatal(err)
+			}
+		}
+		compare(t, a, m)
+	}
+	for port := range maps.Clone(m.ports) {
+		a.Release(port)
+		m.release(port)
+	}
+	compare(t, a, m)
+}
+
+func step(t *testing.T, a *Allocator, m *model, port string, r Request) {
+	t.Helper()
+	l, err := a.Allocate(port, r)
+	if err == nil {
+		for _, addr := range l.Addresses {
+			asked, had := slices.Contains(r.Addresses, addr), m.holder[addr] == port
+			if !had && (!m.usable(addr) || !asked && m.excluded(addr)) {
+				t.Fatalf("%s got %s, which it cannot have", port, addr)
+			}
+		}
+		m.hold(t, port, l)
+		return
+	}
+	if errors.Is(err, ErrExhausted) {
+		for family := range 2 {
+			if m.free(ipfamily.Family(family)) == 0 {
+				return
+			}
+		}
+		t.Fatalf("%v, but there are free addresses", err)
+	}
+	for _, addr := range r.Addresses {
+		if m.usable(addr) && (m.holder[addr] == "" || m.holder[addr] == port) {
+			t.Fatalf("%v, but %s is free", err, addr)
+		}
+	}
+}
+
+func compare(t *testing.T, a *Allocator, m *model) {
+	t.Helper()
+	u := a.Usage("s")
+	using := [2]int{}
+	for addr := range m.holder {
+		using[ipfamily.Of(addr)]++
+	}
+	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+		if u[family].Using != float64(using[family]) || u[family].Available != float64(m.free(family)) {
+			t.Fatalf("%s: allocator says %+v; %d are used and %d free", family, u[family], using[family], m.free(family))
+		}
+	}
+	for port, want := range m.ports {
+		if l, ok := a.Lookup(port); !ok || !sameAddresses(l.Addresses, want) {
+			t.Fatalf("%s holds %v, want %v", port, l.Addresses, want)
+		}
+	}
+}
+
+func sameAddresses(a, b []netip.Addr) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
+}
+
+func TestAllocatorAgreesWithTheModel(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		ops := make([]byte, 600)
+		for i := range ops {
+			ops[i] = byte(rng.Uint32())
+		}
+		play(t, ops)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func FuzzAllocator(f *testing.F) {
+	f.Add([]byte{0, 0, 7, 2, 8, 0, 3, 5, 5, 0, 7, 1, 4, 1})
+	f.Fuzz(play)
+}
+
+// Every address ends up with one port at most, and everything comes back, when many goroutines work on few addresses.
+func TestParallelUse(t *testing.T) {
+	a := with(t, spec(t, "10.0.0.0/26,fd00::/64", "10.0.0.1,fd00::1"))
+	if err := a.SetSubnet("u", spec(t, "10.1.0.0/16", "")); err != nil {
+		t.Fatal(err)
+	}
+	a.Notify(func(string) {})
+	var held sync.Map
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			for i := range 2000 {
+				port := fmt.Sprint(worker, "-", i%16)
+				l, err := a.Allocate(port, Request{Subnet: []string{"s", "u"}[i%2]})
+				if err != nil {
+					continue
+				}
+				for _, addr := range l.Addresses {
+					if by, taken := held.LoadOrStore(addr, port); taken {
+						t.Errorf("%s is held by %s and %s", addr, by, port)
+					}
+				}
+				a.Lookup(port)
+				if i%100 == 0 {
+					a.Usage("s")
+				}
+				for _, addr := range l.Addresses {
+					held.Delete(addr)
+				}
+				a.Release(port)
+			}
+		})
+	}
+	wg.Wait()
+	for _, name := range []string{"s", "u"} {
+		if u := a.Usage(name); u.IPv4().Using != 0 || u.IPv6().Using != 0 {
+			t.Errorf("subnet %s still holds %+v", name, u)
+		}
+	}
+}

@@ -1,0 +1,318 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// subnet is the state of one subnet. setLayout, close, change, release and leaseOf take its lock; the other methods need it held.
+type subnet struct {
+	sync.Mutex
+	name   string
+	closed bool // deleted: nothing can be held any more
+	cidrs  []netip.Prefix
+	order  []ipfamily.Family // of CIDRs; the other family, if any, last
+	pools  [2]pool           // by family
+	macs   map[[6]byte]string
+}
+
+// holding is what one port holds, compact. Without a subnet it is nothing.
+type holding struct {
+	subnet *subnet
+	slots  [2]int32 // by family
+	mac    [6]byte
+}
+
+// noMAC is the MAC address of a restored port that was recorded without one.
+var noMAC [6]byte
+
+func newSubnet(name string) *subnet {
+	return &subnet{name: name, pools: [2]pool{newPool(), newPool()}, macs: map[[6]byte]string{}}
+}
+
+func (s *subnet) setLayout(l *layout) {
+	s.Lock()
+	defer s.Unlock()
+	s.cidrs = l.cidrs
+	s.order = l.order
+	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+		if !slices.Contains(s.order, family) {
+			s.order = append(s.order, family)
+		}
+		s.pools[family].setSpans(l.spans[family])
+	}
+}
+
+// close refuses everything from now on and gives the ports that held something.
+func (s *subnet) close() []string {
+	s.Lock()
+	defer s.Unlock()
+	s.closed = true
+	var ports []string
+	for i := range s.pools {
+		for _, slot := range s.pools[i].slots {
+			if slot.port != "" {
+				ports = append(ports, slot.port)
+			}
+		}
+	}
+	return ports
+}
+
+// change makes the port hold what is wanted. old is what it holds so far, here or elsewhere. With an error the port holds the
+// same addresses as before; what is returned then stands for them if it is not the zero value.
+func (s *subnet) change(port string, old holding, w want) (holding, Lease, error) {
+	s.Lock()
+	defer s.Unlock()
+	if s.closed {
+		return holding{}, Lease{}, ErrNoSubnet
+	}
+	if old.subnet != s {
+		h, err := s.hold(port, w)
+		return h, s.lease(h), err
+	}
+	before := s.lease(old)
+	if s.fits(old, before, w) {
+		return old, before, nil
+	}
+	s.free(port, old)
+	h, err := s.hold(port, w)
+	if err == nil {
+		return h, s.lease(h), nil
+	}
+	// Nobody can have taken the addresses: the lock was held all the time.
+	h, again := s.restore(port, before)
+	return h, Lease{}, errors.Join(err, again)
+}
+
+// release frees what the port holds in this subnet.
+func (s *subnet) release(port string, h holding) {
+	s.Lock()
+	defer s.Unlock()
+	s.free(port, h)
+}
+
+// leaseOf is the lease of a holding; false once the subnet is deleted.
+func (s *subnet) leaseOf(h holding) (Lease, bool) {
+	s.Lock()
+	defer s.Unlock()
+	if s.closed {
+		return Lease{}, false
+	}
+	return s.lease(h), true
+}
+
+func (s *subnet) lease(h holding) Lease {
+	if h.subnet == nil {
+		return Lease{}
+	}
+	l := Lease{Subnet: s.name, Addresses: make([]netip.Addr, 0, 2)}
+	for _, family := range s.order {
+		if i := h.slots[family]; i != none {
+			l.Addresses = append(l.Addresses, s.pools[family].slots[i].addr)
+		}
+	}
+	if h.mac != noMAC {
+		l.MAC = slices.Clone(h.mac[:])
+	}
+	return l
+}
+
+// fits reports whether a holding, which is that lease, is what is wanted.
+func (s *subnet) fits(h holding, l Lease, w want) bool {
+	if (w.asIs || len(w.MAC) > 0) && !bytes.Equal(w.MAC, l.MAC) {
+		return false
+	}
+	for _, addr := range w.Addresses {
+		if !slices.Contains(l.Addresses, addr) {
+			return false
+		}
+	}
+	if w.asIs {
+		return len(w.Addresses) == len(l.Addresses)
+	}
+	if len(w.Families) == 0 {
+		return true
+	}
+	for family, i := range h.slots {
+		if (i != none) != s.wants(w.Request, ipfamily.Family(family)) {
+			return false
+		}
+	}
+	return true
+}
+
+// wants reports whether the request is for an address of the family.
+func (s *subnet) wants(r Request, family ipfamily.Family) bool {
+	return len(r.Families) == 0 && s.pools[family].enabled() || slices.Contains(r.Families, family) ||
+		slices.ContainsFunc(r.Addresses, func(a netip.Addr) bool { return ipfamily.Of(a) == family })
+}
+
+func (s *subnet) hold(port string, w want) (holding, error) {
+	if w.asIs {
+		return s.restore(port, Lease{Addresses: w.Addresses, MAC: w.MAC})
+	}
+	return s.allocate(port, w.Request)
+}
+
+// allocate makes a new holding, or changes nothing.
+func (s *subnet) allocate(port string, r Request) (holding, error) {
+	h := holding{subnet: s, slots: [2]int32{none, none}}
+	if err := s.check(r); err != nil {
+		return holding{}, err
+	}
+	for _, family := range s.order {
+		if !s.wants(r, family) {
+			continue
+		}
+		slot, err := s.takeOne(port, family, r.Addresses)
+		if err != nil {
+			s.freeSlots(h)
+			return holding{}, err
+		}
+		h.slots[family] = slot
+	}
+	mac, err := s.takeMAC(port, r.MAC, h)
+	if err != nil {
+		s.freeSlots(h)
+		return holding{}, err
+	}
+	h.mac = mac
+	return h, nil
+}
+
+// check finds what no state of the pools could satisfy.
+func (s *subnet) check(r Request) error {
+	if len(r.Addresses) > 2 || len(r.Addresses) == 2 && ipfamily.Of(r.Addresses[0]) == ipfamily.Of(r.Addresses[1]) {
+		return fmt.Errorf("more than one address of a family is asked for: %s", ipfamily.Join(r.Addresses))
+	}
+	for _, addr := range r.Addresses {
+		switch p := &s.pools[ipfamily.Of(addr)]; {
+		case p.gateway == addr && p.enabled():
+			return &TakenError{Address: addr, By: ByGateway}
+		case !p.canHold(addr):
+			return &OutsideError{Address: addr, Subnet: s.name, CIDRs: s.cidrs}
+		}
+	}
+	for _, family := range r.Families {
+		if !s.pools[family].enabled() {
+			return fmt.Errorf("%w: %s", ErrNoFamily, family)
+		}
+	}
+	if len(r.MAC) != 0 && len(r.MAC) != 6 {
+		return fmt.Errorf("%s is not a MAC address of 48 bits", r.MAC)
+	}
+	return nil
+}
+
+func (s *subnet) takeOne(port string, family ipfamily.Family, static []netip.Addr) (int32, error) {
+	p := &s.pools[family]
+	for _, addr := range static {
+		if ipfamily.Of(addr) != family {
+			continue
+		}
+		slot, by := p.takeThis(addr, port)
+		if slot == none {
+			return none, &TakenError{Address: addr, By: by}
+		}
+		return slot, nil
+	}
+	slot := p.take(port)
+	if slot == none {
+		return none, fmt.Errorf("%w of family %s", ErrExhausted, family)
+	}
+	return slot, nil
+}
+
+// takeMAC takes the MAC address asked for, or one that follows from the first address.
+func (s *subnet) takeMAC(port string, want net.HardwareAddr, h holding) ([6]byte, error) {
+	if len(want) == 6 {
+		mac := [6]byte(want)
+		if by := s.macHolder(mac); by != "" {
+			return noMAC, &TakenError{MAC: slices.Clone(want), By: by}
+		}
+		s.macs[mac] = port
+		return mac, nil
+	}
+	first := s.firstAddress(h)
+	for attempt := uint32(0); ; attempt++ {
+		mac := ipfamily.MAC(first, attempt)
+		if s.macHolder(mac) == "" {
+			s.macs[mac] = port
+			return mac, nil
+		}
+	}
+}
+
+// macHolder is who has the MAC address: a port, or the router, whose port has the one that follows from a gateway.
+func (s *subnet) macHolder(mac [6]byte) string {
+	for i := range s.pools {
+		if gateway := s.pools[i].gateway; gateway.IsValid() && ipfamily.MAC(gateway, 0) == mac {
+			return ByGateway
+		}
+	}
+	return s.macs[mac]
+}
+
+func (s *subnet) firstAddress(h holding) netip.Addr {
+	for _, family := range s.order {
+		if i := h.slots[family]; i != none {
+			return s.pools[family].slots[i].addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// restore makes a holding of addresses as they are, or changes nothing.
+func (s *subnet) restore(port string, l Lease) (holding, error) {
+	h := holding{subnet: s, slots: [2]int32{none, none}}
+	if len(l.MAC) != 0 && len(l.MAC) != 6 {
+		return holding{}, fmt.Errorf("%s is not a MAC address of 48 bits", l.MAC)
+	}
+	for _, addr := range l.Addresses {
+		family := ipfamily.Of(addr)
+		if h.slots[family] != none {
+			s.freeSlots(h)
+			return holding{}, fmt.Errorf("more than one address of a family: %s", ipfamily.Join(l.Addresses))
+		}
+		slot, by := s.pools[family].takeThis(addr, port)
+		if slot == none {
+			s.freeSlots(h)
+			return holding{}, &TakenError{Address: addr, By: by}
+		}
+		s.pools[family].passed(addr)
+		h.slots[family] = slot
+	}
+	if len(l.MAC) == 6 {
+		h.mac = [6]byte(l.MAC)
+		if h.mac != noMAC && s.macs[h.mac] == "" {
+			s.macs[h.mac] = port
+		}
+	}
+	return h, nil
+}
+
+func (s *subnet) free(port string, h holding) {
+	s.freeSlots(h)
+	if s.macs[h.mac] == port {
+		delete(s.macs, h.mac)
+	}
+}
+
+func (s *subnet) freeSlots(h holding) {
+	for family, i := range h.slots {
+		if i != none {
+			s.pools[family].free(i)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Usage is how much of a subnet is held, by family. A family that the subnet does not have is zero.
+type Usage [2]FamilyUsage
+
+// IPv4 is the use of IPv4 addresses.
+func (u Usage) IPv4() FamilyUsage { return u[ipfamily.IPv4] }
+
+// IPv6 is the use of IPv6 addresses.
+func (u Usage) IPv6() FamilyUsage { return u[ipfamily.IPv6] }
+
+// FamilyUsage is how much of one family of a subnet is held. Counts are exact up to 2^53. Ranges have the form "a-b,c" and name at most
+// MaxRanges ranges; "..." stands for the rest.
+type FamilyUsage struct {
+	// Available addresses are those that ports can still get unasked: neither held nor excluded.
+	Available       float64
+	AvailableRanges string
+	// Using counts the held addresses, excluded ones that were asked for included.
+	Using       float64
+	UsingRanges string
+}
+
+// MaxRanges bounds the ranges that Usage names, so that a fragmented subnet's status stays small.
+const MaxRanges = 128
+
+// Usage gives the use of a subnet; zero for an unknown one. It sorts the held addresses: callers should gather changes before they
+// ask.
+func (a *Allocator) Usage(subnet string) Usage {
+	var u Usage
+	s := a.subnet(subnet)
+	if s == nil {
+		return u
+	}
+	s.Lock()
+	defer s.Unlock()
+	for family := range s.pools {
+		p := &s.pools[family]
+		held := p.heldRanges()
+		u[family] = FamilyUsage{Using: float64(p.held), UsingRanges: format(held)}
+		if p.enabled() {
+			u[family].Available = p.available()
+			u[family].AvailableRanges = format(without(p.allowed, held))
+		}
+	}
+	return u
+}
+
+// merge sorts addresses and joins neighbours.
+func merge(addrs []netip.Addr) []ipfamily.Range {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	var ranges []ipfamily.Range
+	for _, addr := range addrs {
+		if n := len(ranges); n > 0 && ranges[n-1].To.Next() == addr {
+			ranges[n-1].To = addr
+			continue
+		}
+		ranges = append(ranges, ipfamily.Range{From: addr, To: addr})
+	}
+	return ranges
+}
+
+// without subtracts holes from spans, both in order and disjoint. It stops when there is more than format will name.
+func without(spans, holes []ipfamily.Range) []ipfamily.Range {
+	var left []ipfamily.Range
+	for _, span := range spans {
+		for len(holes) > 0 && holes[0].To.Less(span.From) {
+			holes = holes[1:]
+		}
+		within := 0
+		for within < len(holes) && !span.To.Less(holes[within].From) {
+			within++
+		}
+		left = append(left, subtract(span, holes[:within])...)
+		if len(left) > MaxRanges {
+			break
+		}
+	}
+	return left
+}
+
+func format(ranges []ipfamily.Range) string {
+	if len(ranges) <= MaxRanges {
+		return ipfamily.Join(ranges)
+	}
+	return strings.Join([]string{ipfamily.Join(ranges[:MaxRanges]), "..."}, ",")
+}

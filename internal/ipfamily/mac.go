@@ -1,0 +1,34 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipfamily
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+)
+
+// First octets of derived MAC addresses. Both are locally administered unicast (IEEE 802, bits 1 and 0 of the first octet are 1
+// and 0) and differ, so that an IPv4 and an IPv6 address never share a MAC address.
+const (
+	macIPv4 = 0x06
+	macIPv6 = 0x0e
+)
+
+// MAC is the MAC address that follows from an address: the same one every time, so that it survives restarts without being
+// kept. IPv4 addresses give distinct ones. IPv6 addresses give 40 bits of a hash; attempt, from 0, gives the next candidate when one is
+// taken.
+func MAC(addr netip.Addr, attempt uint32) [6]byte {
+	if addr.Is4() && attempt == 0 {
+		ip := addr.As4()
+		return [6]byte{macIPv4, 0x4b, ip[0], ip[1], ip[2], ip[3]}
+	}
+	ip := addr.As16()
+	h := fnv.New64a()
+	_, _ = h.Write(ip[:]) // never fails (hash.Hash)
+	_, _ = h.Write(binary.BigEndian.AppendUint32(nil, attempt))
+	var sum [8]byte
+	binary.BigEndian.PutUint64(sum[:], h.Sum64())
+	return [6]byte{macIPv6, sum[3], sum[4], sum[5], sum[6], sum[7]}
+}
