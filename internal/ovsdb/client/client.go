@@ -22,12 +22,13 @@ import (
 )
 
 // Timing of every connection. ovsdb-server answers an echo between two transactions, so that probeInterval bounds how long a dead
-// peer goes unnoticed and probeTimeout must be above its longest transaction.
+// peer goes unnoticed and probeTimeout must be above its longest transaction. connectTimeout includes reading the whole database.
 const (
-	probeInterval = 10 * time.Second
-	probeTimeout  = 8 * time.Second
-	minBackoff    = 100 * time.Millisecond
-	maxBackoff    = 5 * time.Second
+	probeInterval  = 10 * time.Second
+	probeTimeout   = 8 * time.Second
+	connectTimeout = 60 * time.Second
+	minBackoff     = 50 * time.Millisecond
+	maxBackoff     = 5 * time.Second
 )
 
 // Options of a connection.

@@ -5,16 +5,170 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Session is a connection to the northbound database.
-type Session struct{}
+var (
+	// ErrNotConnected says that a transaction was not sent.
+	ErrNotConnected = errors.New("not connected to the database")
+	// ErrOutcomeUnknown says that a transaction was sent and its reply did not come: it may have been committed, or may yet be.
+	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
+)
 
-// Northbound connects to the leader of the northbound database.
-func Northbound(_ context.Context, _ Options) (*Session, error) {
-	return nil, errors.ErrUnsupported
+// northboundSchema is the schema that the models were made from.
+var northboundSchema = sync.OnceValue(nb.Schema)
+
+// Session is a connection to the leader of the northbound database with a Replica of it. It reconnects by itself, to whichever of
+// its endpoints leads. The replica survives a disconnection; what changed meanwhile reaches the observer on reconnection.
+//
+// libovsdb's own client is not used here, for what it does not promise: its events are dropped when their buffer is full, an
+// update that fails to apply is lost in silence, a change of one member clones the whole set, and the caller of a transaction
+// cannot tell "not sent" from "sent, reply lost". Its models, schema and update rules are.
+type Session struct {
+	options Options
+	cancel  context.CancelFunc
+	over    chan struct{}
+
+	mu       sync.RWMutex // guards replica and observer
+	replica  *Replica
+	observer func(*Replica, Update)
+
+	link link
+}
+
+// Result is one operation's result. Transact returns one per operation up to the one that failed, or one more when the commit did.
+type Result struct {
+	Count   int    `json:"count"`
+	Error   string `json:"error"`
+	Details string `json:"details"`
+}
+
+// Northbound connects to the leader of the northbound database. It returns when the replica is complete, or when ctx ends; the
+// session then lives until Close.
+func Northbound(ctx context.Context, o Options) (*Session, error) {
+	clientModel, err := nb.FullDatabaseModel()
+	if err != nil {
+		return nil, fmt.Errorf("model of %s: %w", northboundDB, err)
+	}
+	dbModel, problems := model.NewDatabaseModel(northboundSchema(), clientModel)
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("model of %s: %w", northboundDB, errors.Join(problems...))
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Session{
+		options: o,
+		cancel:  cancel,
+		over:    make(chan struct{}),
+		replica: newReplica(dbModel),
+		link:    newLink(o.Endpoints),
+	}
+	go s.run(life)
+	if err := s.WaitConnected(ctx); err != nil {
+		last := s.link.lastError()
+		s.Close()
+		return nil, errors.Join(err, last)
+	}
+	return s, nil
+}
+
+// Close ends the session.
+func (s *Session) Close() {
+	s.cancel()
+	<-s.over
 }
 
 // SetEndpoints changes the servers to connect to; a connection to a server that is still listed stays.
-func (s *Session) SetEndpoints(_ []string) {}
+func (s *Session) SetEndpoints(endpoints []string) { s.link.setEndpoints(slices.Clone(endpoints)) }
+
+// WaitConnected returns when the session is connected and its replica up to date, or when ctx ends.
+func (s *Session) WaitConnected(ctx context.Context) error {
+	select {
+	case <-s.link.connected():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("connect to %s: %w", northboundDB, ctx.Err())
+	}
+}
+
+// Transact sends operations as one transaction. When it returns results, the replica has what the transaction changed. Its errors
+// are ErrNotConnected, ErrOutcomeUnknown, or what made the server refuse the request as a whole.
+func (s *Session) Transact(ctx context.Context, operations []ovsdb.Operation) ([]Result, error) {
+	c := s.link.current()
+	if c == nil {
+		return nil, ErrNotConnected
+	}
+	params := make([]any, 0, len(operations)+1)
+	params = append(params, northboundDB)
+	for _, operation := range operations {
+		params = append(params, operation)
+	}
+	var results []Result
+	err := roundTrip(ctx, c, "transact", params, func(raw json.RawMessage) error {
+		return json.Unmarshal(raw, &results)
+	})
+	switch {
+	case errors.Is(err, errClosed):
+		return nil, ErrNotConnected
+	case errors.Is(err, errRefused):
+		return nil, fmt.Errorf("transact: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return results, nil
+}
+
+// Read calls f with the replica, which does not change meanwhile. f must be quick and must not call Read.
+func (s *Session) Read(f func(*Replica)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f(s.replica)
+}
+
+// Observe calls f with all that the replica holds, and from then on with each change, in order, before any later reply is
+// delivered. f must be quick and must not call the session. There is one observer.
+func (s *Session) Observe(f func(*Replica, Update)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observer = f
+	f(s.replica, s.replica.everything())
+}
+
+// populate takes the reply of the monitor request: the whole database, or what changed since the last known transaction.
+func (s *Session) populate(tables tableUpdates, whole bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !whole {
+		return s.update(tables)
+	}
+	newer := newReplica(s.replica.model)
+	if _, err := newer.apply(tables); err != nil {
+		return err
+	}
+	changes := s.replica.changesTo(newer)
+	s.replica = newer
+	if s.observer != nil {
+		s.observer(newer, changes)
+	}
+	return nil
+}
+
+// update applies a notification. The caller holds mu.
+func (s *Session) update(tables tableUpdates) error {
+	changes, err := s.replica.apply(tables)
+	if err != nil {
+		return err
+	}
+	if s.observer != nil {
+		s.observer(s.replica, changes)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nbtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+const database = "OVN_Northbound"
+
+// Op is one operation of RFC 7047, section 5.2, as JSON writes it: Op{"op": "delete", "table": "ACL", "where": []any{}}.
+type Op map[string]any
+
+// Row is one row by column. Sets are sorted []string, maps map[string]string, all else what JSON has.
+type Row map[string]any
+
+// Transact runs operations as another system would, and fails the test when one of them fails.
+func (s *Server) Transact(operations ...Op) {
+	s.t.Helper()
+	params := []any{database}
+	for _, operation := range operations {
+		params = append(params, operation)
+	}
+	var results []struct{ Error, Details string }
+	if err := json.Unmarshal(s.call("transact", params...), &results); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, result := range results {
+		if result.Error != "" {
+			s.t.Fatalf("transact: %s: %s", result.Error, result.Details)
+		}
+	}
+}
+
+// Where is a condition on one column, to be a "where" of an Op.
+func Where(column, function string, value any) []any { return []any{[]any{column, function, value}} }
+
+// UUID is a row's UUID as a value.
+func UUID(uuid string) []any { return []any{"uuid", uuid} }
+
+// Map is a map as a value.
+func Map(m map[string]string) []any {
+	pairs := [][]string{}
+	for k, v := range m {
+		pairs = append(pairs, []string{k, v})
+	}
+	return []any{"map", pairs}
+}
+
+// Rows returns all rows of a table by UUID, whoever owns them.
+func (s *Server) Rows(table string) map[string]Row {
+	s.t.Helper()
+	var results []struct{ Rows []map[string]any }
+	raw := s.call("transact", database, Op{"op": "select", "table": table, "where": []any{}})
+	if err := json.Unmarshal(raw, &results); err != nil {
+		s.t.Fatal(err)
+	}
+	rows := map[string]Row{}
+	for _, columns := range results[0].Rows {
+		row := Row{}
+		for column, value := range columns {
+			row[column] = plain(value)
+		}
+		uuid := row["_uuid"].(string)
+		delete(row, "_uuid")
+		delete(row, "_version")
+		rows[uuid] = row
+	}
+	return rows
+}
+
+// Dump returns the rows of tables, or of all tables, for comparing the database before and after.
+func (s *Server) Dump(tables ...string) map[string]map[string]Row {
+	s.t.Helper()
+	if len(tables) == 0 {
+		var schema struct{ Tables map[string]any }
+		if err := json.Unmarshal(s.call("get_schema", database), &schema); err != nil {
+			s.t.Fatal(err)
+		}
+		for table := range schema.Tables {
+			tables = append(tables, table)
+		}
+	}
+	dump := map[string]map[string]Row{}
+	for _, table := range tables {
+		if rows := s.Rows(table); len(rows) > 0 {
+			dump[table] = rows
+		}
+	}
+	return dump
+}
+
+// Names returns the sorted name column of a table.
+func (s *Server) Names(table string) []string {
+	s.t.Helper()
+	names := []string{}
+	for _, row := range s.Rows(table) {
+		names = append(names, row["name"].(string))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Strings returns a set of strings or of UUIDs; a set of one value has OVSDB's short form.
+func (r Row) Strings(column string) []string {
+	switch value := r[column].(type) {
+	case []string:
+		return value
+	case string:
+		return []string{value}
+	default:
+		return nil
+	}
+}
+
+func plain(value any) any {
+	list, ok := value.([]any)
+	if !ok {
+		return value
+	}
+	switch list[0] {
+	case "uuid":
+		return list[1]
+	case "map":
+		m := map[string]string{}
+		for _, pair := range list[1].([]any) {
+			kv := pair.([]any)
+			m[fmt.Sprint(kv[0])] = fmt.Sprint(plain(kv[1]))
+		}
+		return m
+	default:
+		values := []string{}
+		for _, atom := range list[1].([]any) {
+			values = append(values, fmt.Sprint(plain(atom)))
+		}
+		slices.Sort(values)
+		return values
+	}
+}

@@ -1,0 +1,165 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nbtest runs a real ovsdb-server with the northbound schema for tests, lets them act as another system in the same
+// database, and puts faults between an engine and the server.
+package nbtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+)
+
+// Server is one standalone northbound database on a Unix socket.
+type Server struct {
+	t       testing.TB
+	dir     string
+	cache   string
+	process *exec.Cmd
+	stderr  bytes.Buffer
+}
+
+// Start makes an empty northbound database and serves it until the test ends.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nb") // t.TempDir can exceed the length of a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, dir: dir, cache: cacheDir(t)}
+	t.Cleanup(func() {
+		s.Stop()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	schemaFile := filepath.Join(dir, "ovn-nb.ovsschema")
+	if err := os.WriteFile(schemaFile, schema.Northbound, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	create := s.program("usr/bin/ovsdb-tool", "create", s.database(), schemaFile)
+	if out, err := create.CombinedOutput(); err != nil {
+		t.Fatalf("create the northbound database: %v\n%s", err, out)
+	}
+	s.start()
+	return s
+}
+
+// cacheDir is where `make prepare` puts the programs that tests need.
+func cacheDir(t testing.TB) string {
+	t.Helper()
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	if _, err := os.Stat(filepath.Join(cache, "rootfs", "usr/sbin/ovsdb-server")); err != nil {
+		t.Fatalf("no ovsdb-server in %s, run: make prepare", cache)
+	}
+	return cache
+}
+
+// program runs a program of the cached root file system with that system's own libraries.
+func (s *Server) program(path string, args ...string) *exec.Cmd {
+	root := filepath.Join(s.cache, "rootfs")
+	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	args = append([]string{"--library-path", libraries, filepath.Join(root, path)}, args...)
+	cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), args...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+s.dir, "OVS_LOGDIR="+s.dir, "OVN_RUNDIR="+s.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+func (s *Server) database() string { return filepath.Join(s.dir, "ovnnb_db.db") }
+func (s *Server) socket() string   { return filepath.Join(s.dir, "ovnnb_db.sock") }
+
+// Endpoint is where the server listens, in OVSDB's form.
+func (s *Server) Endpoint() string { return "unix:" + s.socket() }
+
+func (s *Server) start() {
+	s.t.Helper()
+	s.process = s.program("usr/sbin/ovsdb-server", "--remote=punix:"+s.socket(),
+		"--unixctl="+filepath.Join(s.dir, "ovnnb_db.ctl"), "-vconsole:warn", "-vfile:off", "-vsyslog:off", s.database())
+	s.process.Stderr = &s.stderr
+	if err := s.process.Start(); err != nil {
+		s.t.Fatalf("start ovsdb-server: %v", err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		conn, err := net.Dial("unix", s.socket())
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("ovsdb-server does not listen: %v\n%s", err, s.stderr.String())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Stop kills the server; its database stays.
+func (s *Server) Stop() {
+	if s.process == nil {
+		return
+	}
+	_ = s.process.Process.Kill() // it may have ended
+	_ = s.process.Wait()         // "signal: killed"
+	s.process = nil
+}
+
+// Restart kills the server and serves the same database again.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	s.start()
+}
+
+// lastID numbers the requests of all tests.
+var lastID atomic.Int64
+
+// call sends one request on a connection of its own.
+func (s *Server) call(method string, params ...any) json.RawMessage {
+	s.t.Helper()
+	conn, err := net.Dial("unix", s.socket())
+	if err != nil {
+		s.t.Fatalf("dial ovsdb-server: %v", err)
+	}
+	defer conn.Close()
+	id := lastID.Add(1)
+	request := map[string]any{"method": method, "params": params, "id": id}
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
+		s.t.Fatalf("%s: %v", method, err)
+	}
+	decoder := json.NewDecoder(conn)
+	for {
+		var reply struct {
+			ID     any
+			Result json.RawMessage
+			Error  any
+		}
+		if err := decoder.Decode(&reply); err != nil {
+			s.t.Fatalf("%s: %v", method, err)
+		}
+		if reply.ID != float64(id) {
+			continue
+		}
+		if reply.Error != nil {
+			s.t.Fatalf("%s: %v", method, reply.Error)
+		}
+		return reply.Result
+	}
+}

@@ -1,0 +1,229 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb/serverdb"
+)
+
+const (
+	northboundDB = "OVN_Northbound"
+	serverDB     = "_Server"
+	noTxn        = "00000000-0000-0000-0000-000000000000"
+)
+
+// errNoReply says that a connection or a context ended before the reply came.
+var errNoReply = errors.New("no reply")
+
+// run keeps the session connected until ctx ends.
+func (s *Session) run(ctx context.Context) {
+	defer close(s.over)
+	wait := reconnectBackoff()
+	lastTxn := noTxn
+	for ctx.Err() == nil {
+		endpoints, changed := s.link.candidates()
+		conn, endpoint, errs := s.connectAny(ctx, endpoints, &lastTxn)
+		if conn == nil {
+			s.link.failed(errs)
+			s.options.Log.V(1).Info("Cannot connect to the northbound database", "reason", errors.Join(errs...).Error())
+			pause(ctx, wait.NextBackOff(), changed)
+			continue
+		}
+		since := time.Now()
+		s.link.up(conn, endpoint)
+		s.options.Log.V(1).Info("Connected to the northbound database", "endpoint", endpoint)
+		select {
+		case <-conn.done:
+		case <-ctx.Done():
+			conn.close()
+			<-conn.done
+		}
+		s.link.down()
+		s.options.Log.V(1).Info("Disconnected from the northbound database", "reason", conn.err.Error())
+		if time.Since(since) < maxBackoff { // a server that takes us and drops us at once
+			pause(ctx, wait.NextBackOff(), changed)
+		} else {
+			wait.Reset()
+		}
+	}
+}
+
+// pause waits for a time to try again, for other endpoints to try, or for the end.
+func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+	case <-ctx.Done():
+	}
+}
+
+func (s *Session) connectAny(ctx context.Context, endpoints []string, lastTxn *string) (*conn, string, []error) {
+	errs := []error{}
+	for _, endpoint := range endpoints {
+		conn, err := s.connect(ctx, endpoint, lastTxn)
+		if err == nil {
+			return conn, endpoint, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", endpoint, err))
+	}
+	if len(errs) == 0 {
+		errs = append(errs, errors.New("no endpoint is known"))
+	}
+	return nil, "", errs
+}
+
+// connect dials one endpoint and monitors its databases. lastTxn is the last transaction in the replica.
+func (s *Session) connect(ctx context.Context, endpoint string, lastTxn *string) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	raw, err := s.dial(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	m := &monitors{session: s, lastTxn: lastTxn}
+	c := newConn(raw, m.notify)
+	if err := m.start(ctx, c); err != nil {
+		c.close()
+		<-c.done
+		*lastTxn = noTxn
+		return nil, err
+	}
+	return c, nil
+}
+
+func (s *Session) dial(ctx context.Context, endpoint string) (net.Conn, error) {
+	scheme, address, _ := strings.Cut(endpoint, ":")
+	var dialer net.Dialer
+	switch scheme {
+	case "unix", "tcp":
+		return dialer.DialContext(ctx, scheme, address)
+	case "ssl":
+		return (&tls.Dialer{NetDialer: &dialer, Config: s.options.TLS}).DialContext(ctx, "tcp", address)
+	default:
+		return nil, fmt.Errorf("endpoint is not ssl:, tcp: or unix: as in ovsdb(7)")
+	}
+}
+
+// roundTrip sends a request and waits until take, called by the goroutine that reads, has handled its reply.
+func roundTrip(ctx context.Context, c *conn, method string, params []any, take func(json.RawMessage) error) error {
+	done := make(chan error, 1)
+	err := c.call(method, params, func(result json.RawMessage, err error) {
+		if err == nil {
+			err = take(result)
+		}
+		done <- err
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w to %s: %w", errNoReply, method, ctx.Err())
+	}
+}
+
+// monitors are the two monitors of one connection: who leads, and the northbound database.
+type monitors struct {
+	session *Session
+	lastTxn *string
+}
+
+func (m *monitors) start(ctx context.Context, c *conn) error {
+	leadership := map[string]any{"Database": []any{map[string]any{
+		"columns": []string{"name", "model", "leader", "connected"},
+		"where":   []any{[]any{"name", "==", northboundDB}},
+	}}}
+	if err := roundTrip(ctx, c, "monitor_cond", []any{serverDB, serverDB, leadership}, checkLeader); err != nil {
+		return fmt.Errorf("ask who leads: %w", err)
+	}
+	requests := map[string]any{}
+	for table := range northboundSchema().Tables {
+		requests[table] = []any{map[string]any{"columns": northboundColumns(table)}}
+	}
+	params := []any{northboundDB, northboundDB, requests, *m.lastTxn}
+	if err := roundTrip(ctx, c, "monitor_cond_since", params, m.populate); err != nil {
+		return fmt.Errorf("monitor %s: %w", northboundDB, err)
+	}
+	return nil
+}
+
+// populate takes [found, last-txn-id, updates] (ovsdb-server(7), monitor_cond_since).
+func (m *monitors) populate(raw json.RawMessage) error {
+	var found bool
+	var txn string
+	var updates tableUpdates
+	if err := json.Unmarshal(raw, &[]any{&found, &txn, &updates}); err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	if err := m.session.populate(updates, !found); err != nil {
+		return err
+	}
+	*m.lastTxn = txn
+	return nil
+}
+
+// notify takes update3 [id, last-txn-id, updates] of the northbound database and update2 [id, updates] of _Server. An error ends the
+// connection, and the next one reads everything anew.
+func (m *monitors) notify(method string, params []json.RawMessage) error {
+	switch {
+	case method == "update3" && len(params) == 3:
+		return m.northbound(params[1], params[2])
+	case method == "update2" && len(params) == 2:
+		return checkLeader(params[1])
+	default:
+		return nil
+	}
+}
+
+func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
+	previous := *m.lastTxn
+	*m.lastTxn = noTxn
+	var updates tableUpdates
+	if err := json.Unmarshal(rawUpdates, &updates); err != nil {
+		return fmt.Errorf("decode update: %w", err)
+	}
+	m.session.mu.Lock()
+	defer m.session.mu.Unlock()
+	if err := m.session.update(updates); err != nil {
+		return err
+	}
+	*m.lastTxn = previous
+	if err := json.Unmarshal(rawTxn, m.lastTxn); err != nil {
+		return fmt.Errorf("decode update: %w", err)
+	}
+	return nil
+}
+
+// checkLeader refuses a member of a cluster that does not lead or has lost the others. A standalone server leads by itself.
+func checkLeader(raw json.RawMessage) error {
+	var updates tableUpdates
+	if err := json.Unmarshal(raw, &updates); err != nil {
+		return fmt.Errorf("decode leadership: %w", err)
+	}
+	for _, row := range updates["Database"] {
+		columns := row.columns()
+		if columns["model"] == string(serverdb.DatabaseModelStandalone) {
+			return nil
+		}
+		for _, column := range []string{"leader", "connected"} {
+			if columns[column] == false {
+				return errors.New("the server does not lead the cluster")
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// conn is one JSON-RPC 1.0 connection (RFC 7047, section 4). Replies and notifications are handled in the order in which they
+// arrive, by the goroutine that reads them: whoever gets a reply has seen every update the server sent before it.
+type conn struct {
+	raw    net.Conn
+	notify func(method string, params []json.RawMessage) error
+	idle   *time.Timer
+	ids    atomic.Uint64
+	done   chan struct{} // closed when the connection is over; err holds why
+
+	// writing is apart from mu: a server that has something to say does not listen, so that reading must go on while we write.
+	writing sync.Mutex
+
+	mu      sync.Mutex // guards what follows
+	pending map[uint64]func(json.RawMessage, error)
+	probing bool
+	err     error
+}
+
+type message struct {
+	Method string            `json:"method,omitempty"`
+	Params []json.RawMessage `json:"params,omitempty"`
+	ID     json.RawMessage   `json:"id"`
+	Result json.RawMessage   `json:"result,omitempty"`
+	Error  json.RawMessage   `json:"error,omitempty"`
+}
+
+type call struct {
+	Method string `json:"method"`
+	Params []any  `json:"params"`
+	ID     uint64 `json:"id"`
+}
+
+type reply struct {
+	Result []json.RawMessage `json:"result"`
+	Error  any               `json:"error"`
+	ID     json.RawMessage   `json:"id"`
+}
+
+var (
+	// errClosed says that a request was not sent, since the connection is over.
+	errClosed = errors.New("connection is closed")
+	// errRefused says that a request cannot be sent, or that the server does not know how to handle it.
+	errRefused = errors.New("request refused")
+)
+
+func newConn(raw net.Conn, notify func(string, []json.RawMessage) error) *conn {
+	c := &conn{
+		raw:     raw,
+		notify:  notify,
+		done:    make(chan struct{}),
+		pending: map[uint64]func(json.RawMessage, error){},
+	}
+	c.idle = time.AfterFunc(probeInterval, c.probe)
+	go c.run()
+	return c
+}
+
+// call sends a request. The reading goroutine calls handle once, with the result or with what ended the connection. An error means
+// that nothing was sent and handle is not called.
+func (c *conn) call(method string, params []any, handle func(json.RawMessage, error)) error {
+	id := c.ids.Add(1)
+	frame, err := json.Marshal(call{Method: method, Params: params, ID: id})
+	if err != nil {
+		return fmt.Errorf("%w: encode %s: %w", errRefused, method, err)
+	}
+	if !c.expect(id, handle) {
+		return errClosed
+	}
+	c.write(frame)
+	return nil
+}
+
+func (c *conn) expect(id uint64, handle func(json.RawMessage, error)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	c.pending[id] = handle
+	return true
+}
+
+// write sends one frame. A failure ends the connection, and with it every pending call: how much of it went out is unknown.
+func (c *conn) write(frame []byte) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_ = c.raw.SetWriteDeadline(time.Now().Add(probeTimeout)) // fails only on a closed connection, as the write does then
+	if _, err := c.raw.Write(frame); err != nil {
+		_ = c.raw.Close() // the reader notices and cleans up
+	}
+}
+
+func (c *conn) run() {
+	decoder := json.NewDecoder(bufio.NewReaderSize(c.raw, 64<<10))
+	var err error
+	for err == nil {
+		var m message
+		if err = decoder.Decode(&m); err == nil {
+			c.seen()
+			err = c.handle(&m)
+		}
+	}
+	c.end(err)
+}
+
+func (c *conn) handle(m *message) error {
+	switch m.Method {
+	case "":
+		return c.handleReply(m)
+	case "echo":
+		frame, err := json.Marshal(reply{Result: m.Params, ID: m.ID})
+		if err != nil {
+			return fmt.Errorf("encode echo: %w", err)
+		}
+		go c.write(frame)
+		return nil
+	default:
+		return c.notify(m.Method, m.Params)
+	}
+}
+
+func (c *conn) handleReply(m *message) error {
+	var id uint64
+	if err := json.Unmarshal(m.ID, &id); err != nil {
+		return fmt.Errorf("reply with id %s: %w", m.ID, err)
+	}
+	c.mu.Lock()
+	handle := c.pending[id]
+	delete(c.pending, id)
+	c.mu.Unlock()
+	if handle == nil {
+		return nil
+	}
+	if len(m.Error) > 0 && string(m.Error) != "null" {
+		handle(nil, fmt.Errorf("%w: %s", errRefused, m.Error))
+		return nil
+	}
+	handle(m.Result, nil)
+	return nil
+}
+
+// seen notes that the peer lives.
+func (c *conn) seen() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.probing = false
+		c.idle.Reset(probeInterval)
+	}
+}
+
+// probe asks a silent peer whether it lives, and gives it up when it does not say so.
+func (c *conn) probe() {
+	c.mu.Lock()
+	silent := c.probing
+	c.probing = true
+	if c.err == nil {
+		c.idle.Reset(probeTimeout)
+	}
+	c.mu.Unlock()
+	if silent {
+		c.close()
+		return
+	}
+	_ = c.call("echo", []any{"kiln"}, func(json.RawMessage, error) {}) // a closed connection needs no probe
+}
+
+func (c *conn) end(err error) {
+	c.mu.Lock()
+	c.err = err
+	c.idle.Stop()
+	pending := c.pending
+	c.pending = nil
+	c.mu.Unlock()
+	_ = c.raw.Close() // it may be closed already
+	for _, handle := range pending {
+		handle(nil, fmt.Errorf("%w: connection lost: %w", errNoReply, err))
+	}
+	close(c.done)
+}
+
+// close ends the connection; done follows.
+func (c *conn) close() { _ = c.raw.Close() }

@@ -1,0 +1,40 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"slices"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// Children are the set columns of the northbound database that keep rows of other tables alive (ovn-nb(5): strong references to
+// tables that are not roots). They are not monitored. A row of theirs is in the database only while one of them holds it, so that
+// the row itself tells all that matters, and a switch of 20,000 ports costs nothing when one of them comes or goes.
+var Children = map[string][]string{
+	nb.LogicalSwitchTable:     {"ports", "acls", "qos_rules", "forwarding_groups"},
+	nb.LogicalRouterTable:     {"ports", "static_routes", "policies", "nat"},
+	nb.LogicalRouterPortTable: {"gateway_chassis"},
+	nb.PortGroupTable:         {"acls"},
+	nb.LoadBalancerTable:      {"health_check"},
+	nb.HAChassisGroupTable:    {"ha_chassis"},
+}
+
+// Shared are the set columns of the northbound database to which many owners contribute. They can grow to tens of thousands of
+// values: the replica keeps them as Sets, not in the models, and applies a change of one value in constant time.
+var Shared = map[string][]string{
+	nb.PortGroupTable:         {"ports"},
+	nb.AddressSetTable:        {"addresses"},
+	nb.LoadBalancerGroupTable: {"load_balancer"},
+	nb.LogicalSwitchTable:     {"load_balancer", "dns_records"},
+	nb.LogicalRouterTable:     {"load_balancer"},
+}
+
+// northboundColumns returns the monitored columns of a table.
+func northboundColumns(table string) []string {
+	schema := northboundSchema()
+	return columnsExcept(schema.Table(table), Children[table]...)
+}
+
+func isShared(table, column string) bool { return slices.Contains(Shared[table], column) }

@@ -1,0 +1,269 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+	"github.com/ovn-kubernetes/libovsdb/updates"
+)
+
+// Replica is the monitored part of a database as of the last message from its server. It may be read inside Session.Read and in an
+// observer only, and its models must not be changed.
+type Replica struct {
+	model  model.DatabaseModel
+	tables map[string]map[string]model.Model
+	sets   map[SetID]*Set
+	within map[string][]*Set // by the UUID that the sets hold
+}
+
+// SetID names one of the Shared columns of one row.
+type SetID struct{ Table, Column, UUID string }
+
+// Set is what a Shared column of one row holds.
+type Set struct {
+	ID     SetID
+	refers bool // the values are UUIDs of rows
+	values map[string]struct{}
+}
+
+// Has says whether the set holds a value.
+func (s *Set) Has(value string) bool {
+	_, ok := s.values[value]
+	return ok
+}
+
+// Len is the number of values.
+func (s *Set) Len() int { return len(s.values) }
+
+// Update is what one message from the server changed.
+type Update struct {
+	Rows []RowChange
+	Sets []SetChange
+}
+
+// RowChange is one row inserted (Old is nil), changed, or deleted (New is nil). Shared columns are not in the models.
+type RowChange struct {
+	Table, UUID string
+	Old, New    model.Model
+}
+
+// SetChange is one change of a Shared column.
+type SetChange struct {
+	ID             SetID
+	Added, Removed []string
+}
+
+func newReplica(m model.DatabaseModel) *Replica {
+	r := &Replica{
+		model:  m,
+		tables: map[string]map[string]model.Model{},
+		sets:   map[SetID]*Set{},
+		within: map[string][]*Set{},
+	}
+	for table := range m.Types() {
+		r.tables[table] = map[string]model.Model{}
+	}
+	return r
+}
+
+// Row returns a row, or nil.
+func (r *Replica) Row(table, uuid string) model.Model { return r.tables[table][uuid] }
+
+// Rows returns the rows of a table by UUID.
+func (r *Replica) Rows(table string) map[string]model.Model { return r.tables[table] }
+
+// Set returns a Shared column of a row, or nil when there is no such row.
+func (r *Replica) Set(id SetID) *Set { return r.sets[id] }
+
+// Within returns the sets that hold a row.
+func (r *Replica) Within(uuid string) []*Set { return r.within[uuid] }
+
+// everything describes the whole replica as an update of an empty one.
+func (r *Replica) everything() Update {
+	var u Update
+	for table, rows := range r.tables {
+		for uuid, row := range rows {
+			u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, New: row})
+		}
+	}
+	for id, set := range r.sets {
+		if set.Len() > 0 {
+			u.Sets = append(u.Sets, SetChange{ID: id, Added: slices.Collect(maps.Keys(set.values))})
+		}
+	}
+	return u
+}
+
+// apply brings a message's changes into the replica. After an error the replica is worthless and must be read anew.
+func (r *Replica) apply(tables tableUpdates) (Update, error) {
+	var u Update
+	for table, rows := range tables {
+		if r.tables[table] == nil {
+			return u, fmt.Errorf("update of table %s, which is not monitored", table)
+		}
+		for uuid, row := range rows {
+			if err := r.applyRow(&u, table, uuid, row); err != nil {
+				return u, fmt.Errorf("update of row %s in %s: %w", uuid, table, err)
+			}
+		}
+	}
+	return u, nil
+}
+
+func (r *Replica) applyRow(u *Update, table, uuid string, row rowUpdate) error {
+	old := r.tables[table][uuid]
+	if row.Modify != nil && old == nil {
+		return fmt.Errorf("it is not in the replica")
+	}
+	if row.deletes() {
+		if old != nil {
+			r.deleteRow(u, table, uuid, old)
+		}
+		return nil
+	}
+	for _, column := range Shared[table] {
+		id := SetID{Table: table, Column: column, UUID: uuid}
+		if err := r.applySet(u, id, row); err != nil {
+			return fmt.Errorf("column %s: %w", column, err)
+		}
+	}
+	return r.applyModel(u, table, uuid, old, row)
+}
+
+func (r *Replica) applyModel(u *Update, table, uuid string, old model.Model, row rowUpdate) error {
+	rest := row.rest(table)
+	if rest.Modify != nil && len(*rest.Modify) == 0 { // only Shared columns changed
+		return nil
+	}
+	var delta updates.ModelUpdates
+	if err := delta.AddRowUpdate2(r.model, table, uuid, old, rest); err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	changed := delta.GetModel(table, uuid)
+	if changed == nil {
+		return nil
+	}
+	r.tables[table][uuid] = changed
+	u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, Old: old, New: changed})
+	return nil
+}
+
+func (r *Replica) deleteRow(u *Update, table, uuid string, old model.Model) {
+	for _, column := range Shared[table] {
+		id := SetID{Table: table, Column: column, UUID: uuid}
+		set := r.sets[id]
+		if set == nil {
+			continue
+		}
+		removed := slices.Collect(maps.Keys(set.values))
+		for _, value := range removed {
+			r.remove(set, value)
+		}
+		delete(r.sets, id)
+		if len(removed) > 0 {
+			u.Sets = append(u.Sets, SetChange{ID: id, Removed: removed})
+		}
+	}
+	delete(r.tables[table], uuid)
+	u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, Old: old})
+}
+
+// applySet applies what a message says of one set: its values when the row is new, else the values that came or went
+// (ovsdb-server(7), update2 notification).
+func (r *Replica) applySet(u *Update, id SetID, row rowUpdate) error {
+	set := r.sets[id]
+	if set == nil {
+		refers := r.model.Schema.Table(id.Table).Column(id.Column).TypeObj.Key.Type == ovsdb.TypeUUID
+		set = &Set{ID: id, refers: refers, values: map[string]struct{}{}}
+		r.sets[id] = set
+	}
+	values, err := row.strings(id.Column)
+	if err != nil || len(values) == 0 {
+		return err
+	}
+	change := SetChange{ID: id}
+	for _, value := range values {
+		if set.Has(value) {
+			r.remove(set, value)
+			change.Removed = append(change.Removed, value)
+		} else {
+			r.add(set, value)
+			change.Added = append(change.Added, value)
+		}
+	}
+	u.Sets = append(u.Sets, change)
+	return nil
+}
+
+func (r *Replica) add(set *Set, value string) {
+	set.values[value] = struct{}{}
+	if set.refers {
+		r.within[value] = append(r.within[value], set)
+	}
+}
+
+func (r *Replica) remove(set *Set, value string) {
+	delete(set.values, value)
+	if !set.refers {
+		return
+	}
+	rest := slices.DeleteFunc(r.within[value], func(s *Set) bool { return s == set })
+	if len(rest) == 0 {
+		delete(r.within, value)
+	} else {
+		r.within[value] = rest
+	}
+}
+
+// changesTo describes how to get from this replica to a newer one that was read as a whole.
+func (r *Replica) changesTo(newer *Replica) Update {
+	var u Update
+	for table, rows := range r.tables {
+		for uuid, old := range rows {
+			row := newer.tables[table][uuid]
+			if row == nil || !model.Equal(old, row) {
+				u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, Old: old, New: row})
+			}
+		}
+		for uuid, row := range newer.tables[table] {
+			if rows[uuid] == nil {
+				u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, New: row})
+			}
+		}
+	}
+	for id, set := range r.sets {
+		if change := set.changesTo(newer.sets[id]); change.Added != nil || change.Removed != nil {
+			u.Sets = append(u.Sets, change)
+		}
+	}
+	for id, set := range newer.sets {
+		if r.sets[id] == nil && set.Len() > 0 {
+			u.Sets = append(u.Sets, SetChange{ID: id, Added: slices.Collect(maps.Keys(set.values))})
+		}
+	}
+	return u
+}
+
+func (s *Set) changesTo(newer *Set) SetChange {
+	change := SetChange{ID: s.ID}
+	for value := range s.values {
+		if newer == nil || !newer.Has(value) {
+			change.Removed = append(change.Removed, value)
+		}
+	}
+	if newer == nil {
+		return change
+	}
+	for value := range newer.values {
+		if !s.Has(value) {
+			change.Added = append(change.Added, value)
+		}
+	}
+	return change
+}
