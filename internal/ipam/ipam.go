@@ -4,8 +4,8 @@
 // Package ipam gives addresses of subnets to ports, in memory. An Allocator is rebuilt at start with SetSubnet and Restore.
 //
 // Costs do not depend on the size of a subnet: allocating and releasing take amortised constant time (a binary search over
-// the excluded ranges included), and memory is in proportion to the addresses that were ever held. Addresses that no port held
-// yet are given first; released ones come after them, the longest free first.
+// the excluded ranges included), and memory is in proportion to the addresses held at a time. Addresses that no port held
+// yet are given first; released ones come after them, or once there are many, the longest free first.
 package ipam
 
 import (

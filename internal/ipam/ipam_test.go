@@ -124,6 +124,24 @@ func TestReleasedAddressesComeLastAndInOrder(t *testing.T) {
 	}
 }
 
+func TestComingAndGoingInALargeSubnetTakesBoundedMemory(t *testing.T) {
+	a := with(t, spec(t, "fd00::/64", "fd00::1"))
+	first := ""
+	for i := range 3 * keepReleased {
+		addr := allocate(t, a, "p")
+		if i == 0 {
+			first = addr
+		}
+		if i > 0 && i <= keepReleased/2 && addr == first {
+			t.Fatalf("%s was given again after %d others", addr, i)
+		}
+		a.Release("p")
+	}
+	if n := len(a.subnet("s").pools[ipfamily.IPv6].slots); n > keepReleased {
+		t.Errorf("%d slots for one address held at a time", n)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	dual := spec(t, "10.0.0.0/24,fd00::/64", "10.0.0.1,fd00::1", "10.0.0.10..10.0.0.20")
 	tests := []struct {

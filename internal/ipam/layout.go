@@ -26,6 +26,8 @@ type spans struct {
 	usable ipfamily.Range
 	// gateway is the router's address, if there is one.
 	gateway netip.Addr
+	// gatewayMAC is that of the router's port, which follows from gateway.
+	gatewayMAC [6]byte
 	// allowed is what ports get unasked: usable without gateway and excluded ranges; in order and disjoint.
 	allowed []ipfamily.Range
 	// size counts the addresses of allowed.
@@ -50,7 +52,7 @@ func newLayout(s Subnet) (*layout, error) {
 		if !slices.ContainsFunc(s.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(gateway) }) {
 			return nil, fmt.Errorf("gateway %s is outside of %s", gateway, ipfamily.Join(s.CIDRs))
 		}
-		sp.gateway = gateway
+		sp.gateway, sp.gatewayMAC = gateway, ipfamily.MAC(gateway, 0)
 	}
 	for _, family := range l.order {
 		l.spans[family].allow(s.Exclude)

@@ -28,6 +28,7 @@ type pool struct {
 	unused int32                // first of the slots that stand for no address
 
 	oldest, newest int32 // ends of the list of released slots
+	released       int
 	held           int
 	heldAllowed    int // those of held that ports get unasked
 
@@ -61,9 +62,13 @@ func (p *pool) setSpans(s spans) {
 	p.aim(p.cursor)
 }
 
+// keepReleased is how many released addresses a pool remembers before it gives them again instead of fresh ones, unless more are
+// held: it bounds the memory of a large subnet whose ports come and go.
+const keepReleased = 4096
+
 // take gives the port an address that it did not ask for, or none.
 func (p *pool) take(port string) int32 {
-	for !p.around {
+	for !p.around && p.released < max(keepReleased, p.held) {
 		addr := p.cursor
 		p.advance()
 		if _, known := p.index[addr]; !known {
@@ -119,6 +124,7 @@ func (p *pool) free(i int32) {
 		p.slots[p.newest].next = i
 	}
 	p.newest = i
+	p.released++
 }
 
 // add makes a slot for an address that has none.
@@ -164,6 +170,7 @@ func (p *pool) unlink(i int32) {
 	} else {
 		p.slots[next].prev = prev
 	}
+	p.released--
 }
 
 // aim puts the cursor on an address, or on the next one that is allowed, and begins its round there.

@@ -254,10 +254,10 @@ func (s *subnet) takeMAC(port string, want net.HardwareAddr, h holding) ([6]byte
 	}
 }
 
-// macHolder is who has the MAC address: a port, or the router, whose port has the one that follows from a gateway.
+// macHolder is who has the MAC address: a port or the router.
 func (s *subnet) macHolder(mac [6]byte) string {
 	for i := range s.pools {
-		if gateway := s.pools[i].gateway; gateway.IsValid() && ipfamily.MAC(gateway, 0) == mac {
+		if s.pools[i].gatewayMAC == mac {
 			return ByGateway
 		}
 	}
