@@ -133,8 +133,12 @@ func SubnetsOf(ns *corev1.Namespace, subnets []*kubeovnv1.Subnet, vpc *kubeovnv1
 // ServesPods reports whether pods may get addresses of a subnet on their first network: not of the nodes' own, not of an
 // attachment network's, and not of one that is being deleted.
 func ServesPods(s *kubeovnv1.Subnet) bool {
-	return s.Name != kubeovnv1.JoinSubnet && cmp.Or(s.Spec.Provider, kubeovnv1.ProviderOVN) == kubeovnv1.ProviderOVN &&
-		s.DeletionTimestamp == nil
+	return s.Name != kubeovnv1.JoinSubnet && OnFirstNetwork(s) && s.DeletionTimestamp == nil
+}
+
+// OnFirstNetwork reports whether a subnet is of every pod's first network rather than of an attachment network.
+func OnFirstNetwork(s *kubeovnv1.Subnet) bool {
+	return cmp.Or(s.Spec.Provider, kubeovnv1.ProviderOVN) == kubeovnv1.ProviderOVN
 }
 
 // Binds reports whether a subnet names or selects a namespace. A selector that cannot be read selects none; the subnet's

@@ -95,18 +95,19 @@ func portAddress(mac net.HardwareAddr, addresses []netip.Addr) string {
 	return strings.Join(parts, " ")
 }
 
-// PodLease is what a pod's port in the northbound database says about the pod that it was made for.
-type PodLease struct {
-	Port      string
-	Subnet    string
+// PortLease is what a port in the northbound database says about the pod, or node, that it was made for.
+type PortLease struct {
+	Port   string
+	Subnet string
+	// UID is the pod's; empty for a node.
 	UID       types.UID
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
 }
 
-// ReadPodLease reads a port that Pod made. It is false when someone else has written it so that no address can be read.
-func ReadPodLease(port *nb.LogicalSwitchPort) (PodLease, bool) {
-	lease := PodLease{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: types.UID(port.Options[optionPodUID])}
+// ReadPortLease reads a port that Pod or Node made. It is false when someone else has written it so that no address can be read.
+func ReadPortLease(port *nb.LogicalSwitchPort) (PortLease, bool) {
+	lease := PortLease{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: types.UID(port.Options[optionPodUID])}
 	if len(port.Addresses) == 0 {
 		return lease, false
 	}

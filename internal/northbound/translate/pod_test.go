@@ -45,11 +45,11 @@ func TestPodLeaseIsWhatThePortWasMadeFrom(t *testing.T) {
 	if err := in.MAC.UnmarshalText([]byte("0a:00:00:00:00:02")); err != nil {
 		t.Fatal(err)
 	}
-	got, ok := ReadPodLease(Pod(in.inputs())[0].Model.(*nb.LogicalSwitchPort))
+	got, ok := ReadPortLease(Pod(in.inputs())[0].Model.(*nb.LogicalSwitchPort))
 	if !ok {
 		t.Fatal("the port cannot be read")
 	}
-	want := PodLease{Port: "web.0.shop", Subnet: "s1", UID: "u1", Addresses: in.Addresses, MAC: in.MAC.HardwareAddr}
+	want := PortLease{Port: "web.0.shop", Subnet: "s1", UID: "u1", Addresses: in.Addresses, MAC: in.MAC.HardwareAddr}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("lease differs (-want +got):\n%s", diff)
 	}
@@ -63,7 +63,7 @@ func TestPortsThatHoldNoLease(t *testing.T) {
 		"of a router":                  {"router"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if lease, ok := ReadPodLease(&nb.LogicalSwitchPort{Addresses: addresses}); ok {
+			if lease, ok := ReadPortLease(&nb.LogicalSwitchPort{Addresses: addresses}); ok {
 				t.Errorf("read %+v", lease)
 			}
 		})

@@ -1,0 +1,110 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package namespace tells, on every namespace, which subnets serve it.
+package namespace
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// told are the annotations of a namespace. Lists of several subnets have commas between names and semicolons between the rest.
+var told = []kubeovnv1.Annotation{
+	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationCIDR, kubeovnv1.AnnotationExcludeIPs,
+}
+
+// Reconciler keeps the annotations of namespaces true to Subnets and Vpcs. Nothing of ours reads them: they are for users.
+type Reconciler struct {
+	Client     client.Client
+	Namespaces *selection.Namespaces
+	Gate       *k8s.Gate
+}
+
+// SetupWithManager registers the reconciler. It wakes for its namespace and for the subnets and VPCs that may serve it.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Namespace{}, indexSubnet, subnetsOf); err != nil {
+		return fmt.Errorf("index namespaces by subnet: %w", err)
+	}
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&corev1.Namespace{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&kubeovnv1.Subnet{}, enqueue(r.bySubnet)).
+		Watches(&kubeovnv1.Vpc{}, enqueue(r.byVpc)).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of namespaces: %w", err)
+	}
+	return nil
+}
+
+// Reconcile writes the annotations of one namespace.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	ns := &corev1.Namespace{}
+	if err := r.Client.Get(ctx, req.NamespacedName, ns); err != nil || ns.DeletionTimestamp != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	subnets, err := r.subnets(ctx, ns)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	next := &corev1.Namespace{ObjectMeta: *ns.ObjectMeta.DeepCopy()}
+	base := next.DeepCopy()
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	for key, value := range annotations(subnets) {
+		if value == "" {
+			delete(next.Annotations, key)
+			continue
+		}
+		next.Annotations[key] = value
+	}
+	return ctrl.Result{}, client.IgnoreNotFound(k8s.Patch(ctx, r.Client, base, next))
+}
+
+// subnets are those that serve a namespace, without those that do not exist yet.
+func (r *Reconciler) subnets(ctx context.Context, ns *corev1.Namespace) ([]*kubeovnv1.Subnet, error) {
+	names, err := r.Namespaces.Subnets(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	var subnets []*kubeovnv1.Subnet
+	for _, name := range names {
+		s := &kubeovnv1.Subnet{}
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get subnet %s: %w", name, err)
+		}
+		if err == nil {
+			subnets = append(subnets, s)
+		}
+	}
+	return subnets, nil
+}
+
+// annotations tell of the subnets, in their order. An empty value means none.
+func annotations(subnets []*kubeovnv1.Subnet) map[string]string {
+	var names, cidrs, excluded []string
+	for _, s := range subnets {
+		names = append(names, s.Name)
+		cidrs = append(cidrs, s.Spec.CIDRBlock)
+		excluded = append(excluded, strings.Join(s.Spec.ExcludeIPs, ","))
+	}
+	out := map[string]string{}
+	for i, value := range []string{strings.Join(names, ","), strings.Join(cidrs, ";"), strings.Join(excluded, ";")} {
+		out[told[i].Key()] = value
+	}
+	return out
+}

@@ -1,0 +1,103 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package namespace
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+const (
+	// indexSubnet finds namespaces by the subnets that their annotation names; those that name none by unserved.
+	indexSubnet = "namespace.subnet"
+	unserved    = ""
+)
+
+func subnetsOf(o client.Object) []string {
+	return strings.Split(o.GetAnnotations()[kubeovnv1.AnnotationLogicalSwitch.Key()], ",")
+}
+
+type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
+
+// affected calls add for each namespace that a Subnet or Vpc may concern, as it stands in one of its states.
+type affected func(ctx context.Context, o client.Object, add func(namespace string)) error
+
+// enqueue makes a handler that enqueues what a watched object concerns, both before and after a change of its spec.
+func enqueue(of affected) handler.EventHandler {
+	all := func(ctx context.Context, q queue, states ...client.Object) {
+		for _, o := range states {
+			err := of(ctx, o, func(name string) { q.Add(ctrl.Request{NamespacedName: client.ObjectKey{Name: name}}) })
+			if err != nil {
+				log.FromContext(ctx).Error(err, "cannot list the namespaces of an object", "name", o.GetName())
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			all(ctx, q, e.Object)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			all(ctx, q, e.Object)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
+				all(ctx, q, e.ObjectOld, e.ObjectNew)
+			}
+		},
+	}
+}
+
+// bySubnet names the namespaces that the subnet names or selects, those that say it serves them, and those that say nothing serves
+// them.
+func (r *Reconciler) bySubnet(ctx context.Context, o client.Object, add func(string)) error {
+	s := o.(*kubeovnv1.Subnet)
+	for _, name := range s.Spec.Namespaces {
+		add(name)
+	}
+	options := [][]client.ListOption{{client.MatchingFields{indexSubnet: s.Name}}, {client.MatchingFields{indexSubnet: unserved}}}
+	for i := range s.Spec.NamespaceSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&s.Spec.NamespaceSelectors[i])
+		if err != nil {
+			continue // the subnet's condition says so
+		}
+		options = append(options, []client.ListOption{client.MatchingLabelsSelector{Selector: selector}})
+	}
+	return r.addListed(ctx, add, options...)
+}
+
+// byVpc names the namespaces that the VPC lists and, of the default VPC, those that its default subnet may serve.
+func (r *Reconciler) byVpc(ctx context.Context, o client.Object, add func(string)) error {
+	vpc := o.(*kubeovnv1.Vpc)
+	for _, name := range vpc.Spec.Namespaces {
+		add(name)
+	}
+	if vpc.Name != kubeovnv1.DefaultVpc {
+		return nil
+	}
+	return r.addListed(ctx, add, nil)
+}
+
+func (r *Reconciler) addListed(ctx context.Context, add func(string), lists ...[]client.ListOption) error {
+	for _, options := range lists {
+		var namespaces corev1.NamespaceList
+		if err := r.Client.List(ctx, &namespaces, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+			return err
+		}
+		for i := range namespaces.Items {
+			add(namespaces.Items[i].Name)
+		}
+	}
+	return nil
+}

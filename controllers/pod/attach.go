@@ -1,0 +1,250 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// reasonNoAddress is the reason of the event on a pod that no address can be found for. It is Kube-OVN's.
+const reasonNoAddress = "AcquireAddressFailed"
+
+// annotationPortSecurity, when "true", drops what a pod sends from other addresses than its own.
+const annotationPortSecurity kubeovnv1.Annotation = "port_security"
+
+// attachment is a pod with its addresses and what they are of.
+type attachment struct {
+	pod      *corev1.Pod
+	lease    ipam.Lease
+	subnet   *kubeovnv1.Subnet
+	cidrs    []netip.Prefix
+	gateways []netip.Addr
+}
+
+// attach finds the pod's lease, or makes one. The error is a *problem when the pod has to wait.
+func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, error) {
+	lease, err := r.lease(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	subnet, err := r.subnet(ctx, lease.Subnet)
+	if err != nil {
+		return nil, unheard(err, publishedFor(pod))
+	}
+	a := &attachment{pod: pod, lease: lease, subnet: subnet}
+	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+	gateways, gatewayErr := ipfamily.ParseAddrs(subnet.Spec.Gateway)
+	if err := errors.Join(cidrErr, gatewayErr); err != nil {
+		return nil, fmt.Errorf("read subnet %s: %w", subnet.Name, err)
+	}
+	for _, address := range lease.Addresses {
+		family := ipfamily.Of(address)
+		a.cidrs = append(a.cidrs, ofFamily(cidrs, family, netip.Prefix.Addr)...)
+		a.gateways = append(a.gateways, ofFamily(gateways, family, func(g netip.Addr) netip.Addr { return g })...)
+	}
+	return a, nil
+}
+
+// unheard is err; when it is a problem of a subnet whose pod is connected already, the subnet's condition tells it, not the pod.
+func unheard(err error, connected bool) error {
+	var p *problem
+	if errors.As(err, &p) {
+		p.quiet = connected
+	}
+	return err
+}
+
+func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.Addr) []T {
+	return slices.DeleteFunc(slices.Clone(values), func(v T) bool { return ipfamily.Of(address(v)) != family })
+}
+
+// lease returns what the pod holds. What another pod of the same name held is freed first: a pod never inherits.
+func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, error) {
+	port := translate.PodPort(pod.Namespace, pod.Name)
+	lease, held := r.Allocator.Lookup(port)
+	switch {
+	case held && ofNode(lease):
+		return ipam.Lease{}, &problem{message: fmt.Sprintf("port name %s is that of a node: choose another name for the pod", port)}
+	case held && r.owns(pod):
+		return lease, nil
+	case held:
+		if err := r.release(ctx, client.ObjectKeyFromObject(pod)); err != nil {
+			return ipam.Lease{}, fmt.Errorf("free what a pod of the same name held: %w", err)
+		}
+	}
+	return r.choose(ctx, pod, port)
+}
+
+// ofNode reports whether a lease is a node's: the join subnet has no pods.
+func ofNode(lease ipam.Lease) bool { return lease.Subnet == kubeovnv1.JoinSubnet }
+
+// owns reports whether the lease under the pod's name was made for this very pod.
+func (r *Reconciler) owns(pod *corev1.Pod) bool {
+	return publishedFor(pod) || r.holder(client.ObjectKeyFromObject(pod)) == pod.UID
+}
+
+// publishedFor reports whether the pod's annotations hold the result of an allocation for it, in whatever state the others are.
+func publishedFor(pod *corev1.Pod) bool {
+	return kubeovnv1.PodNetwork{
+		Allocated: pod.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "true",
+		UID:       uidOf(pod.Annotations),
+	}.IsFor(pod.UID)
+}
+
+// choose allocates from the first of the pod's subnets that can serve it.
+func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (ipam.Lease, error) {
+	seen := time.Now()
+	request, err := kubeovnv1.ParsePodRequest(pod.Annotations)
+	if err != nil {
+		return ipam.Lease{}, &problem{message: err.Error()}
+	}
+	names, err := r.candidates(ctx, pod, request)
+	if err != nil {
+		return ipam.Lease{}, err
+	}
+	var obstacles []string
+	for _, name := range names {
+		lease, err := r.allocate(ctx, port, name, request)
+		if err == nil {
+			r.ledger.hold(pod, seen)
+			r.observe(pod, legAllocated)
+			return lease, nil
+		}
+		obstacle, ok := explain(name, err)
+		if !ok {
+			return ipam.Lease{}, err
+		}
+		obstacles = append(obstacles, obstacle)
+	}
+	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names}
+}
+
+// candidates are the subnets to try, in order: the one asked for, or those of the pod's namespace.
+func (r *Reconciler) candidates(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]string, error) {
+	if request.Subnet != "" {
+		return []string{request.Subnet}, nil
+	}
+	ns := &corev1.Namespace{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: pod.Namespace}, ns, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("get namespace: %w", err)
+	}
+	return r.Namespaces.Subnets(ctx, ns)
+}
+
+func (r *Reconciler) allocate(ctx context.Context, port, subnet string, request kubeovnv1.PodRequest) (ipam.Lease, error) {
+	s, err := r.subnet(ctx, subnet)
+	if err != nil {
+		return ipam.Lease{}, err
+	}
+	if s.DeletionTimestamp != nil {
+		return ipam.Lease{}, &problem{message: fmt.Sprintf("subnet %s is being deleted: choose another one", subnet)}
+	}
+	want := ipam.Request{Subnet: subnet, Addresses: request.Addresses, MAC: request.MAC}
+	switch request.Family {
+	case corev1.IPv4Protocol:
+		want.Families = []ipfamily.Family{ipfamily.IPv4}
+	case corev1.IPv6Protocol:
+		want.Families = []ipfamily.Family{ipfamily.IPv6}
+	}
+	return r.Allocator.Allocate(port, want)
+}
+
+// subnet returns a subnet whose spec is in force and which pods may use. The error is a *problem otherwise.
+func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet, error) {
+	s := &kubeovnv1.Subnet{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get subnet %s: %w", name, err)
+	}
+	p := &problem{subnets: []string{name}}
+	switch {
+	case err != nil:
+		p.message = fmt.Sprintf("subnet %s does not exist", name)
+	case name == kubeovnv1.JoinSubnet:
+		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)
+	case !selection.OnFirstNetwork(s):
+		p.message = fmt.Sprintf("subnet %s is of the attachment network %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
+	case !k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation):
+		p.message = fmt.Sprintf("subnet %s is not valid: its condition %s says why", name, kubeovnv1.ConditionValidated)
+	default:
+		return s, nil
+	}
+	return nil, p
+}
+
+// explain says in words for the pod's user why a subnet cannot serve it; false for an error that is not the user's.
+func explain(subnet string, err error) (string, bool) {
+	var (
+		p       *problem
+		taken   *ipam.TakenError
+		outside *ipam.OutsideError
+	)
+	switch {
+	case errors.As(err, &p):
+		return p.message, true
+	case errors.As(err, &taken):
+		return taken.Error() + ": ask for another one", true
+	case errors.As(err, &outside):
+		return outside.Error() + ": ask for one inside", true
+	case errors.Is(err, ipam.ErrExhausted):
+		return fmt.Sprintf("subnet %s is full: delete pods, enlarge its cidrBlock or shorten its excludeIps", subnet), true
+	case errors.Is(err, ipam.ErrNoFamily):
+		return fmt.Sprintf("subnet %s has no CIDR of the family in annotation %s", subnet, kubeovnv1.AnnotationIPFamily.Key()), true
+	case errors.Is(err, ipam.ErrNoSubnet):
+		return fmt.Sprintf("subnet %s is not in force yet", subnet), true
+	}
+	return "", false
+}
+
+// port is what the pod's rows follow from.
+func (a *attachment) port() translate.PodInputs {
+	return translate.PodInputs{
+		Namespace:    a.pod.Namespace,
+		Name:         a.pod.Name,
+		UID:          a.pod.UID,
+		Node:         a.pod.Spec.NodeName,
+		Subnet:       a.subnet.Name,
+		Vpc:          a.vpc(),
+		GatewayType:  a.subnet.Spec.GatewayType,
+		Addresses:    a.lease.Addresses,
+		MAC:          a.lease.MAC,
+		PortSecurity: a.pod.Annotations[annotationPortSecurity.Key()] == "true",
+	}
+}
+
+// network is what the agent needs to connect the pod.
+func (a *attachment) network() kubeovnv1.PodNetwork {
+	return kubeovnv1.PodNetwork{
+		UID:           a.pod.UID,
+		Allocated:     true,
+		Routed:        true,
+		Addresses:     a.lease.Addresses,
+		MAC:           a.lease.MAC,
+		CIDRs:         a.cidrs,
+		Gateways:      a.gateways,
+		LogicalSwitch: a.subnet.Name,
+		LogicalRouter: a.vpc(),
+		MTU:           int(a.subnet.Spec.MTU),
+		NICType:       kubeovnv1.PodNICTypeVeth,
+	}
+}
+
+func (a *attachment) vpc() string { return cmp.Or(a.subnet.Spec.Vpc, kubeovnv1.DefaultVpc) }

@@ -1,0 +1,132 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pod gives every pod on the pod network its logical switch port, its addresses and its IP object.
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// Reconciler keeps one logical switch port per pod on the pod network, and the pod's annotations true to it. An address is in use
+// from before its port is committed until after the port is gone.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Namespaces *selection.Namespaces
+	Recorder   events.EventRecorder
+	// Gate is open once Restore has filled the allocator.
+	Gate *k8s.Gate
+	// Workers is how many pods are worked on at a time.
+	Workers int
+
+	adopt   sync.Once
+	ledger  ledger
+	waiting waiting
+	records feed // of the IP objects' controller
+}
+
+// Reconcile brings one pod's port, lease and annotations up to date, or takes them away when the pod needs none.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pod, err := r.get(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
+	}
+	if pod == nil || !r.needsPort(pod) {
+		return ctrl.Result{}, r.release(ctx, req.NamespacedName)
+	}
+	a, err := r.attach(ctx, pod)
+	var p *problem
+	if errors.As(err, &p) {
+		r.wait(pod, p)
+		return ctrl.Result{}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("find an address: %w", err)
+	}
+	r.waiting.remove(req.NamespacedName)
+	switch err := r.Northbound.Apply(ctx, translate.PodOwner(pod.Namespace, pod.Name), translate.Pod(a.port())); {
+	case errors.Is(err, northbound.ErrWaiting):
+		return ctrl.Result{}, nil // for the subnet's switch or the node's port groups, which enqueue the pod
+	case err != nil:
+		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
+	}
+	r.observe(pod, legCommitted)
+	if err := r.publish(ctx, pod, a.network()); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.records.Add(req)
+	return ctrl.Result{}, nil
+}
+
+// get returns the newest that is known of a pod, nil when there is none. It is not to be changed.
+func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	if err != nil {
+		return nil, nil
+	}
+	return r.ledger.newest(pod), nil
+}
+
+// needsPort reports whether the pod lives on the pod network. A terminating pod keeps its port until it is gone and gets none anew.
+func (r *Reconciler) needsPort(pod *corev1.Pod) bool {
+	return onPodNetwork(pod) && (pod.DeletionTimestamp == nil || r.owns(pod))
+}
+
+// onPodNetwork reports whether a pod has a place on the pod network: it is on a node, its containers may run, and it has a network of
+// its own.
+func onPodNetwork(pod *corev1.Pod) bool {
+	return !pod.Spec.HostNetwork && pod.Spec.NodeName != "" && !finished(pod)
+}
+
+// finished reports whether no container of the pod will ever run again.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// release takes a pod's port away and, once it is gone, frees its addresses.
+func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) error {
+	r.waiting.remove(key)
+	if err := r.Northbound.Apply(ctx, translate.PodOwner(key.Namespace, key.Name), nil); err != nil {
+		return fmt.Errorf("remove port: %w", err)
+	}
+	r.ledger.forget(key)
+	port := translate.PodPort(key.Namespace, key.Name)
+	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
+		r.Allocator.Release(port)
+		r.records.Add(ctrl.Request{NamespacedName: key})
+	}
+	return nil
+}
+
+// wait reports, once, what keeps a pod from an address, and lets the pod be until that may have changed.
+func (r *Reconciler) wait(pod *corev1.Pod, p *problem) {
+	key := client.ObjectKeyFromObject(pod)
+	again, news := r.waiting.add(key, pod.UID, p)
+	if again {
+		r.waiting.Add(ctrl.Request{NamespacedName: key})
+	}
+	if news && !p.quiet {
+		k8s.Warn(r.Recorder, pod, reasonNoAddress, p.Error())
+	}
+}

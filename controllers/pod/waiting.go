@@ -1,0 +1,161 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// wakeDelay gathers changes of a subnet before the pods that wait for it are tried again, so that many pods at a full subnet
+// cost little while others come and go.
+const wakeDelay = 100 * time.Millisecond
+
+// queue is the work queue of a controller.
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// feed is a source of requests that other parts of this package make. What comes before it starts is kept.
+type feed struct {
+	mu    sync.Mutex
+	queue queue
+	early []ctrl.Request
+}
+
+// Start implements source.Source.
+func (f *feed) Start(_ context.Context, q queue) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue = q
+	for _, req := range f.early {
+		q.Add(req)
+	}
+	f.early = nil
+	return nil
+}
+
+// Add enqueues req. It never blocks.
+func (f *feed) Add(req ctrl.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.queue == nil {
+		f.early = append(f.early, req)
+		return
+	}
+	f.queue.Add(req)
+}
+
+// problem is what keeps a pod from an address, in words for its user.
+type problem struct {
+	message string
+	// subnets are those whose change may help.
+	subnets []string
+	// quiet problems are told elsewhere.
+	quiet bool
+}
+
+// Error is the message of the event.
+func (p *problem) Error() string { return p.message }
+
+// waiting are the pods that have no address. They are tried again when what is in their way may have changed.
+type waiting struct {
+	feed
+
+	mu       sync.Mutex
+	pods     map[types.NamespacedName]waiter
+	bySubnet map[string]map[types.NamespacedName]struct{}
+	due      map[string]bool // subnets whose pods are about to be woken
+}
+
+type waiter struct {
+	uid types.UID
+	problem
+}
+
+// add lists a pod. It asks for another try at once when the pod was not listed for the same subnets before, since an address may have
+// become free between the try and now; news says that the user has not been told yet.
+func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (again, news bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, listed := w.pods[key]
+	listed = listed && before.uid == uid
+	news = !listed || before.message != p.message
+	for _, s := range p.subnets {
+		if _, ok := w.bySubnet[s][key]; !ok {
+			again = true
+		}
+	}
+	w.unlist(key)
+	if w.pods == nil {
+		w.pods, w.bySubnet, w.due = map[types.NamespacedName]waiter{}, map[string]map[types.NamespacedName]struct{}{}, map[string]bool{}
+	}
+	w.pods[key] = waiter{uid: uid, problem: *p}
+	for _, s := range p.subnets {
+		if w.bySubnet[s] == nil {
+			w.bySubnet[s] = map[types.NamespacedName]struct{}{}
+		}
+		w.bySubnet[s][key] = struct{}{}
+	}
+	return again, news
+}
+
+// remove takes a pod from the list.
+func (w *waiting) remove(key types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unlist(key)
+}
+
+func (w *waiting) unlist(key types.NamespacedName) {
+	for _, s := range w.pods[key].subnets {
+		delete(w.bySubnet[s], key)
+		if len(w.bySubnet[s]) == 0 {
+			delete(w.bySubnet, s)
+		}
+	}
+	delete(w.pods, key)
+}
+
+// subnetChanged wakes the pods that wait for a subnet, after wakeDelay. It never blocks.
+func (w *waiting) subnetChanged(subnet string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.bySubnet[subnet]) == 0 || w.due[subnet] {
+		return
+	}
+	w.due[subnet] = true
+	time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
+}
+
+func (w *waiting) wakeSubnet(subnet string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.due, subnet)
+	for key := range w.bySubnet[subnet] {
+		w.Add(ctrl.Request{NamespacedName: key})
+	}
+}
+
+// wakeAll wakes every pod that waits.
+func (w *waiting) wakeAll() { w.wake(func(types.NamespacedName) bool { return true }) }
+
+// wakeNamespace wakes the pods of a namespace that wait.
+func (w *waiting) wakeNamespace(namespace string) {
+	w.wake(func(key types.NamespacedName) bool { return key.Namespace == namespace })
+}
+
+func (w *waiting) wake(which func(types.NamespacedName) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key := range w.pods {
+		if which(key) {
+			w.Add(ctrl.Request{NamespacedName: key})
+		}
+	}
+}

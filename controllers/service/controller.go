@@ -1,0 +1,109 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package service turns the ClusterIPs of Services into load balancers.
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+const (
+	// indexService finds EndpointSlices by the Service that they are of.
+	indexService = "endpointslice.service"
+	// annotationVpc names the VPC whose pods reach a Service. AnnotationLogicalRouter, which Kube-OVN's users set, goes before it.
+	annotationVpc kubeovnv1.Annotation = "vpc"
+)
+
+// Reconciler makes the load balancers of each Service so.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Gate       *k8s.Gate
+	// Workers is how many Services are worked on at a time.
+	Workers int
+}
+
+// SetupWithManager registers the reconciler. It wakes for its Service, for the EndpointSlices of the Service and for drift.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
+		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
+	})
+	if err != nil {
+		return fmt.Errorf("index EndpointSlices by Service: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		For(&corev1.Service{}).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Workers}).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of Services: %w", err)
+	}
+	return nil
+}
+
+// serviceOf maps an EndpointSlice to its Service.
+func serviceOf(_ context.Context, o client.Object) []reconcile.Request {
+	name := o.GetLabels()[discoveryv1.LabelServiceName]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
+}
+
+// Reconcile makes the load balancers of one Service so.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	rows, err := r.rows(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("gather inputs of Service: %w", err)
+	}
+	err = r.Northbound.Apply(ctx, translate.ServiceOwner(req.Namespace, req.Name), rows)
+	if err = k8s.Unless(err, northbound.ErrWaiting); err != nil {
+		return ctrl.Result{}, fmt.Errorf("apply load balancers: %w", err)
+	}
+	return ctrl.Result{}, nil
+}
+
+// rows are what a Service wants; none when it is gone.
+func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desired.Row, error) {
+	service := &corev1.Service{}
+	if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	var list discoveryv1.EndpointSliceList
+	err := r.Client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{indexService: key.Name},
+		client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list EndpointSlices: %w", err)
+	}
+	in := translate.ServiceInputs{Service: service, Vpc: vpcOf(service)}
+	for i := range list.Items {
+		in.Slices = append(in.Slices, &list.Items[i])
+	}
+	return translate.Service(in), nil
+}
+
+// vpcOf is the VPC whose pods reach a Service.
+func vpcOf(s *corev1.Service) string {
+	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[annotationVpc.Key()], kubeovnv1.DefaultVpc)
+}
