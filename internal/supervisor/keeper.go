@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,6 +16,8 @@ const (
 	// firstDelay and lastDelay bound the pause before a daemon is started again; it doubles each time.
 	firstDelay = 500 * time.Millisecond
 	lastDelay  = 10 * time.Second
+	// retryDelay is the first pause of Retry.
+	retryDelay = 100 * time.Millisecond
 	// healthyAfter is how long a daemon must have run for its end to count as the first.
 	healthyAfter = 30 * time.Second
 	// failureLimit is how many ends in a row make the supervisor give up, so that the kubelet starts the container again.
@@ -28,6 +31,8 @@ var ErrNotRunning = errors.New("not running")
 // datapath the network itself, live on without it.
 type Keeper struct {
 	Daemon Daemon
+	// After is the gate: the daemon is not started before it is closed. Nil is open.
+	After <-chan struct{}
 
 	mu      sync.Mutex
 	process *Process
@@ -36,6 +41,13 @@ type Keeper struct {
 // Run starts the daemon, again whenever it ends, until ctx ends and the daemon has stopped. It returns an error when the daemon
 // keeps failing.
 func (k *Keeper) Run(ctx context.Context) error {
+	if k.After != nil {
+		select {
+		case <-k.After:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	failures, delay := 0, firstDelay
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -51,7 +63,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return fmt.Errorf("gave up after %d attempts: %w", failures, err)
 		}
 		k.Daemon.Log.Error(err, "starting it again", "daemon", k.Daemon.Name, "after", delay.String())
-		pause(ctx, delay)
+		Pause(ctx, delay)
 		delay = min(2*delay, lastDelay)
 	}
 	return nil
@@ -90,8 +102,8 @@ func (k *Keeper) Call(ctx context.Context, command string, args ...string) (stri
 	return process.Call(ctx, command, args...)
 }
 
-// pause waits for d, or less when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// Pause waits for d, or less when ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -102,12 +114,40 @@ func pause(ctx context.Context, d time.Duration) {
 
 // Retry calls f until it succeeds or ctx ends, with growing pauses between, and reports each failure.
 func Retry(ctx context.Context, report func(error), f func() error) {
-	for delay := firstDelay; ctx.Err() == nil; delay = min(2*delay, lastDelay) {
+	for delay := retryDelay; ctx.Err() == nil; delay = min(2*delay, lastDelay) {
 		err := f()
 		if err == nil {
 			return
 		}
 		report(err)
-		pause(ctx, delay)
+		Pause(ctx, delay)
 	}
+}
+
+// RunInOrder runs daemons, each once its gate is open, until ctx ends or one keeps failing. Then it stops them one after the
+// other, from the last to the first.
+func RunInOrder(ctx context.Context, keepers ...*Keeper) error {
+	gaveUp := make(chan struct{}, len(keepers))
+	stops := make([]func() error, 0, len(keepers))
+	for _, k := range keepers {
+		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		done := make(chan error, 1)
+		go func() {
+			err := k.Run(own)
+			if err != nil {
+				gaveUp <- struct{}{}
+			}
+			done <- err
+		}()
+		stops = append(stops, func() error { cancel(); return <-done })
+	}
+	select {
+	case <-ctx.Done():
+	case <-gaveUp:
+	}
+	var errs []error
+	for _, stop := range slices.Backward(stops) {
+		errs = append(errs, stop())
+	}
+	return errors.Join(errs...)
 }

@@ -171,7 +171,10 @@ func (s *supervised) watchStatus(ctx context.Context) {
 		case <-ticker.C:
 		}
 		status, err := s.call(ctx, "status")
-		leads := err == nil && status == "Status: active"
+		if err != nil && s.running.Load() != nil {
+			continue // in the middle of a long computation, which changes nothing of its role
+		}
+		leads := status == "Status: active"
 		if leads == told {
 			continue
 		}

@@ -1,0 +1,45 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/northd"
+	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+)
+
+func init() { commands = append(commands, newNorthdCommand) }
+
+func newNorthdCommand() *cobra.Command {
+	o := northd.Options{RunDir: "/run/ovn", Program: northd.DefaultProgram, HealthAddress: ":10671"}
+	command := &cobra.Command{
+		Use:   "northd",
+		Short: "Run ovn-northd",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return supervisor.ReportFailure(runNorthd(command.Context(), o))
+		},
+	}
+	command.Flags().StringVar(&o.TLSDir, "tls-dir", "/etc/kiln/tls", "directory of tls.crt, tls.key and ca.crt")
+	return command
+}
+
+func runNorthd(ctx context.Context, o northd.Options) error {
+	s, err := surround(ctx)
+	if err != nil {
+		return err
+	}
+	leads, label := s.leads(podlabel.NorthdLeader)
+	o.Clusters, o.Leads, o.Log = s.clusters, leads, klog.Background()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return northd.Run(ctx, o) })
+	group.Go(func() error { return label(ctx) })
+	return group.Wait()
+}

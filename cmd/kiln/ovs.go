@@ -1,0 +1,62 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/ovs"
+)
+
+func init() { commands = append(commands, newOVSCommand) }
+
+func newOVSCommand() *cobra.Command {
+	o := ovs.Options{
+		RunDir: "/run/openvswitch", OVNRunDir: "/run/ovn", ConfigDir: "/etc/openvswitch",
+		HealthAddress: ":10672",
+		Programs:      ovs.DefaultPrograms,
+	}
+	var datapath, tunnelType string
+	command := &cobra.Command{
+		Use:   "ovs",
+		Short: "Run Open vSwitch and ovn-controller on a node",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			o.Datapath, o.TunnelType = v1alpha1.Datapath(datapath), v1alpha1.TunnelType(tunnelType)
+			return supervisor.ReportFailure(runOVS(command.Context(), o))
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&datapath, "datapath", string(v1alpha1.DatapathKernel), "Kernel or Userspace")
+	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default that of the node's address (POD_IP)")
+	flags.StringVar(&tunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
+	flags.StringVar(&o.TrustDir, "trust-dir", "/etc/kiln/trust", "directory of sb-server.crt")
+	return command
+}
+
+func runOVS(ctx context.Context, o ovs.Options) error {
+	switch o.Datapath {
+	case v1alpha1.DatapathKernel, v1alpha1.DatapathUserspace:
+	default:
+		return fmt.Errorf("--datapath is %q; it is Kernel or Userspace", o.Datapath)
+	}
+	switch o.TunnelType {
+	case v1alpha1.TunnelGeneve, v1alpha1.TunnelVXLAN:
+	default:
+		return fmt.Errorf("--tunnel-type is %q; it is geneve or vxlan", o.TunnelType)
+	}
+	s, err := surround(ctx)
+	if err != nil {
+		return err
+	}
+	o.Node, o.NodeAddress, o.Clusters, o.Log = s.node, s.address, s.clusters, klog.Background()
+	o.Requests = s.client.CertificatesV1().CertificateSigningRequests()
+	return ovs.Run(ctx, o)
+}

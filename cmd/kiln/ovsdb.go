@@ -1,0 +1,58 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
+)
+
+func init() { commands = append(commands, newOVSDBCommand) }
+
+func newOVSDBCommand() *cobra.Command {
+	o := ovsdb.Options{RunDir: "/run/ovn", Programs: ovsdb.DefaultPrograms}
+	var db string
+	command := &cobra.Command{
+		Use:   "ovsdb",
+		Short: "Run one member of the northbound or southbound database",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return supervisor.ReportFailure(runOVSDB(command.Context(), db, o))
+		},
+	}
+	command.Flags().StringVar(&db, "db", "", "the database: nb or sb")
+	command.Flags().StringVar(&o.DataDir, "data-dir", "/etc/ovn", "directory of the database file")
+	command.Flags().StringVar(&o.TLSDir, "tls-dir", "/etc/kiln/tls", "directory of tls.crt, tls.key, ca.crt and admin-ca.crt")
+	return command
+}
+
+func runOVSDB(ctx context.Context, db string, o ovsdb.Options) error {
+	var err error
+	if o.Database, err = ovsdb.ByFlag(db); err != nil {
+		return err
+	}
+	s, err := surround(ctx)
+	if err != nil {
+		return err
+	}
+	if o.Address, err = netip.ParseAddr(s.address); err != nil {
+		return fmt.Errorf("POD_IP: %w", err)
+	}
+	leads, label := s.leads(o.Database.LeaderLabel)
+	o.Node, o.Clusters, o.Leads, o.Log = s.node, s.clusters, leads, klog.Background()
+	o.HealthAddress = supervisor.HealthAddress(o.Database.AdminPort + adminapi.HealthOffset)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return ovsdb.Run(ctx, o) })
+	group.Go(func() error { return label(ctx) })
+	return group.Wait()
+}

@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+)
+
+// surroundings are what every supervisor gets from Kubernetes.
+type surroundings struct {
+	node, pod, namespace, address string
+
+	config   *rest.Config
+	client   kubernetes.Interface
+	clusters <-chan *v1alpha1.OVNCluster
+}
+
+// surround reads the downward API's variables and begins to watch the OVNCluster. It does not wait for the API server.
+func surround(ctx context.Context) (surroundings, error) {
+	ctrl.SetLogger(klog.Background())
+	var s surroundings
+	for name, value := range map[string]*string{
+		"NODE_NAME": &s.node, "POD_NAME": &s.pod, "POD_NAMESPACE": &s.namespace, "POD_IP": &s.address,
+	} {
+		if *value = os.Getenv(name); *value == "" {
+			return s, fmt.Errorf("the environment variable %s is empty: it comes from the downward API", name)
+		}
+	}
+	var err error
+	if s.config, err = ctrl.GetConfig(); err != nil {
+		return s, fmt.Errorf("find the API server: %w", err)
+	}
+	if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
+		return s, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	s.clusters, err = ovncluster.Watch(ctx, s.config)
+	return s, err
+}
+
+// leads returns a channel whose values become the pod's label, and a function that runs until ctx ends and the label is withdrawn.
+func (s surroundings) leads(key string) (leads chan bool, run func(context.Context) error) {
+	leads = make(chan bool)
+	label := podlabel.Label{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Key: key, Log: klog.Background()}
+	return leads, func(ctx context.Context) error {
+		label.Run(ctx, leads)
+		return nil
+	}
+}

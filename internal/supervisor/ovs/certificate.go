@@ -1,0 +1,186 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	certificates "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/kiln-net/kiln/internal/supervisor"
+)
+
+// Files of the chassis' certificate.
+const (
+	keyFile         = "tls.key"
+	certificateFile = "tls.crt"
+)
+
+// SignerName is the signer of chassis certificates: the operator.
+const SignerName = "kubeovn.io/chassis"
+
+// certificate is the chassis' client certificate, whose common name is the chassis and thereby limits what the node may write
+// (ovsdb-server(7), RBAC). The key never leaves the node.
+type certificate struct {
+	dir, node string
+	requests  certificatesv1.CertificateSigningRequestInterface
+	log       logr.Logger
+}
+
+// run keeps a valid certificate in the directory until ctx ends, and calls ready as soon as there is one. A fresh one is requested at
+// each start, while the one that is there serves, so that a new authority reaches every node with its new pods; and whenever two
+// thirds of a lifetime have passed.
+func (c certificate) run(ctx context.Context, ready func()) {
+	if _, err := c.load(); err == nil {
+		ready()
+	}
+	for ctx.Err() == nil {
+		supervisor.Retry(ctx,
+			func(err error) { c.log.Error(err, "the chassis has no new certificate yet") },
+			func() error { return c.renew(ctx) })
+		current, err := c.load()
+		if err != nil {
+			continue // ctx has ended, or somebody removed the files just now
+		}
+		ready()
+		c.log.Info("the chassis has a certificate", "until", current.NotAfter)
+		lifetime := current.NotAfter.Sub(current.NotBefore)
+		supervisor.Pause(ctx, time.Until(current.NotBefore.Add(lifetime*2/3)))
+	}
+}
+
+// load returns the certificate when it is whole and valid now.
+func (c certificate) load() (*x509.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(c.dir, certificateFile), filepath.Join(c.dir, keyFile))
+	if err != nil {
+		return nil, fmt.Errorf("load the certificate of the chassis: %w", err)
+	}
+	now := time.Now()
+	if now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) || pair.Leaf.Subject.CommonName != c.node {
+		return nil, fmt.Errorf("the certificate of chassis %s is not valid now, or is not for %s", pair.Leaf.Subject.CommonName, c.node)
+	}
+	return pair.Leaf, nil
+}
+
+// renew makes a key, has it certified and stores both.
+func (c certificate) renew(ctx context.Context) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make the key of the chassis: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("encode the key of the chassis: %w", err)
+	}
+	issued, err := c.request(ctx, key)
+	if err != nil {
+		return err
+	}
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	if _, err := tls.X509KeyPair(issued, keyPEM); err != nil {
+		return fmt.Errorf("the certificate that was issued: %w", err)
+	}
+	return c.store(issued, keyPEM)
+}
+
+// store writes the certificate before the key: ovn-controller reads both again when it sees the key change and then the
+// certificate, and misses a certificate that changes after.
+func (c certificate) store(issued, key []byte) error {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory of the chassis' certificate: %w", err)
+	}
+	for _, f := range []struct {
+		name    string
+		content []byte
+	}{{certificateFile, issued}, {keyFile, key}} {
+		path := filepath.Join(c.dir, f.name)
+		if err := os.WriteFile(path+".new", f.content, 0o600); err != nil {
+			return fmt.Errorf("write the chassis' certificate: %w", err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return fmt.Errorf("replace the chassis' certificate: %w", err)
+		}
+	}
+	return nil
+}
+
+// request files a CertificateSigningRequest and waits for its certificate, as PEM.
+func (c certificate) request(ctx context.Context, key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: c.node}}, key)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate request: %w", err)
+	}
+	filed, err := c.requests.Create(ctx, &certificates.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "chassis-" + c.node + "-"},
+		Spec: certificates.CertificateSigningRequestSpec{
+			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			SignerName: SignerName,
+			Usages:     []certificates.KeyUsage{certificates.UsageDigitalSignature, certificates.UsageClientAuth},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("file the certificate request: %w", err)
+	}
+	c.log.Info("waiting for the operator to sign the certificate request", "request", filed.Name)
+	event, err := watchtools.UntilWithSync(ctx, c.watch(filed.Name), &certificates.CertificateSigningRequest{}, nil, settled)
+	if err != nil {
+		return nil, fmt.Errorf("wait for certificate request %s: %w", filed.Name, err)
+	}
+	request, ok := event.Object.(*certificates.CertificateSigningRequest)
+	if !ok {
+		return nil, fmt.Errorf("wait for certificate request %s: got a %T", filed.Name, event.Object)
+	}
+	return request.Status.Certificate, nil
+}
+
+func (c certificate) watch(name string) cache.ListerWatcher {
+	selector := fields.OneTermEqualSelector("metadata.name", name).String()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.FieldSelector = selector
+			return c.requests.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = selector
+			return c.requests.Watch(ctx, options)
+		},
+	}
+}
+
+// settled is true once the request has its certificate, and an error when it will never have one.
+func settled(event watch.Event) (bool, error) {
+	request, ok := event.Object.(*certificates.CertificateSigningRequest)
+	if event.Type == watch.Deleted {
+		return false, errors.New("it was deleted")
+	}
+	if !ok {
+		return false, nil
+	}
+	for _, condition := range request.Status.Conditions {
+		if condition.Type == certificates.CertificateDenied || condition.Type == certificates.CertificateFailed {
+			return false, fmt.Errorf("%s: %s: %s", condition.Type, condition.Reason, condition.Message)
+		}
+	}
+	return len(request.Status.Certificate) > 0, nil
+}

@@ -1,0 +1,108 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/supervisor"
+)
+
+// prepareDatabase makes conf.db when it is missing, and converts one of another version of the schema (ovsdb-tool(1)).
+func prepareDatabase(ctx context.Context, o Options) error {
+	for _, dir := range []string{o.ConfigDir, o.RunDir, o.OVNRunDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make the directories of Open vSwitch: %w", err)
+		}
+	}
+	_, err := os.Stat(o.database())
+	if errors.Is(err, os.ErrNotExist) {
+		return createDatabase(ctx, o)
+	}
+	if err != nil {
+		return fmt.Errorf("look for conf.db: %w", err)
+	}
+	answer, err := tool(ctx, o, "needs-conversion", o.database(), o.Programs.Schema)
+	if err != nil || answer != "yes" {
+		return err
+	}
+	o.Log.Info("converting the database to the schema of this Open vSwitch", "file", o.database())
+	_, err = tool(ctx, o, "convert", o.database(), o.Programs.Schema) // replaces the file in one step
+	return err
+}
+
+// createDatabase gives the file its name only once it is whole.
+func createDatabase(ctx context.Context, o Options) error {
+	fresh := o.database() + ".new"
+	lock := filepath.Join(o.ConfigDir, ".conf.db.new.~lock~") // ovsdb-tool leaves it
+	if err := removeIfThere(fresh, lock); err != nil {
+		return err
+	}
+	if _, err := tool(ctx, o, "create", fresh, o.Programs.Schema); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, o.database()); err != nil {
+		return fmt.Errorf("name the new conf.db: %w", err)
+	}
+	return removeIfThere(lock)
+}
+
+func removeIfThere(paths ...string) error {
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove an unfinished conf.db: %w", err)
+		}
+	}
+	return nil
+}
+
+func tool(ctx context.Context, o Options, args ...string) (string, error) {
+	argv := slices.Concat(o.Programs.Tool, []string{"-vsyslog:off", "-vfile:off"}, args)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("ovsdb-tool %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaints.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// daemons are the keepers of the node's daemons. ovn-controller waits for its gate.
+func daemons(o Options, configured <-chan struct{}) (database, vswitch, controller *supervisor.Keeper) {
+	// Sockets and PID files where ovs-appctl(8) and ovn-appctl(8) look for them.
+	env := []string{"OVS_RUNDIR=" + o.RunDir, "OVN_RUNDIR=" + o.OVNRunDir, "OVS_DBDIR=" + o.ConfigDir, "OVS_SYSCONFDIR=" + filepath.Dir(o.ConfigDir)}
+	daemon := func(program []string, name, runDir string, args ...string) supervisor.Daemon {
+		return supervisor.Daemon{
+			Name: name,
+			Argv: slices.Concat(program, args, []string{"--pidfile", "--overwrite-pidfile"}, supervisor.LogArgs()),
+			Env:  env,
+			Control: func(pid int) string {
+				return filepath.Join(runDir, name+"."+strconv.Itoa(pid)+".ctl")
+			},
+			Log: o.Log,
+		}
+	}
+	socket := "unix:" + o.socket()
+	database = &supervisor.Keeper{Daemon: daemon(o.Programs.Server, "ovsdb-server", o.RunDir, o.database(), "--remote=p"+socket)}
+	vswitch = &supervisor.Keeper{Daemon: daemon(o.Programs.Switch, "ovs-vswitchd", o.RunDir, socket)}
+	controller = &supervisor.Keeper{
+		After: configured,
+		Daemon: daemon(o.Programs.Controller, "ovn-controller", o.OVNRunDir, slices.Concat([]string{socket}, supervisor.TLSArgs(
+			filepath.Join(o.certificates(), keyFile), filepath.Join(o.certificates(), certificateFile),
+			filepath.Join(o.TrustDir, "sb-server.crt"),
+		))...),
+	}
+	controller.Daemon.Exit = []string{"--restart"} // keep the chassis and its flows: the next container takes over
+	return database, vswitch, controller
+}

@@ -1,0 +1,94 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// checkDatapath finds out at the start what would else fail later, and less clearly.
+func checkDatapath(o Options) error {
+	if o.Datapath == v1alpha1.DatapathKernel {
+		// Asking for the family makes the kernel load the module, where there is one.
+		if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
+			return fmt.Errorf("the kernel of node %s has no Open vSwitch datapath (%w): load the module openvswitch, "+
+				"or set spec.nodes.datapath of the OVNCluster to Userspace", o.Node, err)
+		}
+		return nil
+	}
+	if o.TunnelInterface == "" {
+		return errors.New("with spec.nodes.datapath Userspace, spec.nodes.tunnelInterface of the OVNCluster must name an interface: " +
+			"it becomes a port of br-phy, so it must not be the one that reaches the API server")
+	}
+	return nil
+}
+
+// tunnelInterface returns the interface of the tunnels: the named one, or that of the node's address.
+func tunnelInterface(o Options) (netlink.Link, error) {
+	if o.TunnelInterface != "" {
+		link, err := linkIfThere(o.TunnelInterface)
+		if link != nil || err != nil {
+			return link, err
+		}
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	if o.TunnelInterface == "" {
+		return linkOfAddress(links, o)
+	}
+	names := make([]string, 0, len(links))
+	for _, link := range links {
+		names = append(names, link.Attrs().Name)
+	}
+	return nil, fmt.Errorf("interface %s is not on node %s; its interfaces are %s: change spec.nodes.tunnelInterface of the OVNCluster",
+		o.TunnelInterface, o.Node, strings.Join(names, ", "))
+}
+
+func linkOfAddress(links []netlink.Link, o Options) (netlink.Link, error) {
+	wanted, err := netip.ParseAddr(o.NodeAddress)
+	if err != nil {
+		return nil, fmt.Errorf("the address of node %s: %w", o.Node, err)
+	}
+	for _, link := range links {
+		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+		}
+		for _, a := range list {
+			if addressOf(a.IP) == wanted {
+				return link, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("no interface of node %s has its address %s: set spec.nodes.tunnelInterface of the OVNCluster", o.Node, wanted)
+}
+
+// encapsulationAddress is where other nodes send tunnels to, in the kernel datapath.
+func encapsulationAddress(o Options, link netlink.Link) (netip.Addr, error) {
+	if o.TunnelInterface == "" {
+		return netip.ParseAddr(o.NodeAddress)
+	}
+	list, err := addresses(link)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if len(list) == 0 {
+		return netip.Addr{}, noAddress(o)
+	}
+	return list[0].Addr(), nil
+}
+
+func noAddress(o Options) error {
+	return fmt.Errorf("interface %s of node %s has no address: give it one, or change spec.nodes.tunnelInterface of the OVNCluster",
+		o.TunnelInterface, o.Node)
+}

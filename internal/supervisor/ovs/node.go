@@ -1,0 +1,180 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+)
+
+// southboundPort is the database's port for nodes.
+const southboundPort = 6642
+
+// retryDelay is the pause after a failed reconciliation that no event may end.
+const retryDelay = 2 * time.Second
+
+// node is the supervisor of one node.
+type node struct {
+	options                       Options
+	database, vswitch, controller *supervisor.Keeper
+	uplink                        uplink
+	// remotes of the southbound database, as last seen.
+	remotes []string
+	// configured and certified open the gate of ovn-controller together.
+	configured, certified func()
+	db                    atomic.Pointer[client.Client]
+}
+
+// Run runs the node's daemons until ctx ends. They are stopped so that the next container takes over: flows and the chassis stay.
+// It returns an error for what only a person can change, and when a daemon keeps failing.
+func Run(ctx context.Context, o Options) error {
+	if err := checkDatapath(o); err != nil {
+		return err
+	}
+	if _, err := tunnelInterface(o); err != nil {
+		return err
+	}
+	if err := prepareDatabase(ctx, o); err != nil {
+		return err
+	}
+	gate := make(chan struct{})
+	n := &node{options: o, uplink: uplink{options: o, log: o.Log}}
+	n.configured, n.certified = gates(gate)
+	n.database, n.vswitch, n.controller = daemons(o, gate)
+	changes := make(chan struct{}, 1)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready) })
+	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
+	group.Go(func() error { n.configure(ctx, changes); return nil })
+	group.Go(func() error {
+		changed := func() {
+			select {
+			case changes <- struct{}{}:
+			default: // one is waiting already
+			}
+		}
+		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "subscribing again") }, func() error { return watchKernel(ctx, changed) })
+		return nil
+	})
+	group.Go(func() error {
+		certificate{dir: o.certificates(), node: o.Node, requests: o.Requests, log: o.Log}.run(ctx, n.certified)
+		return nil
+	})
+	return group.Wait()
+}
+
+// gates returns two functions that close the gate once both were called, each any number of times.
+func gates(gate chan struct{}) (first, second func()) {
+	var both sync.WaitGroup
+	both.Add(2)
+	go func() { both.Wait(); close(gate) }()
+	return sync.OnceFunc(both.Done), sync.OnceFunc(both.Done)
+}
+
+// configure brings database and kernel to what is wanted: at the start, whenever the members of the southbound database change,
+// and on every change of links, addresses and routes.
+func (n *node) configure(ctx context.Context, changes <-chan struct{}) {
+	db := n.connect(ctx)
+	if db == nil {
+		return
+	}
+	defer db.Close()
+	n.db.Store(db)
+	var retry <-chan time.Time
+	for {
+		switch err := n.reconcile(ctx, db); {
+		case err == nil || errors.Is(err, errNoBridgeYet):
+			retry = nil
+		case ctx.Err() != nil:
+			return
+		default:
+			n.options.Log.Error(err, "the node is not configured yet")
+			retry = time.After(retryDelay)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case cluster := <-n.options.Clusters:
+			if remotes := ovncluster.Endpoints(cluster.Status.Southbound, southboundPort); len(remotes) > 0 {
+				n.remotes = remotes
+			}
+		case <-changes:
+		case <-retry:
+		}
+	}
+}
+
+// connect waits for the node's ovsdb-server; nil when ctx ends before.
+func (n *node) connect(ctx context.Context) *client.Client {
+	var db *client.Client
+	supervisor.Retry(ctx, func(err error) { n.options.Log.V(1).Info("retrying", "reason", err.Error()) }, func() (err error) {
+		db, err = client.VSwitch(ctx, client.Options{Endpoints: []string{"unix:" + n.options.socket()}, Log: n.options.Log})
+		return err
+	})
+	return db
+}
+
+func (n *node) reconcile(ctx context.Context, db *client.Client) error {
+	if _, err := root(ctx, db); err != nil {
+		return err
+	}
+	address, err := n.tunnelAddress(ctx, db)
+	if err != nil && !address.IsValid() {
+		return err
+	}
+	configureErr := configure(ctx, db, settings{
+		node:          n.options.Node,
+		runDir:        n.options.RunDir,
+		datapath:      n.options.Datapath,
+		tunnelType:    n.options.TunnelType,
+		encapsulation: address.String(),
+		remotes:       n.remotes,
+	})
+	if configureErr == nil {
+		n.configured()
+	}
+	return errors.Join(err, configureErr)
+}
+
+func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr, error) {
+	if n.options.Datapath == v1alpha1.DatapathUserspace {
+		return n.uplink.reconcile(ctx, db)
+	}
+	link, err := tunnelInterface(n.options)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return encapsulationAddress(n.options, link)
+}
+
+// ready says which part of the node does not serve.
+func (n *node) ready(ctx context.Context) error {
+	db := n.db.Load()
+	if db == nil || !db.Connected() {
+		return errors.New("not connected to the Open vSwitch database")
+	}
+	if _, err := n.vswitch.Call(ctx, "version"); err != nil {
+		return err
+	}
+	status, err := n.controller.Call(ctx, "connection-status")
+	if err != nil {
+		return err
+	}
+	if status != "connected" {
+		return fmt.Errorf("ovn-controller is %s: the southbound database is not reached", status)
+	}
+	return nil
+}

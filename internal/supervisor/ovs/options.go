@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ovs is `kiln ovs`: it runs Open vSwitch and ovn-controller on a node, configures them as the OVNCluster says, and with
+// the userspace datapath moves the tunnel interface's addresses to the bridge that replaces it.
+package ovs
+
+import (
+	"path/filepath"
+
+	"github.com/go-logr/logr"
+	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// Options of `kiln ovs`.
+type Options struct {
+	Datapath v1alpha1.Datapath
+	// TunnelInterface carries the tunnels; the interface of NodeAddress when empty.
+	TunnelInterface string
+	TunnelType      v1alpha1.TunnelType
+	// Node is the node's name: the chassis.
+	Node string
+	// NodeAddress is the node's InternalIP, an address of one of its interfaces.
+	NodeAddress string
+	// TrustDir holds sb-server.crt, the authority of the southbound database.
+	TrustDir string
+	// RunDir is Open vSwitch's: /run/openvswitch. OVNRunDir is OVN's: /run/ovn. ConfigDir holds conf.db and the certificate of the
+	// chassis: /etc/openvswitch.
+	RunDir, OVNRunDir, ConfigDir string
+	// HealthAddress of the probes.
+	HealthAddress string
+	Programs      Programs
+	// Clusters gives the newest OVNCluster (ovncluster.Watch).
+	Clusters <-chan *v1alpha1.OVNCluster
+	// Requests files and watches CertificateSigningRequests.
+	Requests certificatesv1.CertificateSigningRequestInterface
+	Log      logr.Logger
+}
+
+// Programs of Open vSwitch and OVN, each with leading arguments if it takes any to run them.
+type Programs struct {
+	Tool, Server, Switch, Controller []string
+	// Schema of the Open vSwitch database.
+	Schema string
+}
+
+// DefaultPrograms are those of Debian's packages.
+var DefaultPrograms = Programs{
+	Tool:       []string{"/usr/bin/ovsdb-tool"},
+	Server:     []string{"/usr/sbin/ovsdb-server"},
+	Switch:     []string{"/usr/sbin/ovs-vswitchd"},
+	Controller: []string{"/usr/bin/ovn-controller"},
+	Schema:     "/usr/share/openvswitch/vswitch.ovsschema",
+}
+
+func (o Options) database() string     { return filepath.Join(o.ConfigDir, "conf.db") }
+func (o Options) socket() string       { return filepath.Join(o.RunDir, "db.sock") }
+func (o Options) certificates() string { return filepath.Join(o.ConfigDir, "kiln") }

@@ -1,0 +1,129 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+)
+
+// settings are what ovn-controller reads from the Open_vSwitch table (ovn-controller(8), Configuration).
+type settings struct {
+	node          string
+	runDir        string
+	datapath      v1alpha1.Datapath
+	tunnelType    v1alpha1.TunnelType
+	encapsulation string   // the address of the tunnels' end
+	remotes       []string // of the southbound database; empty while they are unknown
+}
+
+// datapathType is Open vSwitch's name of the datapath (ovs-vswitchd.conf.db(5), Bridge).
+func datapathType(d v1alpha1.Datapath) string {
+	if d == v1alpha1.DatapathUserspace {
+		return "netdev"
+	}
+	return "system"
+}
+
+// externalIDs are the keys that Kiln owns in the Open_vSwitch row. Without remotes the last known ones stay, so that a node
+// starts without the API server.
+func (s settings) externalIDs() map[string]string {
+	ids := map[string]string{
+		"system-id":                 s.node,
+		"hostname":                  s.node,
+		"rundir":                    s.runDir,
+		"ovn-bridge":                "br-int",
+		"ovn-bridge-datapath-type":  datapathType(s.datapath),
+		"ovn-encap-type":            string(s.tunnelType),
+		"ovn-encap-ip":              s.encapsulation,
+		"ovn-monitor-all":           "true",
+		"ovn-remote-probe-interval": "10000",
+	}
+	if len(s.remotes) > 0 {
+		ids["ovn-remote"] = strings.Join(s.remotes, ",")
+	}
+	return ids
+}
+
+// difference returns the entries of want that have does not hold as they are.
+func difference(have, want map[string]string) map[string]string {
+	changed := map[string]string{}
+	for key, value := range want {
+		if old, found := have[key]; !found || old != value {
+			changed[key] = value
+		}
+	}
+	return changed
+}
+
+// root returns the one row of Open_vSwitch, which it makes in a new database.
+func root(ctx context.Context, db *client.Client) (*vswitch.OpenvSwitch, error) {
+	var rows []vswitch.OpenvSwitch
+	if err := db.List(ctx, &rows); err != nil {
+		return nil, fmt.Errorf("read Open_vSwitch: %w", err)
+	}
+	if len(rows) > 0 {
+		return &rows[0], nil
+	}
+	row := &vswitch.OpenvSwitch{UUID: "root"}
+	operations, err := db.Create(row)
+	if err != nil {
+		return nil, fmt.Errorf("initialize Open_vSwitch: %w", err)
+	}
+	results, err := transact(ctx, db, operations)
+	if err != nil {
+		return nil, fmt.Errorf("initialize Open_vSwitch: %w", err)
+	}
+	return &vswitch.OpenvSwitch{UUID: results[0].UUID.GoUUID}, nil
+}
+
+// configure makes the row hold the settings. It writes nothing when it does, and never touches keys of others.
+func configure(ctx context.Context, db *client.Client, s settings) error {
+	row, err := root(ctx, db)
+	if err != nil {
+		return err
+	}
+	changed := difference(row.ExternalIDs, s.externalIDs())
+	if len(changed) == 0 {
+		return nil
+	}
+	operations, err := db.Where(row).Mutate(row,
+		model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationDelete, Value: slices.Collect(maps.Keys(changed))},
+		model.Mutation{Field: &row.ExternalIDs, Mutator: ovsdb.MutateOperationInsert, Value: changed},
+	)
+	if err != nil {
+		return fmt.Errorf("configure Open_vSwitch: %w", err)
+	}
+	if _, err := transact(ctx, db, operations); err != nil {
+		return fmt.Errorf("configure Open_vSwitch: %w", err)
+	}
+	return nil
+}
+
+// transact commits operations and returns their results; any that failed fails all.
+func transact(ctx context.Context, db *client.Client, operations []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
+	results, err := db.Transact(ctx, operations...)
+	if err != nil {
+		return nil, err
+	}
+	if failed, err := ovsdb.CheckOperationResults(results, operations); err != nil {
+		errs := []error{err}
+		for _, f := range failed {
+			errs = append(errs, f)
+		}
+		return nil, errors.Join(errs...)
+	}
+	return results, nil
+}

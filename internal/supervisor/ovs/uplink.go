@@ -1,0 +1,113 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/go-logr/logr"
+	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+// uplink keeps the tunnel interface a port of br-phy, and its addresses on br-phy's interface.
+type uplink struct {
+	options Options
+	log     logr.Logger
+	// shielded is the index of the interface that the shield is on.
+	shielded int
+}
+
+// errNoBridgeYet: ovs-vswitchd has not made the interface yet. Its link event comes back here.
+var errNoBridgeYet = errors.New("the interface of bridge " + bridgeName + " is not there yet")
+
+// reconcile brings everything one step further and returns the address of the tunnels, which is known before the bridge is
+// complete; then the error is errNoBridgeYet. What is to be moved is in the database before it is moved.
+func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, error) {
+	have, err := readBridge(ctx, db)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	link, err := tunnelInterface(u.options)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	bridge, err := linkIfThere(bridgeName)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if old := have.memory.Uplink; old != "" && old != link.Attrs().Name {
+		if err := u.giveBack(ctx, have.memory, bridge); err != nil {
+			return netip.Addr{}, err
+		}
+	}
+	seen, err := observe(link, bridge)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	plan := planMoves(link.Attrs().Name, have.memory, seen)
+	if len(plan.memory.Addresses) == 0 {
+		return netip.Addr{}, noAddress(u.options)
+	}
+	if err := ensureBridge(ctx, db, have, link, plan.memory); err != nil {
+		return netip.Addr{}, err
+	}
+	address := plan.memory.Addresses[0].Addr()
+	if bridge == nil {
+		return address, errNoBridgeYet
+	}
+	if err := apply(plan, link, bridge); err != nil {
+		return address, err
+	}
+	return address, u.shield(ctx, link)
+}
+
+func (u *uplink) shield(ctx context.Context, link netlink.Link) error {
+	if u.shielded == link.Attrs().Index {
+		return nil
+	}
+	if err := shield(ctx, link.Attrs().Name); err != nil {
+		return err
+	}
+	u.shielded = link.Attrs().Index
+	return nil
+}
+
+// giveBack returns to a former uplink what the bridge took over from it.
+func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) error {
+	former, err := linkIfThere(m.Uplink)
+	if err != nil {
+		return err
+	}
+	if former == nil {
+		return nil // gone, and its addresses with it
+	}
+	u.log.Info("giving addresses back to the former tunnel interface", "interface", m.Uplink, "addresses", m.Addresses)
+	if err := unshield(ctx); err != nil {
+		return err
+	}
+	u.shielded = 0
+	if bridge != nil {
+		if err := removeAddresses(bridge, m.Addresses); err != nil {
+			return err
+		}
+	}
+	return apply(moves{addAddresses: m.Addresses, addRoutes: m.Routes}, former, former)
+}
+
+// linkIfThere returns nil when there is no such interface.
+func linkIfThere(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil //nolint:nilnil // no interface is a state, not a failure
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for interface %s: %w", name, err)
+	}
+	return link, nil
+}
