@@ -1,0 +1,144 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/kiln-net/kiln/controllers/operator"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+func init() { commands = append(commands, newOperatorCommand) }
+
+// operatorAddress serves metrics, /healthz and /readyz.
+const operatorAddress = ":10670"
+
+// operatorOptions are what the operator learns from its environment.
+type operatorOptions struct {
+	// namespace of the operator and every operand.
+	namespace string
+	// pod is the operator's own, whose image the components run.
+	pod string
+	// image of the components instead, when not empty.
+	image string
+}
+
+func newOperatorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "operator",
+		Short: "Installs and operates OVN from the OVNCluster resource",
+		Long: "Installs and operates OVN from the OVNCluster resource.\n\n" +
+			"Environment: POD_NAMESPACE is where everything runs; components run the image KILN_IMAGE, or else that of the pod POD_NAME.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := setLogger(); err != nil {
+				return err
+			}
+			o := operatorOptions{
+				namespace: os.Getenv("POD_NAMESPACE"), pod: os.Getenv("POD_NAME"), image: os.Getenv("KILN_IMAGE"),
+			}
+			if o.namespace == "" {
+				return errors.New("POD_NAMESPACE is not set: give it by the downward API")
+			}
+			return runOperator(cmd.Context(), o)
+		},
+	}
+}
+
+func runOperator(ctx context.Context, o operatorOptions) error {
+	scheme, err := operator.NewScheme()
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := config.GetConfig()
+	if err != nil {
+		return fmt.Errorf("load the API server's address and credentials: %w", err)
+	}
+	if o.image == "" {
+		if o.image, err = ownImage(ctx, kubeconfig, o); err != nil {
+			return err
+		}
+	}
+	mgr, err := ctrl.NewManager(kubeconfig, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         operator.CacheOptions(o.namespace),
+		LeaderElection:                true,
+		LeaderElectionID:              "kiln-operator",
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		Metrics: metricsserver.Options{
+			BindAddress: operatorAddress,
+			ExtraHandlers: map[string]http.Handler{
+				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
+				"/readyz":  healthz.CheckHandler{Checker: healthz.Ping},
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("make the manager: %w", err)
+	}
+	if err := setupOperator(mgr, o); err != nil {
+		return err
+	}
+	log.FromContext(ctx).Info("starting", "namespace", o.namespace, "image", o.image)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
+	clusters := &operator.Reconciler{
+		Client:    mgr.GetClient(),
+		APIReader: mgr.GetAPIReader(),
+		Recorder:  mgr.GetEventRecorder("kiln-operator"),
+		Namespace: o.namespace,
+		Image:     o.image,
+		Admin:     adminapi.NewClient,
+		Now:       time.Now,
+	}
+	if err := clusters.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	chassis := &operator.ChassisReconciler{
+		Client:    mgr.GetClient(),
+		APIReader: mgr.GetAPIReader(),
+		Namespace: o.namespace,
+		Now:       time.Now,
+	}
+	return chassis.SetupWithManager(mgr)
+}
+
+// ownImage is the image that this process runs, as its pod names it.
+func ownImage(ctx context.Context, kubeconfig *rest.Config, o operatorOptions) (string, error) {
+	if o.pod == "" {
+		return "", errors.New("neither KILN_IMAGE nor POD_NAME is set: give POD_NAME by the downward API")
+	}
+	c, err := client.New(kubeconfig, client.Options{})
+	if err != nil {
+		return "", fmt.Errorf("make a client: %w", err)
+	}
+	var pod corev1.Pod
+	if err := c.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: o.pod}, &pod); err != nil {
+		return "", fmt.Errorf("look up the operator's own pod: %w", err)
+	}
+	return pod.Spec.Containers[0].Image, nil
+}

@@ -1,0 +1,67 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+// adminTLS trusts the database's authority and shows the operator's certificate. Members are known by the name of their Service, not by
+// their addresses, which are in no certificate.
+func adminTLS(p *pass, db render.Database) (*tls.Config, error) {
+	kp, err := p.adminCredential()
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := tls.X509KeyPair(kp.Certificate, kp.Key)
+	if err != nil {
+		return nil, fmt.Errorf("use the operator's certificate: %w", err)
+	}
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		ServerName:   db.Service,
+		RootCAs:      p.serverAuthority(db).Pool(),
+		Certificates: []tls.Certificate{certificate},
+	}, nil
+}
+
+// serverAuthority is the one that the members' certificates are by.
+func (p *pass) serverAuthority(db render.Database) *pki.Authority {
+	if db.Flag == render.Southbound.Flag {
+		return p.authorities[authoritySouthbound]
+	}
+	return p.authorities[authorityNorthbound]
+}
+
+// ask gets the report of the member at this IP address.
+func (r *Reconciler) ask(ctx context.Context, config *tls.Config, db render.Database, address string) (adminapi.Status, error) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return adminapi.Status{}, fmt.Errorf("ask a member of the %s: %w", db.Title, err)
+	}
+	member := r.Admin(netip.AddrPortFrom(ip, uint16(db.AdminPort)), config)
+	defer member.Close()
+	status, err := member.Status(ctx)
+	if err != nil {
+		return status, fmt.Errorf("ask a member of the %s: %w", db.Title, err)
+	}
+	return status, nil
+}
+
+// memberAddress is the IP address in a member's Raft address, `ssl:192.0.2.1:6643` (ovsdb(7), active OVSDB connection methods).
+func memberAddress(raft string) (netip.Addr, error) {
+	address, err := netip.ParseAddrPort(strings.TrimPrefix(raft, "ssl:"))
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("parse the Raft address %q: %w", raft, err)
+	}
+	return address.Addr(), nil
+}

@@ -1,0 +1,132 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// fieldOwner is the field manager of everything the operator writes.
+const fieldOwner = client.FieldOwner("kiln-operator")
+
+// objectKey names an object of any kind.
+type objectKey struct {
+	gvk schema.GroupVersionKind
+	client.ObjectKey
+}
+
+// appliedState is what was applied last and the version that came of it. While both are unchanged there is nothing to send.
+type appliedState struct {
+	hash            [sha256.Size]byte
+	resourceVersion string
+}
+
+// apply makes objects what they should be, owned by the OVNCluster, and enters them in the pass's inventory. Fields that someone else
+// changed are taken back; fields that Kiln does not set are left alone. Applying the same again writes nothing.
+func (r *Reconciler) apply(ctx context.Context, p *pass, objects []render.Object) error {
+	for _, o := range objects {
+		if err := r.applyOne(ctx, p, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) error {
+	gvk, err := apiutil.GVKForObject(o, r.Scheme())
+	if err != nil {
+		return fmt.Errorf("find the kind of %T: %w", o, err)
+	}
+	key := objectKey{gvk, client.ObjectKeyFromObject(o)}
+	p.kept[key] = true
+	o.SetOwnerReferences([]metav1.OwnerReference{
+		*metav1.NewControllerRef(p.cluster, v1alpha1.GroupVersion.WithKind("OVNCluster")),
+	})
+	want, hash, err := applyConfiguration(o, gvk)
+	if err != nil {
+		return fmt.Errorf("convert %s %s: %w", gvk.Kind, o.GetName(), err)
+	}
+	live, err := r.cached(ctx, key)
+	if err != nil {
+		return err
+	}
+	if live == nil || r.applied[key] != (appliedState{hash, live.GetResourceVersion()}) {
+		if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), fieldOwner, client.ForceOwnership); err != nil {
+			return fmt.Errorf("apply %s %s: %w", gvk.Kind, o.GetName(), err)
+		}
+		if live, err = r.typed(want, gvk); err != nil {
+			return err
+		}
+		if r.applied == nil {
+			r.applied = map[objectKey]appliedState{}
+		}
+		r.applied[key] = appliedState{hash, live.GetResourceVersion()}
+	}
+	if gvk.Group == appsv1.GroupName {
+		p.live[o.GetName()] = live
+	}
+	return nil
+}
+
+// cached is the object as the cache has it, or nil.
+func (r *Reconciler) cached(ctx context.Context, key objectKey) (client.Object, error) {
+	empty, err := r.Scheme().New(key.gvk)
+	if err != nil {
+		return nil, fmt.Errorf("make an empty %s: %w", key.gvk.Kind, err)
+	}
+	o := empty.(client.Object)
+	err = r.Get(ctx, key.ObjectKey, o)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get %s %s: %w", key.gvk.Kind, key.Name, err)
+	}
+	return o, nil
+}
+
+func (r *Reconciler) typed(u *unstructured.Unstructured, gvk schema.GroupVersionKind) (client.Object, error) {
+	empty, err := r.Scheme().New(gvk)
+	if err != nil {
+		return nil, fmt.Errorf("make an empty %s: %w", gvk.Kind, err)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, empty); err != nil {
+		return nil, fmt.Errorf("convert %s %s: %w", gvk.Kind, u.GetName(), err)
+	}
+	return empty.(client.Object), nil
+}
+
+// applyConfiguration is the object with the fields that Kiln sets and no others: typed objects cannot tell an empty status or time from
+// none.
+func applyConfiguration(o render.Object, gvk schema.GroupVersionKind) (*unstructured.Unstructured, [sha256.Size]byte, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, [sha256.Size]byte{}, fmt.Errorf("to unstructured: %w", err)
+	}
+	u := &unstructured.Unstructured{Object: content}
+	u.SetGroupVersionKind(gvk)
+	unstructured.RemoveNestedField(content, "status")
+	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
+	encoded, err := json.Marshal(content)
+	if err != nil {
+		return nil, [sha256.Size]byte{}, fmt.Errorf("encode: %w", err)
+	}
+	return u, sha256.Sum256(encoded), nil
+}

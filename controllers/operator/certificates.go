@@ -1,0 +1,199 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+// Authorities. An ovsdb-server checks nothing but a client's authority, so each role has its own.
+const (
+	authorityNorthbound       = "nb-server"
+	authoritySouthbound       = "sb-server"
+	authorityNorthboundClient = "nb-client"
+	authorityChassis          = "sb-client"
+	authorityNorthd           = "northd"
+	authorityAdmin            = "admin"
+)
+
+var authorities = []string{
+	authorityNorthbound, authoritySouthbound, authorityNorthboundClient, authorityChassis, authorityNorthd, authorityAdmin,
+}
+
+// authoritySecretPrefix and an authority's name are the name of its Secret, which only the operator reads.
+const authoritySecretPrefix = "kiln-ca-"
+
+// adminTrustFile holds, in a member's directory, whom its admin endpoint trusts.
+const adminTrustFile = "admin-ca.crt"
+
+// credential is one Secret that a workload mounts.
+type credential struct {
+	secret    string
+	component string
+	authority string
+	profile   pki.Profile
+	// trust lists, by file, the authorities that the workload trusts.
+	trust map[string][]string
+}
+
+var credentials = []credential{
+	{
+		secret: render.Northbound.Secret, component: render.NorthboundName, authority: authorityNorthbound,
+		profile: pki.Profile{CommonName: render.Northbound.Service, DNSNames: []string{render.Northbound.Service}, Server: true},
+		trust: map[string][]string{
+			pki.TrustKey:   {authorityNorthbound, authorityNorthboundClient, authorityNorthd},
+			adminTrustFile: {authorityAdmin},
+		},
+	},
+	{
+		secret: render.Southbound.Secret, component: render.SouthboundName, authority: authoritySouthbound,
+		profile: pki.Profile{CommonName: render.Southbound.Service, DNSNames: []string{render.Southbound.Service}, Server: true},
+		trust: map[string][]string{
+			pki.TrustKey:   {authoritySouthbound, authorityChassis, authorityNorthd},
+			adminTrustFile: {authorityAdmin},
+		},
+	},
+	{
+		secret: render.NorthdSecret, component: render.NorthdName, authority: authorityNorthd,
+		profile: pki.Profile{CommonName: "ovn-northd"},
+		trust:   map[string][]string{pki.TrustKey: {authorityNorthbound, authoritySouthbound}},
+	},
+	{
+		secret: render.ControllerSecret, component: render.ControllerName, authority: authorityNorthboundClient,
+		profile: pki.Profile{CommonName: render.ControllerName},
+		trust:   map[string][]string{pki.TrustKey: {authorityNorthbound}},
+	},
+}
+
+// issueCertificates makes the authorities, the Secrets of the workloads and the trust of nodes. What the Secrets hold is kept as long as
+// it serves, and the pass wakes up when the first of it is due.
+func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
+	p.authorities = map[string]*pki.Authority{}
+	for _, name := range authorities {
+		if err := r.ensureAuthority(ctx, p, name); err != nil {
+			return err
+		}
+	}
+	for _, c := range credentials {
+		if err := r.ensureCredential(ctx, p, c); err != nil {
+			return err
+		}
+	}
+	return r.apply(ctx, p, []render.Object{&corev1.ConfigMap{
+		ObjectMeta: r.certificateMeta(render.TrustConfigMap, render.OpenVSwitch),
+		Data:       map[string]string{render.TrustFile: string(p.authorities[authoritySouthbound].Bundle())},
+	}})
+}
+
+func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) error {
+	secret := authoritySecretPrefix + name
+	held, err := r.secretData(ctx, secret)
+	if err != nil {
+		return err
+	}
+	var a *pki.Authority
+	if held == nil {
+		a, err = pki.NewAuthority("kiln-"+name, p.now)
+	} else {
+		a, err = pki.ParseAuthority(held)
+	}
+	if held != nil && err != nil {
+		return &halt{reason: "AuthorityDamaged", degraded: true, message: fmt.Sprintf(
+			"Secret %s/%s: %s: restore it, or delete it for a new authority, which cuts off everyone until they have its certificates",
+			r.Namespace, secret, err)}
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.Advance(p.now); err != nil {
+		return err
+	}
+	data, err := a.Data()
+	if err != nil {
+		return fmt.Errorf("encode authority %s: %w", name, err)
+	}
+	p.authorities[name] = a
+	p.wakeAt(a.NextChange())
+	return r.apply(ctx, p, []render.Object{r.certificateSecret(secret, "kiln-ca", data)})
+}
+
+func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c credential) error {
+	held, err := r.secretData(ctx, c.secret)
+	if err != nil {
+		return err
+	}
+	authority := p.authorities[c.authority]
+	kp := pki.KeyPair{Certificate: held[pki.CertificateKey], Key: held[pki.PrivateKeyKey]}
+	if !authority.Current(kp, c.profile, p.now) {
+		if kp, err = authority.Issue(c.profile, p.now); err != nil {
+			return err
+		}
+	}
+	renewal, err := kp.Renewal()
+	if err != nil {
+		return err
+	}
+	p.wakeAt(renewal)
+	data := map[string][]byte{pki.CertificateKey: kp.Certificate, pki.PrivateKeyKey: kp.Key}
+	for _, file := range slices.Sorted(maps.Keys(c.trust)) {
+		for _, name := range c.trust[file] {
+			data[file] = append(data[file], p.authorities[name].Bundle()...)
+		}
+	}
+	return r.apply(ctx, p, []render.Object{r.certificateSecret(c.secret, c.component, data)})
+}
+
+// secretData is what a Secret holds, or nil when there is none. A Secret is missing only if the API server says so: the cache may be
+// late, or may not see a Secret that has lost its label, and a second authority would cut off everyone who trusts the first.
+func (r *Reconciler) secretData(ctx context.Context, name string) (map[string][]byte, error) {
+	key := types.NamespacedName{Namespace: r.Namespace, Name: name}
+	for _, reader := range []client.Reader{r.Client, r.APIReader} {
+		var secret corev1.Secret
+		err := reader.Get(ctx, key, &secret)
+		if err == nil {
+			return secret.Data, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("get Secret %s: %w", name, err)
+		}
+	}
+	return nil, nil
+}
+
+func (r *Reconciler) certificateSecret(name, component string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: r.certificateMeta(name, component),
+		Type:       corev1.SecretTypeTLS,
+		Data:       data,
+	}
+}
+
+func (r *Reconciler) certificateMeta(name, component string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: map[string]string{
+		render.ManagedByLabel: render.ManagedBy,
+		render.PartOfLabel:    render.PartOf,
+		render.ComponentLabel: component,
+	}}
+}
+
+// operatorLifetime is how long the operator's own certificate for admin endpoints is good: it is made anew in every pass.
+const operatorLifetime = time.Hour
+
+// adminCredential is the operator's certificate for the members' admin endpoints. It is kept nowhere.
+func (p *pass) adminCredential() (pki.KeyPair, error) {
+	return p.authorities[authorityAdmin].Issue(pki.Profile{CommonName: "kiln-operator", Lifetime: operatorLifetime}, p.now)
+}

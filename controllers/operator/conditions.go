@@ -1,0 +1,106 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// Reasons of conditions beside those of halts.
+const (
+	reasonAllServe  = "ComponentsServe"
+	reasonAsWanted  = "AsSpecified"
+	reasonWaiting   = "WaitingForComponents"
+	reasonTrouble   = "ComponentTrouble"
+	reasonFailed    = "ReconcileFailed"
+	reasonNoTrouble = "NoTrouble"
+)
+
+// summary is everything that the conditions follow from.
+type summary struct {
+	generation int64
+	components []component
+	// halt ended the pass, or err did, or neither.
+	halt *halt
+	err  error
+	// wasAvailable before this pass.
+	wasAvailable bool
+}
+
+func (s summary) conditions() []metav1.Condition {
+	all := []metav1.Condition{s.available(), s.progressing(), s.degraded()}
+	for i := range all {
+		all[i].ObservedGeneration = s.generation
+	}
+	return all
+}
+
+// available becomes true when every component is complete on every node that answers. From then on it stays true while each serves somewhere:
+// a node that joins, is updated or fails is told by the other conditions.
+func (s summary) available() metav1.Condition {
+	var missing []string
+	for _, c := range s.components {
+		if !c.serves || (!s.wasAvailable && !c.complete) {
+			missing = append(missing, c.row.Name)
+		}
+	}
+	if len(missing) > 0 {
+		return newCondition(v1alpha1.ConditionAvailable, false, reasonWaiting, "not serving yet: "+strings.Join(missing, ", "))
+	}
+	return newCondition(v1alpha1.ConditionAvailable, true, reasonAllServe, "every component serves")
+}
+
+func (s summary) progressing() metav1.Condition {
+	if s.err != nil {
+		return newCondition(v1alpha1.ConditionProgressing, true, reasonFailed, "trying again: "+s.err.Error())
+	}
+	if s.halt != nil {
+		return newCondition(v1alpha1.ConditionProgressing, !s.halt.degraded, s.halt.reason, s.halt.message)
+	}
+	var waiting []string
+	for _, c := range s.components {
+		if !c.complete {
+			waiting = append(waiting, fmt.Sprintf("%s: %s", c.row.Name, c.row.Message))
+		}
+	}
+	if len(waiting) > 0 {
+		return newCondition(v1alpha1.ConditionProgressing, true, reasonWaiting, strings.Join(waiting, "; "))
+	}
+	return newCondition(v1alpha1.ConditionProgressing, false, reasonAsWanted, "everything is as specified")
+}
+
+func (s summary) degraded() metav1.Condition {
+	var troubles []string
+	reason := reasonTrouble
+	if s.halt != nil && s.halt.degraded {
+		reason = s.halt.reason
+		troubles = append(troubles, s.halt.message)
+	}
+	if s.err != nil {
+		reason = reasonFailed
+		troubles = append(troubles, s.err.Error())
+	}
+	for _, c := range s.components {
+		for _, why := range few(c.troubles) {
+			troubles = append(troubles, c.row.Name+": "+why)
+		}
+	}
+	if len(troubles) > 0 {
+		return newCondition(v1alpha1.ConditionDegraded, true, reason, strings.Join(troubles, "; "))
+	}
+	return newCondition(v1alpha1.ConditionDegraded, false, reasonNoTrouble, "nothing needs attention")
+}
+
+func newCondition(kind string, holds bool, reason, message string) metav1.Condition {
+	status := metav1.ConditionFalse
+	if holds {
+		status = metav1.ConditionTrue
+	}
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}

@@ -1,0 +1,172 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+func (r *Reconciler) runNorthbound(ctx context.Context, p *pass) error {
+	return r.runDatabase(ctx, p, render.Northbound)
+}
+
+func (r *Reconciler) runSouthbound(ctx context.Context, p *pass) error {
+	return r.runDatabase(ctx, p, render.Southbound)
+}
+
+// runDatabase makes the members run, records what they report, and passes when they have a leader.
+func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Database) error {
+	if err := r.apply(ctx, p, render.DatabaseObjects(p.config, db)); err != nil {
+		return err
+	}
+	reports, askErr := r.askMembers(ctx, p, db)
+	status := p.database(db)
+	if err := record(status, reports); err != nil {
+		return &halt{reason: "ForeignDatabase", message: fmt.Sprintf("%s: %s", db.Title, err), degraded: true}
+	}
+	if err := r.replaceOutdated(ctx, p, db); err != nil {
+		return err
+	}
+	for _, m := range status.Members {
+		if p.node(m.Node) == nil {
+			return &halt{reason: "DatabaseNodeGone", degraded: true, message: fmt.Sprintf(
+				"node %s, which holds the data of the %s, is not in the cluster: bring it back", m.Node, db.Title)}
+		}
+	}
+	if askErr != nil {
+		return &halt{reason: "WaitingForDatabase", retry: askErr, message: fmt.Sprintf(
+			"a member of the %s is ready but does not answer on its admin endpoint, port %d", db.Title, db.AdminPort)}
+	}
+	if status.ClusterID == "" || status.Leader == "" {
+		return &halt{reason: "WaitingForDatabase", message: fmt.Sprintf("the %s has no leader yet", db.Title)}
+	}
+	return nil
+}
+
+// askMembers asks every member whose pod is ready, and returns their answers by node.
+func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database) (map[string]adminapi.Status, error) {
+	config, err := adminTLS(p, db)
+	if err != nil {
+		return nil, err
+	}
+	reports := map[string]adminapi.Status{}
+	var failures []error
+	for _, pod := range p.podsOf(db.Workload) {
+		if !ready(pod) || !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		report, err := r.ask(ctx, config, db, pod.Status.PodIP)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		reports[pod.Spec.NodeName] = report
+	}
+	return reports, errors.Join(failures...)
+}
+
+// record brings the status of a database up to date with what its members report. What a member that did not answer said before is
+// kept, but for its role. The cluster ID, once recorded, never changes: a member of another cluster is an error.
+func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) error {
+	for i := range db.Members {
+		db.Members[i].Role = ""
+	}
+	db.Leader = ""
+	for _, node := range sortedNodes(reports) {
+		report := reports[node]
+		if report.ClusterID == "" {
+			continue
+		}
+		if db.ClusterID == "" {
+			db.ClusterID = report.ClusterID
+		}
+		if report.ClusterID != db.ClusterID {
+			return fmt.Errorf("the member on node %s belongs to cluster %s and not to %s: move its data away for it to join",
+				node, report.ClusterID, db.ClusterID)
+		}
+		address, err := memberAddress(report.Address)
+		if err != nil {
+			return err
+		}
+		recordMember(db, report, v1alpha1.DatabaseMember{
+			Node: node, Address: address.String(), ServerID: report.ServerID, Role: report.Role,
+		})
+	}
+	return nil
+}
+
+func recordMember(db *v1alpha1.DatabaseStatus, report adminapi.Status, member v1alpha1.DatabaseMember) {
+	at := slices.IndexFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == member.Node })
+	if at < 0 {
+		db.Members = append(db.Members, member)
+	} else {
+		db.Members[at] = member
+	}
+	db.Term = max(db.Term, report.Term)
+	if report.Role == adminapi.RoleLeader && report.Term == db.Term {
+		db.Leader = member.Node
+	}
+}
+
+func sortedNodes(reports map[string]adminapi.Status) []string {
+	nodes := make([]string, 0, len(reports))
+	for node := range reports {
+		nodes = append(nodes, node)
+	}
+	slices.SortFunc(nodes, strings.Compare)
+	return nodes
+}
+
+// replaceOutdated deletes one member's pod that was made from an older template, for the StatefulSet to make it anew, when all others
+// are ready: never two at once, and the leader last.
+func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Database) error {
+	set, isSet := p.live[db.Workload].(*appsv1.StatefulSet)
+	if !isSet || set.Status.ObservedGeneration < set.Generation || set.Status.UpdateRevision == "" {
+		return nil
+	}
+	pods := p.podsOf(db.Workload)
+	if len(pods) < int(*set.Spec.Replicas) {
+		return nil
+	}
+	var outdated []*corev1.Pod
+	for _, pod := range pods {
+		if pod.Labels[appsv1.ControllerRevisionHashLabelKey] != set.Status.UpdateRevision {
+			outdated = append(outdated, pod)
+		}
+	}
+	slices.SortFunc(outdated, func(a, b *corev1.Pod) int {
+		return strings.Compare(a.Labels[db.LeaderLabel]+a.Name, b.Labels[db.LeaderLabel]+b.Name)
+	})
+	for _, pod := range outdated {
+		if !pod.DeletionTimestamp.IsZero() || !othersReady(pods, pod) {
+			continue
+		}
+		if err := r.remove(ctx, pod, "Pod"); err != nil {
+			return err
+		}
+		return &halt{reason: "UpdatingDatabase", message: fmt.Sprintf(
+			"the member of the %s on node %s restarts with its new template", db.Title, pod.Spec.NodeName)}
+	}
+	return nil
+}
+
+func othersReady(pods []*corev1.Pod, but *corev1.Pod) bool {
+	for _, pod := range pods {
+		if pod != but && (!ready(pod) || !pod.DeletionTimestamp.IsZero()) {
+			return false
+		}
+	}
+	return true
+}

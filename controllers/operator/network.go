@@ -1,0 +1,154 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// The join networks of an OVNCluster that gives none.
+const (
+	defaultJoinIPv4 = "100.64.0.0/16"
+	defaultJoinIPv6 = "fd00:100:64::/112"
+)
+
+// cidrList is one of the lists of CIDRs of the specification, with the field that users know it by.
+type cidrList struct {
+	field string
+	cidrs []netip.Prefix
+}
+
+// resolveNetwork checks the networks and fills in the join CIDRs. Its errors say which field is to be changed, and to what.
+func resolveNetwork(n v1alpha1.Network) (v1alpha1.Network, []cidrList, error) {
+	pods, err := parseCIDRs("network.podCIDRs", n.PodCIDRs)
+	if err != nil {
+		return n, nil, err
+	}
+	if len(n.JoinCIDRs) == 0 {
+		n.JoinCIDRs = nil
+		for _, cidr := range pods.cidrs {
+			n.JoinCIDRs = append(n.JoinCIDRs, defaultJoin(cidr))
+		}
+	}
+	join, err := parseCIDRs("network.joinCIDRs", n.JoinCIDRs)
+	if err != nil {
+		return n, nil, err
+	}
+	services, err := parseCIDRs("network.serviceCIDRs", n.ServiceCIDRs)
+	if err != nil {
+		return n, nil, err
+	}
+	if err := checkFamilies(pods, join, services); err != nil {
+		return n, nil, err
+	}
+	lists := []cidrList{pods, join, services}
+	return n, lists, checkOverlaps(lists)
+}
+
+func defaultJoin(pods netip.Prefix) string {
+	if pods.Addr().Is4() {
+		return defaultJoinIPv4
+	}
+	return defaultJoinIPv6
+}
+
+func parseCIDRs(field string, given []string) (cidrList, error) {
+	list := cidrList{field: field}
+	for _, s := range given {
+		cidr, err := netip.ParsePrefix(s)
+		switch {
+		case err != nil:
+			return list, fmt.Errorf("%s: %q is not a CIDR: write it like 10.16.0.0/16 or fd00:10:16::/112", field, s)
+		case cidr.Addr().Is4In6():
+			return list, fmt.Errorf("%s: %q is an IPv4 address in IPv6 form: write it as IPv4", field, s)
+		case cidr != cidr.Masked():
+			return list, fmt.Errorf("%s: %q has bits set beyond its length: write %s", field, s, cidr.Masked())
+		case cidr.Bits() == 0 || cidr.Addr().BitLen()-cidr.Bits() < 2:
+			return list, fmt.Errorf("%s: %q leaves no room for a gateway and pods: choose another length", field, s)
+		case list.has(cidr.Addr()):
+			return list, fmt.Errorf("%s: %q is the second CIDR of its family: give one per family", field, s)
+		}
+		list.cidrs = append(list.cidrs, cidr)
+	}
+	return list, nil
+}
+
+// has says whether the list has a CIDR of this address's family.
+func (l cidrList) has(family netip.Addr) bool {
+	for _, cidr := range l.cidrs {
+		if cidr.Addr().BitLen() == family.BitLen() {
+			return true
+		}
+	}
+	return false
+}
+
+func checkFamilies(pods, join, services cidrList) error {
+	for _, cidr := range pods.cidrs {
+		if !join.has(cidr.Addr()) {
+			return fmt.Errorf("%s: no CIDR of the family of %s in %s: add one, or leave %s out", join.field, cidr, pods.field, join.field)
+		}
+	}
+	if len(join.cidrs) > len(pods.cidrs) {
+		return fmt.Errorf("%s has a family that %s has not: give both the same families", join.field, pods.field)
+	}
+	for _, cidr := range services.cidrs {
+		if pods.has(cidr.Addr()) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s and %s have no family in common, so that no pod would reach a Service: "+
+		"set %s to the API server's --service-cluster-ip-range", services.field, pods.field, services.field)
+}
+
+func checkOverlaps(lists []cidrList) error {
+	for i, a := range lists {
+		for _, b := range lists[i+1:] {
+			for _, x := range a.cidrs {
+				for _, y := range b.cidrs {
+					if x.Overlaps(y) {
+						return fmt.Errorf("%s %s overlaps %s %s: change one of them", a.field, x, b.field, y)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// checkNodes finds nodes whose own addresses lie in one of the networks, which would cut them off.
+func checkNodes(lists []cidrList, nodes []corev1.Node) error {
+	for _, n := range nodes {
+		for _, s := range internalAddresses(&n) {
+			for _, list := range lists {
+				for _, cidr := range list.cidrs {
+					if cidr.Contains(s) {
+						return fmt.Errorf("%s %s holds %s, the address of node %s: choose a CIDR that no node is in",
+							list.field, cidr, s, n.Name)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// internalAddresses are the node's InternalIPs, in its own order of preference.
+func internalAddresses(n *corev1.Node) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		if address, err := netip.ParseAddr(a.Address); err == nil {
+			all = append(all, address.Unmap())
+		}
+	}
+	return all
+}

@@ -1,0 +1,118 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+// pass is what one reconciliation reads and finds.
+type pass struct {
+	now time.Time
+	// before is the OVNCluster as it was read; cluster is the copy whose status the phases change.
+	before, cluster *v1alpha1.OVNCluster
+	nodes           []corev1.Node
+	pods            []corev1.Pod
+	config          render.Config
+	authorities     map[string]*pki.Authority
+	// kept is the inventory: what the phases applied.
+	kept map[objectKey]bool
+	// live are the workloads as the API server returned them in this pass, which a cache may not hold yet.
+	live map[string]client.Object
+	// wake is when there will be something to do that no watch tells; zero is never.
+	wake time.Time
+}
+
+// halt ends a pass before its last phase. It is no failure: the status says what is waited for or what is wrong.
+type halt struct {
+	reason, message string
+	// degraded: a person has to do something. Otherwise the operator only waits.
+	degraded bool
+	// retry is what went wrong when no watch will tell of its end, so that the pass must be tried again.
+	retry error
+}
+
+func (h *halt) Error() string { return h.message }
+
+// Unwrap makes the reason for trying again visible to errors.Is.
+func (h *halt) Unwrap() error { return h.retry }
+
+// gather reads the inputs of a pass. It returns nil when there is nothing to do: no OVNCluster, or one that is going away, whose objects
+// the garbage collector removes.
+func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
+	var cluster v1alpha1.OVNCluster
+	err := r.Get(ctx, types.NamespacedName{Name: name}, &cluster)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get OVNCluster %s: %w", name, err)
+	}
+	if !cluster.DeletionTimestamp.IsZero() {
+		return nil, nil
+	}
+	var nodes corev1.NodeList
+	if err := r.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(r.Namespace), client.MatchingLabels{render.PartOfLabel: render.PartOf}); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	return &pass{
+		now:     r.Now(),
+		before:  &cluster,
+		cluster: cluster.DeepCopy(),
+		nodes:   nodes.Items,
+		pods:    pods.Items,
+		kept:    map[objectKey]bool{},
+		live:    map[string]client.Object{},
+	}, nil
+}
+
+// wakeAt asks for another pass at this time.
+func (p *pass) wakeAt(t time.Time) {
+	if p.wake.IsZero() || t.Before(p.wake) {
+		p.wake = t
+	}
+}
+
+func (p *pass) node(name string) *corev1.Node {
+	for i := range p.nodes {
+		if p.nodes[i].Name == name {
+			return &p.nodes[i]
+		}
+	}
+	return nil
+}
+
+// podsOf are the pods of one workload.
+func (p *pass) podsOf(component string) []*corev1.Pod {
+	var all []*corev1.Pod
+	for i := range p.pods {
+		if p.pods[i].Labels[render.ComponentLabel] == component {
+			all = append(all, &p.pods[i])
+		}
+	}
+	return all
+}
+
+// database is the status of one database.
+func (p *pass) database(db render.Database) *v1alpha1.DatabaseStatus {
+	if db.Flag == render.Southbound.Flag {
+		return &p.cluster.Status.Southbound
+	}
+	return &p.cluster.Status.Northbound
+}

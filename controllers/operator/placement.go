@@ -1,0 +1,86 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// placeDatabases records the node that creates each database before anything runs there, and ends the pass for the record to be
+// written. Members find in the API what they may do, and clients where to connect, so the status comes first.
+func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
+	recorded := false
+	for _, db := range []render.Database{render.Northbound, render.Southbound} {
+		status := p.database(db)
+		if status.BootstrapNode != "" || len(status.Members) > 0 {
+			continue
+		}
+		node, err := chooseNode(p.nodes, p.cluster.Spec.Central.Placement)
+		if err != nil {
+			return err
+		}
+		status.BootstrapNode = node.Name
+		status.Members = []v1alpha1.DatabaseMember{{Node: node.Name, Address: internalAddresses(node)[0].String()}}
+		recorded = true
+	}
+	if recorded {
+		return &halt{reason: "PlacingDatabases", message: "the nodes that create the databases were chosen"}
+	}
+	p.config.NorthboundNodes = memberNodes(p.cluster.Status.Northbound)
+	p.config.SouthboundNodes = memberNodes(p.cluster.Status.Southbound)
+	return nil
+}
+
+// memberNodes are the nodes that hold the data of a database.
+func memberNodes(db v1alpha1.DatabaseStatus) []string {
+	if len(db.Members) == 0 {
+		return []string{db.BootstrapNode}
+	}
+	nodes := make([]string, 0, len(db.Members))
+	for _, m := range db.Members {
+		nodes = append(nodes, m.Node)
+	}
+	return nodes
+}
+
+// chooseNode is the oldest node of the placement that a database can start on now. The oldest is the same one each time, so that an
+// installation that is removed and made again finds its data.
+func chooseNode(nodes []corev1.Node, placement v1alpha1.Placement) (*corev1.Node, error) {
+	selector := labels.SelectorFromSet(render.NodeSelector(placement))
+	var candidates []*corev1.Node
+	for i := range nodes {
+		n := &nodes[i]
+		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(internalAddresses(n)) > 0
+		if usable && selector.Matches(labels.Set(n.Labels)) {
+			candidates = append(candidates, n)
+		}
+	}
+	if len(candidates) == 0 {
+		return nil, &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
+			"no node that answers, is not cordoned and has an InternalIP matches %q: label a node, or change spec.central.nodeSelector",
+			selector)}
+	}
+	return slices.MinFunc(candidates, func(a, b *corev1.Node) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	}), nil
+}
+
+// answers says whether the node's kubelet is heard. Before there is a network no node is ready, so readiness is not asked for.
+func answers(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status != corev1.ConditionUnknown
+		}
+	}
+	return false
+}

@@ -1,0 +1,101 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// patience is how long a pod may be unready, for no known reason, before a person should look.
+	patience = 5 * time.Minute
+	// maxReason cuts what a container said before it ended.
+	maxReason = 300
+)
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func ready(pod *corev1.Pod) bool {
+	c := condition(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// unreadyUntil is when the pod will have been unready for longer than patience.
+func unreadyUntil(pod *corev1.Pod) time.Time {
+	since := pod.CreationTimestamp.Time
+	if c := condition(pod, corev1.PodReady); c != nil && !c.LastTransitionTime.IsZero() {
+		since = c.LastTransitionTime.Time
+	}
+	return since.Add(patience)
+}
+
+// trouble says why a pod will not become ready by itself, or nothing. It never says how long: the text must not change while the
+// trouble does not.
+func trouble(pod *corev1.Pod, now time.Time) string {
+	if ready(pod) || !pod.DeletionTimestamp.IsZero() {
+		return ""
+	}
+	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return fmt.Sprintf("pod %s has no node: %s", pod.Name, c.Message)
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		if why := containerTrouble(c); why != "" {
+			return fmt.Sprintf("node %s: %s", pod.Spec.NodeName, why)
+		}
+	}
+	if now.Before(unreadyUntil(pod)) {
+		return ""
+	}
+	return fmt.Sprintf("node %s: not ready for a long time: see kubectl -n %s describe pod %s, and its logs",
+		pod.Spec.NodeName, pod.Namespace, pod.Name)
+}
+
+// startingReasons of a waiting container are no trouble.
+var startingReasons = []string{"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff"}
+
+func containerTrouble(c corev1.ContainerStatus) string {
+	if w := c.State.Waiting; w != nil && !slices.Contains(startingReasons, w.Reason) {
+		return firstLine(w.Reason + ": " + w.Message)
+	}
+	for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+		if t == nil || t.ExitCode == 0 {
+			continue
+		}
+		if said := lastLine(t.Message); said != "" {
+			return said
+		}
+		return fmt.Sprintf("the container ended with exit code %d (%s)", t.ExitCode, t.Reason)
+	}
+	return ""
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return cut(line, maxReason)
+}
+
+// lastLine of what a container said: its termination message is one line, and the end of a log is where the reason is.
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return cut(s[strings.LastIndex(s, "\n")+1:], maxReason)
+}
+
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
+}

@@ -1,0 +1,70 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// ownedKinds are the kinds of everything that a phase applies, and so of everything there may be to prune.
+func ownedKinds() []client.Object {
+	return []client.Object{
+		&corev1.ServiceAccount{}, &corev1.Service{}, &corev1.ConfigMap{}, &corev1.Secret{},
+		&appsv1.StatefulSet{}, &appsv1.Deployment{}, &appsv1.DaemonSet{},
+		&rbacv1.Role{}, &rbacv1.RoleBinding{}, &rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{},
+	}
+}
+
+// prune deletes what earlier passes applied and this one did not. Objects are found by their label and known by their owner, so that
+// nobody else's are touched.
+func (r *Reconciler) prune(ctx context.Context, p *pass) error {
+	for _, kind := range ownedKinds() {
+		gvk, err := apiutil.GVKForObject(kind, r.Scheme())
+		if err != nil {
+			return fmt.Errorf("find the kind of %T: %w", kind, err)
+		}
+		empty, err := r.Scheme().New(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		if err != nil {
+			return fmt.Errorf("make an empty list of %s: %w", gvk.Kind, err)
+		}
+		list := empty.(client.ObjectList)
+		if err := r.List(ctx, list, client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}); err != nil {
+			return fmt.Errorf("list %s: %w", gvk.Kind, err)
+		}
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			object := o.(client.Object)
+			key := objectKey{gvk, client.ObjectKeyFromObject(object)}
+			if p.kept[key] || !metav1.IsControlledBy(object, p.cluster) || !object.GetDeletionTimestamp().IsZero() {
+				return nil
+			}
+			return r.remove(ctx, object, gvk.Kind)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes exactly this object, not one of the same name that has taken its place.
+func (r *Reconciler) remove(ctx context.Context, o client.Object, kind string) error {
+	uid := o.GetUID()
+	err := r.Delete(ctx, o, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s %s: %w", kind, o.GetName(), err)
+	}
+	return nil
+}

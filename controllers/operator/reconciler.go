@@ -1,0 +1,144 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+// Reconciler makes the deployment what the OVNCluster says. It is not safe for concurrent use: there is one OVNCluster.
+type Reconciler struct {
+	client.Client
+	// APIReader reads past the cache.
+	APIReader client.Reader
+	Recorder  events.EventRecorder
+	// Namespace of the operator and every operand.
+	Namespace string
+	// Image of components whose OVNCluster names none.
+	Image string
+	// Admin returns the client of a database member's admin endpoint: adminapi.NewClient.
+	Admin func(address netip.AddrPort, config *tls.Config) *adminapi.Client
+	// Now is the clock.
+	Now func() time.Time
+
+	applied map[objectKey]appliedState
+}
+
+// phases in their order. A phase that returns an error, a halt among them, ends the pass.
+var phases = []struct {
+	name string
+	run  func(*Reconciler, context.Context, *pass) error
+}{
+	{"validate", (*Reconciler).validate},
+	{"look for the resource definitions", (*Reconciler).requireResources},
+	{"place the databases", (*Reconciler).placeDatabases},
+	{"issue certificates", (*Reconciler).issueCertificates},
+	{"grant access", (*Reconciler).grantAccess},
+	{"run the northbound database", (*Reconciler).runNorthbound},
+	{"run the southbound database", (*Reconciler).runSouthbound},
+	{"run northd", (*Reconciler).runNorthd},
+	{"run Open vSwitch on nodes", (*Reconciler).runOpenVSwitch},
+	{"run the controller", (*Reconciler).runController},
+	{"run the agents", (*Reconciler).runAgents},
+	{"prune", (*Reconciler).prune},
+}
+
+// staleDelay gives the cache time to catch up.
+const staleDelay = 100 * time.Millisecond
+
+// Reconcile runs one pass. An OVNCluster of another name, which the API refuses, is not looked at.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req.Name != v1alpha1.OVNClusterName {
+		return ctrl.Result{}, nil
+	}
+	p, err := r.gather(ctx, req.Name)
+	if p == nil || err != nil {
+		return ctrl.Result{}, err
+	}
+	err = r.run(ctx, p)
+	statusErr := r.report(ctx, p, err)
+	if h := (*halt)(nil); errors.As(err, &h) {
+		err = h.retry
+	}
+	if err == nil && apierrors.IsConflict(statusErr) {
+		// The pass read a cache that had not seen the last report yet.
+		return ctrl.Result{RequeueAfter: staleDelay}, nil
+	}
+	if err := errors.Join(err, statusErr); err != nil {
+		return ctrl.Result{}, err
+	}
+	if p.wake.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{RequeueAfter: max(p.wake.Sub(p.now), time.Second)}, nil
+}
+
+func (r *Reconciler) run(ctx context.Context, p *pass) error {
+	for _, phase := range phases {
+		if err := phase.run(r, ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", phase.name, err)
+		}
+	}
+	return nil
+}
+
+// validate checks what the API cannot, and completes the specification.
+func (r *Reconciler) validate(_ context.Context, p *pass) error {
+	spec := *p.cluster.Spec.DeepCopy()
+	network, lists, err := resolveNetwork(spec.Network)
+	if err == nil {
+		err = checkNodes(lists, p.nodes)
+	}
+	if err != nil {
+		return &halt{reason: "InvalidNetwork", message: err.Error(), degraded: true}
+	}
+	spec.Network = network
+	p.config = render.Config{Namespace: r.Namespace, Image: spec.Image, Spec: spec}
+	if p.config.Image == "" {
+		p.config.Image = r.Image
+	}
+	return nil
+}
+
+// networkKinds are the resources without which the controller cannot start.
+var networkKinds = []string{"Vpc", "Subnet", "IP"}
+
+// requireResources waits until the API serves the network resources.
+func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
+	for _, kind := range networkKinds {
+		_, err := r.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: kind}, "v1")
+		if meta.IsNoMatchError(err) {
+			return &halt{
+				reason:   "ResourceDefinitionMissing",
+				message:  fmt.Sprintf("the API does not serve %s of kubeovn.io/v1: apply the manifests in config/crd", kind),
+				degraded: true,
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("look up %s: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// grantAccess makes the ServiceAccounts and what they may do.
+func (r *Reconciler) grantAccess(ctx context.Context, p *pass) error {
+	return r.apply(ctx, p, render.AccessObjects(p.config))
+}

@@ -1,0 +1,133 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// access is what one ServiceAccount may do: in the whole cluster, and in its own namespace.
+type access struct {
+	account, app, component string
+	cluster                 []rbacv1.PolicyRule
+	own                     []rbacv1.PolicyRule
+}
+
+var (
+	read  = []string{"get", "list", "watch"}
+	write = []string{"create", "update", "patch", "delete"}
+)
+
+// accesses are those of all components. The operator may grant only what it holds itself, so its own roles in config/rbac follow
+// from this table (see Grants).
+func accesses() []access {
+	clusters := rule("kubeovn.io", read, "ovnclusters")
+	events := rule("events.k8s.io", []string{"create", "patch", "update"}, "events")
+	return []access{
+		{
+			account: centralAccount, app: centralApp, component: centralAccount,
+			cluster: []rbacv1.PolicyRule{clusters},
+			own:     []rbacv1.PolicyRule{rule("", []string{"get", "patch"}, "pods")},
+		},
+		{
+			account: OpenVSwitchAccount, app: openVSwitchApp, component: OpenVSwitch,
+			cluster: []rbacv1.PolicyRule{
+				clusters,
+				rule("", []string{"get"}, "nodes"),
+				rule("certificates.k8s.io", []string{"create", "get", "list", "watch"}, "certificatesigningrequests"),
+			},
+		},
+		{
+			account: ControllerName, app: ControllerName, component: ControllerName,
+			cluster: []rbacv1.PolicyRule{
+				clusters, events,
+				rule("", []string{"get", "list", "watch", "patch"}, "pods", "nodes", "namespaces"),
+				rule("", read, "services"),
+				rule("discovery.k8s.io", read, "endpointslices"),
+				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips"),
+				rule("kubeovn.io", []string{"get", "update", "patch"}, "vpcs/status", "subnets/status", "ips/status"),
+				rule("kubeovn.io", []string{"update"}, "vpcs/finalizers", "subnets/finalizers", "ips/finalizers"),
+			},
+			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"get", "create", "update", "patch"}, "leases")},
+		},
+		{
+			account: AgentName, app: AgentName, component: AgentName,
+			cluster: []rbacv1.PolicyRule{
+				clusters, events,
+				rule("", read, "pods"),
+				rule("", []string{"get", "list", "watch", "patch"}, "nodes"),
+				rule("", []string{"patch"}, "nodes/status"),
+				rule("kubeovn.io", read, "vpcs", "subnets"),
+			},
+		},
+	}
+}
+
+func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+}
+
+// AccessObjects are the ServiceAccounts of all components, their roles and bindings.
+func AccessObjects(c Config) []Object {
+	var objects []Object
+	for _, a := range accesses() {
+		subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.account, Namespace: c.Namespace}}
+		clusterName := "kiln:" + a.account
+		objects = append(objects,
+			&corev1.ServiceAccount{ObjectMeta: c.meta(a.account, a.app, a.component)},
+			&rbacv1.ClusterRole{ObjectMeta: c.clusterMeta(clusterName, a.app, a.component), Rules: a.cluster},
+			&rbacv1.ClusterRoleBinding{
+				ObjectMeta: c.clusterMeta(clusterName, a.app, a.component),
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterName},
+				Subjects:   subjects,
+			})
+		if len(a.own) == 0 {
+			continue
+		}
+		objects = append(objects,
+			&rbacv1.Role{ObjectMeta: c.meta(a.account, a.app, a.component), Rules: a.own},
+			&rbacv1.RoleBinding{
+				ObjectMeta: c.meta(a.account, a.app, a.component),
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: a.account},
+				Subjects:   subjects,
+			})
+	}
+	return objects
+}
+
+// Grants returns what the operator must hold itself to be allowed to grant the components' roles (privilege escalation prevention,
+// kubernetes.io/docs/reference/access-authn-authz/rbac): in the whole cluster, and in its own namespace. The manifests in config/rbac
+// are made from it.
+func Grants() (cluster, own []rbacv1.PolicyRule) {
+	for _, a := range accesses() {
+		cluster = append(cluster, a.cluster...)
+		own = append(own, a.own...)
+	}
+	return merged(cluster), merged(own)
+}
+
+// merged is one rule per resource, sorted.
+func merged(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	type target struct{ group, resource string }
+	verbs := map[target][]string{}
+	for _, r := range rules {
+		for _, resource := range r.Resources {
+			t := target{r.APIGroups[0], resource}
+			verbs[t] = append(verbs[t], r.Verbs...)
+		}
+	}
+	all := make([]rbacv1.PolicyRule, 0, len(verbs))
+	for t, v := range verbs {
+		slices.Sort(v)
+		all = append(all, rule(t.group, slices.Compact(v), t.resource))
+	}
+	slices.SortFunc(all, func(a, b rbacv1.PolicyRule) int {
+		return cmp.Or(cmp.Compare(a.APIGroups[0], b.APIGroups[0]), cmp.Compare(a.Resources[0], b.Resources[0]))
+	})
+	return all
+}

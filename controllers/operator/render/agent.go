@@ -1,0 +1,73 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// AgentObjects are kube-ovn-cni on every node: the CNI server and the node's routes.
+func AgentObjects(c Config) []Object {
+	template := c.template(program{
+		app:           AgentName,
+		component:     AgentName,
+		account:       AgentName,
+		priorityClass: nodeCritical,
+		args:          agentArgs(c),
+		health:        agentHealthPort,
+		resources:     resourcesOr(c.Spec.Agent.Resources, "100m", "128Mi"),
+		security:      privileged(),
+		logLevel:      c.Spec.Agent.LogLevel,
+		grace:         30,
+		tolerations:   tolerateAll(),
+		mounts: []mount{
+			hostDirectory("run-openvswitch", "/run/openvswitch"),
+			hostDirectory("cni-bin", c.Spec.Agent.CNIBinDirectory),
+			hostDirectory("cni-conf", c.Spec.Agent.CNIConfDirectory),
+			podNamespaces(),
+		},
+	})
+	return []Object{&appsv1.DaemonSet{
+		ObjectMeta: c.meta(AgentName, AgentName, AgentName),
+		Spec: appsv1.DaemonSetSpec{
+			Selector: selector(AgentName, AgentName),
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type: appsv1.RollingUpdateDaemonSetStrategyType,
+				// A restart interrupts nothing: pods keep their ports while the agent is away.
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("10%"))},
+			},
+			Template: template,
+		},
+	}}
+}
+
+func agentArgs(c Config) []string {
+	args := []string{
+		"agent",
+		"--service-cidrs=" + strings.Join(c.Spec.Network.ServiceCIDRs, ","),
+		"--tunnel-type=" + string(c.Spec.Network.TunnelType),
+		"--cni-bin-dir=" + c.Spec.Agent.CNIBinDirectory,
+		"--cni-conf-dir=" + c.Spec.Agent.CNIConfDirectory,
+	}
+	if i := c.Spec.Nodes.TunnelInterface; i != "" {
+		args = append(args, "--tunnel-interface="+i)
+	}
+	if m := c.Spec.Network.MTU; m != 0 {
+		args = append(args, "--mtu="+strconv.Itoa(int(m)))
+	}
+	return args
+}
+
+// podNamespaces is where the container runtime keeps the network namespaces of pods. The agent opens them by path, so mounts that
+// appear on the node must appear in its container.
+func podNamespaces() mount {
+	m := hostDirectory("netns", "/run/netns")
+	m.propagation = new(corev1.MountPropagationHostToContainer)
+	return m
+}

@@ -1,0 +1,57 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ControllerObjects are kube-ovn-controller, one leading and the others standing by.
+func ControllerObjects(c Config) []Object {
+	security := confined()
+	security.ReadOnlyRootFilesystem = new(true)
+	template := c.template(program{
+		app:           ControllerName,
+		component:     ControllerName,
+		account:       ControllerName,
+		priorityClass: clusterCritical,
+		args: []string{
+			"controller",
+			"--pod-cidrs=" + strings.Join(c.Spec.Network.PodCIDRs, ","),
+			"--join-cidrs=" + strings.Join(c.Spec.Network.JoinCIDRs, ","),
+			"--service-cidrs=" + strings.Join(c.Spec.Network.ServiceCIDRs, ","),
+			"--tls-dir=" + tlsDirectory,
+		},
+		health:      controllerHealthPort,
+		resources:   resourcesOr(c.Spec.Controller.Resources, "200m", "256Mi"),
+		security:    security,
+		logLevel:    c.Spec.Controller.LogLevel,
+		grace:       30,
+		tolerations: tolerateStart(),
+		mounts:      []mount{tlsMount(ControllerSecret)},
+	})
+	template.Spec.SecurityContext = nobody()
+	placed(&template, c.Spec.Controller.Placement)
+	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(ControllerName, ControllerName)}
+	return []Object{&appsv1.Deployment{
+		ObjectMeta: c.meta(ControllerName, ControllerName, ControllerName),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(c.Spec.Controller.Replicas),
+			Selector: selector(ControllerName, ControllerName),
+			Strategy: replaceInPlace(),
+			Template: template,
+		},
+	}}
+}
+
+// nobody is an account without rights on the node; the group may read the mounted Secret.
+func nobody() *corev1.PodSecurityContext {
+	const id = int64(65532)
+	return &corev1.PodSecurityContext{
+		RunAsNonRoot: new(true), RunAsUser: new(id), RunAsGroup: new(id), FSGroup: new(id),
+	}
+}

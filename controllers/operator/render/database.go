@@ -1,0 +1,134 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const centralApp = "ovn-central"
+
+// Database is what tells the northbound and the southbound database apart.
+type Database struct {
+	// Flag is the value of `kiln ovsdb --db`.
+	Flag string
+	// Title is what messages call it.
+	Title string
+	// Workload is the StatefulSet, Service the Service of the leader and the DNS name in the servers' certificates.
+	Workload string
+	Service  string
+	// Secret holds the certificate of the members.
+	Secret string
+	// LeaderLabel is on the pod of the Raft leader, put there by the member itself.
+	LeaderLabel string
+	// AdminPort of the members' admin endpoint.
+	AdminPort int32
+
+	ports []corev1.ContainerPort
+}
+
+// probePortOffset is the distance from a member's admin port to its port for probes.
+const probePortOffset = 10
+
+// Northbound and Southbound databases.
+var (
+	Northbound = Database{
+		Flag: "nb", Title: "northbound database", Workload: NorthboundName, Service: "ovn-nb", Secret: "kiln-tls-ovn-nb",
+		LeaderLabel: "ovn-nb-leader", AdminPort: 6651,
+		ports: []corev1.ContainerPort{port("clients", 6641), port("raft", 6643), port("admin", 6651)},
+	}
+	Southbound = Database{
+		Flag: "sb", Title: "southbound database", Workload: SouthboundName, Service: "ovn-sb", Secret: "kiln-tls-ovn-sb",
+		LeaderLabel: "ovn-sb-leader", AdminPort: 6652,
+		ports: []corev1.ContainerPort{port("clients", 6642), port("northd", 6645), port("raft", 6644), port("admin", 6652)},
+	}
+)
+
+// DatabaseObjects are the members of one database and the Service of its leader.
+func DatabaseObjects(c Config, db Database) []Object {
+	return []Object{databaseService(c, db), databaseSet(c, db)}
+}
+
+// databaseSet holds the members. Their identity is the node and not the ordinal: whether one creates or joins the cluster is decided by
+// the OVNCluster's status, and a changed template replaces pods only when the operator deletes them.
+func databaseSet(c Config, db Database) *appsv1.StatefulSet {
+	template := c.template(program{
+		app:           centralApp,
+		component:     db.Workload,
+		account:       centralAccount,
+		priorityClass: clusterCritical,
+		args:          []string{"ovsdb", "--db=" + db.Flag, "--data-dir=/etc/ovn", "--tls-dir=" + tlsDirectory},
+		health:        db.AdminPort + probePortOffset,
+		ports:         db.ports,
+		resources:     resourcesOr(c.Spec.Central.Resources, "200m", "256Mi"),
+		security:      confined(),
+		grace:         60,
+		tolerations:   tolerateWithData(),
+		mounts: []mount{
+			{name: "data", path: "/etc/ovn", source: hostPath(c.Spec.Central.DataDirectory, corev1.HostPathDirectoryOrCreate)},
+			hostDirectory("run-ovn", "/run/ovn"),
+			tlsMount(db.Secret),
+		},
+	})
+	template.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity:    onNodes(c.members(db)),
+		PodAntiAffinity: apart(centralApp, db.Workload),
+	}
+	return &appsv1.StatefulSet{
+		ObjectMeta: c.meta(db.Workload, centralApp, db.Workload),
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:            new(c.Spec.Central.Replicas),
+			ServiceName:         db.Service,
+			Selector:            selector(centralApp, db.Workload),
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
+			Template:            template,
+		},
+	}
+}
+
+func (c Config) members(db Database) []string {
+	if db.Flag == Southbound.Flag {
+		return c.SouthboundNodes
+	}
+	return c.NorthboundNodes
+}
+
+// onNodes binds a pod to these nodes by name: a node's hostname label may differ from its name.
+func onNodes(names []string) *corev1.NodeAffinity {
+	terms := make([]corev1.NodeSelectorTerm, 0, len(names))
+	for _, name := range names {
+		terms = append(terms, corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{
+			Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{name},
+		}}})
+	}
+	return &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+	}
+}
+
+// databaseService leads people and tools to the leader. Components do not use it: they take addresses from the OVNCluster's status.
+func databaseService(c Config, db Database) *corev1.Service {
+	s := &corev1.Service{
+		ObjectMeta: c.meta(db.Service, centralApp, db.Workload),
+		Spec: corev1.ServiceSpec{
+			Selector:       map[string]string{AppLabel: centralApp, ComponentLabel: db.Workload, db.LeaderLabel: "true"},
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+		},
+	}
+	for _, p := range db.ports {
+		if p.Name == "raft" || p.Name == "admin" {
+			continue
+		}
+		s.Spec.Ports = append(s.Spec.Ports, servicePort(p.Name, p.ContainerPort))
+	}
+	return s
+}
+
+func servicePort(name string, number int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: number, TargetPort: intstr.FromInt32(number)}
+}

@@ -1,0 +1,61 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// NorthdObjects are ovn-northd, one active and the others standing by, and the Service of the active one.
+func NorthdObjects(c Config) []Object {
+	template := c.template(program{
+		app:           centralApp,
+		component:     NorthdName,
+		account:       centralAccount,
+		priorityClass: clusterCritical,
+		args:          []string{"northd", "--tls-dir=" + tlsDirectory},
+		health:        northdHealthPort,
+		resources:     resourcesOr(c.Spec.Central.Resources, "200m", "256Mi"),
+		security:      confined(),
+		grace:         30,
+		tolerations:   tolerateStart(),
+		mounts: []mount{
+			{name: "run-ovn", path: "/run/ovn", source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			tlsMount(NorthdSecret),
+		},
+	})
+	placed(&template, c.Spec.Central.Placement)
+	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(centralApp, NorthdName)}
+	return []Object{
+		&corev1.Service{
+			ObjectMeta: c.meta("ovn-northd", centralApp, NorthdName),
+			Spec: corev1.ServiceSpec{
+				Selector:       map[string]string{AppLabel: centralApp, ComponentLabel: NorthdName, "ovn-northd-leader": "true"},
+				IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+				Ports:          []corev1.ServicePort{servicePort("health", northdHealthPort)},
+			},
+		},
+		&appsv1.Deployment{
+			ObjectMeta: c.meta(NorthdName, centralApp, NorthdName),
+			Spec: appsv1.DeploymentSpec{
+				Replicas: new(c.Spec.Central.NorthdReplicas),
+				Selector: selector(centralApp, NorthdName),
+				Strategy: replaceInPlace(),
+				Template: template,
+			},
+		},
+	}
+}
+
+// replaceInPlace stops a pod before its successor starts: both want the same ports of the node.
+func replaceInPlace() appsv1.DeploymentStrategy {
+	return appsv1.DeploymentStrategy{
+		Type: appsv1.RollingUpdateDeploymentStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxUnavailable: new(intstr.FromInt32(1)), MaxSurge: new(intstr.FromInt32(0)),
+		},
+	}
+}

@@ -1,0 +1,70 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const openVSwitchApp = "ovs"
+
+// trustDirectory is where nodes find the bundle of TrustConfigMap.
+const trustDirectory = "/etc/kiln/trust"
+
+// OpenVSwitchObjects are Open vSwitch and ovn-controller on every node. A node's key, certificate and configuration outlive the pod in
+// /etc/openvswitch.
+func OpenVSwitchObjects(c Config) []Object {
+	args := []string{
+		"ovs",
+		"--datapath=" + string(c.Spec.Nodes.Datapath),
+		"--tunnel-type=" + string(c.Spec.Network.TunnelType),
+		"--trust-dir=" + trustDirectory,
+	}
+	if i := c.Spec.Nodes.TunnelInterface; i != "" {
+		args = append(args, "--tunnel-interface="+i)
+	}
+	trust := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: TrustConfigMap},
+	}}
+	modules := hostDirectory("modules", "/lib/modules")
+	modules.readOnly = true
+	template := c.template(program{
+		app:           openVSwitchApp,
+		component:     OpenVSwitch,
+		account:       OpenVSwitchAccount,
+		priorityClass: nodeCritical,
+		args:          args,
+		health:        openVSwitchHealthPort,
+		resources:     resourcesOr(c.Spec.Agent.Resources, "200m", "256Mi"),
+		security:      privileged(),
+		logLevel:      c.Spec.Agent.LogLevel,
+		grace:         30,
+		tolerations:   tolerateAll(),
+		mounts: []mount{
+			hostDirectory("run-openvswitch", "/run/openvswitch"),
+			hostDirectory("run-ovn", "/run/ovn"),
+			hostDirectory("etc-openvswitch", "/etc/openvswitch"),
+			modules,
+			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
+		},
+	})
+	return []Object{&appsv1.DaemonSet{
+		ObjectMeta: c.meta(OpenVSwitch, openVSwitchApp, OpenVSwitch),
+		Spec: appsv1.DaemonSetSpec{
+			Selector:       selector(openVSwitchApp, OpenVSwitch),
+			UpdateStrategy: nodeByNode(),
+			Template:       template,
+		},
+	}}
+}
+
+// nodeByNode replaces the pod of the next node when that of the last one is ready.
+func nodeByNode() appsv1.DaemonSetUpdateStrategy {
+	return appsv1.DaemonSetUpdateStrategy{
+		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1))},
+	}
+}

@@ -1,0 +1,205 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// Priority classes that every cluster has.
+const (
+	nodeCritical    = "system-node-critical"
+	clusterCritical = "system-cluster-critical"
+)
+
+// program is what one component's pod runs; template puts it into the form that all of them share.
+type program struct {
+	app, component string
+	account        string
+	priorityClass  string
+	args           []string
+	health         int32
+	ports          []corev1.ContainerPort
+	resources      corev1.ResourceRequirements
+	security       *corev1.SecurityContext
+	logLevel       int32
+	grace          int64
+	mounts         []mount
+	tolerations    []corev1.Toleration
+}
+
+// mount is a volume and where it is mounted.
+type mount struct {
+	name        string
+	path        string
+	source      corev1.VolumeSource
+	readOnly    bool
+	propagation *corev1.MountPropagationMode
+}
+
+// template is a pod on the host network, because it must run before there is a network of pods.
+func (c Config) template(p program) corev1.PodTemplateSpec {
+	container := corev1.Container{
+		Name:            p.component,
+		Image:           c.Image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/usr/bin/kiln"},
+		Args:            p.args,
+		Env:             c.environment(p.logLevel),
+		Ports:           append([]corev1.ContainerPort{port("health", p.health)}, p.ports...),
+		Resources:       p.resources,
+		SecurityContext: p.security,
+		LivenessProbe:   probe("/healthz", p.health, 10, 6),
+		ReadinessProbe:  probe("/readyz", p.health, 5, 3),
+		// What a container said last before it failed is what the operator shows.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+	container.LivenessProbe.InitialDelaySeconds = 20
+	spec := corev1.PodSpec{
+		ServiceAccountName:            p.account,
+		HostNetwork:                   true,
+		DNSPolicy:                     corev1.DNSDefault,
+		PriorityClassName:             p.priorityClass,
+		Tolerations:                   p.tolerations,
+		TerminationGracePeriodSeconds: new(p.grace),
+	}
+	for _, m := range p.mounts {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{
+			Name: m.name, MountPath: m.path, ReadOnly: m.readOnly, MountPropagation: m.propagation,
+		})
+		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: m.name, VolumeSource: m.source})
+	}
+	spec.Containers = []corev1.Container{container}
+	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: podLabels(p.app, p.component)}, Spec: spec}
+}
+
+// environment tells a process where it runs and, before ClusterIPs work, where the API server is.
+func (c Config) environment(logLevel int32) []corev1.EnvVar {
+	env := []corev1.EnvVar{
+		fieldEnv("NODE_NAME", "spec.nodeName"),
+		fieldEnv("POD_NAME", "metadata.name"),
+		fieldEnv("POD_NAMESPACE", "metadata.namespace"),
+		fieldEnv("POD_IP", "status.podIP"),
+	}
+	if s := c.Spec.APIServer; s != nil {
+		env = append(env,
+			corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: s.Host},
+			corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT", Value: strconv.Itoa(int(s.Port))})
+	}
+	if logLevel > 0 {
+		env = append(env, corev1.EnvVar{Name: "KILN_LOG_LEVEL", Value: strconv.Itoa(int(logLevel))})
+	}
+	return env
+}
+
+func fieldEnv(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},
+	}}
+}
+
+// port declares a port of the host, which keeps the scheduler from putting two pods that want it on one node.
+func port(name string, number int32) corev1.ContainerPort {
+	return corev1.ContainerPort{Name: name, ContainerPort: number, HostPort: number, Protocol: corev1.ProtocolTCP}
+}
+
+// probe asks on the loopback address: the pods are on the host network, and databases answer probes nowhere else.
+func probe(path string, number, period, failures int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Host: "127.0.0.1", Path: path, Port: intstr.FromInt32(number), Scheme: corev1.URISchemeHTTP,
+		}},
+		PeriodSeconds:    period,
+		TimeoutSeconds:   5,
+		FailureThreshold: failures,
+	}
+}
+
+// resourcesOr are the user's resources, or these requests when there are none.
+func resourcesOr(given corev1.ResourceRequirements, cpu, memory string) corev1.ResourceRequirements {
+	if len(given.Requests) > 0 || len(given.Limits) > 0 || len(given.Claims) > 0 {
+		return given
+	}
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse(memory),
+	}}
+}
+
+// Tolerations of what every node needs, and of databases, whose data is on the node.
+func tolerateAll() []corev1.Toleration {
+	return []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+}
+
+// tolerateStart are the taints of control-plane nodes and of nodes that have no network yet. A node that does not answer loses its pods after
+// half a minute, so that another one takes over; a cordoned node gets no new ones, so that draining ends.
+func tolerateStart() []corev1.Toleration {
+	exists := corev1.TolerationOpExists
+	return []corev1.Toleration{
+		{Key: ControlPlaneLabel, Operator: exists},
+		{Key: "CriticalAddonsOnly", Operator: exists},
+		{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: exists},
+		{Key: corev1.TaintNodeNetworkUnavailable, Operator: exists},
+		{Key: corev1.TaintNodeNotReady, Operator: exists},
+		{Key: corev1.TaintNodeUnreachable, Operator: exists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(30))},
+	}
+}
+
+// tolerateWithData is tolerateStart for a pod whose data ties it to its node: it is never evicted.
+func tolerateWithData() []corev1.Toleration {
+	t := tolerateStart()
+	t[len(t)-1] = corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	return t
+}
+
+// apart keeps pods of one component on different nodes.
+func apart(app, component string) *corev1.PodAntiAffinity {
+	return &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+		LabelSelector: selector(app, component), TopologyKey: corev1.LabelHostname,
+	}}}
+}
+
+// privileged is for what programs the kernel of the node: OVS, and the agent with its sysctls.
+func privileged() *corev1.SecurityContext {
+	return &corev1.SecurityContext{Privileged: new(true)}
+}
+
+// confined is for processes that only speak over the network and write to their own directories, as root: the directories are
+// root's on the node.
+func confined() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: new(false),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+}
+
+func hostDirectory(name, path string) mount {
+	return mount{name: name, path: path, source: hostPath(path, corev1.HostPathDirectoryOrCreate)}
+}
+
+func hostPath(path string, kind corev1.HostPathType) corev1.VolumeSource {
+	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: new(kind)}}
+}
+
+// tlsMount is where every process finds its certificate: tls.crt, tls.key and ca.crt.
+func tlsMount(secret string) mount {
+	return mount{name: "tls", path: tlsDirectory, readOnly: true, source: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: new(int32(0o440))},
+	}}
+}
+
+const tlsDirectory = "/etc/kiln/tls"
+
+// placed restricts a pod to the nodes of a placement.
+func placed(t *corev1.PodTemplateSpec, p v1alpha1.Placement) {
+	t.Spec.NodeSelector = NodeSelector(p)
+}

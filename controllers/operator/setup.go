@@ -1,0 +1,112 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// NewScheme returns a scheme of every type that the operator reads and writes.
+func NewScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register OVNCluster: %w", err)
+	}
+	return scheme, nil
+}
+
+// CacheOptions keep in memory only what is the operator's: its own namespace, and there its own objects.
+func CacheOptions(namespace string) cache.Options {
+	own := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{render.ManagedByLabel: render.ManagedBy})}
+	options := cache.Options{
+		DefaultNamespaces: map[string]cache.Config{namespace: {}},
+		DefaultTransform:  cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{render.PartOfLabel: render.PartOf})},
+		},
+	}
+	for _, kind := range ownedKinds() {
+		options.ByObject[kind] = own
+	}
+	return options
+}
+
+// SetupWithManager adds the reconciler and what wakes it to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	theCluster := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.OVNClusterName}}}
+	})
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(schema.GroupVersionKind{
+		Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition",
+	})
+	b := ctrl.NewControllerManagedBy(mgr).
+		Named("ovncluster").
+		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
+		Watches(&corev1.Pod{}, theCluster).
+		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
+		WatchesMetadata(definition, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(ofNetwork)))
+	for _, kind := range ownedKinds() {
+		b = b.Owns(kind)
+	}
+	if err := b.Complete(r); err != nil {
+		return fmt.Errorf("set up the controller of OVNCluster: %w", err)
+	}
+	return nil
+}
+
+// clusterChanged leaves out what only the operator's own report changed, whose text must not wake it. Records of databases do.
+func clusterChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, isBefore := e.ObjectOld.(*v1alpha1.OVNCluster)
+		after, isAfter := e.ObjectNew.(*v1alpha1.OVNCluster)
+		return !isBefore || !isAfter || before.Generation != after.Generation ||
+			!equality.Semantic.DeepEqual(before.Status.Northbound, after.Status.Northbound) ||
+			!equality.Semantic.DeepEqual(before.Status.Southbound, after.Status.Southbound)
+	}}
+}
+
+// nodeChanged leaves out heartbeats.
+func nodeChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, isBefore := e.ObjectOld.(*corev1.Node)
+		after, isAfter := e.ObjectNew.(*corev1.Node)
+		return !isBefore || !isAfter || answers(before) != answers(after) ||
+			before.Spec.Unschedulable != after.Spec.Unschedulable ||
+			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+			!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
+			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
+	}}
+}
+
+// ofNetwork selects the definitions of the network resources.
+func ofNetwork(o client.Object) bool {
+	_, group, _ := strings.Cut(o.GetName(), ".")
+	return group == v1alpha1.GroupVersion.Group
+}

@@ -1,0 +1,179 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// component is how one workload is.
+type component struct {
+	row v1alpha1.ComponentStatus
+	// serves: at least one pod does its work. complete: all do that can, with the newest template.
+	serves, complete bool
+	// troubles need a person.
+	troubles []string
+}
+
+// report computes the status at the end of a pass, writes it if it changed, and tells of changed conditions by events.
+func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
+	summary := summary{err: passErr, generation: p.cluster.Generation}
+	if errors.As(passErr, &summary.halt) {
+		summary.err = nil
+	}
+	summary.wasAvailable = meta.IsStatusConditionTrue(p.before.Status.Conditions, v1alpha1.ConditionAvailable)
+	status := &p.cluster.Status
+	status.ObservedGeneration = p.cluster.Generation
+	status.Components = nil
+	for _, name := range render.Components {
+		c, err := r.component(ctx, p, name)
+		if err != nil {
+			return err
+		}
+		summary.components = append(summary.components, c)
+		status.Components = append(status.Components, c.row)
+	}
+	for _, c := range summary.conditions() {
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	if equality.Semantic.DeepEqual(p.before.Status, p.cluster.Status) {
+		return nil
+	}
+	// The record of who may create a database must not be written over a newer one.
+	patch := client.MergeFromWithOptions(p.before, client.MergeFromWithOptimisticLock{})
+	if err := r.Status().Patch(ctx, p.cluster, patch, fieldOwner); err != nil {
+		return fmt.Errorf("patch status of OVNCluster %s: %w", p.cluster.Name, err)
+	}
+	r.tell(p)
+	return nil
+}
+
+// component reads how a workload is: as it was applied in this pass, or as the cache has it when the pass did not come so far.
+func (r *Reconciler) component(ctx context.Context, p *pass, name string) (component, error) {
+	workload, err := r.workload(ctx, p, name)
+	if err != nil {
+		return component{}, err
+	}
+	if workload == nil {
+		return component{row: v1alpha1.ComponentStatus{Name: name, Message: "not started: it waits for what comes before it"}}, nil
+	}
+	rollout := rolloutOf(workload)
+	c := component{
+		row:    v1alpha1.ComponentStatus{Name: name, Desired: rollout.desired, Ready: rollout.ready, Image: rollout.image},
+		serves: rollout.serves(),
+	}
+	unreachable := int32(0)
+	for _, pod := range p.podsOf(name) {
+		if n := p.node(pod.Spec.NodeName); n != nil && !answers(n) {
+			unreachable++
+		}
+		if why := p.trouble(name, pod); why != "" {
+			c.troubles = append(c.troubles, why)
+		}
+	}
+	c.complete = rollout.complete(unreachable)
+	leaderless := (name == render.NorthboundName && p.cluster.Status.Northbound.Leader == "") ||
+		(name == render.SouthboundName && p.cluster.Status.Southbound.Leader == "")
+	if leaderless {
+		c.serves, c.complete = false, false
+	}
+	c.row.Message = c.message(rollout, unreachable, leaderless)
+	return c, nil
+}
+
+func (r *Reconciler) workload(ctx context.Context, p *pass, name string) (client.Object, error) {
+	if live := p.live[name]; live != nil {
+		return live, nil
+	}
+	kind := "Deployment"
+	switch name {
+	case render.NorthboundName, render.SouthboundName:
+		kind = "StatefulSet"
+	case render.OpenVSwitch, render.AgentName:
+		kind = "DaemonSet"
+	}
+	return r.cached(ctx, objectKey{
+		appsv1.SchemeGroupVersion.WithKind(kind), types.NamespacedName{Namespace: r.Namespace, Name: name},
+	})
+}
+
+// trouble is that of a pod, seen together with its node. A node that does not answer is the cluster's to mend, unless a database's data
+// is there.
+func (p *pass) trouble(name string, pod *corev1.Pod) string {
+	n := p.node(pod.Spec.NodeName)
+	if n != nil && !answers(n) {
+		if name == render.NorthboundName || name == render.SouthboundName {
+			return fmt.Sprintf("node %s, which holds the database, does not answer: start it", n.Name)
+		}
+		return ""
+	}
+	why := trouble(pod, p.now)
+	if until := unreadyUntil(pod); why == "" && !ready(pod) && pod.DeletionTimestamp.IsZero() && p.now.Before(until) {
+		p.wakeAt(until)
+	}
+	return why
+}
+
+func (c component) message(r rollout, unreachable int32, leaderless bool) string {
+	var parts []string
+	if r.ready < r.desired || r.desired == 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d ready", r.ready, r.desired))
+	}
+	if r.observed && r.updated < r.desired {
+		parts = append(parts, fmt.Sprintf("%d of %d updated", r.updated, r.desired))
+	}
+	if unreachable > 0 {
+		parts = append(parts, fmt.Sprintf("%d on nodes that do not answer", unreachable))
+	}
+	if leaderless && r.ready > 0 {
+		parts = append(parts, "no leader")
+	}
+	return strings.Join(append(parts, few(c.troubles)...), "; ")
+}
+
+// maxTroubles of one component are spelled out.
+const maxTroubles = 3
+
+// few shortens a list of troubles.
+func few(troubles []string) []string {
+	if len(troubles) <= maxTroubles {
+		return troubles
+	}
+	return append(troubles[:maxTroubles:maxTroubles], fmt.Sprintf("and %d more", len(troubles)-maxTroubles))
+}
+
+// tell reports each condition whose status or reason changed.
+func (r *Reconciler) tell(p *pass) {
+	for _, c := range p.cluster.Status.Conditions {
+		before := meta.FindStatusCondition(p.before.Status.Conditions, c.Type)
+		if before != nil && before.Status == c.Status && before.Reason == c.Reason {
+			continue
+		}
+		kind := corev1.EventTypeNormal
+		failed := c.Type == v1alpha1.ConditionDegraded && c.Status == metav1.ConditionTrue
+		lost := c.Type == v1alpha1.ConditionAvailable && c.Status == metav1.ConditionFalse && before != nil
+		if failed || lost {
+			kind = corev1.EventTypeWarning
+		}
+		note := fmt.Sprintf("%s is %s: %s", c.Type, c.Status, c.Message)
+		r.Recorder.Eventf(p.cluster, nil, kind, c.Reason, "Reconcile", "%s", cut(note, maxNote))
+	}
+}
+
+// maxNote is what an event may hold (events.k8s.io/v1, note), less the mark of a cut.
+const maxNote = 1000

@@ -1,0 +1,117 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pki
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Profile is what a certificate says.
+type Profile struct {
+	CommonName string
+	// DNSNames that clients may expect of a server.
+	DNSNames []string
+	// Server allows the certificate for servers. A database member is a client of its Raft peers with the same certificate,
+	// so every certificate is allowed for clients.
+	Server bool
+	// Lifetime is LeafLifetime when zero.
+	Lifetime time.Duration
+}
+
+func (p Profile) usages() []x509.ExtKeyUsage {
+	if p.Server {
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}
+	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+}
+
+// Issue makes a key and a certificate for it.
+func (a *Authority) Issue(p Profile, now time.Time) (KeyPair, error) {
+	key, err := newKey()
+	if err != nil {
+		return KeyPair{}, err
+	}
+	certificate, err := a.sign(key.Public(), p, now)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("issue a certificate for %s: %w", p.CommonName, err)
+	}
+	encoded, err := encodeKey(key)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	return KeyPair{Certificate: certificate, Key: encoded}, nil
+}
+
+// Current says whether a pair is still what Issue would make for this profile: by this authority, not yet due for renewal, with
+// the same names and uses.
+func (a *Authority) Current(kp KeyPair, p Profile, now time.Time) bool {
+	leaf, err := parsePair(kp)
+	if err != nil {
+		return false
+	}
+	c := leaf.certificate
+	return c.CheckSignatureFrom(a.current.certificate) == nil &&
+		now.Before(renewal(c)) && !now.Before(c.NotBefore) &&
+		c.Subject.CommonName == p.CommonName &&
+		slices.Equal(c.DNSNames, p.DNSNames) &&
+		slices.Equal(c.ExtKeyUsage, p.usages())
+}
+
+// Renewal is when the pair's certificate is to be issued again.
+func (kp KeyPair) Renewal() (time.Time, error) {
+	leaf, err := parsePair(kp)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read a certificate: %w", err)
+	}
+	return renewal(leaf.certificate), nil
+}
+
+// SignRequest issues a client certificate for the key of a request (RFC 2986), with the request's common name and nothing else
+// of it. Whether the requester may have that name is the caller's to decide. lifetime is cut to LeafLifetime.
+func (a *Authority) SignRequest(request *x509.CertificateRequest, lifetime time.Duration, now time.Time) ([]byte, error) {
+	if err := request.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("check the request's signature: %w", err)
+	}
+	if request.Subject.CommonName == "" {
+		return nil, errors.New("the request has no common name")
+	}
+	return a.sign(request.PublicKey, Profile{CommonName: request.Subject.CommonName, Lifetime: lifetime}, now)
+}
+
+func (a *Authority) sign(public crypto.PublicKey, p Profile, now time.Time) ([]byte, error) {
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	lifetime := p.Lifetime
+	if lifetime <= 0 || lifetime > LeafLifetime {
+		lifetime = LeafLifetime
+	}
+	end := now.Add(lifetime)
+	if last := a.current.certificate.NotAfter; end.After(last) {
+		end = last
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: p.CommonName},
+		DNSNames:              p.DNSNames,
+		NotBefore:             now.Add(-skew),
+		NotAfter:              end,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           p.usages(),
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.current.certificate, public, a.current.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return encodeCertificate(der), nil
+}
