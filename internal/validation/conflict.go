@@ -1,0 +1,56 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"net/netip"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Surroundings are what the CIDRs of a subnet must not share addresses with.
+type Surroundings struct {
+	// Peers are the subnets of the same VPC and VLAN that this one has to give way to, in order of name.
+	Peers []Peer
+	// Services are the CIDRs of Services. Empty for a VPC that does not serve them.
+	Services []netip.Prefix
+	// Hosts are addresses that nodes must reach by their own network, with what has them: "node a", "the API server". Empty for
+	// a VPC that nodes are not part of.
+	Hosts map[netip.Addr]string
+}
+
+// Peer is another subnet.
+type Peer struct {
+	Name  string
+	CIDRs []netip.Prefix
+}
+
+// Conflict finds what a subnet with these CIDRs shares addresses with. The join subnet is one of Peers.
+func Conflict(cidrs []netip.Prefix, around Surroundings) *Problem {
+	for _, cidr := range cidrs {
+		if services, ok := overlapping(cidr, around.Services); ok {
+			return problem(ReasonCIDRConflict, "cidrBlock %s overlaps with the addresses of Services, %s: choose another one", cidr, services)
+		}
+		if host, owner, ok := lowestIn(cidr, around.Hosts); ok {
+			return problem(ReasonCIDRConflict, "cidrBlock %s holds %s, the address of %s: choose another one", cidr, host, owner)
+		}
+		for _, peer := range around.Peers {
+			if _, ok := overlapping(cidr, peer.CIDRs); ok {
+				return problem(ReasonCIDRConflict, "cidrBlock %s overlaps with %s of subnet %s in the same VPC: choose another one",
+					cidr, ipfamily.Join(peer.CIDRs), peer.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// lowestIn finds the lowest host in a CIDR, so that the message is the same each time.
+func lowestIn(cidr netip.Prefix, hosts map[netip.Addr]string) (host netip.Addr, owner string, ok bool) {
+	for addr, name := range hosts {
+		if cidr.Contains(addr) && (!ok || addr.Less(host)) {
+			host, owner, ok = addr, name, true
+		}
+	}
+	return host, owner, ok
+}

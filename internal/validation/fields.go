@@ -1,0 +1,76 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+
+// field is a field of a spec, and whether it is in use.
+type field struct {
+	name string
+	used bool
+}
+
+func used(fields []field) []string {
+	var names []string
+	for _, f := range fields {
+		if f.used {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// UnbuiltSubnetFields are the fields in use that ask for another kind of network than this version builds. An overlay network in
+// its stead would be wrong, so nothing is built.
+func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
+	return used([]field{
+		{"provider", spec.Provider != "" && spec.Provider != kubeovnv1.ProviderOVN},
+		{"vlan", spec.Vlan != ""},
+	})
+}
+
+// IgnoredSubnetFields are the fields in use that this version takes and does not act on.
+func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
+	return used([]field{
+		{"gatewayType " + string(spec.GatewayType), spec.GatewayType == kubeovnv1.GatewayCentralized},
+		{"gatewayNode", spec.GatewayNode != ""},
+		{"gatewayNodeSelectors", len(spec.GatewayNodeSelectors) > 0},
+		{"enableEcmp", spec.EnableECMP},
+		{"natOutgoingPolicyRules", len(spec.NATOutgoingPolicyRules) > 0},
+		{"externalEgressGateway", spec.ExternalEgressGateway != ""},
+		{"policyRoutingPriority", spec.PolicyRoutingPriority != 0},
+		{"policyRoutingTableID", spec.PolicyRoutingTableID != 0},
+		{"private", spec.Private},
+		{"allowSubnets", len(spec.AllowSubnets) > 0},
+		{"allowEWTraffic", spec.AllowEWTraffic},
+		{"acls", len(spec.ACLs) > 0},
+		{"logicalGateway", spec.LogicalGateway},
+		{"u2oInterconnection", spec.U2OInterconnection},
+		{"u2oInterconnectionIP", spec.U2OInterconnectionIP != ""},
+		{"u2oFeatures", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting},
+		{"enableDHCP", spec.EnableDHCP},
+		{"dhcpV4Options", spec.DHCPV4Options != ""},
+		{"dhcpV6Options", spec.DHCPV6Options != ""},
+		{"enableIPv6RA", spec.EnableIPv6RA},
+		{"ipv6RAConfigs", spec.IPv6RAConfigs != ""},
+		{"vips", len(spec.Vips) > 0},
+		{"enableExternalLBAddress", spec.EnableExternalLBAddress},
+		{"enableMulticastSnoop", spec.EnableMulticastSnoop},
+		{"routeTable", spec.RouteTable != ""},
+		{"nodeNetwork", spec.NodeNetwork != ""},
+	})
+}
+
+// IgnoredVpcFields are the fields in use that this version takes and does not act on.
+func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
+	return used([]field{
+		{"staticRoutes", len(spec.StaticRoutes) > 0},
+		{"policyRoutes", len(spec.PolicyRoutes) > 0},
+		{"vpcPeerings", len(spec.VpcPeerings) > 0},
+		{"enableExternal", spec.EnableExternal},
+		{"extraExternalSubnets", len(spec.ExtraExternalSubnets) > 0},
+		{"enableBfd", spec.EnableBfd},
+		{"bfdPort", spec.BFDPort != nil && spec.BFDPort.Enabled},
+	})
+}

@@ -1,0 +1,35 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package validation checks network resources and requests, for reconcilers and webhooks alike. Its functions are pure. A check
+// takes whatever Kube-OVN takes, and messages say what to change.
+package validation
+
+import "fmt"
+
+// Problem is something that its user has to change. Nothing is tried again until they do.
+type Problem struct {
+	// Reason is a word in CamelCase for a condition or an event.
+	Reason string
+	// Message says what is wrong and what to change.
+	Message string
+}
+
+// Reasons of problems.
+const (
+	ReasonCIDRInvalid       = "CIDRInvalid"       // cidrBlock
+	ReasonCIDRConflict      = "CIDRConflict"      // cidrBlock against what others use
+	ReasonGatewayInvalid    = "GatewayInvalid"    // gateway
+	ReasonExcludeInvalid    = "ExcludeIPsInvalid" // excludeIps
+	ReasonFieldInvalid      = "FieldInvalid"      // any other field
+	ReasonRouteInvalid      = "RouteInvalid"      // staticRoutes, policyRoutes
+	ReasonPeeringInvalid    = "PeeringInvalid"    // vpcPeerings
+	ReasonNameConflict      = "NameConflict"      // a name that something else needs
+	ReasonRequestInvalid    = "RequestInvalid"    // an annotation of a pod
+	ReasonRequestOutside    = "RequestOutside"    // an address that is asked for and not of the subnet
+	ReasonFamilyNotInSubnet = "FamilyNotInSubnet" // a family that is asked for and that the subnet does not have
+)
+
+func problem(reason, format string, args ...any) *Problem {
+	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
