@@ -109,6 +109,13 @@ func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interfa
 	free := ""
 	for alternative := range sandbox.Names {
 		iface.HostName = sandbox.HostName(r.ContainerID, r.IfName, alternative)
+		holder, held, err := s.Bridge.Find(ctx, iface.HostName)
+		if err != nil {
+			return "", err
+		}
+		if held && (holder.ContainerID != r.ContainerID || holder.IfName != r.IfName) {
+			continue
+		}
 		intact, err := iface.Intact()
 		if intact || err != nil {
 			return iface.HostName, err
@@ -116,17 +123,12 @@ func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interfa
 		if err := sandbox.Remove(iface.HostName); err != nil {
 			return "", err
 		}
-		_, held, err := s.Bridge.Find(ctx, iface.HostName)
-		if err != nil {
-			return "", err
-		}
 		if !held && free == "" {
 			free = iface.HostName
 		}
 	}
 	if free == "" {
-		return "", fmt.Errorf("ports %s and %s of Open vSwitch are both taken by devices that are gone",
-			sandbox.HostName(r.ContainerID, r.IfName, 0), sandbox.HostName(r.ContainerID, r.IfName, 1))
+		return "", fmt.Errorf("Open vSwitch still holds every name that interface %s of container %s may have", r.IfName, r.ContainerID)
 	}
 	iface.HostName = free
 	return free, iface.Create()

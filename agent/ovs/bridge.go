@@ -56,10 +56,12 @@ func New(c *client.Client) *Bridge {
 	return b
 }
 
-// nameOf is the name under which watchers wait for a row: that of an interface or a bridge, and "" for everything else.
+// nameOf is the name under which watchers wait for a row: that of an interface, port or bridge, and "" for everything else.
 func nameOf(row model.Model) string {
 	switch row := row.(type) {
 	case *vswitch.Interface:
+		return row.Name
+	case *vswitch.Port:
 		return row.Name
 	case *vswitch.Bridge:
 		return row.Name
@@ -67,7 +69,8 @@ func nameOf(row model.Model) string {
 	return ""
 }
 
-// Subscribe calls f with the name of each interface or bridge that changes, and with "" when anything else does. f must not block.
+// Subscribe calls f with the name of each interface, port or bridge that changes, and with "" when anything else does, such as the
+// settings in Open_vSwitch. f must not block.
 func (b *Bridge) Subscribe(f func(name string)) { b.changes.subscribe(f) }
 
 // Ready returns nil when the database is connected and the integration bridge is there.
@@ -88,22 +91,21 @@ func (b *Bridge) Userspace(ctx context.Context) (bool, error) {
 	return row.DatapathType == "netdev", nil
 }
 
-// Encapsulation returns the address and the type (geneve, vxlan) of this node's tunnels (ovn-controller(8)).
-func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, string, error) {
+// Encapsulation returns the address of this node's tunnels, the first where there are several (ovn-controller(8)).
+func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, error) {
 	var rows []vswitch.OpenvSwitch
 	if err := b.client.List(ctx, &rows); err != nil {
-		return netip.Addr{}, "", fmt.Errorf("read Open_vSwitch: %w", err)
+		return netip.Addr{}, fmt.Errorf("read Open_vSwitch: %w", err)
 	}
 	if len(rows) == 0 {
-		return netip.Addr{}, "", ErrDisconnected
+		return netip.Addr{}, ErrDisconnected
 	}
-	ids := rows[0].ExternalIDs
-	first, _, _ := strings.Cut(ids["ovn-encap-ip"], ",")
+	first, _, _ := strings.Cut(rows[0].ExternalIDs["ovn-encap-ip"], ",")
 	address, err := netip.ParseAddr(first)
 	if err != nil {
-		return netip.Addr{}, "", fmt.Errorf("ovn-encap-ip of Open_vSwitch, which the pod ovs-ovn sets: %w", err)
+		return netip.Addr{}, fmt.Errorf("ovn-encap-ip of Open_vSwitch, which the pod ovs-ovn sets: %w", err)
 	}
-	return address.Unmap(), ids["ovn-encap-type"], nil
+	return address.Unmap(), nil
 }
 
 // row is the integration bridge from the cache.

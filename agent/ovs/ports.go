@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/ovn-kubernetes/libovsdb/client"
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 

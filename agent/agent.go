@@ -1,0 +1,181 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is the node agent, kube-ovn-cni: the CNI server and the node's own network, wired together.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/knftables"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+
+	"github.com/kiln-net/kiln/agent/cniserver"
+	"github.com/kiln-net/kiln/agent/host"
+	"github.com/kiln-net/kiln/agent/ovs"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+// sweepInterval is how often ports that nobody will ask to detach are looked for. Nothing depends on it being short.
+const sweepInterval = 5 * time.Minute
+
+// Options of the agent.
+type Options struct {
+	// Node is this node's name.
+	Node string
+	// Services are the CIDRs of Services, at most one per family.
+	Services []netip.Prefix
+	// TunnelType is geneve or vxlan, TunnelInterface the interface configured for tunnels, if any.
+	TunnelType      string
+	TunnelInterface string
+	// MTU of pods in bytes; 0 for what tunnels leave.
+	MTU int
+	// PluginSource is the directory of CNI plugins in the image; they are copied to CNIBinDir, and CNIConfDir gets the conflist.
+	PluginSource string
+	CNIBinDir    string
+	CNIConfDir   string
+	// CNISocket to listen on, and OVSSocket of the Open vSwitch database.
+	CNISocket string
+	OVSSocket string
+	// Address serves metrics, /healthz and /readyz.
+	Address string
+}
+
+// Run runs the agent until ctx ends. Pods keep what they have when it stops.
+func Run(ctx context.Context, config *rest.Config, o Options) error {
+	database, err := connect(ctx, o.OVSSocket)
+	if err != nil {
+		return err
+	}
+	defer database.Close()
+	nft, err := knftables.New(knftables.InetFamily, host.NATTable)
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	var ready healthz.Checker = func(*http.Request) error { return errors.New("starting") }
+	mgr, err := newManager(config, o, func(r *http.Request) error { return ready(r) })
+	if err != nil {
+		return err
+	}
+	bridge := ovs.New(database)
+	node := &host.Reconciler{
+		Client:          mgr.GetClient(),
+		Node:            o.Node,
+		Bridge:          bridge,
+		NFT:             nft,
+		Services:        o.Services,
+		FixedMTU:        o.MTU,
+		TunnelType:      o.TunnelType,
+		TunnelInterface: o.TunnelInterface,
+		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Socket: o.CNISocket},
+	}
+	pods, err := cniserver.NewPods(ctx, mgr.GetCache(), mgr.GetAPIReader())
+	if err != nil {
+		return err
+	}
+	server := &cniserver.Server{
+		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, MTU: node.MTU,
+		Ready: func(ctx context.Context) error {
+			if !pods.Synced() {
+				return errors.New("the pods of this node are not known yet")
+			}
+			return node.Ready(ctx)
+		},
+	}
+	ready = func(r *http.Request) error { return server.Ready(r.Context()) }
+	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(server), mgr.Add(sweeper(mgr, server))); err != nil {
+		return fmt.Errorf("set up the manager: %w", err)
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+// connect tries until ovsdb-server is there: the pod ovs-ovn may start later than this one.
+func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
+	var database *ovsdbclient.Client
+	backoff := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: 1 << 30, Cap: 3 * time.Second}
+	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+		var err error
+		database, err = ovsdbclient.VSwitch(ctx, ovsdbclient.Options{Endpoints: []string{"unix:" + socket}, Log: log.FromContext(ctx)})
+		if err != nil {
+			log.FromContext(ctx).Info("waiting for Open vSwitch; see the pod ovs-ovn of this node", "problem", err.Error())
+		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to Open vSwitch: %w", err)
+	}
+	return database, nil
+}
+
+// newManager watches this node, its pods and all subnets, and nothing else.
+func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make the scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}:  {Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)},
+				&corev1.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", o.Node), Transform: trimNode},
+			},
+		},
+		Metrics: metricsserver.Options{
+			BindAddress: o.Address,
+			ExtraHandlers: map[string]http.Handler{
+				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
+				"/readyz":  healthz.CheckHandler{Checker: ready},
+			},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// trimNode drops what is large and not used.
+func trimNode(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		node.ManagedFields, node.Status.Images, node.Status.VolumesAttached, node.Status.VolumesInUse = nil, nil, nil, nil
+	}
+	return object, nil
+}
+
+// sweeper detaches what was left behind: once every pod is known, and now and then.
+func sweeper(mgr ctrl.Manager, server *cniserver.Server) manager.Runnable {
+	return manager.RunnableFunc(func(ctx context.Context) error {
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return nil
+		}
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			if err := server.Sweep(ctx); err != nil {
+				log.FromContext(ctx).Error(err, "cannot remove ports that were left behind")
+			}
+		}, sweepInterval)
+		return nil
+	})
+}

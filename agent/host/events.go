@@ -1,0 +1,117 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+
+	"github.com/kiln-net/kiln/agent/ovs"
+)
+
+// resubscribe is the pause before netlink is listened to again after it failed.
+const resubscribe = time.Second
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// SetupWithManager has the reconciler woken by this node, subnets, the kernel and Open vSwitch. The manager's cache is to hold this
+// node only.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: r.Node}}
+	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{request}
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("host").
+		Watches(&corev1.Node{}, toNode).
+		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
+			q.Add(request)
+			r.Bridge.Subscribe(func(name string) {
+				if name == "" || name == JoinInterface || name == ovs.IntegrationBridge {
+					q.Add(request)
+				}
+			})
+			go listen(ctx, func() { q.Add(request) })
+			return nil
+		})).
+		Complete(r)
+}
+
+// listen calls changed when something that the agent made may have gone: ovn0, one of its addresses, a route. When the kernel drops
+// messages it begins again, and calls changed for what it may have missed.
+func listen(ctx context.Context, changed func()) {
+	for ctx.Err() == nil {
+		if err := listenOnce(ctx, changed); err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "lost the kernel's messages; beginning again")
+		}
+		changed()
+		select {
+		case <-time.After(resubscribe):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func listenOnce(ctx context.Context, changed func()) error {
+	done := make(chan struct{})
+	defer close(done)
+	failed := make(chan error, 3)
+	report := func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	}
+	links, addresses, routes := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64), make(chan netlink.RouteUpdate, 64)
+	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: report}); err != nil {
+		return fmt.Errorf("subscribe to links: %w", err)
+	}
+	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{ErrorCallback: report}); err != nil {
+		return fmt.Errorf("subscribe to addresses: %w", err)
+	}
+	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: report}); err != nil {
+		return fmt.Errorf("subscribe to routes: %w", err)
+	}
+	index := 0 // of ovn0, as last seen
+	for {
+		select {
+		case update := <-links:
+			if update.Link != nil && (update.Attrs().Name == JoinInterface || update.Attrs().Name == TunnelBridge) {
+				if update.Attrs().Name == JoinInterface {
+					index = update.Attrs().Index
+				}
+				changed()
+			}
+		case update := <-addresses:
+			if index == 0 || update.LinkIndex == index {
+				changed()
+			}
+		case update := <-routes:
+			if update.Protocol == routeProtocol {
+				changed()
+			}
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,94 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// JoinInterface is the node's own port on the subnet `join`: an internal port of the integration bridge.
+const JoinInterface = "ovn0"
+
+// setJoinInterface gives ovn0 its hardware address, MTU and addresses, and no other addresses, and brings it up. It is idempotent.
+// When ovs-vswitchd has not made the device it returns a Waiting.
+func setJoinInterface(mac net.HardwareAddr, mtu int, addresses []netip.Prefix) (netlink.Link, error) {
+	link, err := netlinksafe.LinkByName(JoinInterface)
+	var missing netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &missing):
+		return nil, Waiting("ovs-vswitchd to make the device " + JoinInterface)
+	case err != nil:
+		return nil, fmt.Errorf("look for %s: %w", JoinInterface, err)
+	}
+	attrs := link.Attrs()
+	if !bytes.Equal(attrs.HardwareAddr, mac) {
+		if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
+			return nil, fmt.Errorf("set hardware address of %s: %w", JoinInterface, err)
+		}
+	}
+	if attrs.MTU != mtu {
+		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+			return nil, fmt.Errorf("set MTU of %s to %d: %w", JoinInterface, mtu, err)
+		}
+	}
+	if attrs.Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("bring up %s: %w", JoinInterface, err)
+		}
+	}
+	return link, setAddresses(link, addresses)
+}
+
+func setAddresses(link netlink.Link, want []netip.Prefix) error {
+	list, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", JoinInterface, err)
+	}
+	have := map[netip.Prefix]bool{}
+	for _, address := range list {
+		p := prefixOf(address.IPNet)
+		have[p] = true
+		if p.Addr().IsLinkLocalUnicast() || contains(want, p) {
+			continue
+		}
+		if err := netlink.AddrDel(link, &address); err != nil {
+			return fmt.Errorf("delete address %s of %s: %w", p, JoinInterface, err)
+		}
+	}
+	for _, p := range want {
+		if have[p] {
+			continue
+		}
+		address := &netlink.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			address.Flags = unix.IFA_F_NODAD // the allocator gives no address twice
+		}
+		if err := netlink.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add address %s to %s: %w", p, JoinInterface, err)
+		}
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// prefixOf is the zero Prefix when n is no network.
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	address, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(address.Unmap(), bits)
+}

@@ -1,0 +1,84 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+)
+
+// TunnelBridge holds the tunnel interface and its address in the userspace datapath.
+const TunnelBridge = "br-phy"
+
+// minMTU is what every IPv4 host takes (RFC 791). Pods with IPv6 need 1280 (RFC 8200, section 5); the kernel refuses them less.
+const minMTU = 576
+
+// Overhead of tunnels over IPv4 in bytes, by type: outer headers, and for geneve room for options. An IPv6 header is 20 bytes longer.
+var overhead = map[string]int{"geneve": 100, "vxlan": 50}
+
+const ipv6Overhead = 20
+
+// PodMTU is the MTU of pods whose traffic is tunnelled from encapsulation address through an interface of that MTU.
+func PodMTU(tunnelMTU int, tunnelType string, encapsulation netip.Addr) (int, error) {
+	headers, known := overhead[tunnelType]
+	if !known {
+		return 0, fmt.Errorf("unknown tunnel type %q", tunnelType)
+	}
+	if encapsulation.Is6() {
+		headers += ipv6Overhead
+	}
+	if mtu := tunnelMTU - headers; mtu >= minMTU {
+		return mtu, nil
+	}
+	return 0, fmt.Errorf("the tunnel interface has an MTU of %d: pods would have %d, less than %d", tunnelMTU, tunnelMTU-headers, minMTU)
+}
+
+// MTU of pods on subnets that say nothing of it, in bytes: the one configured, or what tunnels leave.
+func (r *Reconciler) MTU(ctx context.Context) (int, error) {
+	if r.FixedMTU != 0 {
+		return r.FixedMTU, nil
+	}
+	address, err := r.Bridge.Encapsulation(ctx)
+	if err != nil {
+		return 0, err
+	}
+	link, err := tunnelLink(r.TunnelInterface, address)
+	if err != nil {
+		return 0, err
+	}
+	mtu, err := PodMTU(link.Attrs().MTU, r.TunnelType, address)
+	if err != nil {
+		return 0, fmt.Errorf("MTU of pods by interface %s: %w", link.Attrs().Name, err)
+	}
+	return mtu, nil
+}
+
+// tunnelLink is br-phy where there is one, else the interface configured, else the one that has the encapsulation address.
+func tunnelLink(configured string, encapsulation netip.Addr) (netlink.Link, error) {
+	for _, name := range []string{TunnelBridge, configured} {
+		if name == "" {
+			continue
+		}
+		link, err := netlinksafe.LinkByName(name)
+		var missing netlink.LinkNotFoundError
+		if err == nil || !errors.As(err, &missing) {
+			return link, err
+		}
+	}
+	list, err := netlinksafe.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, candidate := range list {
+		if prefixOf(candidate.IPNet).Addr() == encapsulation {
+			return netlink.LinkByIndex(candidate.LinkIndex)
+		}
+	}
+	return nil, fmt.Errorf("no interface of this node has the tunnel address %s", encapsulation)
+}

@@ -1,0 +1,97 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Names in nftables. Sets have the family's digit behind them.
+const (
+	// NATTable is the agent's table, of the inet family. Nobody else writes to it.
+	NATTable    = "kiln"
+	chainNAT    = "postrouting"
+	setCluster  = "cluster"
+	setOutgoing = "outgoing"
+	setNode     = "node"
+)
+
+// families are how nftables spells each family.
+var families = []struct {
+	family             ipfamily.Family
+	suffix, key, value string
+}{
+	{ipfamily.IPv4, "4", "ip", "ipv4_addr"},
+	{ipfamily.IPv6, "6", "ip6", "ipv6_addr"},
+}
+
+// setMasquerade makes the agent's table be as m says, in one transaction: connections keep the translation they have. Nothing in it
+// is about single pods. A packet that another table drops stays dropped, whatever this one says (nft(8), "verdict statements").
+func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) error {
+	tx := nft.NewTransaction()
+	tx.Add(&knftables.Table{Comment: knftables.PtrTo("source NAT of pods that leave the overlay through this node")})
+	tx.Add(&knftables.Chain{
+		Name:     chainNAT,
+		Type:     knftables.PtrTo(knftables.NATType),
+		Hook:     knftables.PtrTo(knftables.PostroutingHook),
+		Priority: knftables.PtrTo(knftables.SNATPriority),
+	})
+	tx.Flush(&knftables.Chain{Name: chainNAT})
+	for _, f := range families {
+		for _, set := range []struct {
+			name     string
+			prefixes []netip.Prefix
+		}{{setCluster, m.Cluster}, {setOutgoing, m.Outgoing}, {setNode, m.Node}} {
+			name := set.name + f.suffix
+			tx.Add(&knftables.Set{Name: name, Type: f.value, Flags: []knftables.SetFlag{knftables.IntervalFlag}})
+			tx.Flush(&knftables.Set{Name: name})
+			for _, p := range set.prefixes {
+				if ipfamily.Of(p.Addr()) == f.family {
+					tx.Add(&knftables.Element{Set: name, Key: []string{p.String()}})
+				}
+			}
+		}
+		for _, rule := range rules(f.key, f.suffix) {
+			tx.Add(&knftables.Rule{Chain: chainNAT, Rule: rule.text, Comment: knftables.PtrTo(rule.why)})
+		}
+	}
+	if err := nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("write nftables table %s: %w", NATTable, err)
+	}
+	return nil
+}
+
+type rule struct{ text, why string }
+
+// rules of one family. A NAT chain sees the first packet of a connection only.
+func rules(key, suffix string) []rule {
+	cluster, outgoing, node := "@"+setCluster+suffix, "@"+setOutgoing+suffix, "@"+setNode+suffix
+	text := func(parts ...any) string { return knftables.Concat(parts...) }
+	return []rule{{
+		text("oifname", JoinInterface, "fib saddr type local", key, "saddr !=", node, key, "saddr !=", cluster, "masquerade"),
+		"from an address of the node that the overlay does not route back",
+	}, {
+		text("oifname", JoinInterface, "ct status dnat", key, "saddr", cluster, "masquerade"),
+		"from a pod through a service of this node to a pod, whose answer must come back here",
+	}, {
+		text("meta nfproto", nfproto[key], "meta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn return"),
+		"answers on connections that began through another node",
+	}, {
+		text("oifname !=", JoinInterface, key, "saddr", outgoing, key, "daddr !=", cluster, "masquerade fully-random"),
+		"from a subnet with natOutgoing to the outside",
+	}}
+}
+
+var nfproto = map[string]string{"ip": "ipv4", "ip6": "ipv6"}
+
+func (m Masquerade) equal(o Masquerade) bool {
+	return slices.Equal(m.Cluster, o.Cluster) && slices.Equal(m.Outgoing, o.Outgoing) && slices.Equal(m.Node, o.Node)
+}

@@ -1,0 +1,141 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Plan is what the node's own network is to be. It follows from the node, the subnets and the settings alone.
+type Plan struct {
+	// Addresses of ovn0, with the length of the join subnet's CIDR.
+	Addresses []netip.Prefix
+	Routes    []Route
+	Masquerade
+}
+
+// Masquerade is what keeps its source address when it leaves the overlay through this node, and what does not. Prefixes of a list
+// are disjoint and sorted.
+type Masquerade struct {
+	// Cluster is every address of the overlay and of Services: what goes there keeps its source.
+	Cluster []netip.Prefix
+	// Outgoing is the subnets whose traffic to everything else leaves with the node's address.
+	Outgoing []netip.Prefix
+	// Node is the addresses of this node that the overlay routes back to it.
+	Node []netip.Prefix
+}
+
+// Route is one of the agent's routes, through ovn0.
+type Route struct {
+	To  netip.Prefix
+	Via netip.Addr
+	// Source is the node's address, so that pods see the node as the API does; invalid when it has none of the family.
+	Source netip.Addr
+}
+
+// NewPlan computes the plan. join is the node's own port, as its annotations give it.
+func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, services []netip.Prefix) (Plan, error) {
+	var plan Plan
+	for _, address := range join.Addresses {
+		i := slices.IndexFunc(join.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(address) })
+		if i < 0 {
+			return plan, fmt.Errorf("annotations of node %s: address %s is in no CIDR of the join subnet (%v)", node.Name, address, join.CIDRs)
+		}
+		plan.Addresses = append(plan.Addresses, netip.PrefixFrom(address, join.CIDRs[i].Bits()))
+	}
+	internal := InternalIPs(node)
+	for _, address := range internal {
+		plan.Node = append(plan.Node, netip.PrefixFrom(address, address.BitLen()))
+	}
+	plan.Cluster = slices.Concat(services, join.CIDRs)
+	for i := range subnets {
+		subnet := &subnets[i]
+		if !routed(subnet, join.LogicalSwitch) {
+			continue
+		}
+		cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+		if err != nil {
+			continue // the subnet's own condition says so
+		}
+		plan.Cluster = append(plan.Cluster, cidrs...)
+		if subnet.Spec.NATOutgoing {
+			plan.Outgoing = append(plan.Outgoing, cidrs...)
+		}
+		plan.Routes = append(plan.Routes, routesTo(cidrs, join.Gateways, internal)...)
+	}
+	plan.Cluster, plan.Outgoing, plan.Node = disjoint(plan.Cluster), disjoint(plan.Outgoing), disjoint(plan.Node)
+	return plan, nil
+}
+
+// routed reports whether the node reaches a subnet through ovn0: those of the default VPC in the overlay.
+func routed(subnet *v1.Subnet, join string) bool {
+	spec := &subnet.Spec
+	return subnet.Name != join && subnet.DeletionTimestamp == nil && spec.Vlan == "" &&
+		(spec.Vpc == "" || spec.Vpc == v1.DefaultVpc)
+}
+
+// routesTo leaves out a CIDR that holds an address of the node itself: the node would lose its own network.
+func routesTo(cidrs []netip.Prefix, gateways, node []netip.Addr) []Route {
+	var out []Route
+	for _, cidr := range cidrs {
+		gateway := ofFamily(gateways, cidr)
+		if !gateway.IsValid() || slices.ContainsFunc(node, cidr.Contains) {
+			continue
+		}
+		out = append(out, Route{To: cidr.Masked(), Via: gateway, Source: ofFamily(node, cidr)})
+	}
+	return out
+}
+
+// ofFamily is the first address of the CIDR's family; invalid when there is none.
+func ofFamily(addresses []netip.Addr, cidr netip.Prefix) netip.Addr {
+	for _, address := range addresses {
+		if ipfamily.Of(address) == ipfamily.Of(cidr.Addr()) {
+			return address
+		}
+	}
+	return netip.Addr{}
+}
+
+// InternalIPs of a node, in the order of its status.
+func InternalIPs(node *corev1.Node) []netip.Addr {
+	var out []netip.Addr
+	for _, address := range node.Status.Addresses {
+		if ip, err := netip.ParseAddr(address.Address); err == nil && address.Type == corev1.NodeInternalIP {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
+}
+
+// disjoint sorts prefixes and drops those within another: of two prefixes that overlap, one holds the other.
+func disjoint(prefixes []netip.Prefix) []netip.Prefix {
+	sorted := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		sorted = append(sorted, p.Masked())
+	}
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	out := sorted[:0]
+	for _, p := range sorted {
+		if len(out) == 0 || !out[len(out)-1].Overlaps(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func contains(prefixes []netip.Prefix, p netip.Prefix) bool { return slices.Contains(prefixes, p) }

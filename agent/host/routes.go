@@ -1,0 +1,85 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// routeProtocol marks the agent's routes (rtnetlink(7), rtm_protocol): it touches no others.
+const routeProtocol = netlink.RouteProtocol(75)
+
+// setRoutes makes the agent's routes in the main table be those given, through link. It is idempotent.
+func setRoutes(link netlink.Link, want []Route) error {
+	have, err := ownRoutes()
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, r := range want {
+		current, exists := have[r.To]
+		delete(have, r.To)
+		if exists && current.LinkIndex == link.Attrs().Index && routeOf(current) == r {
+			continue
+		}
+		write := netlink.RouteAdd // refuses to replace a route of someone else
+		if exists {
+			write = netlink.RouteReplace
+		}
+		err := write(r.kernel(link))
+		if errors.Is(err, unix.EEXIST) {
+			err = fmt.Errorf("%w: a route of someone else to %s is in the way", err, r.To)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("set route to %s via %s: %w", r.To, r.Via, err))
+		}
+	}
+	for to, r := range have {
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			failed = append(failed, fmt.Errorf("delete route to %s: %w", to, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func ownRoutes() (map[netip.Prefix]netlink.Route, error) {
+	filter := &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN}
+	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	out := make(map[netip.Prefix]netlink.Route, len(list))
+	for _, r := range list {
+		out[prefixOf(r.Dst)] = r
+	}
+	return out, nil
+}
+
+func (r Route) kernel(link netlink.Link) *netlink.Route {
+	out := &netlink.Route{
+		LinkIndex: link.Attrs().Index, Dst: ipNet(r.To), Gw: r.Via.AsSlice(), Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN,
+	}
+	if r.Source.IsValid() {
+		out.Src = r.Source.AsSlice()
+	}
+	return out
+}
+
+// routeOf is the inverse of kernel.
+func routeOf(r netlink.Route) Route {
+	out := Route{To: prefixOf(r.Dst)}
+	if via, ok := netip.AddrFromSlice(r.Gw); ok {
+		out.Via = via.Unmap()
+	}
+	if source, ok := netip.AddrFromSlice(r.Src); ok {
+		out.Source = source.Unmap()
+	}
+	return out
+}

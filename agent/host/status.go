@@ -1,0 +1,103 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// conditionGrace is how long the network may be away, as in a restart of Open vSwitch, before the node says so: the condition keeps
+// new pods off the node.
+const conditionGrace = 30 * time.Second
+
+// Reasons of the node's condition NetworkUnavailable.
+const (
+	ReasonServing    = "JoinInterfaceServing"
+	ReasonNotServing = "JoinInterfaceNotServing"
+)
+
+// status is how the last pass went.
+type status struct {
+	mu     sync.Mutex
+	passed bool
+	err    error
+	since  time.Time // of the first failure in a row
+}
+
+// set records a pass, and returns whether it differs from the one before and for how long the network has been away.
+func (s *status) set(err error, now time.Time) (changed bool, down time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = !s.passed || describe(err) != describe(s.err)
+	switch {
+	case err == nil:
+		s.since = time.Time{}
+	case s.since.IsZero():
+		s.since = now
+	}
+	s.passed, s.err = true, err
+	if err != nil {
+		down = now.Sub(s.since)
+	}
+	return changed, down
+}
+
+func (s *status) get() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.passed {
+		return Waiting("the first pass over the node's network")
+	}
+	return s.err
+}
+
+// condition is what the node's NetworkUnavailable is to become; nil when it is right, or the network only just went away. A node
+// that never served keeps what it was registered with.
+func (r *Reconciler) condition(node *corev1.Node, err error, down time.Duration) *corev1.NodeCondition {
+	want := corev1.NodeCondition{
+		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReasonServing,
+		Message: JoinInterface + " is connected and its flows are installed",
+	}
+	if err != nil {
+		if down < conditionGrace {
+			return nil
+		}
+		want.Status, want.Reason, want.Message = corev1.ConditionTrue, ReasonNotServing, err.Error()
+	}
+	for _, have := range node.Status.Conditions {
+		if have.Type == want.Type && have.Status == want.Status && have.Reason == want.Reason && have.Message == want.Message {
+			return nil
+		}
+	}
+	return &want
+}
+
+// report writes one condition of the node and leaves the others, which are the kubelet's.
+func (r *Reconciler) report(ctx context.Context, node *corev1.Node, condition corev1.NodeCondition) error {
+	now := metav1.Now()
+	condition.LastHeartbeatTime, condition.LastTransitionTime = now, now
+	after := node.DeepCopy()
+	after.Status.Conditions = nil
+	for _, have := range node.Status.Conditions {
+		if have.Type != condition.Type {
+			after.Status.Conditions = append(after.Status.Conditions, have)
+			continue
+		}
+		if have.Status == condition.Status {
+			condition.LastTransitionTime = have.LastTransitionTime
+		}
+	}
+	after.Status.Conditions = append(after.Status.Conditions, condition)
+	if err := r.Client.Status().Patch(ctx, after, client.StrategicMergeFrom(node)); err != nil {
+		return fmt.Errorf("set condition %s of node %s: %w", condition.Type, node.Name, err)
+	}
+	return nil
+}

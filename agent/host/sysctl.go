@@ -1,0 +1,85 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// setForwarding lets the node forward between the overlay and its other interfaces, in the families of its join addresses.
+func setForwarding(addresses []netip.Prefix) error {
+	has := func(f ipfamily.Family) bool {
+		return slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return ipfamily.Of(p.Addr()) == f })
+	}
+	if has(ipfamily.IPv4) {
+		// rp_filter 2: a source need only be reachable, not through this interface. The larger one of an interface's and of "all"
+		// counts, so that this holds where "all" is strict (ip-sysctl).
+		err := errors.Join(
+			sysctl("net/ipv4/ip_forward", "1"),
+			sysctl("net/ipv4/conf/"+JoinInterface+"/rp_filter", "2"),
+		)
+		if err != nil {
+			return err
+		}
+	}
+	if has(ipfamily.IPv6) {
+		return errors.Join(
+			keepRouterAdvertisements(),
+			sysctl("net/ipv6/conf/all/forwarding", "1"),
+			sysctl("net/ipv6/conf/"+JoinInterface+"/accept_ra", "0"),
+		)
+	}
+	return nil
+}
+
+// keepRouterAdvertisements keeps the default route of interfaces that learn it: the kernel ignores advertisements on a node that
+// forwards unless accept_ra is 2 (ip-sysctl).
+func keepRouterAdvertisements() error {
+	const directory = "/proc/sys/net/ipv6/conf"
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return fmt.Errorf("list interfaces with IPv6: %w", err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if name == "all" || name == "default" || name == "lo" {
+			continue
+		}
+		key := filepath.Join("net/ipv6/conf", name)
+		if value(key+"/forwarding") == "0" && value(key+"/accept_ra") == "1" {
+			if err := sysctl(key+"/accept_ra", "2"); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// value of a kernel parameter; empty when it is not there, as that of an interface that just went.
+func value(key string) string {
+	content, err := os.ReadFile("/proc/sys/" + key)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(content))
+}
+
+// sysctl sets a kernel parameter, unless it has the value: writing one may reset others.
+func sysctl(key, want string) error {
+	if value(key) == want {
+		return nil
+	}
+	if err := os.WriteFile("/proc/sys/"+key, []byte(want), 0o644); err != nil {
+		return fmt.Errorf("set kernel parameter %s to %s: %w", strings.ReplaceAll(key, "/", "."), want, err)
+	}
+	return nil
+}

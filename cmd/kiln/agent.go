@@ -1,0 +1,58 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/cni/wire"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+func init() { commands = append(commands, newAgentCommand) }
+
+func newAgentCommand() *cobra.Command {
+	o := agent.Options{
+		Node: os.Getenv("NODE_NAME"), CNISocket: wire.DefaultSocket, OVSSocket: "/run/openvswitch/db.sock",
+		PluginSource: "/opt/kiln/cni", Address: ":10665",
+	}
+	var services string
+	command := &cobra.Command{
+		Use:   "agent",
+		Short: "Attach the pods of a node to OVN and connect the node itself",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := setLogger(); err != nil {
+				return err
+			}
+			var err error
+			if o.Services, err = ipfamily.ParseCIDRs(services); err != nil {
+				return fmt.Errorf("--service-cidrs: %w", err)
+			}
+			if o.Node == "" {
+				return errors.New("the environment variable NODE_NAME is empty: it comes from the downward API")
+			}
+			kubeconfig, err := config.GetConfig()
+			if err != nil {
+				return fmt.Errorf("find the API server: %w", err)
+			}
+			return agent.Run(command.Context(), kubeconfig, o)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&services, "service-cidrs", "", "CIDRs of Services, one per family, with a comma between them")
+	flags.StringVar(&o.TunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
+	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default the one that has their address")
+	flags.IntVar(&o.MTU, "mtu", 0, "MTU of pods in bytes; by default what tunnels leave of the tunnel interface's")
+	flags.StringVar(&o.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "where the container runtime looks for CNI plugins")
+	flags.StringVar(&o.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
+	return command
+}
