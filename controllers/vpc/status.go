@@ -16,6 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // ReasonSubnetsExist: a VPC is deleted and has subnets.
@@ -34,9 +35,14 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 		status.DefaultLogicalSwitch = kubeovnv1.DefaultSubnet
 	}
 	status.Subnets = slices.Sorted(slices.Values(in.subnets))
+	problem := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
 	k8s.SetConditions(&status.Conditions, in.vpc.Generation,
 		k8s.Ready(applied, northbound.ErrWaiting),
-		k8s.FieldsSupported(ignoredFields(&in.vpc.Spec)))
+		k8s.Validated(problem),
+		k8s.FieldsSupported(validation.IgnoredVpcFields(&in.vpc.Spec)))
+	if problem != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, in.vpc, problem.Reason, problem.Message)
+	}
 	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
 }
 
@@ -65,26 +71,4 @@ func nextHops(join *kubeovnv1.Subnet) (hops []netip.Addr, known bool) {
 	}
 	hops, err := ipfamily.ParseAddrs(join.Spec.Gateway)
 	return hops, err == nil
-}
-
-// ignoredFields are the fields in use that this version takes and does not act on.
-func ignoredFields(spec *kubeovnv1.VpcSpec) []string {
-	var names []string
-	for _, f := range []struct {
-		name string
-		used bool
-	}{
-		{"staticRoutes", len(spec.StaticRoutes) > 0},
-		{"policyRoutes", len(spec.PolicyRoutes) > 0},
-		{"vpcPeerings", len(spec.VpcPeerings) > 0},
-		{"enableExternal", spec.EnableExternal},
-		{"extraExternalSubnets", len(spec.ExtraExternalSubnets) > 0},
-		{"enableBfd", spec.EnableBfd},
-		{"bfdPort", spec.BFDPort != nil && spec.BFDPort.Enabled},
-	} {
-		if f.used {
-			names = append(names, f.name)
-		}
-	}
-	return names
 }

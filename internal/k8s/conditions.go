@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // maxMessage is the longest message of a condition (metav1.Condition).
@@ -44,6 +45,24 @@ func Ready(err, waiting error) metav1.Condition {
 		c.Reason, c.Message = kubeovnv1.ReasonFailed, err.Error()
 	}
 	return c
+}
+
+// Validated is the condition of a spec that was checked; problem is nil when nothing is wrong with it.
+func Validated(problem *validation.Problem) metav1.Condition {
+	if problem != nil {
+		return metav1.Condition{
+			Type:    kubeovnv1.ConditionValidated,
+			Status:  metav1.ConditionFalse,
+			Reason:  problem.Reason,
+			Message: problem.Message,
+		}
+	}
+	return metav1.Condition{
+		Type:    kubeovnv1.ConditionValidated,
+		Status:  metav1.ConditionTrue,
+		Reason:  kubeovnv1.ReasonValid,
+		Message: "nothing is wrong with the spec",
+	}
 }
 
 // FieldsSupported is the condition that names the fields in use which have no effect in this version.

@@ -1,0 +1,107 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+func init() { commands = append(commands, newControllerCommand) }
+
+// Addresses of the join subnet when none are given.
+var defaultJoinCIDRs = map[ipfamily.Family]netip.Prefix{
+	ipfamily.IPv4: netip.MustParsePrefix("100.64.0.0/16"),
+	ipfamily.IPv6: netip.MustParsePrefix("fd00:100:64::/112"),
+}
+
+// controllerOptions are the flags of `kiln controller`.
+type controllerOptions struct {
+	podCIDRs, joinCIDRs, serviceCIDRs []netip.Prefix
+	// tlsDirectory holds the certificate for the northbound database.
+	tlsDirectory string
+	// address serves metrics, /healthz and /readyz.
+	address string
+	// pprofAddress serves profiles; nothing does when it is empty.
+	pprofAddress string
+	// namespace of the leader's Lease.
+	namespace string
+	election  electionOptions
+}
+
+// electionOptions time the leader's Lease (coordination.k8s.io/v1).
+type electionOptions struct {
+	enabled                                   bool
+	leaseDuration, renewDeadline, retryPeriod time.Duration
+}
+
+func newControllerCommand() *cobra.Command {
+	var o controllerOptions
+	var pods, joins, services string
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Turns network resources and Kubernetes objects into the OVN northbound database",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := setLogger(); err != nil {
+				return err
+			}
+			if err := o.parse(pods, joins, services); err != nil {
+				return err
+			}
+			return runController(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&pods, "pod-cidrs", "10.16.0.0/16", "addresses of the subnet ovn-default, one CIDR per family")
+	f.StringVar(&joins, "join-cidrs", "", "addresses of the subnet join, one CIDR per family of --pod-cidrs (default 100.64.0.0/16, fd00:100:64::/112)")
+	f.StringVar(&services, "service-cidrs", "10.96.0.0/12", "the API server's --service-cluster-ip-range")
+	f.StringVar(&o.tlsDirectory, "tls-dir", "/etc/kiln/tls", "directory of tls.crt, tls.key and ca.crt for the northbound database")
+	f.StringVar(&o.address, "address", ":10660", "where metrics, /healthz and /readyz are served")
+	f.StringVar(&o.pprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
+	f.BoolVar(&o.election.enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
+	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 30*time.Second, "how long a Lease that is not renewed holds others off")
+	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 20*time.Second, "how long the leader tries to renew before it gives up")
+	f.DurationVar(&o.election.retryPeriod, "leader-elect-retry-period", 6*time.Second, "how long to wait between tries to take or renew the Lease")
+	return cmd
+}
+
+// parse reads the flags that are lists of CIDRs, and the environment.
+func (o *controllerOptions) parse(pods, joins, services string) error {
+	for _, flag := range []struct {
+		name, value string
+		to          *[]netip.Prefix
+	}{
+		{"--pod-cidrs", pods, &o.podCIDRs}, {"--join-cidrs", joins, &o.joinCIDRs}, {"--service-cidrs", services, &o.serviceCIDRs},
+	} {
+		cidrs, err := ipfamily.ParseCIDRs(flag.value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", flag.name, err)
+		}
+		*flag.to = cidrs
+	}
+	if len(o.podCIDRs) == 0 {
+		return errors.New("--pod-cidrs is empty: pods need addresses")
+	}
+	if len(o.joinCIDRs) == 0 {
+		for _, cidr := range o.podCIDRs {
+			o.joinCIDRs = append(o.joinCIDRs, defaultJoinCIDRs[ipfamily.Of(cidr.Addr())])
+		}
+	}
+	if ipfamily.Protocol(o.joinCIDRs) != ipfamily.Protocol(o.podCIDRs) {
+		return fmt.Errorf("--join-cidrs %s and --pod-cidrs %s are not of the same families", ipfamily.Join(o.joinCIDRs), ipfamily.Join(o.podCIDRs))
+	}
+	o.namespace = os.Getenv("POD_NAMESPACE")
+	if o.namespace == "" && o.election.enabled {
+		return errors.New("POD_NAMESPACE is not set: give it by the downward API, for the Lease is in that namespace")
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/namespace"
+	"github.com/kiln-net/kiln/controllers/node"
+	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/service"
+	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/vpc"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// Limits of requests to the API server, per second: a burst of pods is bound by the server, not by its client.
+const (
+	apiQPS   = 1000
+	apiBurst = 2000
+)
+
+// Pods and Services worked on at a time. A worker mostly waits for a reply, and the engine commits together what comes together.
+const (
+	podWorkers     = 64
+	serviceWorkers = 16
+)
+
+// readyWithin is how long a readiness probe waits for a session with the northbound database that is just coming up.
+const readyWithin = time.Second
+
+// controllerProcess is `kiln controller`: a manager whose controllers are added once the northbound database can be reached.
+type controllerProcess struct {
+	options   controllerOptions
+	config    *rest.Config
+	manager   ctrl.Manager
+	log       logr.Logger
+	gate      *k8s.Gate
+	allocator *ipam.Allocator
+	session   atomic.Pointer[ovsdbclient.Session]
+}
+
+func runController(ctx context.Context, o controllerOptions) error {
+	kubeconfig, err := config.GetConfig()
+	if err != nil {
+		return fmt.Errorf("load the API server's address and credentials: %w", err)
+	}
+	kubeconfig.QPS, kubeconfig.Burst = apiQPS, apiBurst
+	p := &controllerProcess{
+		options: o, config: kubeconfig, log: ctrl.Log.WithName("controller"), gate: k8s.NewGate(), allocator: ipam.New(),
+	}
+	if p.manager, err = p.newManager(); err != nil {
+		return err
+	}
+	if err := p.manager.Add(onEveryReplica(p.run)); err != nil {
+		return fmt.Errorf("add the start of the controllers: %w", err)
+	}
+	err = p.manager.Start(ctx)
+	if session := p.session.Load(); session != nil {
+		session.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+func (p *controllerProcess) newManager() (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register kinds: %w", err)
+	}
+	election := p.options.election
+	mgr, err := ctrl.NewManager(p.config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         trimmedCache(),
+		LeaderElection:                election.enabled,
+		LeaderElectionID:              k8s.EventRecorder,
+		LeaderElectionNamespace:       p.options.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &election.leaseDuration,
+		RenewDeadline:                 &election.renewDeadline,
+		RetryPeriod:                   &election.retryPeriod,
+		PprofBindAddress:              p.options.pprofAddress,
+		Controller:                    controllerconfig.Controller{EnableWarmup: new(true)},
+		Metrics: metricsserver.Options{
+			BindAddress: p.options.address,
+			ExtraHandlers: map[string]http.Handler{
+				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
+				"/readyz":  healthz.CheckHandler{Checker: p.ready},
+			},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// ready says whether the session with the northbound database stands.
+func (p *controllerProcess) ready(req *http.Request) error {
+	session := p.session.Load()
+	if session == nil {
+		return errors.New("the northbound database was not reached yet")
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), readyWithin)
+	defer cancel()
+	return session.WaitConnected(ctx)
+}
+
+// run connects to the northbound database, adds what needs it, and from then on follows the database's members.
+func (p *controllerProcess) run(ctx context.Context) error {
+	members, err := watchMembers(ctx, p.config)
+	if err != nil {
+		return err
+	}
+	session, err := p.connect(ctx, members)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.session.Store(session)
+	engine, err := northbound.New(session, p.log.WithName("northbound"))
+	if err != nil {
+		return fmt.Errorf("make the northbound engine: %w", err)
+	}
+	if err := p.addControllers(ctx, engine); err != nil {
+		return err
+	}
+	err = errors.Join(
+		p.manager.Add(onEveryReplica(engine.Start)),
+		p.manager.Add(manager.RunnableFunc(func(ctx context.Context) error { return p.lead(ctx, session, engine) })),
+	)
+	if err != nil {
+		return fmt.Errorf("add the northbound engine: %w", err)
+	}
+	members.follow(ctx, session.SetEndpoints)
+	return nil
+}
+
+// lead is what the leader does before it works on anything: the objects that always exist, the term that fences off an earlier
+// leader, and the allocator's memory. Then the gate opens.
+func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Session, engine *northbound.Engine) error {
+	c := p.manager.GetClient()
+	if err := vpc.CreateDefault(ctx, c); err != nil {
+		return err
+	}
+	if err := subnet.CreateDefaults(ctx, c, subnet.Defaults{PodCIDRs: p.options.podCIDRs, JoinCIDRs: p.options.joinCIDRs}); err != nil {
+		return err
+	}
+	if err := session.WaitConnected(ctx); err != nil {
+		return fmt.Errorf("wait for the northbound database: %w", err)
+	}
+	if err := engine.Lead(ctx); err != nil {
+		return fmt.Errorf("take the lead: %w", err)
+	}
+	if err := pod.Restore(ctx, c, engine, p.allocator); err != nil {
+		return fmt.Errorf("restore what ports hold: %w", err)
+	}
+	p.gate.Open()
+	p.log.Info("leading")
+	return nil
+}
+
+func (p *controllerProcess) addControllers(ctx context.Context, engine *northbound.Engine) error {
+	mgr := p.manager
+	c, recorder := mgr.GetClient(), mgr.GetEventRecorder(k8s.EventRecorder)
+	namespaces, err := selection.NewNamespaces(ctx, mgr.GetFieldIndexer(), c)
+	if err != nil {
+		return err
+	}
+	for _, r := range []interface {
+		SetupWithManager(context.Context, ctrl.Manager) error
+	}{
+		&vpc.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate},
+		&subnet.Reconciler{
+			Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate, ServiceCIDRs: p.options.serviceCIDRs,
+		},
+		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
+		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
+		&pod.Reconciler{
+			Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Recorder: recorder, Gate: p.gate, Workers: podWorkers,
+		},
+		&service.Reconciler{Client: c, Northbound: engine, Gate: p.gate, Workers: serviceWorkers},
+	} {
+		if err := r.SetupWithManager(ctx, mgr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onEveryReplica is a runnable that does not wait for the lead.
+type onEveryReplica func(context.Context) error
+
+// Start runs it (manager.Runnable).
+func (f onEveryReplica) Start(ctx context.Context) error { return f(ctx) }
+
+// NeedLeaderElection is false (manager.LeaderElectionRunnable).
+func (onEveryReplica) NeedLeaderElection() bool { return false }

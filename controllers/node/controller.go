@@ -1,0 +1,213 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node connects nodes to the default VPC: each has a port on the join subnet, through which it reaches pods and through
+// which its pods leave the overlay.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// workers reconcile nodes at once: most of their time is spent waiting for replies.
+const workers = 8
+
+// Reconciler connects each node to the default VPC.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+
+	// hungry are the nodes that found the join subnet full.
+	hungry hungry
+}
+
+// SetupWithManager registers the reconciler. It wakes for its node, the node's IP object, the join subnet and drift.
+func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode))).
+		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(nodeOfIP), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
+			builder.WithPredicates(predicate.NewPredicateFuncs(isJoin), k8s.Changed(viewJoin))).
+		WatchesRawSource(r.hungry.source(r.Allocator)).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Node{},
+			k8s.OwnersOf(r.Northbound, translate.KindNode), r.recordedNodes)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of nodes: %w", err)
+	}
+	return nil
+}
+
+// nodeView is what the reconciler looks at in a node: not its heartbeats.
+type nodeView struct {
+	internalIPs string
+	annotations string
+}
+
+func viewNode(n *corev1.Node) nodeView {
+	var view strings.Builder
+	for _, a := range managedAnnotations {
+		view.WriteString(n.Annotations[a.Key()] + "\x00")
+	}
+	return nodeView{internalIPs: ipfamily.Join(internalIPs(n)), annotations: view.String()}
+}
+
+// joinView is what nodes look at in the join subnet: not its counts.
+type joinView struct {
+	generation int64
+	validated  bool
+}
+
+func viewJoin(s *kubeovnv1.Subnet) joinView {
+	return joinView{s.Generation, k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation)}
+}
+
+func isJoin(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
+
+// nodeOfIP maps a node's IP object to the node.
+func nodeOfIP(_ context.Context, o client.Object) []reconcile.Request {
+	ip := o.(*kubeovnv1.IP)
+	if ip.Spec.Namespace != "" || ip.Spec.NodeName == "" || ip.Name != translate.NodePort(ip.Spec.NodeName) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: ip.Spec.NodeName}}}
+}
+
+func (r *Reconciler) allNodes(ctx context.Context, _ client.Object) []reconcile.Request {
+	var nodes corev1.NodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	requests := make([]reconcile.Request, 0, len(nodes.Items))
+	for i := range nodes.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: nodes.Items[i].Name}})
+	}
+	return requests
+}
+
+// recordedNodes are the nodes that have IP objects.
+func (r *Reconciler) recordedNodes(ctx context.Context) ([]types.NamespacedName, error) {
+	var ips kubeovnv1.IPList
+	if err := r.Client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list IPs: %w", err)
+	}
+	var names []types.NamespacedName
+	for i := range ips.Items {
+		for _, req := range nodeOfIP(ctx, &ips.Items[i]) {
+			names = append(names, req.NamespacedName)
+		}
+	}
+	return names, nil
+}
+
+// Reconcile connects one node.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, req.NamespacedName, node); apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.disconnect(ctx, req.Name)
+	} else if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
+	}
+	return ctrl.Result{}, k8s.Unless(r.connect(ctx, node), northbound.ErrWaiting)
+}
+
+// connect gives the node its port, and then says so in its IP object and its annotations, which the agent waits for.
+func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
+	join, err := r.join(ctx)
+	if err != nil {
+		return err
+	}
+	lease, err := r.lease(node, join)
+	if err != nil {
+		return fmt.Errorf("allocate an address for node %s: %w", node.Name, err)
+	}
+	rows := translate.Node(translate.NodeInputs{
+		Name:        node.Name,
+		Vpc:         kubeovnv1.DefaultVpc,
+		Switch:      kubeovnv1.JoinSubnet,
+		MAC:         lease.MAC,
+		Addresses:   lease.Addresses,
+		InternalIPs: internalIPs(node),
+	})
+	if err := r.Northbound.Apply(ctx, translate.NodeOwner(node.Name), rows); err != nil {
+		return fmt.Errorf("apply node %s: %w", node.Name, err)
+	}
+	return errors.Join(r.recordIP(ctx, node, lease), r.annotate(ctx, node, join, lease))
+}
+
+// disconnect takes back what a node that is gone had; the address is free once its port is gone.
+func (r *Reconciler) disconnect(ctx context.Context, name string) error {
+	r.hungry.remove(name)
+	if err := r.Northbound.Apply(ctx, translate.NodeOwner(name), nil); err != nil {
+		return fmt.Errorf("delete the rows of node %s: %w", name, err)
+	}
+	port := translate.NodePort(name)
+	r.Allocator.Release(port)
+	return r.deleteIP(ctx, port, name)
+}
+
+// joinSubnet is the join subnet as it is in force.
+type joinSubnet struct {
+	cidrs    []netip.Prefix
+	gateways []netip.Addr
+}
+
+// join reads the join subnet. The error is ErrWaiting while it is absent or wrong; its watch wakes every node.
+func (r *Reconciler) join(ctx context.Context) (joinSubnet, error) {
+	subnet := &kubeovnv1.Subnet{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, subnet, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return joinSubnet{}, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
+	}
+	if err != nil || !viewJoin(subnet).validated {
+		return joinSubnet{}, fmt.Errorf("%w: subnet %s is not valid yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
+	}
+	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+	gateways, gatewayErr := ipfamily.ParseAddrs(subnet.Spec.Gateway)
+	if err := errors.Join(cidrErr, gatewayErr); err != nil {
+		return joinSubnet{}, fmt.Errorf("read subnet %s: %w", kubeovnv1.JoinSubnet, err)
+	}
+	return joinSubnet{cidrs: cidrs, gateways: gateways}, nil
+}
+
+// internalIPs are the node's own addresses of type InternalIP.
+func internalIPs(node *corev1.Node) []netip.Addr {
+	var addrs []netip.Addr
+	for _, a := range node.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		if addr, err := ipfamily.ParseAddr(a.Address); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}

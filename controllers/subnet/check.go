@@ -1,0 +1,72 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// check reads the subnet's addresses and finds what is wrong with them, by themselves and against what others use. Nodes, the API
+// server and Services are reached from the default VPC only, so other VPCs may use their addresses.
+func (r *Reconciler) check(in inputs) (validation.Network, *validation.Problem) {
+	network, problem := validation.Subnet(in.subnet.Name, &in.subnet.Spec)
+	if problem != nil || len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
+		return network, problem
+	}
+	around := validation.Surroundings{Peers: r.seniors(in, network.CIDRs)}
+	if vpcOf(in.subnet) == kubeovnv1.DefaultVpc {
+		around.Services, around.Hosts = r.ServiceCIDRs, in.hosts
+	}
+	return network, validation.Conflict(network.CIDRs, around)
+}
+
+// seniors are the subnets that overlap with this one and that it has to give way to.
+func (r *Reconciler) seniors(in inputs, cidrs []netip.Prefix) []validation.Peer {
+	var peers []validation.Peer
+	for _, peer := range in.peers {
+		if peer.Spec.Vlan == in.subnet.Spec.Vlan && overlaps(peer, cidrs) && r.yields(in.subnet, peer) {
+			theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
+			peers = append(peers, validation.Peer{Name: peer.Name, CIDRs: theirs})
+		}
+	}
+	slices.SortFunc(peers, func(a, b validation.Peer) int { return strings.Compare(a.Name, b.Name) })
+	return peers
+}
+
+// yields reports whether, of two subnets that overlap, s is the wrong one: the one whose CIDRs are not those in force, so that a
+// change never hurts a subnet that works; else the younger one.
+func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
+	ours, theirs := r.inForce(s), r.inForce(peer)
+	if ours != theirs {
+		return theirs
+	}
+	if c := s.CreationTimestamp.Compare(peer.CreationTimestamp.Time); c != 0 {
+		return c > 0
+	}
+	return s.Name > peer.Name
+}
+
+// inForce reports whether the router's port of a subnet has the CIDRs that its spec holds.
+func (r *Reconciler) inForce(s *kubeovnv1.Subnet) bool {
+	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	if err != nil {
+		return false
+	}
+	ports := northbound.List[nb.LogicalRouterPort](r.Northbound, translate.KindSubnet)[translate.SubnetOwner(s.Name)]
+	return slices.ContainsFunc(ports, func(port *nb.LogicalRouterPort) bool {
+		return len(port.Networks) == len(cidrs) && !slices.ContainsFunc(port.Networks, func(network string) bool {
+			cidr, err := ipfamily.ParseCIDR(network)
+			return err != nil || !slices.Contains(cidrs, cidr)
+		})
+	})
+}

@@ -1,0 +1,132 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package subnet turns Subnets into logical switches and makes their addresses known to the allocator.
+package subnet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Reconciler makes the logical switch of each Subnet so.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+	// ServiceCIDRs are the cluster's addresses of Services.
+	ServiceCIDRs []netip.Prefix
+}
+
+// Reconcile makes one Subnet so. A wrong spec changes nothing: what was in force before stays.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	in, err := r.gather(ctx, req.Name)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("gather inputs of subnet %s: %w", req.Name, err)
+	}
+	if in.subnet == nil {
+		return ctrl.Result{}, r.remove(ctx, req.Name)
+	}
+	if in.subnet.DeletionTimestamp != nil {
+		return ctrl.Result{}, r.finish(ctx, in.subnet)
+	}
+	if err := r.prepare(ctx, in.subnet); err != nil {
+		return ctrl.Result{}, err
+	}
+	result := r.apply(ctx, in)
+	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in.subnet, result))
+}
+
+// prepare writes what a new subnet lacks: the finalizer, and the fields of its spec that have defaults.
+func (r *Reconciler) prepare(ctx context.Context, subnet *kubeovnv1.Subnet) error {
+	if err := k8s.AddFinalizer(ctx, r.Client, subnet); err != nil {
+		return err
+	}
+	base := subnet.DeepCopy()
+	setDefaults(subnet.Name, &subnet.Spec)
+	return k8s.Patch(ctx, r.Client, base, subnet)
+}
+
+// result is how an attempt to apply a subnet ended.
+type result struct {
+	// problem is what is wrong with the spec.
+	problem *validation.Problem
+	// err is why a good spec is not in force.
+	err error
+}
+
+// apply checks the subnet and, when there is nothing wrong, tells the allocator and commits its rows. Addresses are known before
+// the switch: a port that comes early waits for it.
+func (r *Reconciler) apply(ctx context.Context, in inputs) result {
+	network, problem := r.check(in)
+	if problem != nil {
+		return result{problem: problem}
+	}
+	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
+		return result{err: errUnbuilt}
+	}
+	if err := r.Allocator.SetSubnet(in.subnet.Name, ipam.Subnet(network)); err != nil {
+		return result{err: fmt.Errorf("tell the allocator: %w", err)}
+	}
+	rows := translate.Subnet(translate.SubnetInputs{
+		Name:     in.subnet.Name,
+		Vpc:      vpcOf(in.subnet),
+		CIDRs:    network.CIDRs,
+		Gateways: network.Gateways,
+		Services: servesServices(in.subnet),
+	})
+	return result{err: r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), rows)}
+}
+
+// finish lets a deleted subnet go once nothing holds an address of it.
+func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error {
+	if held := r.held(subnet.Name); held > 0 {
+		return r.patchBlocked(ctx, subnet, held)
+	}
+	if err := r.remove(ctx, subnet.Name); err != nil {
+		return err
+	}
+	return k8s.RemoveFinalizer(ctx, r.Client, subnet)
+}
+
+// remove takes a subnet from the allocator and its rows from the database.
+func (r *Reconciler) remove(ctx context.Context, name string) error {
+	r.Allocator.DeleteSubnet(name)
+	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {
+		return fmt.Errorf("delete the switch of subnet %s: %w", name, err)
+	}
+	return nil
+}
+
+// held is how many addresses of a subnet are in use.
+func (r *Reconciler) held(name string) float64 {
+	usage := r.Allocator.Usage(name)
+	return usage.IPv4().Using + usage.IPv6().Using
+}
+
+// vpcOf is the name of the VPC that a subnet belongs to.
+func vpcOf(s *kubeovnv1.Subnet) string { return cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc) }
+
+// servesServices reports whether the VPC's load balancers serve the ports of the subnet. Nodes reach Services by themselves.
+func servesServices(s *kubeovnv1.Subnet) bool {
+	if s.Spec.EnableLb != nil {
+		return *s.Spec.EnableLb
+	}
+	return s.Name != kubeovnv1.JoinSubnet
+}

@@ -1,0 +1,117 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// usageDelay gathers changes of a subnet's use into one status update.
+const usageDelay = time.Second
+
+// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets and for nodes, whose addresses it must not
+// overlap; for use of its addresses; and for drift.
+func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(viewPeer))).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
+		WatchesRawSource(useOf(r.Allocator)).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of subnets: %w", err)
+	}
+	return nil
+}
+
+// useOf enqueues subnets a moment after their use has changed, once for all changes meanwhile.
+func useOf(allocator *ipam.Allocator) source.Source {
+	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		allocator.Notify(func(subnet string) { q.AddAfter(named(subnet), usageDelay) })
+		return nil
+	})
+}
+
+// peerView is what subnets look at in one another.
+type peerView struct {
+	generation int64
+	validated  bool
+}
+
+func viewPeer(s *kubeovnv1.Subnet) peerView { return peerView{s.Generation, validated(s)} }
+
+func viewNode(n *corev1.Node) string { return ipfamily.Join(internalIPs(n)) }
+
+// rivals are the other subnets for which a subnet's appearance, change or end may decide: those that overlap with it, and those
+// that are wrong so far.
+func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+	changed := o.(*kubeovnv1.Subnet)
+	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
+	return r.those(ctx, func(s *kubeovnv1.Subnet) bool {
+		return s.Name != changed.Name && vpcOf(s) == vpcOf(changed) && (!validated(s) || overlaps(s, cidrs))
+	})
+}
+
+// aroundNode are the subnets that a node's addresses are in, and those that are wrong so far.
+func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcile.Request {
+	var hosts []netip.Prefix
+	for _, ip := range internalIPs(o.(*corev1.Node)) {
+		hosts = append(hosts, netip.PrefixFrom(ip, ip.BitLen()))
+	}
+	return r.those(ctx, func(s *kubeovnv1.Subnet) bool { return !validated(s) || overlaps(s, hosts) })
+}
+
+func (r *Reconciler) those(ctx context.Context, which func(*kubeovnv1.Subnet) bool) []reconcile.Request {
+	var subnets kubeovnv1.SubnetList
+	if err := r.Client.List(ctx, &subnets, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	for i := range subnets.Items {
+		if which(&subnets.Items[i]) {
+			requests = append(requests, named(subnets.Items[i].Name))
+		}
+	}
+	return requests
+}
+
+// validated reports whether a subnet's present spec was found right.
+func validated(s *kubeovnv1.Subnet) bool {
+	return k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation)
+}
+
+// overlaps reports whether a subnet shares addresses with any of the prefixes.
+func overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {
+	own, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	return slices.ContainsFunc(own, func(a netip.Prefix) bool {
+		return slices.ContainsFunc(prefixes, a.Overlaps)
+	})
+}
+
+func named(subnet string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: subnet}}
+}

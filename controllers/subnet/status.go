@@ -1,0 +1,82 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// ReasonAddressesInUse: a subnet is deleted and addresses of it are held.
+const ReasonAddressesInUse = "AddressesInUse"
+
+// errUnbuilt says that the subnet is of a kind that this version does not build.
+var errUnbuilt = errors.New("this version builds no such subnet")
+
+// patchStatus reports how applying the subnet ended and how much of it is in use.
+func (r *Reconciler) patchStatus(ctx context.Context, subnet *kubeovnv1.Subnet, result result) error {
+	base := subnet.DeepCopy()
+	r.setUsage(subnet)
+	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation,
+		k8s.Validated(result.problem),
+		readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name)),
+		k8s.FieldsSupported(slices.Concat(validation.UnbuiltSubnetFields(&subnet.Spec), validation.IgnoredSubnetFields(&subnet.Spec))))
+	if result.problem != nil && !k8s.SameMessage(base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, subnet, result.problem.Reason, result.problem.Message)
+	}
+	return k8s.PatchStatus(ctx, r.Client, base, subnet)
+}
+
+// patchBlocked reports why a deleted subnet is still there.
+func (r *Reconciler) patchBlocked(ctx context.Context, subnet *kubeovnv1.Subnet, held float64) error {
+	base := subnet.DeepCopy()
+	r.setUsage(subnet)
+	message := fmt.Sprintf("deleted once its addresses are free: %.0f in use", held)
+	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation, metav1.Condition{
+		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonAddressesInUse, Message: message,
+	})
+	if !k8s.SameMessage(base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionReady) {
+		k8s.Warn(r.Recorder, subnet, ReasonAddressesInUse, message)
+	}
+	return k8s.PatchStatus(ctx, r.Client, base, subnet)
+}
+
+func (r *Reconciler) setUsage(subnet *kubeovnv1.Subnet) {
+	usage := r.Allocator.Usage(subnet.Name)
+	v4, v6, status := usage.IPv4(), usage.IPv6(), &subnet.Status
+	status.V4AvailableIPs, status.V4AvailableIPRange = v4.Available, v4.AvailableRanges
+	status.V4UsingIPs, status.V4UsingIPRange = v4.Using, v4.UsingRanges
+	status.V6AvailableIPs, status.V6AvailableIPRange = v6.Available, v6.AvailableRanges
+	status.V6UsingIPs, status.V6UsingIPRange = v6.Using, v6.UsingRanges
+}
+
+// readyCondition says whether the present spec is in force; known is that of an earlier one may be.
+func readyCondition(subnet *kubeovnv1.Subnet, result result, known bool) metav1.Condition {
+	switch {
+	case result.problem != nil:
+		message := "see condition " + kubeovnv1.ConditionValidated
+		if known {
+			message += "; what was in force before stays"
+		}
+		return metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid, Message: message,
+		}
+	case errors.Is(result.err, errUnbuilt):
+		return metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonFieldsIgnored,
+			Message: fmt.Sprintf("%v: with %s", errUnbuilt, strings.Join(validation.UnbuiltSubnetFields(&subnet.Spec), ", ")),
+		}
+	}
+	return k8s.Ready(result.err, northbound.ErrWaiting)
+}
