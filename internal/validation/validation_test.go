@@ -1,0 +1,208 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// expect checks a problem by its reason and a part of its message; an empty reason means that there is none.
+func expect(t *testing.T, p *Problem, reason, message string) {
+	t.Helper()
+	switch {
+	case p == nil && reason != "":
+		t.Fatalf("no problem, want %s", reason)
+	case p != nil && p.Reason != reason:
+		t.Fatalf("got %+v, want reason %q", *p, reason)
+	case p != nil && !strings.Contains(p.Message, message):
+		t.Fatalf("message %q lacks %q", p.Message, message)
+	}
+}
+
+func TestSubnet(t *testing.T) {
+	tests := []struct {
+		name            string
+		spec            kubeovnv1.SubnetSpec
+		gateways        string
+		exclude         string
+		reason, message string
+	}{
+		{name: "the gateway is the first address by default", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16"}, gateways: "10.16.0.1"},
+		{name: "host bits are dropped", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.3.4/16"}, gateways: "10.16.0.1"},
+		{name: "gateways come in the order of the CIDRs", spec: kubeovnv1.SubnetSpec{CIDRBlock: "fd00::/64,10.16.0.0/16", Gateway: "10.16.255.254,fd00::5"},
+			gateways: "fd00::5,10.16.255.254"},
+		{name: "one gateway of two may be left out", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16,fd00::/64", Gateway: "fd00::5"}, gateways: "10.16.0.1,fd00::5"},
+		{name: "a /32 is its own gateway", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.9/32"}, gateways: "10.16.0.9"},
+		{name: "a /31 has no network address", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.8/31"}, gateways: "10.16.0.8"},
+		{name: "excluded addresses and ranges", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", ExcludeIPs: []string{"10.16.0.1..10.16.0.9", "10.99.0.1"}},
+			gateways: "10.16.0.1", exclude: "10.16.0.1-10.16.0.9,10.99.0.1"},
+		{name: "an underlay subnet may have no CIDR", spec: kubeovnv1.SubnetSpec{Vlan: "vlan1"}},
+		{name: "an attachment network of another CNI may have none", spec: kubeovnv1.SubnetSpec{Provider: "macvlan.default"}},
+
+		{name: "no CIDR", reason: ReasonCIDRInvalid, message: "cidrBlock is empty: write one CIDR"},
+		{name: "no CIDR at all", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0"}, reason: ReasonCIDRInvalid, message: `"10.16.0.0" is not a CIDR`},
+		{name: "two CIDRs of a family", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16,10.17.0.0/16"}, reason: ReasonCIDRInvalid, message: "more than one value of family IPv4"},
+		{name: "link-local addresses", spec: kubeovnv1.SubnetSpec{CIDRBlock: "169.254.1.0/24"}, reason: ReasonCIDRInvalid, message: "of 169.254.0.0/16, which no port can have"},
+		{name: "multicast addresses", spec: kubeovnv1.SubnetSpec{CIDRBlock: "ff02::/64"}, reason: ReasonCIDRInvalid, message: "ff00::/8"},
+		{name: "everything", spec: kubeovnv1.SubnetSpec{CIDRBlock: "0.0.0.0/0"}, reason: ReasonCIDRInvalid, message: "0.0.0.0/8"},
+		{name: "a gateway outside", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Gateway: "10.17.0.1"}, reason: ReasonGatewayInvalid, message: "gateway 10.17.0.1 is outside of 10.16.0.0/16: write"},
+		{name: "a gateway of a family too many", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Gateway: "10.16.0.1,fd00::1"}, reason: ReasonGatewayInvalid, message: "fd00::1 is of a family that"},
+		{name: "the network address as gateway", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Gateway: "10.16.0.0"}, reason: ReasonGatewayInvalid, message: "is the network, broadcast"},
+		{name: "the broadcast address as gateway", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Gateway: "10.16.255.255"}, reason: ReasonGatewayInvalid, message: "is the network, broadcast"},
+		{name: "no address as gateway", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Gateway: "gw"}, reason: ReasonGatewayInvalid, message: `"gw" is not an IP address`},
+		{name: "a range backwards", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", ExcludeIPs: []string{"10.16.0.9..10.16.0.1"}}, reason: ReasonExcludeInvalid, message: "ends before it begins"},
+		{name: "a small MTU with IPv6", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16,fd00::/64", MTU: 1279}, reason: ReasonFieldInvalid, message: "make it 1280 or more"},
+		{name: "a second default", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Default: true}, reason: ReasonFieldInvalid, message: "only subnet ovn-default"},
+		{name: "the name of its VPC", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Vpc: "s"}, reason: ReasonNameConflict, message: "rename it"},
+		{name: "another gateway type", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", GatewayType: "central"}, reason: ReasonFieldInvalid, message: "must be distributed or centralized"},
+		{name: "a wrong selector", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", NamespaceSelectors: []metav1.LabelSelector{{},
+			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}}}, reason: ReasonFieldInvalid, message: "namespaceSelectors[1]"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n, p := Subnet("s", &tt.spec)
+			expect(t, p, tt.reason, tt.message)
+			if got := ipfamily.Join(n.Gateways); got != tt.gateways {
+				t.Errorf("gateways %s, want %s", got, tt.gateways)
+			}
+			if got := ipfamily.Join(n.Exclude); got != tt.exclude {
+				t.Errorf("excluded %s, want %s", got, tt.exclude)
+			}
+		})
+	}
+	if _, p := Subnet(kubeovnv1.DefaultSubnet, &kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", Default: true, MTU: 1000}); p != nil {
+		t.Errorf("the default subnet: %+v", *p)
+	}
+}
+
+func TestConflict(t *testing.T) {
+	around := Surroundings{
+		Peers:    []Peer{{Name: "a", CIDRs: prefixes(t, "10.1.0.0/16,fd00:1::/64")}, {Name: "join", CIDRs: prefixes(t, "100.64.0.0/16")}},
+		Services: prefixes(t, "10.96.0.0/12,fd00:96::/108"),
+		Hosts:    map[netip.Addr]string{netip.MustParseAddr("192.168.0.2"): "node b", netip.MustParseAddr("192.168.0.1"): "node a"},
+	}
+	tests := []struct{ name, cidrs, message string }{
+		{name: "no conflict", cidrs: "10.2.0.0/16,fd00:2::/64"},
+		{name: "inside another subnet", cidrs: "10.1.4.0/24", message: "10.1.4.0/24 overlaps with 10.1.0.0/16,fd00:1::/64 of subnet a"},
+		{name: "around another subnet", cidrs: "10.2.0.0/16,fd00::/16", message: "fd00::/16 overlaps with"},
+		{name: "the join subnet", cidrs: "100.64.0.0/10", message: "of subnet join"},
+		{name: "Services", cidrs: "10.100.0.0/16", message: "the addresses of Services, 10.96.0.0/12"},
+		{name: "nodes, the lowest first", cidrs: "192.168.0.0/24", message: "holds 192.168.0.1, the address of node a"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			reason := ReasonCIDRConflict
+			if tt.message == "" {
+				reason = ""
+			}
+			expect(t, Conflict(prefixes(t, tt.cidrs), around), reason, tt.message)
+		})
+	}
+}
+
+func TestVpc(t *testing.T) {
+	route := func(policy kubeovnv1.RoutePolicy, cidr, hop string) kubeovnv1.VpcSpec {
+		return kubeovnv1.VpcSpec{StaticRoutes: []*kubeovnv1.StaticRoute{{Policy: policy, CIDR: cidr, NextHopIP: hop}}}
+	}
+	policy := func(priority int, action kubeovnv1.PolicyRouteAction, hop string) kubeovnv1.VpcSpec {
+		return kubeovnv1.VpcSpec{PolicyRoutes: []*kubeovnv1.PolicyRoute{{Priority: priority, Match: "ip4.src == 10.0.0.0/8", Action: action, NextHopIP: hop}}}
+	}
+	peering := func(remote, local string) kubeovnv1.VpcSpec {
+		return kubeovnv1.VpcSpec{VpcPeerings: []*kubeovnv1.VpcPeering{{RemoteVpc: remote, LocalConnectIP: local}}}
+	}
+	tests := []struct {
+		name            string
+		spec            kubeovnv1.VpcSpec
+		reason, message string
+	}{
+		{name: "nothing"},
+		{name: "a route by destination", spec: route("", "0.0.0.0/0", "10.0.0.1")},
+		{name: "a route by source, of one address", spec: route("policySrc", "10.0.1.1", "10.0.0.1")},
+		{name: "a policy that reroutes to two", spec: policy(32767, "reroute", "10.0.0.1, 10.0.0.2")},
+		{name: "a dual-stack peering", spec: peering("other", "169.254.0.1/30,fd00::1/126")},
+		{name: "another route policy", spec: route("dst", "0.0.0.0/0", "10.0.0.1"), reason: ReasonRouteInvalid, message: "must be policyDst or policySrc"},
+		{name: "a wrong CIDR", spec: route("", "10.0.0.0/33", "10.0.0.1"), reason: ReasonRouteInvalid, message: "staticRoutes[0]: cidr"},
+		{name: "no next hop", spec: route("", "10.0.0.0/8", ""), reason: ReasonRouteInvalid, message: "nextHopIP"},
+		{name: "a priority too great", spec: policy(32768, "drop", ""), reason: ReasonRouteInvalid, message: "from 0 to 32767"},
+		{name: "another action", spec: policy(1, "deny", ""), reason: ReasonRouteInvalid, message: "must be allow, drop or reroute"},
+		{name: "reroute to nowhere", spec: policy(1, "reroute", ""), reason: ReasonRouteInvalid, message: "nextHopIP of action reroute"},
+		{name: "a peering with itself", spec: peering("v", "169.254.0.1/30"), reason: ReasonPeeringInvalid, message: "must be another VPC"},
+		{name: "a peering without prefix length", spec: peering("other", "169.254.0.1"), reason: ReasonPeeringInvalid, message: "with its prefix length"},
+		{name: "a peering without address", spec: peering("other", ""), reason: ReasonPeeringInvalid, message: "localConnectIP is empty"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { expect(t, Vpc("v", &tt.spec), tt.reason, tt.message) })
+	}
+}
+
+func TestPodRequest(t *testing.T) {
+	subnet := Network{CIDRs: prefixes(t, "10.16.0.0/16,fd00::/64"), Gateways: []netip.Addr{netip.MustParseAddr("10.16.0.1"), netip.MustParseAddr("fd00::1")}}
+	single := Network{CIDRs: prefixes(t, "10.16.0.0/16")}
+	tests := []struct {
+		name            string
+		annotations     map[kubeovnv1.Annotation]string
+		in              Network
+		reason, message string
+	}{
+		{name: "nothing", in: subnet},
+		{name: "an address of each family", annotations: map[kubeovnv1.Annotation]string{"ip_address": "fd00::9,10.16.0.9", "mac_address": "02:00:00:00:00:01"}, in: subnet},
+		{name: "no address", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.16.0"}, in: subnet, reason: ReasonRequestInvalid, message: `ovn.kubernetes.io/ip_address="10.16.0"`},
+		{name: "two of a family", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.16.0.8,10.16.0.9"}, in: subnet, reason: ReasonRequestInvalid, message: "at most one address of each family"},
+		{name: "a group MAC address", annotations: map[kubeovnv1.Annotation]string{"mac_address": "01:00:5e:00:00:01"}, in: subnet, reason: ReasonRequestInvalid, message: "not a unicast MAC address"},
+		{name: "an address of the other family", annotations: map[kubeovnv1.Annotation]string{"ip_address": "fd00::9", "ip_family": "ipv4"}, in: subnet, reason: ReasonRequestInvalid, message: "remove one of them"},
+		{name: "an address outside", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.17.0.9"}, in: subnet, reason: ReasonRequestOutside, message: "10.17.0.9 is outside of subnet s, 10.16.0.0/16,fd00::/64"},
+		{name: "the gateway", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.16.0.1"}, in: subnet, reason: ReasonRequestOutside, message: "is the gateway"},
+		{name: "the anycast address", annotations: map[kubeovnv1.Annotation]string{"ip_address": "fd00::"}, in: subnet, reason: ReasonRequestOutside, message: "anycast"},
+		{name: "a family the subnet lacks", annotations: map[kubeovnv1.Annotation]string{"ip_family": "IPv6"}, in: single, reason: ReasonFamilyNotInSubnet, message: "has no IPv6"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			annotations := map[string]string{}
+			for key, value := range tt.annotations {
+				annotations[key.Key()] = value
+			}
+			request, p := PodRequest(annotations)
+			if p == nil {
+				p = PodRequestIn(request, "s", tt.in)
+			}
+			expect(t, p, tt.reason, tt.message)
+		})
+	}
+}
+
+func TestFieldsWithoutEffectAreNamed(t *testing.T) {
+	lb := false
+	quiet := kubeovnv1.SubnetSpec{
+		Default: true, Vpc: "v", Protocol: "Dual", CIDRBlock: "10.0.0.0/8", Gateway: "10.0.0.1", ExcludeIPs: []string{"10.0.0.1"}, Provider: "ovn",
+		Namespaces: []string{"a"}, NamespaceSelectors: []metav1.LabelSelector{{}}, GatewayType: "distributed", NATOutgoing: true, MTU: 1400, EnableLb: &lb,
+		DisableGatewayCheck: true, DisableInterConnection: true,
+	}
+	if got := append(UnbuiltSubnetFields(&quiet), IgnoredSubnetFields(&quiet)...); len(got) > 0 {
+		t.Errorf("fields that have their effect are named: %v", got)
+	}
+	loud := kubeovnv1.SubnetSpec{Provider: "net.default.ovn", Vlan: "v", GatewayType: "centralized", Private: true, ACLs: []kubeovnv1.ACL{{}}}
+	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan gatewayType centralized private acls" {
+		t.Errorf("got %s", got)
+	}
+	vpc := kubeovnv1.VpcSpec{Namespaces: []string{"a"}, DefaultSubnet: "s", BFDPort: &kubeovnv1.BFDPort{}, EnableBfd: true}
+	if got := IgnoredVpcFields(&vpc); len(got) != 1 || got[0] != "enableBfd" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func prefixes(t *testing.T, s string) []netip.Prefix {
+	t.Helper()
+	list, err := ipfamily.ParseCIDRs(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
