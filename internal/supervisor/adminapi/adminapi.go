@@ -54,9 +54,10 @@ type Database interface {
 	// Status asks the member itself.
 	Status(ctx context.Context) (Status, error)
 	// Kick removes another member from the cluster, by server ID (four digits or more) or address. It returns once the removal
-	// has begun.
+	// has begun. A server that is not a member, or the member itself, is an error.
 	Kick(ctx context.Context, server string) error
-	// Leave takes this member out of the cluster for good. It returns once that has begun; the member's Status says when it is done.
+	// Leave takes this member out of the cluster for good. It returns once that has begun. It is done when other members do not
+	// list this one any more; this one's own Status is an error then.
 	Leave(ctx context.Context) error
 	// Compact shortens the database's log.
 	Compact(ctx context.Context) error

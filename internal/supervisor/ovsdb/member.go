@@ -174,10 +174,36 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	return status, nil
 }
 
-// Kick implements adminapi.Database.
+// Kick implements adminapi.Database. It names the server itself: ovsdb-server 3.5 takes an unknown name for its own when it is the
+// only member, and leaves.
 func (m *member) Kick(ctx context.Context, server string) error {
-	_, err := m.call(ctx, "cluster/kick", m.options.Database.Name, server)
+	status, err := m.Status(ctx)
+	if err != nil {
+		return err
+	}
+	address, err := toKick(status, server)
+	if err != nil {
+		return err
+	}
+	_, err = m.call(ctx, "cluster/kick", m.options.Database.Name, address)
 	return err
+}
+
+// toKick returns the address of the one other member that server means.
+func toKick(status adminapi.Status, server string) (string, error) {
+	var found []string
+	for _, member := range status.Members {
+		if server == member.Address || len(server) >= 4 && server[:4] == member.ServerID {
+			found = append(found, member.Address)
+		}
+	}
+	switch {
+	case len(found) != 1:
+		return "", fmt.Errorf("%d members are %q", len(found), server)
+	case found[0] == status.Address:
+		return "", fmt.Errorf("%q is this member itself: let it leave", server)
+	}
+	return found[0], nil
 }
 
 // Leave implements adminapi.Database.

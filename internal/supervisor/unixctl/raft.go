@@ -16,7 +16,8 @@ type Raft struct {
 	// ClusterID and ServerID are UUIDs; ClusterID is empty while a joining member does not know it.
 	ClusterID, ServerID string
 	Address             string
-	// Status is "cluster member", "joining cluster", "leaving cluster", "left cluster" or "failed".
+	// Status is "cluster member", or why the server is none just now: "joining cluster", "disconnected from the cluster (election
+	// timeout)", …
 	Status string
 	// Role is leader, follower or candidate.
 	Role string

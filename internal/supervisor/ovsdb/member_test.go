@@ -1,0 +1,286 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+)
+
+// patience bounds what a test waits for: the first election after a leader stopped takes up to two election timers.
+const patience = 60 * time.Second
+
+// trial is a set of members on loopback addresses, each with its own directories, under one operator's OVNCluster.
+type trial struct {
+	t                *testing.T
+	servers, callers supervisortest.Authority
+	members          map[string]*trialMember
+}
+
+type trialMember struct {
+	options  Options
+	clusters chan *v1alpha1.OVNCluster
+	leads    chan bool
+	stop     context.CancelFunc
+	done     chan error
+}
+
+func newTrial(t *testing.T) *trial {
+	return &trial{
+		t:       t,
+		servers: supervisortest.NewAuthority(t, "servers"), callers: supervisortest.NewAuthority(t, "operator"),
+		members: map[string]*trialMember{},
+	}
+}
+
+// add prepares the member of a node; start runs it.
+func (tr *trial) add(node, address string) *trialMember {
+	m := &trialMember{clusters: make(chan *v1alpha1.OVNCluster, 1), leads: make(chan bool, 100)}
+	database := Southbound
+	database.Schema = supervisortest.File(tr.t, database.Schema)
+	m.options = Options{
+		Database: database,
+		DataDir:  filepath.Join(tr.t.TempDir(), "data"),
+		RunDir:   tr.t.TempDir(),
+		TLSDir: tr.servers.TLSDir(tr.t, "ovn-sb", map[string][]byte{
+			"ca.crt": tr.servers.PEM, "admin-ca.crt": tr.callers.PEM,
+		}),
+		Node:          node,
+		Address:       netip.MustParseAddr(address),
+		Listen:        netip.MustParseAddr(address),
+		HealthAddress: address + ":6662",
+		Programs: Programs{
+			Server: supervisortest.Program(tr.t, "usr/sbin/ovsdb-server"), Tool: supervisortest.Program(tr.t, "usr/bin/ovsdb-tool"),
+		},
+		Clusters: m.clusters,
+		Leads:    m.leads,
+		Log:      testr.New(tr.t),
+	}
+	tr.members[node] = m
+	return m
+}
+
+func (tr *trial) start(m *trialMember, status v1alpha1.DatabaseStatus) {
+	ctx, cancel := context.WithCancel(tr.t.Context())
+	m.stop, m.done = cancel, make(chan error, 1)
+	m.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: status}}
+	done := m.done
+	go func() { done <- Run(ctx, m.options) }()
+	tr.t.Cleanup(func() { cancel(); <-done })
+}
+
+// halt stops a member and returns its error.
+func (m *trialMember) halt() error {
+	m.stop()
+	err := <-m.done
+	m.done <- err // for the cleanup
+	return err
+}
+
+// admin is a client of the member's endpoint with a certificate of the given authority.
+func (tr *trial) admin(m *trialMember, authority supervisortest.Authority) *adminapi.Client {
+	certificate, key := authority.Issue(tr.t, "operator")
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(tr.servers.PEM)
+	return adminapi.NewClient(netip.AddrPortFrom(m.options.Address, adminapi.PortSouthbound), &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "ovn-sb",
+	})
+}
+
+// eventually waits until f returns nil.
+func eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (tr *trial) untilConnected(m *trialMember, members int) adminapi.Status {
+	tr.t.Helper()
+	var status adminapi.Status
+	admin := tr.admin(m, tr.callers)
+	eventually(tr.t, m.options.Node+" serves", func() (err error) {
+		status, err = admin.Status(tr.t.Context())
+		if err == nil && (!status.Connected || len(status.Members) != members) {
+			err = errors.New("not connected: " + status.Role)
+		}
+		return err
+	})
+	return status
+}
+
+func TestCluster(t *testing.T) {
+	tr := newTrial(t)
+	first := tr.add("cp-1", "127.0.0.1")
+	tr.start(first, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
+	one := tr.untilConnected(first, 1)
+	if one.Role != adminapi.RoleLeader || one.Leader != one.ServerID[:4] || one.LeaderAddress != "ssl:127.0.0.1:6644" || one.ClusterID == "" {
+		t.Fatalf("status of the first member: %+v", one)
+	}
+	if !<-first.leads {
+		t.Error("the first member does not say that it leads")
+	}
+
+	t.Run("the kubelet's probe succeeds", func(t *testing.T) { probe(t, first, http.StatusOK) })
+	t.Run("a caller of another authority is refused", func(t *testing.T) {
+		_, err := tr.admin(first, supervisortest.NewAuthority(t, "stranger")).Status(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("got %v, want a refused certificate", err)
+		}
+	})
+	t.Run("nobody is kicked but another member", func(t *testing.T) {
+		for _, server := range []string{"zzzz", one.ServerID, "ssl:192.0.2.1:6644", one.Address} {
+			if err := tr.admin(first, tr.callers).Kick(t.Context(), server); err == nil {
+				t.Errorf("%s was kicked", server)
+			}
+		}
+	})
+	t.Run("compaction", func(t *testing.T) {
+		if err := tr.admin(first, tr.callers).Compact(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+
+	recorded := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1", ClusterID: one.ClusterID, Members: []v1alpha1.DatabaseMember{
+		{Node: "cp-1", Address: "127.0.0.1", ServerID: one.ServerID},
+		{Node: "cp-2", Address: "127.0.0.2"},
+		{Node: "cp-3", Address: "127.0.0.3"},
+	}}
+	second, third := tr.add("cp-2", "127.0.0.2"), tr.add("cp-3", "127.0.0.3")
+	tr.start(second, recorded)
+	tr.untilConnected(second, 2)
+	tr.start(third, recorded)
+	if three := tr.untilConnected(third, 3); three.ClusterID != one.ClusterID || three.Role != adminapi.RoleFollower {
+		t.Fatalf("status of the third member: %+v", three)
+	}
+
+	t.Run("a stopped leader hands over, and joins again with its file", func(t *testing.T) {
+		if err := first.halt(); err != nil {
+			t.Fatal(err)
+		}
+		tr.untilConnected(second, 3)
+		tr.start(first, recorded)
+		if again := tr.untilConnected(first, 3); again.ServerID != one.ServerID {
+			t.Errorf("server ID %s after the restart, %s before", again.ServerID, one.ServerID)
+		}
+	})
+	t.Run("a member can leave", func(t *testing.T) {
+		if err := tr.admin(third, tr.callers).Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tr.untilConnected(first, 2)
+	})
+	t.Run("a member that is gone can be kicked", func(t *testing.T) {
+		third.stop()
+		fourth := tr.add("cp-4", "127.0.0.7")
+		tr.start(fourth, recorded)
+		four := tr.untilConnected(fourth, 3)
+		if err := fourth.halt(); err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.admin(first, tr.callers).Kick(t.Context(), four.ServerID); err != nil {
+			t.Fatal(err)
+		}
+		tr.untilConnected(first, 2)
+	})
+}
+
+func TestForeignFileIsRefused(t *testing.T) {
+	tr := newTrial(t)
+	m := tr.add("cp-1", "127.0.0.4")
+	if err := newFiles(m.options).create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tr.start(m, v1alpha1.DatabaseStatus{ClusterID: "00000000-0000-4000-8000-000000000000"})
+	err := <-m.done
+	m.done <- err
+	if err == nil || !strings.Contains(err.Error(), "belongs to cluster") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if _, err := os.Stat(newFiles(m.options).path); err != nil {
+		t.Errorf("the refused file must stay: %v", err)
+	}
+}
+
+func TestWaitsAndSaysWhy(t *testing.T) {
+	tr := newTrial(t)
+	m := tr.add("cp-1", "127.0.0.5")
+	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-2"})
+	eventually(t, "the probe gives the reason", func() error {
+		if body := probe(t, m, http.StatusServiceUnavailable); !strings.Contains(body, "node cp-2 creates") {
+			return errors.New(body)
+		}
+		return nil
+	})
+	m.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"}}}
+	tr.untilConnected(m, 1)
+}
+
+func TestServerThatEndsIsReported(t *testing.T) {
+	tr := newTrial(t)
+	m := tr.add("cp-1", "127.0.0.6")
+	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
+	tr.untilConnected(m, 1)
+	if _, err := unixctl.Call(t.Context(), m.options.control(), "exit"); err != nil {
+		t.Fatal(err)
+	}
+	err := <-m.done
+	m.done <- err
+	if err == nil || !strings.Contains(err.Error(), "ovsdb-server ended") {
+		t.Errorf("got %v, want the end of the server", err)
+	}
+}
+
+// probe returns the body of /readyz, whose status must be want once the endpoint is there.
+func probe(t *testing.T, m *trialMember, want int) string {
+	t.Helper()
+	var body string
+	eventually(t, "the probe answers", func() error {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+m.options.HealthAddress+"/readyz", http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		text := make([]byte, 4096)
+		n, _ := response.Body.Read(text)
+		body = string(text[:n])
+		if response.StatusCode != want {
+			return errors.New(response.Status + ": " + body)
+		}
+		return nil
+	})
+	return body
+}

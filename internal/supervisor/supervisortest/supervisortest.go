@@ -1,0 +1,127 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package supervisortest gives tests the programs of OVN and Open vSwitch, and certificates for them.
+package supervisortest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// rootfs is the Debian root file system with OVN, which `make prepare` makes.
+func rootfs(t testing.TB) string {
+	t.Helper()
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			t.Fatalf("find the cache: %v", err)
+		}
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	return filepath.Join(cache, "rootfs")
+}
+
+// Program returns how to run a program of the root file system on this machine, whatever its own libraries are.
+func Program(t testing.TB, path string) []string {
+	t.Helper()
+	root := rootfs(t)
+	loader := filepath.Join(root, "lib64/ld-linux-x86-64.so.2")
+	program := File(t, path)
+	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	return []string{loader, "--library-path", libraries, program}
+}
+
+// File returns where a file of the root file system is on this machine.
+func File(t testing.TB, path string) string {
+	t.Helper()
+	file := filepath.Join(rootfs(t), path)
+	if _, err := os.Stat(file); err != nil {
+		t.Fatalf("%v; run: make prepare", err)
+	}
+	return file
+}
+
+// Authority signs certificates.
+type Authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	PEM         []byte
+}
+
+// NewAuthority makes an authority.
+func NewAuthority(t testing.TB, name string) Authority {
+	t.Helper()
+	key := newKey(t)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	must(t, err)
+	return Authority{certificate: certificate, key: key, PEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+// Issue returns a certificate and its key for a common name, which is a DNS name of it as well.
+func (a Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
+	t.Helper()
+	own := newKey(t)
+	der, err := x509.MarshalPKCS8PrivateKey(own)
+	must(t, err)
+	return a.Sign(t, name, own.Public()), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
+// Sign returns a certificate, valid for an hour, of a public key.
+func (a Authority) Sign(t testing.TB, name string, key any) []byte {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key, a.key)
+	must(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// TLSDir makes a directory as processes mount it: tls.crt and tls.key of the name, and further files.
+func (a Authority) TLSDir(t testing.TB, name string, files map[string][]byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	certificate, key := a.Issue(t, name)
+	must(t, os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
+	for file, content := range files {
+		must(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
+	}
+	return dir
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	return key
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
