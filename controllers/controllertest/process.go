@@ -1,0 +1,249 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllertest
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// Process is one run of a controller.
+type Process struct {
+	Manager    ctrl.Manager
+	Engine     *northbound.Engine
+	Allocator  *ipam.Allocator
+	Namespaces *selection.Namespaces
+	Gate       *k8s.Gate
+
+	world     *World
+	proxy     *nbtest.Proxy
+	before    int
+	writes    writes
+	stop      context.CancelFunc
+	stopped   chan struct{}
+	interrupt sync.Once
+}
+
+// Steps are what a package under test does in a Process.
+type Steps struct {
+	// Setup registers its reconcilers.
+	Setup func(ctx context.Context, p *Process) error
+	// Restore runs once the cache has synced and before the gate opens.
+	Restore func(ctx context.Context, p *Process) error
+}
+
+// Start runs a process until Stop, or until the test ends.
+func (w *World) Start(steps Steps) *Process {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: k8s.NewGate(), Allocator: ipam.New(), proxy: w.Database.Proxy()}
+	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{p.proxy.Endpoint()}, Log: ctrl.Log})
+	w.Must(err)
+	p.Engine, err = northbound.New(session, ctrl.Log)
+	w.Must(err)
+	p.Manager, err = ctrl.NewManager(p.writes.counted(config), ctrl.Options{
+		Scheme:     scheme,
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
+	})
+	w.Must(err)
+	p.Namespaces, err = selection.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
+	w.Must(err)
+	w.Must(p.Manager.Add(p.Engine))
+	w.Must(steps.Setup(ctx, p))
+	go func() {
+		defer close(p.stopped)
+		defer session.Close()
+		if err := p.Manager.Start(ctx); err != nil {
+			w.Errorf("manager: %v", err)
+		}
+	}()
+	w.Cleanup(p.Stop)
+	if !p.Manager.GetCache().WaitForCacheSync(ctx) {
+		w.Fatal("the cache does not sync")
+	}
+	w.Must(p.Engine.Lead(ctx))
+	if steps.Restore != nil {
+		w.Must(steps.Restore(ctx, p))
+	}
+	p.connect(ctx)
+	p.before = p.proxy.Transactions()
+	p.Gate.Open()
+	return p
+}
+
+// Stop ends the process and waits until it is over. Another Stop does nothing.
+func (p *Process) Stop() {
+	p.interrupt.Do(func() {
+		p.stop()
+		<-p.stopped
+	})
+}
+
+// Transactions is how many transactions the process sent to the northbound database since its gate opened.
+func (p *Process) Transactions() int { return p.proxy.Transactions() - p.before }
+
+// Writes is how many requests with this method and with this text in their path the process sent to the API server.
+func (p *Process) Writes(method, path string) int { return p.writes.count(method, path) }
+
+// Subnet creates a subnet that is in force: its gateway is the first address of each CIDR.
+func (w *World) Subnet(name string, change func(*kubeovnv1.SubnetSpec), running ...*Process) *kubeovnv1.Subnet {
+	w.Helper()
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	change(&s.Spec)
+	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	w.Must(err)
+	var gateways []string
+	for _, cidr := range cidrs {
+		gateways = append(gateways, cidr.Addr().Next().String())
+	}
+	s.Spec.Gateway = strings.Join(gateways, ",")
+	w.Create(s)
+	w.subnets = append(w.subnets, s)
+	w.InForce(s, running...)
+	return s
+}
+
+// InForce makes the spec of a subnet valid and known.
+func (w *World) InForce(s *kubeovnv1.Subnet, running ...*Process) {
+	w.Helper()
+	for _, p := range running {
+		p.connect(w.Context())
+	}
+	condition := metav1.Condition{
+		Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonValid, ObservedGeneration: s.Generation,
+	}
+	apimeta.SetStatusCondition(&s.Status.Conditions, condition)
+	w.Must(w.Client.Status().Update(w.Context(), s))
+}
+
+// connect commits the rows of VPCs, subnets and nodes, and tells the allocator of the subnets.
+func (p *Process) connect(ctx context.Context) {
+	w := p.world
+	w.Helper()
+	vpcs := map[string]bool{kubeovnv1.DefaultVpc: true}
+	for _, s := range w.subnets {
+		vpcs[vpcOf(s)] = true
+	}
+	for vpc := range vpcs {
+		w.Must(p.Engine.Apply(ctx, translate.VpcOwner(vpc), translate.Vpc(translate.VpcInputs{Name: vpc})))
+	}
+	for _, s := range w.subnets {
+		cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+		w.Must(err)
+		gateways, err := ipfamily.ParseAddrs(s.Spec.Gateway)
+		w.Must(err)
+		exclude, err := ipfamily.ParseRanges(s.Spec.ExcludeIPs)
+		w.Must(err)
+		w.Must(p.Allocator.SetSubnet(s.Name, ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: exclude}))
+		w.Must(p.Engine.Apply(ctx, translate.SubnetOwner(s.Name), translate.Subnet(translate.SubnetInputs{
+			Name: s.Name, Vpc: vpcOf(s), CIDRs: cidrs, Gateways: gateways, Services: true,
+		})))
+	}
+	p.connectNodes(ctx)
+}
+
+func (p *Process) connectNodes(ctx context.Context) {
+	for i, node := range p.world.Nodes {
+		in := translate.NodeInputs{
+			Name: node, Vpc: kubeovnv1.DefaultVpc, Switch: kubeovnv1.JoinSubnet, MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)},
+		}
+		rows := translate.Node(in)[1:] // without the port: there is no join switch here
+		p.world.Must(p.Engine.Apply(ctx, translate.NodeOwner(node), rows))
+	}
+}
+
+func vpcOf(s *kubeovnv1.Subnet) string {
+	if s.Spec.Vpc == "" {
+		return kubeovnv1.DefaultVpc
+	}
+	return s.Spec.Vpc
+}
+
+// Eventually waits until what returns nothing, and fails the test with what it returned last.
+func (w *World) Eventually(what func() string) {
+	w.Helper()
+	w.Within(30*time.Second, what)
+}
+
+// Within is Eventually with a limit of its own.
+func (w *World) Within(limit time.Duration, what func() string) {
+	w.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(limit)
+	for {
+		wrong := what()
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("after %s: %s", limit, wrong)
+		}
+		<-tick.C
+	}
+}
+
+// writes counts requests to the API server.
+type writes struct {
+	mu   sync.Mutex
+	sent map[string]int
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (c *writes) counted(to *rest.Config) *rest.Config {
+	out := rest.CopyConfig(to)
+	out.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			c.add(r.Method + " " + r.URL.Path)
+			return next.RoundTrip(r)
+		})
+	})
+	return out
+}
+
+func (c *writes) add(request string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sent == nil {
+		c.sent = map[string]int{}
+	}
+	c.sent[request]++
+}
+
+func (c *writes) count(method, path string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	total := 0
+	for request, n := range c.sent {
+		if strings.HasPrefix(request, method+" ") && strings.Contains(request, path) {
+			total += n
+		}
+	}
+	return total
+}

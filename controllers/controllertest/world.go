@@ -1,0 +1,162 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controllertest runs reconcilers as processes against a real API server and a real northbound database: they can be
+// stopped and started, and what they send is counted. It plays the part of the controllers of VPCs, subnets and nodes.
+package controllertest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+var (
+	config *rest.Config
+	scheme = runtime.NewScheme()
+)
+
+// Main runs the tests of a package with an API server of their own.
+func Main(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(kubeovnv1.AddToScheme(scheme))
+	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+	home, err := os.UserHomeDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
+		fmt.Fprintf(os.Stderr, "no kube-apiserver in %s/bin, run: make prepare\n", cache)
+		return 1
+	}
+	server := &envtest.Environment{
+		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	if config, err = server.Start(); err != nil {
+		fmt.Fprintf(os.Stderr, "start the API server: %v\n", err)
+		return 1
+	}
+	config.QPS = -1
+	code := m.Run()
+	if err := server.Stop(); err != nil {
+		fmt.Fprintf(os.Stderr, "stop the API server: %v\n", err)
+		return 1
+	}
+	return code
+}
+
+// World is an empty cluster with an empty northbound database.
+type World struct {
+	*testing.T
+
+	// Client reads and writes the API server as users do; what it sends is not counted.
+	Client client.Client
+	// Database is the northbound database.
+	Database *nbtest.Server
+	// Nodes are the nodes that are connected.
+	Nodes []string
+
+	subnets []*kubeovnv1.Subnet
+}
+
+// New returns a world without anything from tests before. It has the nodes n1 and n2.
+func New(t *testing.T) *World {
+	t.Helper()
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &World{T: t, Client: c, Database: nbtest.Start(t), Nodes: []string{"n1", "n2"}}
+	w.clear()
+	return w
+}
+
+func (w *World) clear() {
+	w.Helper()
+	var namespaces corev1.NamespaceList
+	w.Must(w.Client.List(w.Context(), &namespaces))
+	for i := range namespaces.Items {
+		ns := &namespaces.Items[i]
+		in := client.InNamespace(ns.Name)
+		w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Pod{}, in, client.GracePeriodSeconds(0)))
+		w.Must(w.Client.DeleteAllOf(w.Context(), &discoveryv1.EndpointSlice{}, in))
+		if ns.Name != "default" { // the API server keeps a Service of its own there
+			w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in))
+		}
+		if len(ns.Annotations) > 0 {
+			base := ns.DeepCopy()
+			ns.Annotations = nil
+			w.Must(w.Client.Patch(w.Context(), ns, client.MergeFrom(base)))
+		}
+	}
+	for _, o := range []client.Object{&kubeovnv1.IP{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
+		w.Must(w.Client.DeleteAllOf(w.Context(), o))
+	}
+}
+
+// Must fails the test when err is not nil.
+func (w *World) Must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// Create creates objects.
+func (w *World) Create(objects ...client.Object) {
+	w.Helper()
+	for _, o := range objects {
+		w.Must(w.Client.Create(w.Context(), o))
+	}
+}
+
+// Get reads an object again. It reports whether there is one.
+func (w *World) Get(o client.Object) bool {
+	w.Helper()
+	err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(o), o)
+	w.Must(client.IgnoreNotFound(err))
+	return err == nil
+}
+
+// Change patches an object by f.
+func (w *World) Change(o client.Object, f func()) {
+	w.Helper()
+	base := o.DeepCopyObject().(client.Object)
+	f()
+	w.Must(w.Client.Patch(w.Context(), o, client.MergeFrom(base)))
+}
+
+// Delete deletes objects without waiting for a kubelet.
+func (w *World) Delete(objects ...client.Object) {
+	w.Helper()
+	for _, o := range objects {
+		w.Must(w.Client.Delete(w.Context(), o, client.GracePeriodSeconds(0)))
+	}
+}
+
+// Config is how to reach the API server.
+func Config() *rest.Config { return config }

@@ -1,0 +1,105 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package namespace_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/namespace"
+)
+
+func TestMain(m *testing.M) { controllertest.Main(m) }
+
+var steps = controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
+	r := &namespace.Reconciler{Client: p.Manager.GetClient(), Namespaces: p.Namespaces, Gate: p.Gate}
+	return r.SetupWithManager(ctx, p.Manager)
+}}
+
+func newNamespace(w *controllertest.World, name string, labels map[string]string) *corev1.Namespace {
+	w.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := w.Client.Create(w.Context(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
+		w.Fatal(err)
+	}
+	w.Get(ns)
+	w.Change(ns, func() { ns.Labels = labels })
+	return ns
+}
+
+func newSubnet(w *controllertest.World, name, cidr string, change func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
+	w.Helper()
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidr}}
+	if change != nil {
+		change(&s.Spec)
+	}
+	w.Create(s)
+	return s
+}
+
+// told waits until a namespace has these annotations, and no others of ours.
+func told(w *controllertest.World, ns *corev1.Namespace, switches, cidrs, excluded string) {
+	w.Helper()
+	want := map[string]string{}
+	for key, value := range map[string]string{"logical_switch": switches, "cidr": cidrs, "exclude_ips": excluded} {
+		if value != "" {
+			want["ovn.kubernetes.io/"+key] = value
+		}
+	}
+	w.Eventually(func() string {
+		w.Get(ns)
+		if !maps.Equal(ns.Annotations, want) {
+			return fmt.Sprintf("namespace %s has %v, want %v", ns.Name, ns.Annotations, want)
+		}
+		return ""
+	})
+}
+
+func TestNamespacesAreToldTheirSubnets(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	shop := newNamespace(w, "shop", map[string]string{"team": "sales"})
+	lab := newNamespace(w, "lab", nil)
+	told(w, shop, "", "", "")
+
+	main := newSubnet(w, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", func(s *kubeovnv1.SubnetSpec) {
+		s.ExcludeIPs = []string{"10.16.0.1", "fd00:10:16::1"}
+	})
+	told(w, shop, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", "10.16.0.1,fd00:10:16::1")
+	told(w, lab, "ovn-default", "10.16.0.0/16,fd00:10:16::/112", "10.16.0.1,fd00:10:16::1")
+
+	named := newSubnet(w, "named", "10.17.0.0/24", func(s *kubeovnv1.SubnetSpec) {
+		s.Namespaces = []string{"shop"}
+		s.ExcludeIPs = []string{"10.17.0.1", "10.17.0.10..10.17.0.20"}
+	})
+	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1,10.17.0.10..10.17.0.20")
+
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "ovn-cluster"}, Spec: kubeovnv1.VpcSpec{DefaultSubnet: "selecting"}}
+	w.Create(vpc)
+	newSubnet(w, "selecting", "10.18.0.0/24", func(s *kubeovnv1.SubnetSpec) {
+		s.NamespaceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "sales"}}}
+		s.ExcludeIPs = []string{"10.18.0.1"}
+	})
+	told(w, shop, "selecting,named", "10.18.0.0/24;10.17.0.0/24", "10.18.0.1;10.17.0.1,10.17.0.10..10.17.0.20")
+
+	w.Change(shop, func() { shop.Labels = map[string]string{"team": "other"} })
+	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1,10.17.0.10..10.17.0.20")
+	w.Change(named, func() { named.Spec.ExcludeIPs = []string{"10.17.0.1"} })
+	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
+	w.Change(shop, func() { shop.Annotations["ovn.kubernetes.io/logical_switch"] = "mistake" })
+	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
+
+	w.Delete(vpc)
+	w.Delete(named)
+	told(w, shop, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
+	told(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
+}

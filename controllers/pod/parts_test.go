@@ -1,0 +1,222 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+)
+
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "shop", Name: name}
+}
+
+func newQueue(t *testing.T) queue {
+	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	t.Cleanup(q.ShutDown)
+	return q
+}
+
+// drain takes what is in the queue.
+func drain(q queue) []string {
+	var names []string
+	for q.Len() > 0 {
+		req, _ := q.Get()
+		q.Done(req)
+		names = append(names, req.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func expect(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func TestRequestsFromBeforeTheStartAreKept(t *testing.T) {
+	var f feed
+	f.Add(ctrl.Request{NamespacedName: key("early")})
+	q := newQueue(t)
+	if err := f.Start(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	f.Add(ctrl.Request{NamespacedName: key("late")})
+	expect(t, "requests", drain(q), "early", "late")
+}
+
+func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w waiting
+		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+		defer q.ShutDown()
+		if err := w.Start(context.Background(), q); err != nil {
+			t.Fatal(err)
+		}
+		w.add(key("a"), "1", &problem{message: "full", subnets: []string{"s1"}})
+		w.add(key("b"), "1", &problem{message: "full", subnets: []string{"s1", "s2"}})
+		w.add(types.NamespacedName{Namespace: "other", Name: "c"}, "1", &problem{message: "bad annotation"})
+
+		for range 3 {
+			w.subnetChanged("s1")
+		}
+		w.subnetChanged("s3")
+		expect(t, "at once", drain(q))
+		time.Sleep(2 * wakeDelay)
+		expect(t, "after a change of s1", drain(q), "a", "b")
+
+		w.remove(key("b"))
+		w.subnetChanged("s2")
+		time.Sleep(2 * wakeDelay)
+		expect(t, "after a change of s2", drain(q))
+
+		w.wakeNamespace("other")
+		expect(t, "after a change of the namespace", drain(q), "c")
+		w.wakeAll()
+		expect(t, "after a change of any subnet", drain(q), "a", "c")
+	})
+}
+
+func TestAWaitingPodIsToldOnceAndTriedAgainOnce(t *testing.T) {
+	var w waiting
+	for _, step := range []struct {
+		uid         types.UID
+		p           problem
+		again, news bool
+	}{
+		{"1", problem{message: "full", subnets: []string{"s1"}}, true, true},
+		{"1", problem{message: "full", subnets: []string{"s1"}}, false, false},
+		{"1", problem{message: "taken", subnets: []string{"s1"}}, false, true},
+		{"1", problem{message: "taken", subnets: []string{"s1", "s2"}}, true, false},
+		{"2", problem{message: "taken", subnets: []string{"s1", "s2"}}, false, true},
+		{"2", problem{message: "bad annotation"}, false, true},
+	} {
+		again, news := w.add(key("a"), step.uid, &step.p)
+		if again != step.again || news != step.news {
+			t.Errorf("%s %+v: again %t, news %t", step.uid, step.p, again, news)
+		}
+	}
+	w.remove(key("a"))
+	if len(w.pods)+len(w.bySubnet) != 0 {
+		t.Errorf("left behind: %v %v", w.pods, w.bySubnet)
+	}
+}
+
+func podAt(uid types.UID, resourceVersion string, annotations map[string]string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "a", UID: uid, ResourceVersion: resourceVersion, Annotations: annotations,
+	}}
+}
+
+func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
+	var l ledger
+	l.hold(podAt("u1", "5", nil), time.Now())
+	l.wrote(podAt("u1", "100", map[string]string{"k": "written"}))
+	for _, c := range []struct {
+		what   string
+		cached *corev1.Pod
+		want   string
+	}{
+		{"a cache from before the patch", podAt("u1", "99", map[string]string{"k": "old"}), "written"},
+		{"a successor of the same name", podAt("u2", "98", map[string]string{"k": "other"}), "other"},
+		{"a cache with the patch", podAt("u1", "100", map[string]string{"k": "written"}), "written"},
+		{"a cache that someone wrote to after the patch", podAt("u1", "101", map[string]string{"k": "damaged"}), "damaged"},
+	} {
+		if got := l.newest(c.cached).Annotations["k"]; got != c.want {
+			t.Errorf("%s: got %s, want %s", c.what, got, c.want)
+		}
+	}
+	if l.holder(key("a")) != "u1" {
+		t.Error("the holder is forgotten")
+	}
+	l.adopt(key("a"), "u9")
+	if l.holder(key("a")) != "u1" {
+		t.Error("what another process knew replaced what this one did")
+	}
+	l.forget(key("a"))
+	l.adopt(key("a"), "u9")
+	if l.holder(key("a")) != "u9" {
+		t.Error("what another process knew is not taken over")
+	}
+}
+
+func TestDifferenceIsWhatOnePatchChanges(t *testing.T) {
+	network := kubeovnv1.PodNetwork{
+		UID: "u1", Allocated: true, Routed: true, LogicalSwitch: "s1", LogicalRouter: "ovn-cluster",
+		Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.2")}, MTU: 1400, NICType: kubeovnv1.PodNICTypeVeth,
+	}
+	have := maps.Clone(network.Annotations())
+	have["mine"] = "untouched"
+	if d := difference(have, network.Annotations()); len(d) != 0 {
+		t.Errorf("a pod that has it all is patched: %v", d)
+	}
+	network.MTU = 0
+	have[kubeovnv1.AnnotationIPAddress.Key()] = "10.16.0.99"
+	delete(have, kubeovnv1.AnnotationRouted.Key())
+	d := difference(have, network.Annotations())
+	if len(d) != 3 || d[kubeovnv1.AnnotationMTU.Key()] != nil || *d[kubeovnv1.AnnotationIPAddress.Key()] != "10.16.0.2" ||
+		*d[kubeovnv1.AnnotationRouted.Key()] != "true" {
+		t.Errorf("patch of a damaged pod: %v", d)
+	}
+}
+
+func TestOnPodNetwork(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		"a pod on a node":             {func(*corev1.Pod) {}, true},
+		"a running pod":               {func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, true},
+		"a pod of which nobody knows": {func(p *corev1.Pod) { p.Status.Phase = corev1.PodUnknown }, true},
+		"a pod without a node":        {func(p *corev1.Pod) { p.Spec.NodeName = "" }, false},
+		"a pod on the host's network": {func(p *corev1.Pod) { p.Spec.HostNetwork = true }, false},
+		"a pod that has succeeded":    {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
+		"a pod that has failed":       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+	} {
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}}
+		c.change(p)
+		if got := onPodNetwork(p); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+func TestExplainSaysWhatToChange(t *testing.T) {
+	a := netip.MustParseAddr("10.16.0.9")
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"full":      {fmt.Errorf("allocate: %w", ipam.ErrExhausted), "subnet s1 is full: delete pods, enlarge its cidrBlock or shorten its excludeIps"},
+		"taken":     {fmt.Errorf("allocate: %w", &ipam.TakenError{Address: a, By: "web.shop"}), "address 10.16.0.9 is taken by web.shop: ask for another one"},
+		"no family": {fmt.Errorf("allocate: %w", ipam.ErrNoFamily), "subnet s1 has no CIDR of the family in annotation ovn.kubernetes.io/ip_family"},
+		"outside": {
+			&ipam.OutsideError{Address: a, Subnet: "s1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.17.0.0/16")}},
+			"address 10.16.0.9 is not one that a port of subnet s1 (10.17.0.0/16) can have: ask for one inside",
+		},
+		"a failure": {errors.New("connection refused"), ""},
+	} {
+		if got, _ := explain("s1", c.err); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

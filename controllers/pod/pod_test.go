@@ -1,0 +1,306 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
+	for protocol, cidr := range map[string]string{
+		"IPv4": "10.16.0.0/24",
+		"IPv6": "fd00:10:16::/112",
+		"Dual": "10.16.0.0/24,fd00:10:16::/112",
+	} {
+		t.Run(protocol, func(t *testing.T) {
+			w := newWorld(t)
+			subnet := w.subnet("ovn-default", cidr)
+			process := w.start()
+			p := w.pod("default", "web")
+
+			network := w.allocated(p)
+			cidrs := ipfamily.Join(network.CIDRs)
+			if len(network.Addresses) != len(network.CIDRs) || cidrs != cidr || ipfamily.Join(network.Gateways) != subnet.Spec.Gateway {
+				t.Errorf("network is %+v", network)
+			}
+			if network.LogicalSwitch != "ovn-default" || network.LogicalRouter != "ovn-cluster" || network.NICType != "veth-pair" {
+				t.Errorf("network is %+v", network)
+			}
+			port := w.port(p)
+			want := network.MAC.String() + " " + strings.ReplaceAll(ipfamily.Join(network.Addresses), ",", " ")
+			if got := port.Strings("addresses"); len(got) != 1 || got[0] != want {
+				t.Errorf("port has %v, want %s", got, want)
+			}
+			if len(port.Strings("port_security")) != 0 {
+				t.Errorf("port security is on")
+			}
+			for _, group := range w.Database.Rows("Port_Group") {
+				owner := fmt.Sprint(group["external_ids"])
+				if n := len(group.Strings("ports")); n != 0 && !strings.Contains(owner, "n1") || n != 1 && strings.Contains(owner, "n1") {
+					t.Errorf("group of %s has %d ports", owner, n)
+				}
+			}
+			ip := w.record(p)
+			if ip.Spec.NodeName != "n1" || ip.Spec.Subnet != "ovn-default" || ip.Spec.MACAddress != network.MAC.String() ||
+				ip.Labels["ovn.kubernetes.io/subnet"] != "ovn-default" || ip.Labels["ovn.kubernetes.io/node-name"] != "n1" {
+				t.Errorf("IP object has %+v and labels %v", ip.Spec, ip.Labels)
+			}
+			if n := process.Writes(http.MethodPatch, "/pods/web"); n != 1 {
+				t.Errorf("%d patches", n)
+			}
+			if n := process.Transactions(); n != 1 {
+				t.Errorf("%d transactions", n)
+			}
+		})
+	}
+}
+
+func TestRequestsOfAPod(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	w.subnet("other", "10.17.0.0/24", func(s *kubeovnv1.SubnetSpec) {
+		s.GatewayType = kubeovnv1.GatewayCentralized
+		s.MTU = 1300
+	})
+	w.start()
+
+	p := w.pod("default", "fixed", "ip_address", "10.16.0.77", "mac_address", "02:00:00:00:00:77", "port_security", "true")
+	if got := address(p); !strings.HasPrefix(got, "10.16.0.77,fd00:10:16::") {
+		t.Errorf("static address became %s", got)
+	}
+	if got := w.port(p).Strings("port_security"); len(got) != 1 || !strings.HasPrefix(got[0], "02:00:00:00:00:77 10.16.0.77 fd00:") {
+		t.Errorf("port security is %v", got)
+	}
+	if got := address(w.pod("default", "v6", "ip_family", "ipv6")); !strings.HasPrefix(got, "fd00:10:16::") || strings.Contains(got, ",") {
+		t.Errorf("a pod of one family has %s", got)
+	}
+	network := w.allocated(w.pod("default", "elsewhere", "logical_switch", "other"))
+	if network.LogicalSwitch != "other" || network.MTU != 1300 {
+		t.Errorf("network is %+v", network)
+	}
+}
+
+func TestBadRequestsAreToldAndHurtNoOtherPod(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	holder := w.pod("default", "holder")
+
+	bad := map[string]*corev1.Pod{}
+	for name, c := range map[string]struct{ key, value, says string }{
+		"taken":   {"ip_address", address(holder), "taken by holder.default"},
+		"gateway": {"ip_address", "10.16.0.1", "taken by gateway"},
+		"outside": {"ip_address", "10.99.0.1", "10.99.0.1 is not one that a port of subnet ovn-default (10.16.0.0/24) can have"},
+		"garbled": {"ip_address", "10.16.0.300", "ovn.kubernetes.io/ip_address"},
+		"mac":     {"mac_address", "ff:ff:ff:ff:ff:ff", "ovn.kubernetes.io/mac_address"},
+		"family":  {"ip_family", "ipv6", "no CIDR of the family"},
+		"join":    {"logical_switch", "join", "for nodes"},
+		"missing": {"logical_switch", "nowhere", "subnet nowhere does not exist"},
+	} {
+		p := newPod("default", name, c.key, c.value)
+		w.Create(p)
+		w.warned(p, c.says)
+		bad[name] = p
+	}
+	w.pod("default", "other")
+	for name, p := range bad {
+		if w.portNow(p) != nil || process.Writes(http.MethodPatch, "/pods/"+name) != 0 {
+			t.Errorf("pod %s got something", name)
+		}
+	}
+
+	w.Change(bad["garbled"], func() { bad["garbled"].Annotations["ovn.kubernetes.io/ip_address"] = "10.16.0.200" })
+	w.allocated(bad["garbled"])
+	w.subnetIn(process, "nowhere", "10.20.0.0/24")
+	w.allocated(bad["missing"])
+	was := address(holder)
+	w.Delete(holder)
+	w.allocated(bad["taken"])
+	if got := address(bad["taken"]); got != was {
+		t.Errorf("the pod that waited for %s got %s", was, got)
+	}
+}
+
+func TestAPodWithANodesPortNameIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.namespace("b", nil)
+	process := w.start()
+	join, err := ipfamily.ParseCIDRs("100.64.0.0/16")
+	w.Must(err)
+	w.Must(process.Allocator.SetSubnet("join", ipam.Subnet{CIDRs: join}))
+	if _, err := process.Allocator.Allocate("node-a.b", ipam.Request{Subnet: "join"}); err != nil {
+		t.Fatal(err)
+	}
+	p := newPod("b", "node-a")
+	w.Create(p)
+	w.warned(p, "port name node-a.b is that of a node")
+	w.Delete(p)
+	w.pod("b", "after") // worked on after the deletion was
+	if _, held := process.Allocator.Lookup("node-a.b"); !held {
+		t.Error("the node's lease is gone with the pod")
+	}
+}
+
+func TestPodsOfAFullSubnetGetWhatBecomesFree(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.subnet("tiny", "10.17.0.0/29") // five addresses
+	w.start()
+	var running, waiting []*corev1.Pod
+	for i := range 5 {
+		running = append(running, w.pod("default", fmt.Sprintf("running-%d", i), "logical_switch", "tiny"))
+	}
+	for i := range 3 {
+		p := newPod("default", fmt.Sprintf("waiting-%d", i), "logical_switch", "tiny")
+		w.Create(p)
+		w.warned(p, "subnet tiny is full")
+		waiting = append(waiting, p)
+	}
+	w.pod("default", "elsewhere")
+	for _, p := range running[:3] {
+		w.Delete(p)
+	}
+	for _, p := range waiting {
+		w.allocated(p)
+	}
+}
+
+func TestANamespacesSubnetsAreTriedInOrder(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("shop", map[string]string{"team": "sales"})
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.subnet("a", "10.17.0.0/30", serving("shop")) // one address
+	w.subnet("b", "10.18.0.0/30", func(s *kubeovnv1.SubnetSpec) {
+		s.NamespaceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "sales"}}}
+	})
+	process := w.start()
+	for i, want := range []string{"a", "b"} {
+		p := w.pod("shop", fmt.Sprintf("p%d", i))
+		if got := p.Annotations["ovn.kubernetes.io/logical_switch"]; got != want {
+			t.Errorf("pod %d is in subnet %s, want %s", i, got, want)
+		}
+	}
+	p := newPod("shop", "p2")
+	w.Create(p)
+	w.warned(p, "subnet b is full")
+	w.subnetIn(process, "c", "10.19.0.0/30", serving("shop"))
+	w.allocated(p)
+	if got := p.Annotations["ovn.kubernetes.io/logical_switch"]; got != "c" {
+		t.Errorf("the pod that waited is in subnet %s, want c", got)
+	}
+}
+
+func TestAPodWaitsForItsNode(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	p := newPod("default", "early")
+	p.Spec.NodeName = "n3"
+	w.Create(p)
+	w.pod("default", "other")
+	if w.portNow(p) != nil {
+		t.Error("the pod has a port without its node's groups")
+	}
+	w.Nodes = append(w.Nodes, "n3")
+	w.subnetIn(process, "another", "10.17.0.0/24")
+	w.allocated(p)
+}
+
+func TestAPodKeepsItsAddressUntilItIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+
+	terminating := newPod("default", "terminating")
+	terminating.Finalizers = []string{"test.kiln.io/hold"}
+	w.Create(terminating)
+	w.allocated(terminating)
+	w.Delete(terminating)
+	finished := w.pod("default", "finished")
+	finished.Status.Phase = corev1.PodSucceeded
+	w.Must(w.Client.Status().Update(w.Context(), finished))
+	w.gone(process, finished)
+	if w.portNow(terminating) == nil {
+		t.Error("a terminating pod lost its port")
+	}
+	w.Get(terminating)
+	w.Change(terminating, func() { terminating.Finalizers = nil })
+	w.gone(process, terminating)
+}
+
+func TestDamageIsHealedWithTheSameAddress(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	p := w.pod("default", "web")
+	was := address(p)
+	ip := w.record(p)
+
+	w.Change(p, func() {
+		p.Annotations["ovn.kubernetes.io/ip_address"] = "10.16.0.99"
+		delete(p.Annotations, "ovn.kubernetes.io/allocated")
+		delete(p.Annotations, "ovn.kubernetes.io/pod_uid")
+	})
+	w.allocated(p)
+	if address(p) != was {
+		t.Errorf("edited annotations moved the pod from %s to %s", was, address(p))
+	}
+	w.Database.Transact(
+		nbtest.Op{"op": "mutate", "table": "Logical_Switch", "where": []any{}, "mutations": []any{
+			[]any{"ports", "delete", []any{"set", []any{nbtest.UUID(w.portUUID(p))}}},
+		}},
+	)
+	w.port(p)
+	w.Delete(ip)
+	w.record(p)
+	w.agree(process)
+}
+
+func (w world) portUUID(p *corev1.Pod) string {
+	w.Helper()
+	for uuid, row := range w.Database.Rows("Logical_Switch_Port") {
+		if row["name"] == p.Name+"."+p.Namespace {
+			return uuid
+		}
+	}
+	w.Fatalf("pod %s has no port", p.Name)
+	return ""
+}
+
+func TestAChangedSubnetReachesItsPods(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	p := w.pod("default", "web")
+	w.Change(s, func() { s.Spec.MTU = 1280 })
+	w.InForce(s, process)
+	w.Eventually(func() string {
+		w.Get(p)
+		if p.Annotations["ovn.kubernetes.io/mtu"] != "1280" {
+			return fmt.Sprintf("annotations are %v", p.Annotations)
+		}
+		return ""
+	})
+	w.Change(s, func() { s.Spec.MTU = 0 })
+	w.InForce(s, process)
+	w.Eventually(func() string {
+		w.Get(p)
+		if _, stays := p.Annotations["ovn.kubernetes.io/mtu"]; stays {
+			return "the MTU stays"
+		}
+		return ""
+	})
+}

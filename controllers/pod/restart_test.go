@@ -1,0 +1,245 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/controllers/controllertest"
+)
+
+// reconciled is how often a controller of any process has finished a pass.
+func reconciled(t *testing.T, controller string) float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var total float64
+	for _, family := range families {
+		if family.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "controller" && label.GetValue() == controller {
+					total += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return total
+}
+
+func TestARestartLeavesSettledPodsAlone(t *testing.T) {
+	const pods = 30
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	first := w.start()
+	for i := range pods {
+		w.Create(newPod("default", fmt.Sprintf("p%d", i)))
+	}
+	for i := range pods {
+		w.allocated(newPod("default", fmt.Sprintf("p%d", i)))
+	}
+	w.agree(first)
+	first.Stop()
+
+	before := reconciled(t, "pod") + reconciled(t, "ip")
+	second := w.start()
+	w.Eventually(func() string {
+		if n := reconciled(t, "pod") + reconciled(t, "ip") - before; n < 2*pods {
+			return fmt.Sprintf("%v of %d passes", n, 2*pods)
+		}
+		return ""
+	})
+	if n := second.Transactions(); n != 0 {
+		t.Errorf("%d transactions", n)
+	}
+	for _, method := range []string{http.MethodPatch, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		for _, path := range []string{"/pods/", "/ips"} {
+			if n := second.Writes(method, path); n != 0 {
+				t.Errorf("%d %s %s", n, method, path)
+			}
+		}
+	}
+	w.agree(second)
+}
+
+func TestWhatHappenedWhileTheControllerWasDown(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.subnet("other", "10.17.0.0/24")
+	first := w.start()
+	deleted := w.pod("default", "deleted")
+	replaced := w.pod("default", "replaced")
+	moved := w.pod("default", "moved")
+	edited := w.pod("default", "edited")
+	kept := w.pod("default", "kept")
+	was := address(edited)
+	w.agree(first)
+	first.Stop()
+
+	w.Delete(deleted, replaced, moved)
+	again := newPod("default", "replaced")
+	again.Spec.NodeName = "n2"
+	for k, v := range replaced.Annotations { // as copied from the old pod's manifest
+		again.Annotations[k] = v
+	}
+	elsewhere := newPod("default", "moved", "logical_switch", "other", "ip_address", "10.17.0.50")
+	w.Create(again, elsewhere)
+	w.Change(edited, func() { edited.Annotations["ovn.kubernetes.io/ip_address"] = address(kept) })
+
+	second := w.start()
+	w.allocated(again)
+	w.allocated(elsewhere)
+	w.gone(second, deleted)
+	port := w.port(again)
+	if port["options"].(map[string]string)["requested-chassis"] != "n2" {
+		t.Errorf("the successor's port is still where its predecessor was: %v", port["options"])
+	}
+	if got := w.port(elsewhere).Strings("addresses")[0]; !strings.HasSuffix(got, " 10.17.0.50") {
+		t.Errorf("the successor in another subnet has %s", got)
+	}
+	w.Eventually(func() string {
+		w.Get(edited)
+		if address(edited) != was {
+			return fmt.Sprintf("the pod that was edited has %s, not %s", address(edited), was)
+		}
+		return ""
+	})
+	w.agree(second)
+}
+
+func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/30") // one address
+	first := w.start()
+	old := w.pod("default", "old")
+	first.Stop()
+	w.Delete(old)
+	next := newPod("default", "next")
+	w.Create(next)
+	second := w.start()
+	if got := address(w.get(next)); got != "" && w.portNow(old) != nil {
+		t.Errorf("pod next got %s while the port of its holder before was there", got)
+	}
+	w.allocated(next)
+	w.gone(second, old)
+	w.agree(second)
+}
+
+func (w world) get(p *corev1.Pod) *corev1.Pod {
+	w.Helper()
+	w.Get(p)
+	return p
+}
+
+// TestPodsRecreatedUnderOneNameWhileTheControllerRestarts watches every pod: no address may be told to a pod while another one
+// that was told it is there.
+func TestPodsRecreatedUnderOneNameWhileTheControllerRestarts(t *testing.T) {
+	const names, rounds, restarts = 8, 50, 6
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/28") // 13 addresses, so that they are used again soon
+	holders := watchHolders(w)
+	process := w.start()
+
+	var wg sync.WaitGroup
+	for i := range names {
+		wg.Go(func() { recreate(w, fmt.Sprintf("p%d", i), rounds) })
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for range restarts {
+		select {
+		case <-time.After(time.Duration(500+rand.IntN(1000)) * time.Millisecond):
+		case <-done:
+		}
+		process.Stop()
+		process = w.start()
+	}
+	<-done
+	for i := range names {
+		w.allocated(newPod("default", fmt.Sprintf("p%d", i)))
+	}
+	w.agree(process)
+	holders.stop()
+}
+
+// recreate deletes and creates a pod again and again, on alternating nodes, waiting at times for its address and at times not.
+func recreate(w world, name string, rounds int) {
+	for round := range rounds {
+		p := newPod("default", name)
+		p.Spec.NodeName = w.Nodes[round%2]
+		if err := w.Client.Create(w.Context(), p); err != nil {
+			w.Errorf("create: %v", err)
+			return
+		}
+		deadline := time.Now().Add(time.Duration(rand.IntN(60)) * time.Millisecond)
+		for time.Now().Before(deadline) {
+			if err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(p), p); err != nil || address(p) != "" {
+				break
+			}
+		}
+		if round == rounds-1 {
+			return
+		}
+		if err := w.Client.Delete(w.Context(), p, client.GracePeriodSeconds(0)); err != nil {
+			w.Errorf("delete: %v", err)
+			return
+		}
+	}
+}
+
+type holders struct {
+	stop func()
+}
+
+func watchHolders(w world) holders {
+	c, err := client.NewWithWatch(controllertest.Config(), client.Options{})
+	w.Must(err)
+	watcher, err := c.Watch(w.Context(), &corev1.PodList{})
+	w.Must(err)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		byAddress, byPod := map[string]types.UID{}, map[types.UID]string{}
+		for e := range watcher.ResultChan() {
+			p, ok := e.Object.(*corev1.Pod)
+			if !ok {
+				w.Errorf("watch: %v", e.Object)
+				return
+			}
+			if e.Type == watch.Deleted {
+				delete(byAddress, byPod[p.UID])
+				delete(byPod, p.UID)
+				continue
+			}
+			a := address(p)
+			if a == "" || byPod[p.UID] == a {
+				continue
+			}
+			if had := byPod[p.UID]; had != "" {
+				w.Errorf("pod %s was told %s and then %s", p.Name, had, a)
+			}
+			if holder := byAddress[a]; holder != "" {
+				w.Errorf("address %s of pod %s is held by pod %s", a, p.UID, holder)
+			}
+			byAddress[a], byPod[p.UID] = p.UID, a
+		}
+	}()
+	return holders{stop: func() { watcher.Stop(); <-over }}
+}

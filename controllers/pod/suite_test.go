@@ -1,0 +1,253 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+func TestMain(m *testing.M) { controllertest.Main(m) }
+
+// steps run the reconciler of pods.
+var steps = controllertest.Steps{
+	Setup: func(ctx context.Context, p *controllertest.Process) error {
+		r := &pod.Reconciler{
+			Client:     p.Manager.GetClient(),
+			Northbound: p.Engine,
+			Allocator:  p.Allocator,
+			Namespaces: p.Namespaces,
+			Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
+			Gate:       p.Gate,
+			Workers:    8,
+		}
+		return r.SetupWithManager(ctx, p.Manager)
+	},
+	Restore: func(ctx context.Context, p *controllertest.Process) error {
+		return pod.Restore(ctx, p.Manager.GetClient(), p.Engine, p.Allocator)
+	},
+}
+
+// world is a World with what tests of pods say often.
+type world struct{ *controllertest.World }
+
+func newWorld(t *testing.T) world { return world{controllertest.New(t)} }
+
+func (w world) start() *controllertest.Process { return w.Start(steps) }
+
+func (w world) subnet(name, cidr string, change ...func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
+	return w.subnetIn(nil, name, cidr, change...)
+}
+
+func (w world) subnetIn(p *controllertest.Process, name, cidr string, change ...func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
+	w.Helper()
+	var running []*controllertest.Process
+	if p != nil {
+		running = append(running, p)
+	}
+	return w.Subnet(name, func(s *kubeovnv1.SubnetSpec) {
+		s.CIDRBlock = cidr
+		for _, f := range change {
+			f(s)
+		}
+	}, running...)
+}
+
+func serving(namespaces ...string) func(*kubeovnv1.SubnetSpec) {
+	return func(s *kubeovnv1.SubnetSpec) { s.Namespaces = namespaces }
+}
+
+func (w world) namespace(name string, labels map[string]string) {
+	w.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := w.Client.Create(w.Context(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
+		w.Fatal(err)
+	}
+	w.Get(ns)
+	w.Change(ns, func() {
+		ns.Labels = labels
+	})
+}
+
+// newPod is a pod on n1. Annotations are pairs of names, without prefix, and values.
+func newPod(namespace, name string, annotations ...string) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{}},
+		Spec: corev1.PodSpec{
+			NodeName:   "n1",
+			Containers: []corev1.Container{{Name: "c", Image: "none"}},
+		},
+	}
+	for i := 0; i+1 < len(annotations); i += 2 {
+		p.Annotations[kubeovnv1.Annotation(annotations[i]).Key()] = annotations[i+1]
+	}
+	return p
+}
+
+// pod creates a pod and returns it once it is annotated.
+func (w world) pod(namespace, name string, annotations ...string) *corev1.Pod {
+	w.Helper()
+	p := newPod(namespace, name, annotations...)
+	w.Create(p)
+	w.allocated(p)
+	return p
+}
+
+// allocated waits until a pod has the result of an allocation of its own.
+func (w world) allocated(p *corev1.Pod) kubeovnv1.PodNetwork {
+	w.Helper()
+	var network kubeovnv1.PodNetwork
+	w.Eventually(func() string {
+		w.Get(p)
+		var err error
+		if network, err = kubeovnv1.ParsePodNetwork(p.Annotations); err != nil {
+			return err.Error()
+		}
+		if !network.IsFor(p.UID) || !network.Routed {
+			return fmt.Sprintf("pod %s has %v", p.Name, p.Annotations)
+		}
+		return ""
+	})
+	return network
+}
+
+func address(p *corev1.Pod) string { return p.Annotations[kubeovnv1.AnnotationIPAddress.Key()] }
+
+// warned waits for an event on a pod that says something.
+func (w world) warned(p *corev1.Pod, text string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var list eventsv1.EventList
+		w.Must(w.Client.List(w.Context(), &list))
+		var said []string
+		for _, e := range list.Items {
+			if e.Regarding.UID == p.UID && e.Reason == "AcquireAddressFailed" && e.Type == corev1.EventTypeWarning {
+				if strings.Contains(e.Note, text) {
+					return ""
+				}
+				said = append(said, e.Note)
+			}
+		}
+		return fmt.Sprintf("no event on pod %s says %q; they say %q", p.Name, text, said)
+	})
+}
+
+// port waits for the port of a pod and returns it.
+func (w world) port(p *corev1.Pod) nbtest.Row {
+	w.Helper()
+	var port nbtest.Row
+	w.Eventually(func() string {
+		port = w.portNow(p)
+		if port == nil || port["options"].(map[string]string)["iface-id-ver"] != string(p.UID) {
+			return fmt.Sprintf("port of pod %s is %v", p.Name, port)
+		}
+		return ""
+	})
+	return port
+}
+
+func (w world) portNow(p *corev1.Pod) nbtest.Row {
+	w.Helper()
+	for _, row := range w.Database.Rows("Logical_Switch_Port") {
+		if row["name"] == p.Name+"."+p.Namespace {
+			return row
+		}
+	}
+	return nil
+}
+
+// record waits for the IP object of a pod and returns it.
+func (w world) record(p *corev1.Pod) *kubeovnv1.IP {
+	w.Helper()
+	ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: p.Name + "." + p.Namespace}}
+	w.Eventually(func() string {
+		if !w.Get(ip) || ip.Spec.IPAddress != address(p) {
+			return fmt.Sprintf("IP object of pod %s with %s is %+v", p.Name, address(p), ip.Spec)
+		}
+		return ""
+	})
+	return ip
+}
+
+// gone waits until nothing is left of a pod.
+func (w world) gone(p *controllertest.Process, was *corev1.Pod) {
+	w.Helper()
+	name := was.Name + "." + was.Namespace
+	w.Eventually(func() string {
+		if w.portNow(was) != nil {
+			return "port " + name + " is there"
+		}
+		if _, held := p.Allocator.Lookup(name); held {
+			return "lease " + name + " is there"
+		}
+		if w.Get(&kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: name}}) {
+			return "IP " + name + " is there"
+		}
+		return ""
+	})
+}
+
+// agree checks that pods, ports, leases and IP objects say the same.
+func (w world) agree(p *controllertest.Process) {
+	w.Helper()
+	w.Eventually(func() string {
+		var pods corev1.PodList
+		var ips kubeovnv1.IPList
+		w.Must(w.Client.List(w.Context(), &pods))
+		w.Must(w.Client.List(w.Context(), &ips))
+		said := map[string]string{}
+		for i := range pods.Items {
+			said[pods.Items[i].Name+"."+pods.Items[i].Namespace] = address(&pods.Items[i])
+		}
+		recorded := map[string]string{}
+		for _, ip := range ips.Items {
+			recorded[ip.Name] = ip.Spec.IPAddress
+		}
+		committed := map[string]string{}
+		for _, row := range w.Database.Rows("Logical_Switch_Port") {
+			if row["type"] == "" {
+				fields := strings.Fields(row.Strings("addresses")[0])
+				committed[row["name"].(string)] = strings.Join(fields[1:], ",")
+			}
+		}
+		leased := map[string]string{}
+		for name := range said {
+			if lease, ok := p.Allocator.Lookup(name); ok {
+				var addresses []string
+				for _, a := range lease.Addresses {
+					addresses = append(addresses, a.String())
+				}
+				leased[name] = strings.Join(addresses, ",")
+			}
+		}
+		for what, have := range map[string]map[string]string{"IP objects": recorded, "ports": committed, "leases": leased} {
+			if fmt.Sprint(have) != fmt.Sprint(said) {
+				return fmt.Sprintf("pods have %v, %s have %v", said, what, have)
+			}
+		}
+		var all []string
+		for _, list := range said {
+			all = append(all, strings.Split(list, ",")...)
+		}
+		slices.Sort(all)
+		if unique := slices.Compact(slices.Clone(all)); len(unique) != len(all) {
+			return fmt.Sprintf("an address is held twice: %v", all)
+		}
+		return ""
+	})
+}
