@@ -1,14 +1,24 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package northbound makes the northbound database equal to what translators want.
+// Package northbound makes the northbound database equal to what translators want. It is level-based: one operation, Apply, serves
+// creation, change, deletion, restart and repair. docs/decisions holds the reasons.
+//
+// How it works: a session keeps an exact replica of the database. Apply compares an owner's rows with it and queues the difference.
+// One goroutine commits: it plans whatever is queued against the replica as it is then, sends one transaction, and checks
+// that the replica holds the result before it says so. Each transaction is fenced by the leader's term.
 package northbound
 
 import (
 	"context"
 	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
 
 	"github.com/go-logr/logr"
+	"github.com/ovn-kubernetes/libovsdb/model"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
@@ -17,32 +27,129 @@ import (
 var (
 	// ErrWaiting says that a parent or a referenced row is not in the database yet. Its arrival calls the owner's subscriber.
 	ErrWaiting = errors.New("waiting for a row of another owner")
-	// ErrDeposed says that this process does not lead: another has taken a later term, or Lead has not been called.
-	ErrDeposed = errors.New("not the leader")
+	// ErrDeposed says that this process does not lead: another has taken a later term, or Lead has not been called. It stays so
+	// until Lead is called.
+	ErrDeposed = errors.New("not the leader of the northbound database")
+
+	errStopped = errors.New("engine has stopped")
 )
 
-// Engine applies desired rows to the northbound database.
-type Engine struct{}
+// Engine applies desired rows to the northbound database. All methods may be called at any time by any goroutine.
+type Engine struct {
+	session  *ovsdbclient.Session
+	log      logr.Logger
+	queue    *queue
+	notifier *notifier
+	index    *index // guarded by the session's lock
+	stopped  chan struct{}
 
-// New returns an engine on a connected session.
-func New(_ *ovsdbclient.Session, _ logr.Logger) (*Engine, error) { return &Engine{}, nil }
-
-// Start runs the engine until ctx ends.
-func (e *Engine) Start(ctx context.Context) error { <-ctx.Done(); return nil }
-
-// Lead takes the next term.
-func (e *Engine) Lead(_ context.Context) error { return errors.ErrUnsupported }
-
-// Apply makes the rows that o owns equal to want, in one transaction. Applying the same rows again sends nothing.
-func (e *Engine) Apply(_ context.Context, _ desired.Owner, _ []desired.Row) error {
-	return errors.ErrUnsupported
+	mu   sync.Mutex
+	term term
 }
 
-// Owners returns the owners of a kind that have rows in the database.
-func (e *Engine) Owners(_ string) []desired.Owner { return nil }
+// New returns an engine on a connected session. It reads what the database has; it writes nothing until Start and Lead.
+func New(session *ovsdbclient.Session, log logr.Logger) (*Engine, error) {
+	if session == nil {
+		return nil, errors.New("northbound engine needs a session")
+	}
+	e := &Engine{
+		session:  session,
+		log:      log,
+		queue:    newQueue(),
+		notifier: newNotifier(),
+		index:    newIndex(),
+		stopped:  make(chan struct{}),
+	}
+	session.Observe(e.observe)
+	return e, nil
+}
 
-// Subscribe registers f for owners of a kind.
-func (e *Engine) Subscribe(_ string, _ func(desired.Owner)) {}
+// Start runs the engine until ctx ends: it commits what Apply queues and calls subscribers. It may run once.
+func (e *Engine) Start(ctx context.Context) error {
+	defer close(e.stopped)
+	var running sync.WaitGroup
+	running.Go(func() { e.notifier.run(ctx) })
+	e.commitLoop(ctx)
+	running.Wait()
+	return nil
+}
 
-// List returns the rows of one table owned by owners of a kind.
-func List[T any](_ *Engine, _ string) map[desired.Owner][]*T { return nil }
+// NeedLeaderElection makes a manager start the engine on standbys too, whose caches are then warm. Lead is what a leader calls.
+func (e *Engine) NeedLeaderElection() bool { return false }
+
+// Apply makes the rows that o owns equal to want, in one transaction. Applying the same rows again sends nothing, and want == nil
+// deletes. It returns nil when the database holds the rows; ErrWaiting, at once, when a parent or a referenced row of another owner
+// is not there, and then has written nothing; ErrDeposed when this process does not lead; and otherwise what the server, or the
+// engine itself, found wrong with these rows. When ctx ends first the rows may still be written.
+func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row) error {
+	if e.leads() == "" {
+		return owned(o, ErrDeposed)
+	}
+	if !e.queue.isBusy(o) {
+		var p *plan
+		var err error
+		e.session.Read(func(r *ovsdbclient.Replica) { p, err = e.plan(e.planner(r), o, want) })
+		if err != nil {
+			return owned(o, err)
+		}
+		if p.empty() {
+			return nil
+		}
+	}
+	r := &request{ctx: ctx, owner: o, want: want, done: make(chan error, 1)}
+	e.queue.add(r)
+	var err error
+	select {
+	case err = <-r.done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-e.stopped:
+		err = errStopped
+	}
+	if err != nil {
+		return owned(o, err)
+	}
+	return nil
+}
+
+// Owners returns the owners of a kind that have rows in the database, whether or not their objects still exist.
+func (e *Engine) Owners(kind string) []desired.Owner {
+	var owners []desired.Owner
+	e.session.Read(func(*ovsdbclient.Replica) { owners = slices.Collect(maps.Keys(e.index.owners[kind])) })
+	return owners
+}
+
+// Subscribe makes the engine call f with each owner of a kind that has to be applied again: someone else changed or deleted a row of
+// it or its place in a set, or a row that it waits for is there. f must not block. Calls may be more than needed, never fewer.
+func (e *Engine) Subscribe(kind string, f func(desired.Owner)) { e.notifier.subscribe(kind, f) }
+
+// List returns copies of the rows of one table, named by its model, that owners of a kind have.
+func List[T any](e *Engine, kind string) map[desired.Owner][]*T {
+	rows := map[desired.Owner][]*T{}
+	t := northbound().tables[reflect.TypeFor[*T]()]
+	if t == nil {
+		return rows
+	}
+	e.session.Read(func(r *ovsdbclient.Replica) {
+		for owner, ids := range e.index.owners[kind] {
+			for _, id := range ids {
+				if row, ok := r.Row(id.table, id.uuid).(*T); ok {
+					rows[owner] = append(rows[owner], model.Clone(row).(*T))
+				}
+			}
+		}
+	})
+	return rows
+}
+
+// observe follows the replica. Owners with a request in progress are judged when it finishes.
+func (e *Engine) observe(r *ovsdbclient.Replica, u ovsdbclient.Update) {
+	fx := e.index.update(r, u)
+	if fx.global != nil {
+		e.follow(fx.global)
+	}
+	e.notifier.arrived(fx.arrived)
+	e.notifier.notify(slices.DeleteFunc(fx.touched, e.queue.isBusy))
+}
+
+func (e *Engine) wait(owner desired.Owner, missing []rowID) { e.notifier.wait(owner, missing) }

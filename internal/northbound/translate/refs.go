@@ -71,7 +71,7 @@ func NodeEgressRef(vpc, node string) desired.Ref {
 	return desired.Ref{Owner: NodeOwner(node), Key: keyEgress + vpc}
 }
 
-// groupName is the name of the port group or address set that r stands for. A name that appears in a match must be an
+// groupName is the name of the port group that r stands for. A name that appears in a match must be an
 // identifier (ovn-nb(5), `[a-zA-Z_.][a-zA-Z_.0-9]*`), and northd appends `_ip4` and `_ip6` to it, so that names made from user
 // names could collide: it is a hash. The owner stands in the row's external_ids.
 func groupName(r desired.Ref) string {

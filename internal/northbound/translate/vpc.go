@@ -23,7 +23,7 @@ type VpcInputs struct {
 func Vpc(in VpcInputs) []desired.Row {
 	rows := []desired.Row{
 		{Key: keyRouter, Model: &nb.LogicalRouter{Name: in.Name, Options: routerOptions()}},
-		{Key: keyServices, Model: &nb.LoadBalancerGroup{Name: groupName(ServicesRef(in.Name))}},
+		{Key: keyServices, Model: &nb.LoadBalancerGroup{}}, // its name says who owns it: the engine's part
 	}
 	routes := desired.RouterRoutes(RouterRef(in.Name))
 	for _, hop := range in.DefaultNextHops {

@@ -1,0 +1,488 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// patience bounds what the tests wait for; nothing takes nearly as long.
+const patience = 20 * time.Second
+
+// engine is an engine as one process has it, with its subscriptions recorded.
+type engine struct {
+	*northbound.Engine
+	t       testing.TB
+	session *ovsdbclient.Session
+	stop    func()
+	calls   chan desired.Owner
+}
+
+// start connects an engine that does not lead yet.
+func start(t testing.TB, endpoint string) *engine {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	log := logr.Discard()
+	if test, ok := t.(*testing.T); ok && testing.Verbose() {
+		log = testr.New(test)
+	}
+	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{endpoint}, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := northbound.New(session, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{Engine: inner, t: t, session: session, calls: make(chan desired.Owner, 10000)}
+	for _, kind := range []string{"Subnet", "Node", "Vpc", "Policy", "Service", "Pod"} {
+		e.Subscribe(kind, func(o desired.Owner) { e.calls <- o })
+	}
+	life, end := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := inner.Start(life); err != nil {
+			t.Error(err)
+		}
+	})
+	e.stop = sync.OnceFunc(func() {
+		end()
+		running.Wait()
+		session.Close()
+	})
+	t.Cleanup(e.stop)
+	return e
+}
+
+// lead starts an engine that leads.
+func lead(t testing.TB, endpoint string) *engine {
+	t.Helper()
+	e := start(t, endpoint)
+	e.takeLead()
+	return e
+}
+
+func (e *engine) takeLead() {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
+	defer cancel()
+	if err := e.Lead(ctx); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *engine) try(o desired.Owner, want []desired.Row) error {
+	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
+	defer cancel()
+	return e.Apply(ctx, o, want)
+}
+
+func (e *engine) apply(o desired.Owner, want []desired.Row) {
+	e.t.Helper()
+	if err := e.try(o, want); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// expectCall waits until the owner's subscriber is called.
+func (e *engine) expectCall(o desired.Owner) {
+	e.t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case called := <-e.calls:
+			if called == o {
+				return
+			}
+		case <-timeout:
+			e.t.Fatalf("the subscriber was not called for %s", o)
+		}
+	}
+}
+
+// expectQuiet applies something else and checks that nothing was called for in between.
+func (e *engine) expectQuiet() {
+	e.t.Helper()
+	e.apply(subnet("marker"), subnetRows("marker"))
+	e.apply(subnet("marker"), nil)
+	select {
+	case o := <-e.calls:
+		e.t.Fatalf("the subscriber was called for %s", o)
+	default:
+	}
+}
+
+func TestApplyingTheSameRowsAgainSendsNothing(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	everything := func() {
+		e.apply(vpc("v"), vpcRows("v"))
+		e.apply(subnet("s"), subnetRows("s"))
+		e.apply(node("n"), nodeRows("n"))
+		e.apply(policy("p"), policyRows("p"))
+		e.apply(service("svc"), serviceRows("v"))
+		e.apply(pod("a"), podRows("a", "s", "n"))
+		e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.3", "p"))
+	}
+	everything()
+	sent, before := proxy.Transactions(), server.Dump()
+	everything()
+	if again := proxy.Transactions() - sent; again != 0 {
+		t.Errorf("%d transactions were sent for rows that were there", again)
+	}
+	if diff := cmp.Diff(before, server.Dump()); diff != "" {
+		t.Errorf("the database changed: %s", diff)
+	}
+	e.stop()
+	restarted := lead(t, proxy.Endpoint())
+	sent = proxy.Transactions()
+	e = restarted
+	everything()
+	if again := proxy.Transactions() - sent; again != 0 {
+		t.Errorf("%d transactions were sent after a restart", again)
+	}
+}
+
+func TestRowsAreWrittenWithTheirReferences(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	dhcp := desired.Ref{Owner: subnet("s"), Key: "dhcp-4"}
+	e.apply(subnet("s"), append(subnetRows("s"), desired.Row{
+		Key: "dhcp-4", Model: &nb.DHCPOptions{Cidr: "10.16.0.0/16", Options: map[string]string{"lease_time": "3600"}},
+	}))
+	e.apply(node("n"), nodeRows("n"))
+	rows := podRows("a", "s", "n")
+	rows[0].References = []desired.Reference{{Column: "dhcpv4_options", To: []desired.Ref{dhcp}}}
+	e.apply(pod("a"), rows)
+
+	uuid := desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID()
+	want := nbtest.Row{
+		"name": "a.ns", "type": "", "addresses": "00:00:00:00:00:01 10.16.0.2", "dhcpv4_options": dhcp.UUID(),
+		"options": map[string]string{"iface-id-ver": "a"},
+		"external_ids": map[string]string{
+			"pod": "ns/a", "vendor": "kube-ovn", "kiln-owner": "Pod/ns/a", "kiln-key": "ovn",
+			"kiln-parent": "Logical_Switch/ports/" + switchRef("s").UUID(),
+		},
+	}
+	got := server.Rows("Logical_Switch_Port")[uuid]
+	maps.DeleteFunc(got, func(_ string, v any) bool { set, ok := v.([]string); return ok && len(set) == 0 })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("port: %s", diff)
+	}
+	for table, ref := range map[string]desired.Ref{"Logical_Switch": switchRef("s"), "Port_Group": groupRef("n")} {
+		if ports := server.Rows(table)[ref.UUID()].Strings("ports"); !slices.Equal(ports, []string{uuid}) {
+			t.Errorf("ports of %s: %v", table, ports)
+		}
+	}
+	if listed := northbound.List[nb.LogicalSwitchPort](e.Engine, "Pod")[pod("a")]; len(listed) != 1 || listed[0].Name != "a.ns" {
+		t.Errorf("List: %v", listed)
+	}
+
+	rows[0].References = nil
+	e.apply(pod("a"), rows)
+	if got := server.Rows("Logical_Switch_Port")[uuid].Strings("dhcpv4_options"); len(got) != 0 {
+		t.Errorf("the reference is still there: %v", got)
+	}
+}
+
+func TestOnlyWhatChangedIsWritten(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(subnet("s2"), subnetRows("s2"))
+	e.apply(node("n"), nodeRows("n"))
+	e.apply(node("m"), nodeRows("m"))
+	e.apply(pod("a"), podRows("a", "s", "n"))
+	uuid := desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID()
+	port := func() nbtest.Row { return server.Rows("Logical_Switch_Port")[uuid] }
+
+	// What northd writes stays.
+	server.Transact(nbtest.Op{
+		"op": "update", "table": "Logical_Switch_Port", "where": nbtest.Where("_uuid", "==", nbtest.UUID(uuid)),
+		"row": map[string]any{"up": true, "tag": 7},
+	})
+	rows := podRows("a", "s", "n")
+	rows[0].Model.(*nb.LogicalSwitchPort).Options = nil
+	rows[0].Model.(*nb.LogicalSwitchPort).PortSecurity = []string{"b", "a", "b"}
+	e.apply(pod("a"), rows)
+	if got := port(); got["up"] != true || got["tag"] != 7.0 || len(got["options"].(map[string]string)) != 0 {
+		t.Errorf("port after a change of other columns: %v", got)
+	}
+	if got := port().Strings("port_security"); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("port_security: %v", got)
+	}
+
+	// It moves to another switch and other groups, and stays the same row.
+	e.apply(pod("a"), podRows("a", "s2", "m"))
+	if port() == nil || port()["up"] != true {
+		t.Error("the port did not survive its move")
+	}
+	for ref, want := range map[desired.Ref]int{switchRef("s"): 0, switchRef("s2"): 1} {
+		if ports := server.Rows("Logical_Switch")[ref.UUID()].Strings("ports"); len(ports) != want {
+			t.Errorf("ports of %s: %v", ref.Owner, ports)
+		}
+	}
+	for ref, want := range map[desired.Ref]int{groupRef("n"): 0, groupRef("m"): 1} {
+		if ports := server.Rows("Port_Group")[ref.UUID()].Strings("ports"); len(ports) != want {
+			t.Errorf("ports of %s: %v", ref.Owner, ports)
+		}
+	}
+	e.expectQuiet()
+}
+
+func TestDeletionLeavesNothing(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	before := server.Dump()
+	e.apply(vpc("v"), vpcRows("v"))
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(node("n"), nodeRows("n"))
+	e.apply(policy("p"), policyRows("p"))
+	e.apply(service("svc"), serviceRows("v"))
+	e.apply(pod("a"), podRows("a", "s", "n"))
+	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.3", "p"))
+	if got := e.Owners("Pod"); len(got) != 2 {
+		t.Errorf("owners: %v", got)
+	}
+	for _, o := range []desired.Owner{pod("a"), pod("b"), service("svc"), policy("p"), node("n"), subnet("s"), vpc("v")} {
+		e.apply(o, nil)
+		if got := e.Owners(o.Kind); slices.Contains(got, o) {
+			t.Errorf("%s still owns rows", o)
+		}
+	}
+	if diff := cmp.Diff(before, server.Dump()); diff != "" {
+		t.Errorf("left over: %s", diff)
+	}
+}
+
+func TestSharedElements(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	addresses := func() []string {
+		return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses")
+	}
+	e.apply(pod("a"), podWithAddress("a", "s", "10.16.0.9", "p"))
+	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.9", "p"))
+	e.apply(pod("a"), podRows("a", "s"))
+	if got := addresses(); !slices.Equal(got, []string{"10.16.0.9"}) {
+		t.Errorf("after one of two owners gave the address up: %v", got)
+	}
+	e.stop()
+	e = lead(t, server.Endpoint()) // who added what must survive a restart
+	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.10", "p"))
+	if got := addresses(); !slices.Equal(got, []string{"10.16.0.10"}) {
+		t.Errorf("after the other changed its address: %v", got)
+	}
+	server.Transact(nbtest.Op{
+		"op": "update", "table": "Address_Set", "where": []any{}, "row": map[string]any{"addresses": "192.0.2.1"},
+	})
+	e.expectCall(pod("b"))
+	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.10", "p"))
+	if got := addresses(); !slices.Equal(got, []string{"10.16.0.10", "192.0.2.1"}) {
+		t.Errorf("after someone overwrote the set: %v", got)
+	}
+}
+
+func TestAValueGivenUpByAllInOneBatchGoes(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	names := podNames(50)
+	e.applyAll(names, func(name string) []desired.Row { return podWithAddress(name, "s", "10.16.0.9", "p") })
+	e.applyAll(names, func(string) []desired.Row { return nil })
+	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
+		t.Errorf("left over: %v", got)
+	}
+}
+
+// applyAll applies pods at the same time.
+func (e *engine) applyAll(names []string, rows func(name string) []desired.Row) {
+	e.t.Helper()
+	var running sync.WaitGroup
+	for _, name := range names {
+		running.Go(func() {
+			if err := e.try(pod(name), rows(name)); err != nil {
+				e.t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestForeignRowsAreUntouched(t *testing.T) {
+	server := nbtest.Start(t)
+	// Others' rows, one of which carries our keys by copy, under names and in sets beside ours.
+	copied := nbtest.Map(map[string]string{"kiln-owner": "Pod/ns/a", "kiln-key": "ovn", "vendor": "kube-ovn"})
+	server.Transact(
+		nbtest.Op{"op": "insert", "table": "NB_Global", "row": map[string]any{"external_ids": nbtest.Map(map[string]string{"theirs": "x"})}},
+		nbtest.Op{"op": "insert", "table": "Logical_Switch_Port", "uuid-name": "p", "row": map[string]any{"name": "theirs", "external_ids": copied}},
+		nbtest.Op{"op": "insert", "table": "Logical_Switch", "row": map[string]any{"name": "s", "ports": []any{"named-uuid", "p"}}},
+		nbtest.Op{"op": "insert", "table": "Port_Group", "row": map[string]any{"name": "pg", "ports": []any{"named-uuid", "p"}}},
+		nbtest.Op{"op": "insert", "table": "Load_Balancer_Group", "row": map[string]any{"name": "kiln:Vpc//v#services"}},
+	)
+	before := server.Dump()
+	e := lead(t, server.Endpoint())
+	if got := e.Owners("Pod"); len(got) != 0 {
+		t.Errorf("a copy of our keys made owners: %v", got)
+	}
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(node("n"), nodeRows("n"))
+	e.apply(pod("a"), podRows("a", "s", "n"))
+	// Our port in their group is theirs to keep; their port in our group too.
+	ours, theirs := desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID(), slices.Collect(maps.Keys(before["Logical_Switch_Port"]))[0]
+	insert := func(uuid string) []any { return []any{[]any{"ports", "insert", nbtest.UUID(uuid)}} }
+	server.Transact(
+		nbtest.Op{"op": "mutate", "table": "Port_Group", "where": nbtest.Where("name", "==", "pg"), "mutations": insert(ours)},
+		nbtest.Op{"op": "mutate", "table": "Port_Group", "where": nbtest.Where("name", "==", "pods_n"), "mutations": insert(theirs)},
+	)
+	e.apply(pod("a"), podRows("a", "s", "n"))
+	for name, row := range server.Rows("Port_Group") {
+		if got := row.Strings("ports"); len(got) != 2 {
+			t.Errorf("ports of group %s: %v", name, got)
+		}
+	}
+	for _, o := range []desired.Owner{pod("a"), node("n"), subnet("s")} {
+		e.apply(o, nil)
+	}
+	after := server.Dump()
+	for _, row := range after["NB_Global"] {
+		delete(row["external_ids"].(map[string]string), "kiln-leader-term")
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("rows of others changed: %s", diff)
+	}
+}
+
+func TestWaitingForRowsOfOthers(t *testing.T) {
+	for name, missing := range map[string]struct {
+		rows   []desired.Row
+		arrive func(e *engine)
+	}{
+		"a parent": {podRows("a", "late"), func(e *engine) { e.apply(subnet("late"), subnetRows("late")) }},
+		"a group":  {podRows("a", "s", "late"), func(e *engine) { e.apply(node("late"), nodeRows("late")) }},
+		"a set of addresses": {
+			podWithAddress("a", "s", "10.16.0.2", "late"),
+			func(e *engine) { e.apply(policy("late"), policyRows("late")) },
+		},
+		"a reference": {
+			[]desired.Row{{Key: "ovn", Model: &nb.LogicalSwitch{Name: "x"}, References: []desired.Reference{
+				{Column: "load_balancer_group", To: []desired.Ref{servicesRef("late")}},
+			}}},
+			func(e *engine) { e.apply(vpc("late"), vpcRows("late")) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := nbtest.Start(t)
+			proxy := server.Proxy()
+			e := lead(t, proxy.Endpoint())
+			e.apply(subnet("s"), subnetRows("s"))
+			sent := proxy.Transactions()
+			if err := e.try(pod("a"), missing.rows); !errors.Is(err, northbound.ErrWaiting) {
+				t.Fatalf("got %v, want ErrWaiting", err)
+			}
+			if proxy.Transactions() != sent {
+				t.Error("something was sent")
+			}
+			missing.arrive(e)
+			e.expectCall(pod("a"))
+			e.apply(pod("a"), missing.rows)
+		})
+	}
+}
+
+func TestParentsThatVanish(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(node("n"), nodeRows("n"))
+	e.apply(pod("a"), podRows("a", "s", "n"))
+	server.Transact(nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": nbtest.Where("name", "==", "s")})
+	e.expectCall(pod("a"))
+	if err := e.try(pod("a"), podRows("a", "s", "n")); !errors.Is(err, northbound.ErrWaiting) {
+		t.Fatalf("got %v, want ErrWaiting", err)
+	}
+	e.apply(subnet("s"), subnetRows("s"))
+	e.expectCall(pod("a"))
+	e.apply(pod("a"), podRows("a", "s", "n"))
+
+	server.Transact(nbtest.Op{"op": "delete", "table": "Port_Group", "where": []any{}})
+	e.expectCall(pod("a"))
+	e.apply(node("n"), nodeRows("n"))
+	e.apply(pod("a"), podRows("a", "s", "n"))
+	if got := server.Rows("Port_Group")[groupRef("n").UUID()].Strings("ports"); len(got) != 1 {
+		t.Errorf("ports of the group: %v", got)
+	}
+}
+
+func TestDriftIsHealed(t *testing.T) {
+	port := nbtest.Where("_uuid", "==", nbtest.UUID(desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID()))
+	for name, damage := range map[string]nbtest.Op{
+		"a column is edited": {
+			"op": "update", "table": "Logical_Switch_Port", "where": port, "row": map[string]any{"addresses": "unknown"},
+		},
+		"its external_ids are cleared": {
+			"op": "update", "table": "Logical_Switch_Port", "where": port, "row": map[string]any{"external_ids": nbtest.Map(nil)},
+		},
+		"its record of the parent is wrong": {
+			"op": "mutate", "table": "Logical_Switch_Port", "where": port,
+			"mutations": []any{
+				[]any{"external_ids", "delete", []any{"set", []any{"kiln-parent"}}},
+				[]any{"external_ids", "insert", nbtest.Map(map[string]string{"kiln-parent": "x/y/z"})},
+			},
+		},
+		"it is taken off its switch": {
+			"op": "update", "table": "Logical_Switch", "where": nbtest.Where("name", "==", "s"),
+			"row": map[string]any{"ports": []any{"set", []any{}}},
+		},
+		"it is taken out of its group": {
+			"op": "update", "table": "Port_Group", "where": nbtest.Where("name", "==", "pods_n"),
+			"row": map[string]any{"ports": []any{"set", []any{}}},
+		},
+		"it is put into another group of ours": {
+			"op": "mutate", "table": "Port_Group", "where": nbtest.Where("name", "==", "pods_m"),
+			"mutations": []any{[]any{"ports", "insert", nbtest.UUID(desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID())}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := nbtest.Start(t)
+			e := lead(t, server.Endpoint())
+			e.apply(subnet("s"), subnetRows("s"))
+			e.apply(node("n"), nodeRows("n"))
+			e.apply(node("m"), nodeRows("m"))
+			e.apply(pod("a"), podRows("a", "s", "n"))
+			e.expectQuiet()
+			before := server.Dump()
+			server.Transact(damage)
+			if cmp.Diff(before, server.Dump()) == "" {
+				t.Fatal("no damage was done")
+			}
+			e.expectCall(pod("a"))
+			e.apply(pod("a"), podRows("a", "s", "n"))
+			if diff := cmp.Diff(before, server.Dump()); diff != "" {
+				t.Errorf("not healed: %s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,209 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// Keys in NB_Global's external_ids.
+const (
+	// keyTerm counts leaders. Every transaction waits for its own term to stand there.
+	keyTerm = "kiln-leader-term"
+	// keyBarrier changes when an outcome is unknown: once it is written, nothing sent before it can be committed any more.
+	keyBarrier = "kiln-barrier"
+)
+
+// term is the leadership of this process.
+type term struct {
+	number   string // empty: this process does not lead
+	barriers int
+}
+
+// Lead takes the next term and makes the engine write. Whoever led before is refused from then on. It returns when the term is
+// taken, or when ctx ends.
+func (e *Engine) Lead(ctx context.Context) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("take the lead: %w", err)
+		}
+		if err := e.session.WaitConnected(ctx); err != nil {
+			return fmt.Errorf("take the lead: %w", err)
+		}
+		operations, number := e.nextTerm()
+		results, err := e.send(ctx, "lead", operations)
+		if errors.Is(err, ovsdbclient.ErrNotConnected) || errors.Is(err, ovsdbclient.ErrOutcomeUnknown) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("take the lead: %w", err)
+		}
+		refused := failed(operations, results)
+		if refused == nil {
+			e.mu.Lock()
+			e.term = term{number: number}
+			e.mu.Unlock()
+			e.log.Info("Leads", "term", number)
+			return nil
+		}
+		if !raced(results) {
+			return fmt.Errorf("take the lead: %w", refused.err)
+		}
+		// The replica has what the other one wrote, since a reply follows all that was committed before it.
+	}
+}
+
+// raced says whether a transaction failed because another one came first: its wait failed, or NB_Global exists already.
+func raced(results []ovsdbclient.Result) bool {
+	for _, result := range results {
+		if result.Error == "timed out" || result.Error == "constraint violation" {
+			return true
+		}
+	}
+	return false
+}
+
+// nextTerm returns the operations that take the term after the one in the replica, and its number. NB_Global's one row is made by
+// whoever comes first: northd, ovn-nbctl or Kiln.
+func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
+	uuid, global := e.global()
+	if global == nil {
+		ids := ovsdb.OvsMap{GoMap: map[any]any{keyTerm: "1"}}
+		return []ovsdb.Operation{{Op: ovsdb.OperationInsert, Table: nb.NBGlobalTable, Row: ovsdb.Row{"external_ids": ids}}}, "1"
+	}
+	last, err := strconv.ParseUint(global.ExternalIDs[keyTerm], 10, 63)
+	if err != nil {
+		last = 0 // none, or not one of ours
+	}
+	number := strconv.FormatUint(last+1, 10)
+	known := ovsdb.OvsMap{GoMap: map[any]any{}}
+	for key, value := range global.ExternalIDs {
+		known.GoMap[key] = value
+	}
+	now := 0
+	unchanged := ovsdb.Operation{
+		Op: ovsdb.OperationWait, Table: nb.NBGlobalTable, Timeout: &now, Where: byUUID(uuid),
+		Columns: []string{"external_ids"}, Until: string(ovsdb.WaitConditionEqual), Rows: []ovsdb.Row{{"external_ids": known}},
+	}
+	return []ovsdb.Operation{unchanged, setGlobal(uuid, keyTerm, number)}, number
+}
+
+// setGlobal sets one of NB_Global's external_ids and leaves the others, which may be anyone's.
+func setGlobal(uuid, key, value string) ovsdb.Operation {
+	return ovsdb.Operation{
+		Op: ovsdb.OperationMutate, Table: nb.NBGlobalTable, Where: byUUID(uuid),
+		Mutations: []ovsdb.Mutation{
+			{Column: "external_ids", Mutator: ovsdb.MutateOperationDelete, Value: ovsdb.OvsSet{GoSet: []any{key}}},
+			{Column: "external_ids", Mutator: ovsdb.MutateOperationInsert, Value: ovsdb.OvsMap{GoMap: map[any]any{key: value}}},
+		},
+	}
+}
+
+// global returns NB_Global's row.
+func (e *Engine) global() (string, *nb.NBGlobal) {
+	var uuid string
+	var global *nb.NBGlobal
+	e.session.Read(func(r *ovsdbclient.Replica) { uuid, global = globalOf(r) })
+	return uuid, global
+}
+
+func globalOf(r *ovsdbclient.Replica) (string, *nb.NBGlobal) {
+	for uuid, row := range r.Rows(nb.NBGlobalTable) {
+		if global, ok := row.(*nb.NBGlobal); ok {
+			return uuid, global.DeepCopy()
+		}
+	}
+	return "", nil
+}
+
+// fence returns the operation that begins each transaction: it fails unless this process's term stands in NB_Global.
+func (e *Engine) fence() (ovsdb.Operation, error) {
+	number := e.leads()
+	uuid, global := e.global()
+	if number == "" || global == nil {
+		return ovsdb.Operation{}, ErrDeposed
+	}
+	now := 0
+	ours := ovsdb.OvsMap{GoMap: map[any]any{keyTerm: number}}
+	return ovsdb.Operation{
+		Op: ovsdb.OperationWait, Table: nb.NBGlobalTable, Timeout: &now,
+		Where:   append(byUUID(uuid), ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, ours)),
+		Columns: []string{"_uuid"}, Until: string(ovsdb.WaitConditionEqual),
+		Rows: []ovsdb.Row{{"_uuid": ovsdb.UUID{GoUUID: uuid}}},
+	}, nil
+}
+
+// leads returns the number of this process's term, or "".
+func (e *Engine) leads() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.term.number
+}
+
+// depose ends this process's term.
+func (e *Engine) depose(number string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.term.number == number {
+		e.term = term{}
+		e.log.Info("Leads no more", "term", number)
+	}
+}
+
+// barrier makes the replica tell the truth about a transaction whose reply was lost: after reconnection, when a write of ours is
+// committed, the lost one is either in the replica or refused for ever.
+func (e *Engine) barrier(ctx context.Context) error {
+	for {
+		if err := e.session.WaitConnected(ctx); err != nil {
+			return err
+		}
+		fence, err := e.fence()
+		if err != nil {
+			return err
+		}
+		uuid, _ := e.global()
+		operations := []ovsdb.Operation{fence, setGlobal(uuid, keyBarrier, e.nextBarrier())}
+		results, err := e.send(ctx, "barrier", operations)
+		if errors.Is(err, ovsdbclient.ErrNotConnected) || errors.Is(err, ovsdbclient.ErrOutcomeUnknown) {
+			if ctx.Err() != nil {
+				return fmt.Errorf("barrier: %w", ctx.Err())
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("barrier: %w", err)
+		}
+		refused := failed(operations, results)
+		if refused == nil {
+			return nil
+		}
+		if refused.operation == 0 {
+			return ErrDeposed
+		}
+		return fmt.Errorf("barrier: %w", refused.err)
+	}
+}
+
+// nextBarrier returns a value that keyBarrier has never had.
+func (e *Engine) nextBarrier() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.term.barriers++
+	return e.term.number + "." + strconv.Itoa(e.term.barriers)
+}
+
+// follow keeps track of NB_Global: another leader's term ends ours before the next transaction tells.
+func (e *Engine) follow(global *nb.NBGlobal) {
+	if number := e.leads(); number != "" && global.ExternalIDs[keyTerm] != number {
+		e.depose(number)
+	}
+}

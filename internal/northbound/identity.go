@@ -1,0 +1,145 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+// Keys in external_ids of the rows we own.
+const (
+	keyOwner = "kiln-owner" // desired.Owner.String
+	keyKey   = "kiln-key"   // desired.Row.Key
+	// keyParent names the set that keeps the row alive, as "Logical_Switch/ports/UUID": the set itself is not monitored.
+	keyParent = "kiln-parent"
+	// keyElements lists the row's Elements, as "Address_Set/addresses/UUID=VALUE,VALUE …": the values alone do not tell, after a
+	// restart, which of them this row added.
+	keyElements = "kiln-elements"
+	keyVendor   = "vendor"
+)
+
+// vendor is what other tools look for in rows of this network.
+const vendor = "kube-ovn"
+
+// namePrefix begins the names of our rows in tables without external_ids: "kiln:OWNER#KEY".
+const namePrefix = "kiln:"
+
+// rowID names a row of the database.
+type rowID struct{ table, uuid string }
+
+// element is one value in a Shared set of strings.
+type element struct {
+	set   ovsdbclient.SetID
+	value string
+}
+
+// identify returns who a row belongs to. The keys alone do not make a row ours: a copy of one has another UUID, and is another's.
+func identify(uuid string, model any) (desired.Ref, bool) {
+	ref, ok := claim(model)
+	if !ok || ref.UUID() != uuid {
+		return desired.Ref{}, false
+	}
+	return ref, true
+}
+
+func claim(model any) (desired.Ref, bool) {
+	switch row := model.(type) {
+	case interface{ GetExternalIDs() map[string]string }:
+		ids := row.GetExternalIDs()
+		owner, ok := desired.ParseOwner(ids[keyOwner])
+		return desired.Ref{Owner: owner, Key: ids[keyKey]}, ok
+	case interface{ GetName() string }:
+		rest, ok := strings.CutPrefix(row.GetName(), namePrefix)
+		if !ok {
+			return desired.Ref{}, false
+		}
+		name, key, _ := strings.Cut(rest, "#")
+		owner, ok := desired.ParseOwner(name)
+		return desired.Ref{Owner: owner, Key: key}, ok
+	default:
+		return desired.Ref{}, false
+	}
+}
+
+// reservedName is the name of a row in a table without external_ids.
+func reservedName(ref desired.Ref) string { return namePrefix + ref.Owner.String() + "#" + ref.Key }
+
+// stamp returns a row's external_ids with the keys of the engine.
+func stamp(ids map[string]string, ref desired.Ref, row desired.Row) (map[string]string, error) {
+	stamped := make(map[string]string, len(ids)+5)
+	maps.Copy(stamped, ids)
+	stamped[keyVendor] = vendor
+	stamped[keyOwner] = ref.Owner.String()
+	stamped[keyKey] = ref.Key
+	if row.Parent != nil {
+		stamped[keyParent] = formatSet(setID(*row.Parent))
+	}
+	if len(row.Elements) > 0 {
+		record, err := formatElements(row.Elements)
+		if err != nil {
+			return nil, err
+		}
+		stamped[keyElements] = record
+	}
+	return stamped, nil
+}
+
+func setID(s desired.Set) ovsdbclient.SetID {
+	return ovsdbclient.SetID{Table: s.Table, Column: s.Column, UUID: s.Row.UUID()}
+}
+
+func formatSet(s ovsdbclient.SetID) string { return s.Table + "/" + s.Column + "/" + s.UUID }
+
+func parseSet(s string) (ovsdbclient.SetID, bool) {
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 {
+		return ovsdbclient.SetID{}, false
+	}
+	return ovsdbclient.SetID{Table: parts[0], Column: parts[1], UUID: parts[2]}, true
+}
+
+func formatElements(elements []desired.Element) (string, error) {
+	values := map[string][]string{}
+	for _, e := range elements {
+		if e.Value == "" || strings.ContainsAny(e.Value, " ,=") {
+			return "", fmt.Errorf("element %q has a space, comma or equals sign", e.Value)
+		}
+		set := formatSet(setID(e.Of))
+		values[set] = append(values[set], e.Value)
+	}
+	records := make([]string, 0, len(values))
+	for _, set := range slices.Sorted(maps.Keys(values)) {
+		records = append(records, set+"="+strings.Join(sorted(values[set]), ","))
+	}
+	return strings.Join(records, " "), nil
+}
+
+// recordedElements returns the elements that a row of ours says it added; what cannot be read was not written by us.
+func recordedElements(model any) []element {
+	var elements []element
+	for record := range strings.FieldsSeq(externalID(model, keyElements)) {
+		name, values, _ := strings.Cut(record, "=")
+		set, ok := parseSet(name)
+		if !ok || !slices.Contains(ovsdbclient.Shared[set.Table], set.Column) {
+			continue
+		}
+		for value := range strings.SplitSeq(values, ",") {
+			elements = append(elements, element{set: set, value: value})
+		}
+	}
+	return elements
+}
+
+func externalID(model any, key string) string {
+	if row, ok := model.(interface{ GetExternalIDs() map[string]string }); ok {
+		return row.GetExternalIDs()[key]
+	}
+	return ""
+}

@@ -1,0 +1,139 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"slices"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// index finds rows by owner and elements by row. The session's lock guards it: it changes with the replica only.
+type index struct {
+	owners  map[string]map[desired.Owner][]rowID // by kind
+	holders map[element][]rowID                  // rows that record the element
+}
+
+// effects are what a change of the replica means for owners.
+type effects struct {
+	touched []desired.Owner // a row of theirs, or its place in a set, changed
+	arrived []rowID         // rows that were not there before
+	global  *nb.NBGlobal    // NB_Global, when it changed
+}
+
+func newIndex() *index {
+	return &index{owners: map[string]map[desired.Owner][]rowID{}, holders: map[element][]rowID{}}
+}
+
+// update follows one change of the replica.
+func (x *index) update(r *ovsdbclient.Replica, u ovsdbclient.Update) effects {
+	var fx effects
+	for _, change := range u.Rows {
+		if change.Table == nb.NBGlobalTable {
+			fx.global, _ = change.New.(*nb.NBGlobal)
+			continue
+		}
+		if change.Old == nil {
+			fx.arrived = append(fx.arrived, rowID{table: change.Table, uuid: change.UUID})
+		}
+		x.updateRow(&fx, change)
+	}
+	for _, change := range u.Sets {
+		x.updateSet(&fx, r, change)
+	}
+	return fx
+}
+
+func (x *index) updateRow(fx *effects, change ovsdbclient.RowChange) {
+	if change.Old != nil && change.New != nil && equalManaged(change.Old, change.New) {
+		return
+	}
+	id := rowID{table: change.Table, uuid: change.UUID}
+	if ref, ours := identify(change.UUID, change.Old); ours {
+		x.remove(ref.Owner, id, recordedElements(change.Old))
+		fx.touched = append(fx.touched, ref.Owner)
+	}
+	if ref, ours := identify(change.UUID, change.New); ours {
+		x.add(ref.Owner, id, recordedElements(change.New))
+		fx.touched = append(fx.touched, ref.Owner)
+	}
+}
+
+// updateSet finds the owners whose members or elements came or went.
+func (x *index) updateSet(fx *effects, r *ovsdbclient.Replica, change ovsdbclient.SetChange) {
+	memberTable, err := northbound().values(change.ID)
+	if err != nil {
+		return // a set of a newer schema
+	}
+	if memberTable == "" {
+		for _, value := range change.Removed {
+			for _, holder := range x.holders[element{set: change.ID, value: value}] {
+				fx.touch(holder.uuid, r.Row(holder.table, holder.uuid))
+			}
+		}
+		return
+	}
+	for _, uuids := range [][]string{change.Added, change.Removed} {
+		for _, uuid := range uuids {
+			fx.touch(uuid, r.Row(memberTable, uuid))
+		}
+	}
+}
+
+func (fx *effects) touch(uuid string, model any) {
+	if ref, ours := identify(uuid, model); ours {
+		fx.touched = append(fx.touched, ref.Owner)
+	}
+}
+
+func (x *index) add(owner desired.Owner, id rowID, elements []element) {
+	kind := x.owners[owner.Kind]
+	if kind == nil {
+		kind = map[desired.Owner][]rowID{}
+		x.owners[owner.Kind] = kind
+	}
+	kind[owner] = append(kind[owner], id)
+	for _, e := range elements {
+		x.holders[e] = append(x.holders[e], id)
+	}
+}
+
+func (x *index) remove(owner desired.Owner, id rowID, elements []element) {
+	kind := x.owners[owner.Kind]
+	if rest := without(kind[owner], id); len(rest) > 0 {
+		kind[owner] = rest
+	} else {
+		delete(kind, owner)
+	}
+	for _, e := range elements {
+		if rest := without(x.holders[e], id); len(rest) > 0 {
+			x.holders[e] = rest
+		} else {
+			delete(x.holders, e)
+		}
+	}
+}
+
+func without(ids []rowID, id rowID) []rowID {
+	return slices.DeleteFunc(ids, func(other rowID) bool { return other == id })
+}
+
+// rows returns the rows of an owner.
+func (x *index) rows(owner desired.Owner) []rowID { return x.owners[owner.Kind][owner] }
+
+// equalManaged says whether two models of one row differ in nothing that is ours to keep.
+func equalManaged(a, b any) bool {
+	t, err := northbound().of(a)
+	if err != nil {
+		return false
+	}
+	for _, c := range t.columns {
+		if !c.equal(c.get(a), c.get(b)) {
+			return false
+		}
+	}
+	return true
+}

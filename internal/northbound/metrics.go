@@ -1,0 +1,54 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"context"
+	"time"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+var (
+	latency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "ovs_client_request_latency_milliseconds",
+		Help:    "Time from sending a transaction to its reply. code is 0 when it was committed.",
+		Buckets: prometheus.ExponentialBuckets(0.25, 2, 16),
+	}, []string{"db", "method", "code"})
+	operationsPerTransaction = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "kiln_northbound_transaction_operations",
+		Help:    "Operations in one transaction.",
+		Buckets: prometheus.ExponentialBuckets(2, 2, 12),
+	})
+	ownersPerTransaction = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "kiln_northbound_transaction_owners",
+		Help:    "Owners whose rows one transaction changed.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 9),
+	})
+	waitingOwners = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kiln_northbound_waiting_owners",
+		Help: "Owners that wait for a row of another owner.",
+	})
+)
+
+func init() {
+	metrics.Registry.MustRegister(latency, operationsPerTransaction, ownersPerTransaction, waitingOwners)
+}
+
+// send sends a transaction and measures it.
+func (e *Engine) send(ctx context.Context, method string, operations []ovsdb.Operation) ([]ovsdbclient.Result, error) {
+	start := time.Now()
+	results, err := e.session.Transact(ctx, operations)
+	code := "0"
+	if err != nil || failed(operations, results) != nil {
+		code = "1"
+	}
+	latency.WithLabelValues("ovn-nb", method, code).Observe(float64(time.Since(start).Microseconds()) / 1000)
+	operationsPerTransaction.Observe(float64(len(operations)))
+	return results, err
+}

@@ -1,0 +1,129 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+// notifier calls subscribers from a goroutine of its own: the replica's changes must not wait for them.
+type notifier struct {
+	mu          sync.Mutex
+	subscribers map[string][]func(desired.Owner) // by kind
+	due         map[desired.Owner]struct{}
+	wake        chan struct{} // buffered; holds a token while owners may be due
+
+	waiting map[desired.Owner][]rowID            // what each owner waits for
+	waiters map[rowID]map[desired.Owner]struct{} // and the other way round
+}
+
+func newNotifier() *notifier {
+	return &notifier{
+		subscribers: map[string][]func(desired.Owner){},
+		due:         map[desired.Owner]struct{}{},
+		wake:        make(chan struct{}, 1),
+		waiting:     map[desired.Owner][]rowID{},
+		waiters:     map[rowID]map[desired.Owner]struct{}{},
+	}
+}
+
+func (n *notifier) subscribe(kind string, f func(desired.Owner)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.subscribers[kind] = append(n.subscribers[kind], f)
+}
+
+// notify makes owners due. Owners of a kind that nobody subscribes to are forgotten.
+func (n *notifier) notify(owners []desired.Owner) {
+	if len(owners) == 0 {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, owner := range owners {
+		if len(n.subscribers[owner.Kind]) > 0 {
+			n.due[owner] = struct{}{}
+		}
+	}
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait sets what an owner waits for; nothing ends its waiting.
+func (n *notifier) wait(owner desired.Owner, missing []rowID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(missing) == 0 && len(n.waiting) == 0 {
+		return
+	}
+	n.forget(owner)
+	if len(missing) > 0 {
+		n.waiting[owner] = missing
+		for _, id := range missing {
+			if n.waiters[id] == nil {
+				n.waiters[id] = map[desired.Owner]struct{}{}
+			}
+			n.waiters[id][owner] = struct{}{}
+		}
+	}
+	waitingOwners.Set(float64(len(n.waiting)))
+}
+
+// arrived makes due whoever waited for one of the rows.
+func (n *notifier) arrived(ids []rowID) {
+	n.mu.Lock()
+	var owners []desired.Owner
+	for _, id := range ids {
+		for owner := range n.waiters[id] {
+			owners = append(owners, owner)
+		}
+	}
+	for _, owner := range owners {
+		n.forget(owner)
+	}
+	waitingOwners.Set(float64(len(n.waiting)))
+	n.mu.Unlock()
+	n.notify(owners)
+}
+
+func (n *notifier) forget(owner desired.Owner) {
+	for _, id := range n.waiting[owner] {
+		if delete(n.waiters[id], owner); len(n.waiters[id]) == 0 {
+			delete(n.waiters, id)
+		}
+	}
+	delete(n.waiting, owner)
+}
+
+// run calls subscribers until ctx ends.
+func (n *notifier) run(ctx context.Context) {
+	for {
+		select {
+		case <-n.wake:
+		case <-ctx.Done():
+			return
+		}
+		n.mu.Lock()
+		due := n.due
+		n.due = map[desired.Owner]struct{}{}
+		n.mu.Unlock()
+		for owner := range due {
+			n.call(owner)
+		}
+	}
+}
+
+func (n *notifier) call(owner desired.Owner) {
+	n.mu.Lock()
+	subscribers := n.subscribers[owner.Kind]
+	n.mu.Unlock()
+	for _, f := range subscribers {
+		f(owner)
+	}
+}

@@ -1,0 +1,218 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+// plan is the difference between what an owner wants and what the database has.
+type plan struct {
+	inserts []write
+	updates []write
+	removes []membership // from sets, before adds: a value that one owner gives up and another takes stays
+	strays  []stray
+	adds    []membership
+	deletes []rowID // of tables whose rows live by themselves
+	needs   []rowID // rows of others that must still be there
+}
+
+// write is a row to insert, or columns of it to update.
+type write struct {
+	rowID
+	columns ovsdb.Row
+}
+
+// membership is one value of a set.
+type membership struct {
+	set   ovsdbclient.SetID
+	value string
+}
+
+// stray is a row whose record of its parent is lost: it leaves every set of a kind but one.
+type stray struct {
+	from   childSet
+	uuid   string
+	except string // UUID of the parent it belongs to, or empty
+}
+
+func (p *plan) empty() bool {
+	return len(p.inserts)+len(p.updates)+len(p.removes)+len(p.strays)+len(p.adds)+len(p.deletes) == 0
+}
+
+func (p *plan) size() int {
+	return len(p.inserts) + len(p.updates) + len(p.removes) + len(p.strays) + len(p.adds) + len(p.deletes) + len(p.needs)
+}
+
+// planner makes the plans of one batch. It is used under the session's lock.
+type planner struct {
+	replica *ovsdbclient.Replica
+	index   *index
+	// released are elements given up by earlier plans of the batch, by owner: who gives up one last must remove it.
+	released map[element][]desired.Owner
+}
+
+// plan compares. missing are the rows of others that the owner waits for; then there is no plan.
+func (pl *planner) plan(owner desired.Owner, want []desired.Row) (p *plan, missing []rowID, err error) {
+	wanted, err := interpretAll(owner, want)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range wanted.rows {
+		for _, id := range w.needs {
+			if !wanted.has(id) && pl.replica.Row(id.table, id.uuid) == nil {
+				missing = append(missing, id)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return nil, missing, nil
+	}
+	p = &plan{}
+	for _, w := range wanted.rows {
+		if err := pl.row(p, w); err != nil {
+			return nil, nil, err
+		}
+	}
+	pl.unwanted(p, owner, wanted)
+	pl.elements(p, owner, wanted)
+	p.needs = slices.DeleteFunc(p.needs, wanted.has)
+	return p, nil, nil
+}
+
+// row plans one wanted row and its places in sets.
+func (pl *planner) row(p *plan, w wantedRow) error {
+	current := pl.replica.Row(w.id.table, w.id.uuid)
+	columns, err := w.changes(current)
+	if err != nil {
+		return err
+	}
+	switch {
+	case current == nil:
+		p.inserts = append(p.inserts, write{rowID: w.id, columns: columns})
+		p.needs = append(p.needs, w.references...)
+	case len(columns) > 0:
+		p.updates = append(p.updates, write{rowID: w.id, columns: columns})
+		p.needs = append(p.needs, w.references...)
+	}
+	if w.parent != nil {
+		pl.attach(p, w, current)
+	}
+	pl.members(p, w)
+	return nil
+}
+
+// attach puts a row into its parent, and takes it out of the one it had.
+func (pl *planner) attach(p *plan, w wantedRow, current any) {
+	recorded := externalID(current, keyParent)
+	if current != nil && recorded == formatSet(*w.parent) {
+		return
+	}
+	p.adds = append(p.adds, membership{set: *w.parent, value: w.id.uuid})
+	p.needs = append(p.needs, rowID{table: w.parent.Table, uuid: w.parent.UUID})
+	if current != nil {
+		pl.detach(p, w.table, w.id.uuid, recorded, w.parent.UUID)
+	}
+}
+
+// detach takes a row out of its recorded parent, or out of all possible ones when the record is not to be trusted.
+func (pl *planner) detach(p *plan, t *table, uuid, recorded, except string) {
+	parent, ok := parseSet(recorded)
+	ok = ok && slices.Contains(t.parents, childSet{table: parent.Table, column: parent.Column})
+	if ok && pl.replica.Row(parent.Table, parent.UUID) != nil {
+		p.removes = append(p.removes, membership{set: parent, value: uuid})
+		return
+	}
+	for _, from := range t.parents {
+		p.strays = append(p.strays, stray{from: from, uuid: uuid, except: except})
+	}
+}
+
+// members makes the row a member of the wanted sets and of no other set of ours.
+func (pl *planner) members(p *plan, w wantedRow) {
+	for _, set := range w.members {
+		if actual := pl.replica.Set(set); actual == nil || !actual.Has(w.id.uuid) {
+			p.adds = append(p.adds, membership{set: set, value: w.id.uuid})
+			p.needs = append(p.needs, rowID{table: set.Table, uuid: set.UUID})
+		}
+	}
+	var others []membership
+	for _, set := range pl.replica.Within(w.id.uuid) {
+		_, ours := identify(set.ID.UUID, pl.replica.Row(set.ID.Table, set.ID.UUID))
+		if ours && !slices.Contains(w.members, set.ID) {
+			others = append(others, membership{set: set.ID, value: w.id.uuid})
+		}
+	}
+	slices.SortFunc(others, func(a, b membership) int { return cmp.Compare(a.set.UUID, b.set.UUID) })
+	p.removes = append(p.removes, others...)
+}
+
+// unwanted plans the end of rows that the owner has and does not want. Weak references to them, their memberships, go by themselves.
+func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
+	rows := slices.Clone(pl.index.rows(owner))
+	slices.SortFunc(rows, func(a, b rowID) int { return cmp.Compare(a.table+a.uuid, b.table+b.uuid) })
+	for _, id := range rows {
+		if wanted.has(id) {
+			continue
+		}
+		model := pl.replica.Row(id.table, id.uuid)
+		t, err := northbound().of(model)
+		if err != nil {
+			continue // not one of the tables we write
+		}
+		if len(t.parents) == 0 {
+			p.deletes = append(p.deletes, id)
+			continue
+		}
+		pl.detach(p, t, id.uuid, externalID(model, keyParent), "")
+	}
+}
+
+// elements adds what the owner wants in sets of strings and removes what it recorded and wants no more, unless others record it too.
+func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
+	recorded := map[element]bool{}
+	for _, id := range pl.index.rows(owner) {
+		for _, e := range recordedElements(pl.replica.Row(id.table, id.uuid)) {
+			recorded[e] = true
+		}
+	}
+	for _, e := range wanted.elements {
+		actual := pl.replica.Set(e.set)
+		if recorded[e] && actual != nil && actual.Has(e.value) {
+			continue
+		}
+		// One that is there already is added all the same: another plan of the batch may remove it.
+		p.adds = append(p.adds, membership(e))
+		p.needs = append(p.needs, rowID{table: e.set.Table, uuid: e.set.UUID})
+	}
+	var given []element
+	for e := range recorded {
+		if !slices.Contains(wanted.elements, e) {
+			given = append(given, e)
+		}
+	}
+	slices.SortFunc(given, func(a, b element) int { return cmp.Compare(a.set.UUID+a.value, b.set.UUID+b.value) })
+	for _, e := range given {
+		pl.release(p, owner, e)
+	}
+}
+
+func (pl *planner) release(p *plan, owner desired.Owner, e element) {
+	pl.released[e] = append(pl.released[e], owner)
+	for _, holder := range pl.index.holders[e] {
+		ref, ours := identify(holder.uuid, pl.replica.Row(holder.table, holder.uuid))
+		if ours && !slices.Contains(pl.released[e], ref.Owner) {
+			return
+		}
+	}
+	if actual := pl.replica.Set(e.set); actual != nil && actual.Has(e.value) {
+		p.removes = append(p.removes, membership(e))
+	}
+}

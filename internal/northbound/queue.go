@@ -1,0 +1,81 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+// maxBatch bounds how many owners share a transaction: enough that a burst costs the server little, few enough that one reply
+// takes some milliseconds.
+const maxBatch = 200
+
+// request is one Apply that has something to write.
+type request struct {
+	ctx   context.Context
+	owner desired.Owner
+	want  []desired.Row
+	done  chan error // holds the result; buffered
+}
+
+// queue holds requests until they join a transaction, and knows which owners have one that is not done.
+type queue struct {
+	mu       sync.Mutex
+	requests []*request
+	busy     map[desired.Owner]int
+	wake     chan struct{} // buffered; holds a token while there may be requests
+}
+
+func newQueue() *queue {
+	return &queue{busy: map[desired.Owner]int{}, wake: make(chan struct{}, 1)}
+}
+
+func (q *queue) add(r *request) {
+	q.mu.Lock()
+	q.requests = append(q.requests, r)
+	q.busy[r.owner]++
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// isBusy says whether a request of the owner is not done. The state of its rows is then judged when it is.
+func (q *queue) isBusy(owner desired.Owner) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.busy[owner] > 0
+}
+
+// take removes the next batch: the oldest requests, one per owner.
+func (q *queue) take() []*request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var batch, rest []*request
+	owners := map[desired.Owner]bool{}
+	for _, r := range q.requests {
+		if len(batch) == maxBatch || owners[r.owner] {
+			rest = append(rest, r)
+			continue
+		}
+		owners[r.owner] = true
+		batch = append(batch, r)
+	}
+	q.requests = rest
+	return batch
+}
+
+// finish ends a request.
+func (q *queue) finish(r *request, err error) {
+	q.mu.Lock()
+	if q.busy[r.owner]--; q.busy[r.owner] == 0 {
+		delete(q.busy, r.owner)
+	}
+	q.mu.Unlock()
+	r.done <- err
+}

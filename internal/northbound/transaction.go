@@ -1,0 +1,152 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"fmt"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+// transaction gathers plans into the operations of one transaction, after the fence: inserts, waits for rows of others, updates,
+// removals from sets, additions to sets, deletions. Values for one set become one operation.
+type transaction struct {
+	operations []ovsdb.Operation
+	inserted   map[rowID]bool
+	needed     map[rowID]bool
+}
+
+// setChange is the values that one set loses or gains.
+type setChange struct {
+	set     ovsdbclient.SetID
+	mutator ovsdb.Mutator
+}
+
+func newTransaction(fence ovsdb.Operation) *transaction {
+	return &transaction{
+		operations: []ovsdb.Operation{fence},
+		inserted:   map[rowID]bool{},
+		needed:     map[rowID]bool{},
+	}
+}
+
+func (t *transaction) add(plans []*plan) {
+	for _, p := range plans {
+		for _, w := range p.inserts {
+			t.inserted[w.rowID] = true
+			t.append(ovsdb.Operation{Op: ovsdb.OperationInsert, Table: w.table, UUID: w.uuid, Row: w.columns})
+		}
+	}
+	for _, p := range plans {
+		t.need(p.needs)
+	}
+	for _, p := range plans {
+		for _, w := range p.updates {
+			t.append(ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: w.table, Where: byUUID(w.uuid), Row: w.columns})
+		}
+	}
+	t.mutate(plans, ovsdb.MutateOperationDelete, func(p *plan) []membership { return p.removes })
+	for _, p := range plans {
+		for _, s := range p.strays {
+			t.append(s.operation())
+		}
+	}
+	t.mutate(plans, ovsdb.MutateOperationInsert, func(p *plan) []membership { return p.adds })
+	for _, p := range plans {
+		for _, id := range p.deletes {
+			t.append(ovsdb.Operation{Op: ovsdb.OperationDelete, Table: id.table, Where: byUUID(id.uuid)})
+		}
+	}
+}
+
+func (t *transaction) append(op ovsdb.Operation) { t.operations = append(t.operations, op) }
+
+// need waits for rows that this transaction does not bring itself: a mutate of a row that is gone would succeed, and a reference
+// to one would be dropped.
+func (t *transaction) need(ids []rowID) {
+	for _, id := range ids {
+		if t.inserted[id] || t.needed[id] {
+			continue
+		}
+		t.needed[id] = true
+		now := 0
+		t.append(ovsdb.Operation{
+			Op: ovsdb.OperationWait, Table: id.table, Timeout: &now, Where: byUUID(id.uuid),
+			Columns: []string{"_uuid"}, Until: string(ovsdb.WaitConditionEqual), Rows: []ovsdb.Row{{"_uuid": ovsdb.UUID{GoUUID: id.uuid}}},
+		})
+	}
+}
+
+// mutate makes one operation per set of all memberships in it.
+func (t *transaction) mutate(plans []*plan, mutator ovsdb.Mutator, of func(*plan) []membership) {
+	values := map[ovsdbclient.SetID][]any{}
+	var order []ovsdbclient.SetID
+	for _, p := range plans {
+		for _, m := range of(p) {
+			if values[m.set] == nil {
+				order = append(order, m.set)
+			}
+			values[m.set] = append(values[m.set], setValue(m))
+		}
+	}
+	for _, set := range order {
+		t.append(ovsdb.Operation{
+			Op: ovsdb.OperationMutate, Table: set.Table, Where: byUUID(set.UUID),
+			Mutations: []ovsdb.Mutation{{Column: set.Column, Mutator: mutator, Value: ovsdb.OvsSet{GoSet: values[set]}}},
+		})
+	}
+}
+
+// setValue returns a membership's value in the form of an operation.
+func setValue(m membership) any {
+	if table, err := northbound().values(m.set); err == nil && table == "" {
+		return m.value
+	}
+	return ovsdb.UUID{GoUUID: m.value}
+}
+
+func (s stray) operation() ovsdb.Operation {
+	self := ovsdb.UUID{GoUUID: s.uuid}
+	where := []ovsdb.Condition{ovsdb.NewCondition(s.from.column, ovsdb.ConditionIncludes, ovsdb.OvsSet{GoSet: []any{self}})}
+	if s.except != "" {
+		where = append(where, ovsdb.NewCondition("_uuid", ovsdb.ConditionNotEqual, ovsdb.UUID{GoUUID: s.except}))
+	}
+	return ovsdb.Operation{
+		Op: ovsdb.OperationMutate, Table: s.from.table, Where: where,
+		Mutations: []ovsdb.Mutation{{Column: s.from.column, Mutator: ovsdb.MutateOperationDelete, Value: self}},
+	}
+}
+
+func byUUID(uuid string) []ovsdb.Condition {
+	return []ovsdb.Condition{ovsdb.NewCondition("_uuid", ovsdb.ConditionEqual, ovsdb.UUID{GoUUID: uuid})}
+}
+
+// failure is why the server refused a transaction.
+type failure struct {
+	operation int // index; len(operations) when the commit failed
+	err       error
+}
+
+// failed returns what made a transaction fail, or nil.
+func failed(operations []ovsdb.Operation, results []ovsdbclient.Result) *failure {
+	for i, result := range results {
+		if result.Error == "" {
+			continue
+		}
+		what := "commit"
+		if i < len(operations) {
+			what = operations[i].Op + " " + operations[i].Table
+		}
+		return &failure{operation: i, err: fmt.Errorf("%s: %s: %s", what, result.Error, result.Details)}
+	}
+	return nil
+}
+
+// owned says what the request's owner is, for errors.
+func owned(owner desired.Owner, err error) error {
+	return fmt.Errorf("apply rows of %s to the northbound database: %w", owner, err)
+}

@@ -1,0 +1,105 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+)
+
+// get returns a column's value in a model.
+func (c column) get(model any) any { return reflect.ValueOf(model).Elem().Field(c.field).Interface() }
+
+// equal compares two values of the column as the database does: sets have no order, and nothing is the same as empty.
+func (c column) equal(a, b any) bool {
+	switch a := a.(type) {
+	case string:
+		return a == b.(string)
+	case []string:
+		return equalSets(a, b.([]string))
+	case []int:
+		return equalSets(a, b.([]int))
+	case map[string]string:
+		return maps.Equal(a, b.(map[string]string))
+	case map[string]int:
+		return maps.Equal(a, b.(map[string]int))
+	case *string:
+		return equalOptional(a, b.(*string))
+	case *int:
+		return equalOptional(a, b.(*int))
+	case *bool:
+		return equalOptional(a, b.(*bool))
+	default:
+		return a == b
+	}
+}
+
+func equalOptional[T comparable](a, b *T) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+func equalSets[T string | int](a, b []T) bool {
+	if slices.Equal(a, b) {
+		return true
+	}
+	return slices.Equal(sorted(a), sorted(b))
+}
+
+// sorted returns the values of a set once each, in order.
+func sorted[T string | int](set []T) []T {
+	set = slices.Clone(set)
+	slices.Sort(set)
+	return slices.Compact(set)
+}
+
+// empty says whether a value is what the database gives a column that an insert does not mention.
+func (c column) empty(value any) bool {
+	v := reflect.ValueOf(value)
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map:
+		return v.Len() == 0
+	default:
+		return v.IsZero()
+	}
+}
+
+// wire returns a value in the form of an operation.
+func (c column) wire(value any) (any, error) {
+	if set, ok := value.([]string); ok {
+		value = sorted(set)
+	}
+	wire, err := ovsdb.NativeToOvs(c.schema, value)
+	if err != nil {
+		return nil, fmt.Errorf("column %s: %w", c.name, err)
+	}
+	return wire, nil
+}
+
+// references returns UUIDs as a value of the column, which is a reference, an optional one, or a set of them.
+func (c column) references(uuids []string) (any, error) {
+	switch c.schema.Type {
+	case ovsdb.TypeSet:
+		if c.schema.TypeObj.Max() != 1 {
+			return uuids, nil
+		}
+		switch len(uuids) {
+		case 0:
+			return (*string)(nil), nil
+		case 1:
+			return &uuids[0], nil
+		}
+	case ovsdb.TypeUUID:
+		if len(uuids) == 1 {
+			return uuids[0], nil
+		}
+	}
+	return nil, fmt.Errorf("column %s cannot hold %d references", c.name, len(uuids))
+}

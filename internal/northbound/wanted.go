@@ -1,0 +1,168 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+// wantedRow is a desired row in terms of the database.
+type wantedRow struct {
+	id         rowID
+	table      *table
+	values     []any // by index of table.columns
+	parent     *ovsdbclient.SetID
+	members    []ovsdbclient.SetID
+	references []rowID
+	needs      []rowID // all rows that must be there: the parent, references, and the rows of sets
+}
+
+// wantedRows are all rows that an owner wants.
+type wantedRows struct {
+	rows     []wantedRow
+	ids      map[rowID]struct{}
+	elements []element
+}
+
+func (w wantedRows) has(id rowID) bool {
+	_, ok := w.ids[id]
+	return ok
+}
+
+// interpretAll checks and translates what a translator returned. Its errors are defects of the translator, not of the user's input.
+func interpretAll(owner desired.Owner, want []desired.Row) (wantedRows, error) {
+	all := wantedRows{rows: make([]wantedRow, 0, len(want)), ids: make(map[rowID]struct{}, len(want))}
+	for _, row := range want {
+		w, err := interpret(desired.Ref{Owner: owner, Key: row.Key}, row)
+		if err != nil {
+			return wantedRows{}, fmt.Errorf("row %q: %w", row.Key, err)
+		}
+		if all.has(w.id) {
+			return wantedRows{}, fmt.Errorf("row %q: there are two rows of this key", row.Key)
+		}
+		all.ids[w.id] = struct{}{}
+		all.rows = append(all.rows, w)
+		for _, e := range row.Elements {
+			if wanted := (element{set: setID(e.Of), value: e.Value}); !slices.Contains(all.elements, wanted) {
+				all.elements = append(all.elements, wanted)
+			}
+		}
+	}
+	return all, nil
+}
+
+func interpret(ref desired.Ref, row desired.Row) (wantedRow, error) {
+	t, err := northbound().of(row.Model)
+	if err != nil {
+		return wantedRow{}, err
+	}
+	if reflect.ValueOf(row.Model).IsNil() {
+		return wantedRow{}, fmt.Errorf("its model is nil")
+	}
+	if err := t.checkParent(row.Parent); err != nil {
+		return wantedRow{}, err
+	}
+	w := wantedRow{id: rowID{table: t.name, uuid: ref.UUID()}, table: t}
+	if row.Parent != nil {
+		parent := setID(*row.Parent)
+		w.parent = &parent
+		w.needs = append(w.needs, rowID{table: parent.Table, uuid: parent.UUID})
+	}
+	if err := w.join(row); err != nil {
+		return wantedRow{}, err
+	}
+	if err := w.fill(ref, row); err != nil {
+		return wantedRow{}, err
+	}
+	return w, nil
+}
+
+// join takes the sets that the row is a member of or adds elements to.
+func (w *wantedRow) join(row desired.Row) error {
+	for _, set := range row.Members {
+		if err := checkShared(set, w.table.name); err != nil {
+			return err
+		}
+		w.members = append(w.members, setID(set))
+		w.needs = append(w.needs, rowID{table: set.Table, uuid: set.Row.UUID()})
+	}
+	for _, e := range row.Elements {
+		if w.table.named {
+			return fmt.Errorf("a row of %s cannot record elements", w.table.name)
+		}
+		if err := checkShared(e.Of, ""); err != nil {
+			return err
+		}
+		w.needs = append(w.needs, rowID{table: e.Of.Table, uuid: e.Of.Row.UUID()})
+	}
+	return nil
+}
+
+// fill takes the values of the managed columns: the model's, references, and what marks the row as ours.
+func (w *wantedRow) fill(ref desired.Ref, row desired.Row) error {
+	w.values = make([]any, len(w.table.columns))
+	for i, c := range w.table.columns {
+		w.values[i] = c.get(row.Model)
+		switch {
+		case c.name == "external_ids":
+			stamped, err := stamp(w.values[i].(map[string]string), ref, row)
+			if err != nil {
+				return err
+			}
+			w.values[i] = stamped
+		case c.name == "name" && w.table.named:
+			w.values[i] = reservedName(ref)
+		}
+	}
+	for _, reference := range row.References {
+		if err := w.refer(reference); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *wantedRow) refer(reference desired.Reference) error {
+	i := slices.IndexFunc(w.table.columns, func(c column) bool { return c.name == reference.Column })
+	if i < 0 || refTable(w.table.columns[i].schema) == "" {
+		return fmt.Errorf("column %q of %s holds no references", reference.Column, w.table.name)
+	}
+	c := w.table.columns[i]
+	uuids := make([]string, len(reference.To))
+	for j, to := range reference.To {
+		uuids[j] = to.UUID()
+		id := rowID{table: refTable(c.schema), uuid: uuids[j]}
+		w.references = append(w.references, id)
+		w.needs = append(w.needs, id)
+	}
+	value, err := c.references(uuids)
+	if err != nil {
+		return err
+	}
+	w.values[i] = value
+	return nil
+}
+
+// changes returns the columns in which the row differs from what is there, or what an insert needs when nothing is.
+func (w *wantedRow) changes(current any) (ovsdb.Row, error) {
+	row := ovsdb.Row{}
+	for i, c := range w.table.columns {
+		if current == nil && c.empty(w.values[i]) || current != nil && c.equal(w.values[i], c.get(current)) {
+			continue
+		}
+		value, err := c.wire(w.values[i])
+		if err != nil {
+			return nil, err
+		}
+		row[c.name] = value
+	}
+	return row, nil
+}
