@@ -7,11 +7,11 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+// The generators alone see this file: controller-gen sets its build tag, and no program is built with it. It has the fields of
+// metav1.Condition without that type's limits. The API server checks the whole object at every update, so a limit that a stored
+// status does not keep would refuse every later change of the object, also those of its spec.
+
 // Condition describes one aspect of the state of an object.
-//
-// It has the fields of metav1.Condition without that type's limits. The API server checks the whole object at every update, so a
-// limit that a stored status does not keep would refuse every later change of the object, also those of its spec. controller-gen
-// sets the build tag of this file; no program is built with it.
 // +kubebuilder:object:generate=false
 type Condition struct {
 	// type of condition in CamelCase.
@@ -26,6 +26,10 @@ type Condition struct {
 	// +optional
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
+	// lastUpdateTime is what Kube-OVN wrote. It is taken and goes at the next change of the status.
+	// +optional
+	// +nullable
+	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitempty"`
 	// reason of the last transition, in CamelCase.
 	// +optional
 	Reason string `json:"reason,omitempty"`

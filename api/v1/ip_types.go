@@ -23,10 +23,16 @@ type IPSpec struct {
 	NodeName string `json:"nodeName,omitempty"`
 	// ipAddress holds every address, with commas between them.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
 	IPAddress string `json:"ipAddress,omitempty"`
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address"
 	V4IPAddress string `json:"v4IpAddress,omitempty"`
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address"
 	V6IPAddress string `json:"v6IpAddress,omitempty"`
 	// +optional
 	AttachIPs []string `json:"attachIps,omitempty"`

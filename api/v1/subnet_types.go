@@ -14,6 +14,7 @@ const (
 )
 
 // GatewayType is how a subnet's traffic leaves the overlay.
+// +kubebuilder:validation:Enum="";distributed;centralized
 type GatewayType string
 
 // Gateway types.
@@ -34,6 +35,7 @@ type SubnetSpec struct {
 	Vpc string `json:"vpc,omitempty"`
 	// protocol is IPv4, IPv6 or Dual. It follows from cidrBlock and need not be given.
 	// +optional
+	// +kubebuilder:validation:Enum="";IPv4;IPv6;Dual;Mac
 	Protocol string `json:"protocol,omitempty"`
 	// namespaces bound to this subnet.
 	// +optional
@@ -43,13 +45,20 @@ type SubnetSpec struct {
 	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
 	// cidrBlock is one CIDR, or one of each family with a comma between them.
 	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(c, isCIDR(c.trim())) && [4, 6].all(f, self.split(',').filter(c, isCIDR(c.trim()) && cidr(c.trim()).ip().family() == f).size() <= 1)",message="must be one CIDR, or one of each family with a comma between them"
 	CIDRBlock string `json:"cidrBlock,omitempty"`
 	// gateway is the router's address, one of each family of cidrBlock with a comma between them. The first address of the CIDR
 	// when empty.
 	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
 	Gateway string `json:"gateway,omitempty"`
 	// excludeIps are never given to a pod that does not ask for them: addresses, and ranges in the form `10.16.0.10..10.16.0.20`.
 	// +optional
+	// +kubebuilder:validation:MaxItems=4096
+	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') ? isCIDR(self.trim()) : self.split('..').size() <= 2 && self.split('..').all(a, isIP(a.trim()))",message="must be an address or a range like 10.16.0.10..10.16.0.20"
 	ExcludeIPs []string `json:"excludeIps,omitempty"`
 	// provider is `ovn` (the default), or `<nad>.<namespace>.ovn` for an attachment network.
 	// +optional
@@ -77,18 +86,24 @@ type SubnetSpec struct {
 	ExternalEgressGateway string `json:"externalEgressGateway,omitempty"`
 	// policyRoutingPriority of the rules of externalEgressGateway on nodes.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	PolicyRoutingPriority uint32 `json:"policyRoutingPriority,omitempty"`
 	// policyRoutingTableID of the routes of externalEgressGateway on nodes.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	PolicyRoutingTableID uint32 `json:"policyRoutingTableID,omitempty"`
 	// mtu of pods, in bytes; the cluster's when 0.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	MTU uint32 `json:"mtu,omitempty"`
 	// private refuses what other subnets send, beside those of allowSubnets.
 	// +optional
 	Private bool `json:"private,omitempty"`
 	// allowSubnets are CIDRs that may send to a private subnet.
 	// +optional
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a CIDR"
 	AllowSubnets []string `json:"allowSubnets,omitempty"`
 	// allowEWTraffic lets the pods of the subnet talk to one another before acls are looked at.
 	// +optional
@@ -134,6 +149,9 @@ type SubnetSpec struct {
 	IPv6RAConfigs string `json:"ipv6RAConfigs,omitempty"`
 	// vips are addresses that several ports of the subnet may share.
 	// +optional
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address"
 	Vips []string `json:"vips,omitempty"`
 	// enableLb serves the VPC's Services on this subnet; true when left out.
 	// +optional
@@ -156,14 +174,18 @@ type SubnetSpec struct {
 type ACL struct {
 	// direction is from-lport or to-lport.
 	// +optional
+	// +kubebuilder:validation:Enum=from-lport;to-lport
 	Direction string `json:"direction,omitempty"`
 	// priority is from 0 to 32767; the greater one is looked at first.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=32767
 	Priority int `json:"priority,omitempty"`
 	// +optional
 	Match string `json:"match,omitempty"`
 	// action is allow, allow-related, allow-stateless, drop, reject or pass.
 	// +optional
+	// +kubebuilder:validation:Enum=allow;allow-related;allow-stateless;drop;reject;pass
 	Action string `json:"action,omitempty"`
 }
 

@@ -18,12 +18,15 @@ type VpcSpec struct {
 	DefaultSubnet string `json:"defaultSubnet,omitempty"`
 	// staticRoutes of the router.
 	// +optional
+	// +kubebuilder:validation:MaxItems=1024
 	StaticRoutes []*StaticRoute `json:"staticRoutes,omitempty"`
 	// policyRoutes of the router, by priority, before its static routes.
 	// +optional
+	// +kubebuilder:validation:MaxItems=1024
 	PolicyRoutes []*PolicyRoute `json:"policyRoutes,omitempty"`
 	// vpcPeerings link this router with others; both sides must say so.
 	// +optional
+	// +kubebuilder:validation:MaxItems=256
 	VpcPeerings []*VpcPeering `json:"vpcPeerings,omitempty"`
 	// enableExternal adds a gateway port on the default external subnet.
 	// +optional
@@ -40,6 +43,7 @@ type VpcSpec struct {
 }
 
 // RoutePolicy says which address of a packet a static route looks at.
+// +kubebuilder:validation:Enum="";policyDst;policySrc
 type RoutePolicy string
 
 // Route policies.
@@ -55,9 +59,13 @@ type StaticRoute struct {
 	Policy RoutePolicy `json:"policy,omitempty"`
 	// cidr that is matched: a CIDR or an address.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self) || isIP(self)",message="must be a CIDR or an address"
 	CIDR string `json:"cidr,omitempty"`
 	// nextHopIP is the address of the next hop.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an address"
 	NextHopIP string `json:"nextHopIP,omitempty"`
 	// ecmpMode is empty or ecmp_symmetric_reply.
 	// +optional
@@ -71,6 +79,7 @@ type StaticRoute struct {
 }
 
 // PolicyRouteAction is what a policy route does with a packet.
+// +kubebuilder:validation:Enum=allow;drop;reroute
 type PolicyRouteAction string
 
 // Actions of policy routes.
@@ -84,6 +93,8 @@ const (
 type PolicyRoute struct {
 	// priority is from 0 to 32767; the greater one is looked at first.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=32767
 	Priority int `json:"priority,omitempty"`
 	// match is an expression of OVN (ovn-sb(5), Logical_Flow).
 	// +optional
@@ -93,6 +104,8 @@ type PolicyRoute struct {
 	Action PolicyRouteAction `json:"action,omitempty"`
 	// nextHopIP of reroute: one address, or several with commas between them.
 	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim()))",message="must be addresses with commas between them"
 	NextHopIP string `json:"nextHopIP,omitempty"`
 }
 
@@ -103,6 +116,8 @@ type VpcPeering struct {
 	RemoteVpc string `json:"remoteVpc,omitempty"`
 	// localConnectIP is this side's address on the link with its prefix length; one per family, with a comma between them.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.split(',').all(c, isCIDR(c.trim()))",message="must be addresses with their prefix lengths, like 169.254.0.1/30, with a comma between them"
 	LocalConnectIP string `json:"localConnectIP,omitempty"`
 }
 

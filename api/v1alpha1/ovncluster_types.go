@@ -69,6 +69,9 @@ const (
 )
 
 // Network holds the addresses of the cluster. Each list has one CIDR per family, at most two, in the order of preference.
+// +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || self.joinCIDRs.size() == 0 || self.joinCIDRs.size() == self.podCIDRs.size() && self.joinCIDRs.all(j, self.podCIDRs.exists(p, cidr(j).ip().family() == cidr(p).ip().family()))",message="joinCIDRs must have the families of podCIDRs"
+// +kubebuilder:validation:XValidation:rule="!self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap"
+// +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || !self.joinCIDRs.exists(j, (self.podCIDRs + self.serviceCIDRs).exists(c, cidr(j).containsCIDR(c) || cidr(c).containsCIDR(j)))",message="joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs"
 type Network struct {
 	// podCIDRs of the subnet `ovn-default`.
 	// +optional
@@ -77,6 +80,8 @@ type Network struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
 	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
 	// joinCIDRs of the subnet `join`, which connects the nodes themselves. Its families must be those of podCIDRs; when left
 	// out, 100.64.0.0/16 and fd00:100:64::/112 by family.
@@ -84,6 +89,8 @@ type Network struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
 	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
 	JoinCIDRs []string `json:"joinCIDRs,omitempty"`
 	// serviceCIDRs are the API server's --service-cluster-ip-range.
 	// +optional
@@ -92,6 +99,8 @@ type Network struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
 	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
 	// +optional
 	// +kubebuilder:default=geneve
@@ -115,6 +124,7 @@ const (
 )
 
 // Nodes says how every node forwards.
+// +kubebuilder:validation:XValidation:rule="self.datapath != 'Userspace' || has(self.tunnelInterface) && self.tunnelInterface.size() > 0",message="tunnelInterface is required with datapath Userspace"
 type Nodes struct {
 	// datapath is Kernel (the openvswitch module) or Userspace (ovs-vswitchd itself; for nodes without the module).
 	// +optional
