@@ -33,8 +33,11 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	}
 	reports, askErr := r.askMembers(ctx, p, db)
 	status := p.database(db)
-	if err := record(status, reports); err != nil {
-		return &halt{reason: "ForeignDatabase", message: fmt.Sprintf("%s: %s", db.Title, err), degraded: true}
+	// Not to hear any of the ready members says nothing about the database: what was known stays.
+	if askErr == nil || len(reports) > 0 {
+		if err := record(status, reports); err != nil {
+			return &halt{reason: "ForeignDatabase", message: fmt.Sprintf("%s: %s", db.Title, err), degraded: true}
+		}
 	}
 	if err := r.replaceOutdated(ctx, p, db); err != nil {
 		return err

@@ -27,7 +27,7 @@ var (
 // from this table (see Grants).
 func accesses() []access {
 	clusters := rule("kubeovn.io", read, "ovnclusters")
-	events := rule("events.k8s.io", []string{"create", "patch", "update"}, "events")
+	events := rule("events.k8s.io", []string{"create", "patch"}, "events")
 	return []access{
 		{
 			account: centralAccount, app: centralApp, component: centralAccount,

@@ -1,0 +1,229 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+var chassisUsages = []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
+
+func TestChassisCertificatesGoToTheirOwnNodesOnly(t *testing.T) {
+	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyPollingInterval(often)
+	w := &theWorld
+	authority := w.chassisAuthority(t)
+	w.letCreateRequests(t)
+	ours := "system:serviceaccount:" + testNamespace + ":" + render.OpenVSwitchAccount
+	for _, c := range []struct {
+		name     string
+		user     string
+		node     []string
+		request  x509.CertificateRequest
+		usages   []certificatesv1.KeyUsage
+		lifetime *int32
+		denied   string
+	}{
+		{
+			name: "the node of the token", user: ours, node: []string{"worker-1"},
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1", Organization: []string{"system:masters"}}},
+		},
+		{
+			name: "a shorter life when asked for", user: ours, node: []string{"worker-1"}, lifetime: new(int32(3600)),
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}},
+		},
+		{
+			name: "another node", user: ours, node: []string{"worker-1"},
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-2"}},
+			denied:  `the common name is "worker-2", but the requester runs on node "worker-1"`,
+		},
+		{
+			name: "a token of no node", user: ours,
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}},
+			denied:  "not bound to a node",
+		},
+		{
+			name: "another account", user: "system:serviceaccount:default:ovs-ovn", node: []string{"worker-1"},
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}},
+			denied:  "the requester is",
+		},
+		{
+			name: "alternative names", user: ours, node: []string{"worker-1"},
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}, DNSNames: []string{"ovn-sb"}},
+			denied:  "alternative names",
+		},
+		{
+			name: "a server's usage", user: ours, node: []string{"worker-1"},
+			usages:  append(chassisUsages, certificatesv1.UsageServerAuth),
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}},
+			denied:  `"server auth" is not for a chassis`,
+		},
+		{
+			name: "too few usages", user: ours, node: []string{"worker-1"}, usages: chassisUsages[:1],
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}},
+			denied:  `"digital signature" is missing`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			usages := c.usages
+			if usages == nil {
+				usages = chassisUsages
+			}
+			request := w.request(t, c.user, c.node, &c.request, func(s *certificatesv1.CertificateSigningRequestSpec) {
+				s.Usages, s.ExpirationSeconds = usages, c.lifetime
+			})
+			g.Eventually(func() bool {
+				g.Expect(w.admin.Get(t.Context(), client.ObjectKeyFromObject(request), request)).To(Succeed())
+				return decided(request, certificatesv1.CertificateDenied) || len(request.Status.Certificate) > 0
+			}).Should(BeTrue())
+			if c.denied != "" {
+				g.Expect(request.Status.Conditions[0].Message).To(ContainSubstring(c.denied))
+				g.Expect(request.Status.Certificate).To(BeEmpty())
+				return
+			}
+			chain, err := pki.ParseCertificates(request.Status.Certificate)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(chain).To(HaveLen(1))
+			_, err = chain[0].Verify(x509.VerifyOptions{Roots: authority.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(chain[0].Subject.String()).To(Equal("CN=worker-1"), "nothing but the name is taken from the request")
+			life := pki.LeafLifetime
+			if c.lifetime != nil {
+				life = time.Duration(*c.lifetime) * time.Second
+			}
+			g.Expect(chain[0].NotAfter).To(BeTemporally("~", time.Now().Add(life), time.Minute))
+		})
+	}
+}
+
+func TestARequestThatSomeoneElseApprovedIsStillChecked(t *testing.T) {
+	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyPollingInterval(often)
+	g := NewWithT(t)
+	w := &theWorld
+	request := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: "approved"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: ChassisSigner, Username: "eve", Usages: chassisUsages,
+			Request: encodeRequest(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}}),
+		},
+		Status: certificatesv1.CertificateSigningRequestStatus{Conditions: []certificatesv1.CertificateSigningRequestCondition{
+			{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Human", Message: "looks good"},
+		}},
+	}
+	_, refusal := (&ChassisReconciler{Namespace: testNamespace}).check(request)
+	g.Expect(refusal).To(MatchError(ContainSubstring("the requester is")))
+
+	// The operator may well have denied it before the approval arrives; both end without a certificate.
+	live := w.request(t, "", nil, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}}, func(s *certificatesv1.CertificateSigningRequestSpec) {
+		s.Usages = chassisUsages
+	})
+	g.Eventually(func() bool {
+		g.Expect(w.admin.Get(t.Context(), client.ObjectKeyFromObject(live), live)).To(Succeed())
+		return decided(live, certificatesv1.CertificateDenied)
+	}).Should(BeTrue())
+	g.Expect(live.Status.Certificate).To(BeEmpty())
+}
+
+// chassisAuthority is the one that the operator made, or one in its place when no OVNCluster was made before this test.
+func (w *world) chassisAuthority(t *testing.T) *pki.Authority {
+	t.Helper()
+	key := client.ObjectKey{Namespace: testNamespace, Name: authoritySecretPrefix + authorityChassis}
+	var secret corev1.Secret
+	err := w.admin.Get(t.Context(), key, &secret)
+	if client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	if err == nil {
+		a, err := pki.ParseAuthority(secret.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	a, err := pki.NewAuthority("kiln-sb-client", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := a.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret = corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: key.Name, Namespace: key.Namespace}, Type: corev1.SecretTypeTLS, Data: data,
+	}
+	if err := w.admin.Create(t.Context(), &secret); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// letCreateRequests grants any account what the component's own role grants ovs-ovn.
+func (w *world) letCreateRequests(t *testing.T) {
+	t.Helper()
+	if err := w.createFile(context.Background(), "testdata/requesters.yaml"); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
+}
+
+// request files a request as a user whose token carries the node's name.
+func (w *world) request(t *testing.T, user string, node []string, template *x509.CertificateRequest,
+	change func(*certificatesv1.CertificateSigningRequestSpec),
+) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	config := rest.CopyConfig(w.config)
+	if user != "" {
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+		if node != nil {
+			config.Impersonate.Extra = map[string][]string{nodeNameClaim: node}
+		}
+	}
+	c, err := client.New(config, client.Options{Scheme: w.admin.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "chassis-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: ChassisSigner, Request: encodeRequest(t, template),
+		},
+	}
+	change(&request.Spec)
+	if err := c.Create(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	return request
+}
+
+func encodeRequest(t *testing.T, template *x509.CertificateRequest) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}

@@ -1,0 +1,142 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+func TestNetworksAreResolvedOrRefusedWithAdvice(t *testing.T) {
+	services := []string{"10.96.0.0/12"}
+	for _, c := range []struct {
+		name    string
+		network v1alpha1.Network
+		join    []string
+		problem string
+	}{
+		{
+			name:    "an IPv4 network gets the IPv4 join network",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0/16"}, ServiceCIDRs: services},
+			join:    []string{"100.64.0.0/16"},
+		},
+		{
+			name:    "the join networks are in the order of the pods' families",
+			network: v1alpha1.Network{PodCIDRs: []string{"fd00:10:16::/112", "10.16.0.0/16"}, ServiceCIDRs: services},
+			join:    []string{"fd00:100:64::/112", "100.64.0.0/16"},
+		},
+		{
+			name:    "a given join network is kept",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0/16"}, JoinCIDRs: []string{"100.65.0.0/16"}, ServiceCIDRs: services},
+			join:    []string{"100.65.0.0/16"},
+		},
+		{
+			name:    "what is no CIDR is named with an example",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0"}, ServiceCIDRs: services},
+			problem: `network.podCIDRs: "10.16.0.0" is not a CIDR: write it like`,
+		},
+		{
+			name:    "bits beyond the length are shown without",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.1.0/16"}, ServiceCIDRs: services},
+			problem: "write 10.16.0.0/16",
+		},
+		{
+			name:    "two CIDRs of one family are one too many",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0/16", "10.17.0.0/16"}, ServiceCIDRs: services},
+			problem: "give one per family",
+		},
+		{
+			name:    "a network without room is refused",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.16.0.0/31"}, ServiceCIDRs: services},
+			problem: "leaves no room",
+		},
+		{
+			name:    "an IPv4 address in IPv6 form is refused",
+			network: v1alpha1.Network{PodCIDRs: []string{"::ffff:10.16.0.0/112"}, ServiceCIDRs: services},
+			problem: "write it as IPv4",
+		},
+		{
+			name:    "services overlapping pods",
+			network: v1alpha1.Network{PodCIDRs: []string{"10.96.16.0/20"}, ServiceCIDRs: services},
+			problem: "network.podCIDRs 10.96.16.0/20 overlaps network.serviceCIDRs 10.96.0.0/12: change one of them",
+		},
+		{
+			name:    "the default join network counts too",
+			network: v1alpha1.Network{PodCIDRs: []string{"100.64.0.0/10"}, ServiceCIDRs: services},
+			problem: "network.podCIDRs 100.64.0.0/10 overlaps network.joinCIDRs 100.64.0.0/16",
+		},
+		{
+			name: "a family of pods without a join network",
+			network: v1alpha1.Network{
+				PodCIDRs: []string{"10.16.0.0/16", "fd00:10:16::/112"}, JoinCIDRs: []string{"100.64.0.0/16"}, ServiceCIDRs: services,
+			},
+			problem: "no CIDR of the family of fd00:10:16::/112",
+		},
+		{
+			name: "a join network without pods of its family",
+			network: v1alpha1.Network{
+				PodCIDRs: []string{"10.16.0.0/16"}, JoinCIDRs: []string{"100.64.0.0/16", "fd00:100:64::/112"}, ServiceCIDRs: services,
+			},
+			problem: "give both the same families",
+		},
+		{
+			name:    "services that no pod could reach",
+			network: v1alpha1.Network{PodCIDRs: []string{"fd00:10:16::/112"}, ServiceCIDRs: services},
+			problem: "no family in common",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			network, _, err := resolveNetwork(c.network)
+			switch {
+			case c.problem == "" && err != nil:
+				t.Fatal(err)
+			case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)):
+				t.Fatalf("the problem is %v; want %q", err, c.problem)
+			case c.problem == "" && !slices.Equal(network.JoinCIDRs, c.join):
+				t.Errorf("join networks %v; want %v", network.JoinCIDRs, c.join)
+			}
+		})
+	}
+}
+
+func TestTheFirstDatabaseGoesToTheOldestUsableNode(t *testing.T) {
+	node := func(name string, age int64, change func(*corev1.Node)) corev1.Node {
+		n := corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, CreationTimestamp: metav1.Unix(1000-age, 0), Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""},
+			},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}},
+				Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
+			},
+		}
+		if change != nil {
+			change(&n)
+		}
+		return n
+	}
+	nodes := []corev1.Node{
+		node("b", 50, nil),
+		node("a", 50, nil),
+		node("worker", 90, func(n *corev1.Node) { n.Labels = nil }),
+		node("cordoned", 90, func(n *corev1.Node) { n.Spec.Unschedulable = true }),
+		node("silent", 90, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }),
+		node("never-heard", 90, func(n *corev1.Node) { n.Status.Conditions = nil }),
+		node("without-address", 90, func(n *corev1.Node) { n.Status.Addresses = nil }),
+	}
+	chosen, err := chooseNode(nodes, v1alpha1.Placement{})
+	if err != nil || chosen.Name != "a" {
+		t.Errorf("chose %v, %v; want a", chosen, err)
+	}
+	if _, err := chooseNode(nodes, v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}); err == nil ||
+		!strings.Contains(err.Error(), "infra=true") {
+		t.Errorf("without a match: %v", err)
+	}
+}

@@ -1,0 +1,454 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+const (
+	soon  = 20 * time.Second
+	often = 50 * time.Millisecond
+	node  = "control-plane-1"
+)
+
+// story is one installation that the steps of TestOneInstallation go through in order.
+type story struct {
+	*world
+	// root outlives the steps.
+	root    *testing.T
+	members map[string]*fakeMember
+	pods    map[string]*corev1.Pod
+}
+
+func TestOneInstallation(t *testing.T) {
+	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyPollingInterval(often)
+	s := &story{world: &theWorld, root: t, members: map[string]*fakeMember{}, pods: map[string]*corev1.Pod{}}
+	for _, step := range []struct {
+		name string
+		run  func(*story, *testing.T)
+	}{
+		{"without a node for the databases it says so", (*story).withoutNode},
+		{"an OVNCluster of another name is refused", (*story).secondCluster},
+		{"a node that appears is recorded before anything runs on it", (*story).placed},
+		{"each component waits for the one before", (*story).phaseByPhase},
+		{"with every component ready it is available", (*story).available},
+		{"another pass writes nothing", (*story).writesNothing},
+		{"what someone changed is changed back", (*story).driftRestored},
+		{"what someone else made stays and what is no longer wanted goes", (*story).pruned},
+		{"authorities outlive a lost label", (*story).authoritiesStay},
+		{"why a container failed is shown", (*story).failureShown},
+		{"a new image replaces a database's pod", (*story).databaseUpdated},
+		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
+		{"a member of another cluster is never recorded", (*story).foreignMember},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
+			t.FailNow()
+		}
+	}
+}
+
+// condition returns a getter for Eventually: status, reason and message of one condition.
+func (s *story) condition(t *testing.T, kind string) func() string {
+	return func() string {
+		c := meta.FindStatusCondition(s.cluster(t).Status.Conditions, kind)
+		if c == nil {
+			return "none"
+		}
+		return string(c.Status) + " " + c.Reason + ": " + c.Message
+	}
+}
+
+func (s *story) exists(t *testing.T, o client.Object, name string) func() error {
+	return func() error {
+		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: name}, o)
+	}
+}
+
+func (s *story) withoutNode(t *testing.T) {
+	g := NewWithT(t)
+	s.addNode(t, "worker-1", "192.0.2.11", nil)
+	g.Expect(s.admin.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "default"}})).To(Succeed())
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
+		HavePrefix("True NoNodeForDatabases"), ContainSubstring("node-role.kubernetes.io/control-plane"), ContainSubstring("label a node")))
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("False"))
+	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning NoNodeForDatabases"))
+}
+
+func (s *story) events(t *testing.T) []string {
+	var list eventsv1.EventList
+	if err := s.admin.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range list.Items {
+		if e.Regarding.Kind == "OVNCluster" {
+			all = append(all, e.Type+" "+e.Reason)
+		}
+	}
+	return all
+}
+
+func (s *story) secondCluster(t *testing.T) {
+	err := s.admin.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("must be named default")))
+}
+
+func (s *story) placed(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)()).NotTo(Succeed())
+	s.addNode(t, node, "192.0.2.1", map[string]string{render.ControlPlaneLabel: ""})
+	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)).Should(Succeed())
+	for _, db := range []v1alpha1.DatabaseStatus{s.cluster(t).Status.Northbound, s.cluster(t).Status.Southbound} {
+		g.Expect(db.BootstrapNode).To(Equal(node))
+		g.Expect(db.Members).To(Equal([]v1alpha1.DatabaseMember{{Node: node, Address: "192.0.2.1"}}))
+		g.Expect(db.ClusterID).To(BeEmpty())
+	}
+}
+
+func (s *story) phaseByPhase(t *testing.T) {
+	g := NewWithT(t)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForDatabase: the northbound database has no leader"))
+	before := func(o client.Object, name string) {
+		g.Expect(apierrors.IsNotFound(s.exists(t, o, name)())).To(BeTrue(), name)
+	}
+
+	before(&appsv1.StatefulSet{}, render.SouthboundName)
+	s.startDatabase(t, render.Northbound, "10000000-0000-4000-8000-000000000001")
+	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.SouthboundName)).Should(Succeed())
+	nb := s.cluster(t).Status.Northbound
+	g.Expect(nb.ClusterID).To(Equal("10000000-0000-4000-8000-000000000001"))
+	g.Expect(nb.Leader).To(Equal(node))
+	g.Expect(nb.Term).To(Equal(int64(3)))
+	g.Expect(nb.Members).To(Equal([]v1alpha1.DatabaseMember{{Node: node, Address: "192.0.2.1", ServerID: "server-nb", Role: "leader"}}))
+
+	before(&appsv1.Deployment{}, render.NorthdName)
+	s.startDatabase(t, render.Southbound, "20000000-0000-4000-8000-000000000001")
+	g.Eventually(s.exists(t, &appsv1.Deployment{}, render.NorthdName)).Should(Succeed())
+
+	before(&appsv1.DaemonSet{}, render.OpenVSwitch)
+	s.settle(t, s.named(&appsv1.Deployment{}, render.NorthdName), 1)
+	g.Eventually(s.exists(t, &appsv1.DaemonSet{}, render.OpenVSwitch)).Should(Succeed())
+
+	before(&appsv1.Deployment{}, render.ControllerName)
+	s.settle(t, s.named(&appsv1.DaemonSet{}, render.OpenVSwitch), 2)
+	g.Eventually(s.exists(t, &appsv1.Deployment{}, render.ControllerName)).Should(Succeed())
+
+	before(&appsv1.DaemonSet{}, render.AgentName)
+	s.settle(t, s.named(&appsv1.Deployment{}, render.ControllerName), 1)
+	g.Eventually(s.exists(t, &appsv1.DaemonSet{}, render.AgentName)).Should(Succeed())
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("False"))
+}
+
+func (s *story) named(o client.Object, name string) client.Object {
+	o.SetNamespace(testNamespace)
+	o.SetName(name)
+	return o
+}
+
+// startDatabase plays the StatefulSet controller, the kubelet and the member.
+func (s *story) startDatabase(t *testing.T, db render.Database, id string) {
+	t.Helper()
+	set := &appsv1.StatefulSet{}
+	s.settle(t, s.named(set, db.Workload), 1)
+	member := &fakeMember{status: adminapi.Status{
+		ClusterID: id, ServerID: "server-" + db.Flag, Address: "ssl:192.0.2.1:6643", Role: adminapi.RoleLeader, Term: 3, Connected: true,
+	}}
+	s.members[db.Flag] = member
+	s.world.members.serve(s.root, db.AdminPort, s.mount(s.root, db.Secret), member)
+	pod := s.addPod(t, db.Workload+"-0", db.Workload, node, "192.0.2.1", revisionOf(set))
+	s.setReady(t, pod, true)
+	s.pods[db.Flag] = pod
+}
+
+func (s *story) available(t *testing.T) {
+	g := NewWithT(t)
+	s.settle(t, s.named(&appsv1.DaemonSet{}, render.AgentName), 2)
+	g.Eventually(s.condition(t, "Available")).Should(HavePrefix("True"))
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False"))
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	c := s.cluster(t)
+	g.Expect(c.Status.ObservedGeneration).To(Equal(c.Generation))
+	names := []string{}
+	for _, row := range c.Status.Components {
+		names = append(names, row.Name)
+		g.Expect(row.Ready).To(Equal(row.Desired), row.Name)
+		g.Expect(row.Image).To(Equal("kiln.local/kiln:test"), row.Name)
+		g.Expect(row.Message).To(BeEmpty(), row.Name)
+	}
+	g.Expect(names).To(Equal(render.Components))
+}
+
+// versions are the resource versions of everything that the operator writes.
+func (s *story) versions(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{"OVNCluster": s.cluster(t).ResourceVersion}
+	for _, kind := range ownedKinds() {
+		gvk, err := apiutil.GVKForObject(kind, s.admin.Scheme())
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk)
+		if err := s.admin.List(t.Context(), list, client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}); err != nil {
+			t.Fatal(err)
+		}
+		if err := meta.EachListItem(list, func(o runtime.Object) error {
+			m := o.(*metav1.PartialObjectMetadata)
+			all[gvk.Kind+"/"+m.Name] = m.ResourceVersion
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// stable waits for the operator to have nothing more to do.
+func (s *story) stable(t *testing.T) map[string]string {
+	t.Helper()
+	last := s.versions(t)
+	NewWithT(t).Eventually(func() bool {
+		now := s.versions(t)
+		same := maps.Equal(last, now)
+		last = now
+		return same
+	}).WithPolling(500 * time.Millisecond).Should(BeTrue())
+	return last
+}
+
+func (s *story) writesNothing(t *testing.T) {
+	g := NewWithT(t)
+	before := s.stable(t)
+	g.Expect(len(before)).To(BeNumerically(">", 35))
+	// A reconciler without memory applies every object again.
+	again := *s.operate
+	again.applied = nil
+	result, err := again.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "default"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.RequeueAfter).To(BeNumerically("~", 365*24*time.Hour*2/3, 24*time.Hour), "it wakes up to renew certificates")
+	g.Expect(s.versions(t)).To(Equal(before))
+}
+
+func (s *story) driftRestored(t *testing.T) {
+	g := NewWithT(t)
+	controller := &appsv1.Deployment{}
+	g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
+	changed := controller.DeepCopy()
+	changed.Spec.Template.Spec.Containers[0].Image = "example.com/other:1"
+	changed.Spec.Replicas = new(int32(4))
+	g.Expect(s.admin.Patch(t.Context(), changed, client.MergeFrom(controller))).To(Succeed())
+	g.Eventually(func() string {
+		g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
+		return imageOf(controller.Spec.Template)
+	}).Should(Equal("kiln.local/kiln:test"))
+	g.Expect(*controller.Spec.Replicas).To(Equal(int32(1)))
+	s.settle(t, controller, 1)
+
+	service := &corev1.Service{}
+	g.Expect(s.exists(t, service, "ovn-nb")()).To(Succeed())
+	g.Expect(s.admin.Delete(t.Context(), service)).To(Succeed())
+	g.Eventually(s.exists(t, &corev1.Service{}, "ovn-nb")).Should(Succeed())
+}
+
+func (s *story) pruned(t *testing.T) {
+	g := NewWithT(t)
+	labels := map[string]string{render.ManagedByLabel: render.ManagedBy}
+	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Namespace: testNamespace, Labels: labels}}
+	g.Expect(s.admin.Create(t.Context(), foreign)).To(Succeed())
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: testNamespace, Labels: labels}}
+	old.OwnerReferences = []metav1.OwnerReference{
+		*metav1.NewControllerRef(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster")),
+	}
+	g.Expect(s.admin.Create(t.Context(), old)).To(Succeed())
+	g.Eventually(func() bool { return apierrors.IsNotFound(s.exists(t, &corev1.ConfigMap{}, "old")()) }).Should(BeTrue())
+	g.Expect(s.exists(t, &corev1.ConfigMap{}, "foreign")()).To(Succeed())
+	g.Expect(s.admin.Delete(t.Context(), foreign)).To(Succeed())
+}
+
+func (s *story) authoritiesStay(t *testing.T) {
+	g := NewWithT(t)
+	secret := &corev1.Secret{}
+	g.Expect(s.exists(t, secret, "kiln-ca-nb-server")()).To(Succeed())
+	held := secret.DeepCopy()
+	stripped := secret.DeepCopy()
+	stripped.Labels = nil
+	g.Expect(s.admin.Patch(t.Context(), stripped, client.MergeFrom(secret))).To(Succeed())
+	g.Eventually(func() map[string]string {
+		g.Expect(s.exists(t, secret, "kiln-ca-nb-server")()).To(Succeed())
+		return secret.Labels
+	}).Should(HaveKey(render.ManagedByLabel))
+	g.Expect(secret.Data).To(Equal(held.Data))
+	for name, files := range map[string][]string{
+		"kiln-tls-ovn-nb":     {"tls.crt", "tls.key", "ca.crt", "admin-ca.crt"},
+		"kiln-tls-ovn-sb":     {"tls.crt", "tls.key", "ca.crt", "admin-ca.crt"},
+		"kiln-tls-northd":     {"tls.crt", "tls.key", "ca.crt"},
+		"kiln-tls-controller": {"tls.crt", "tls.key", "ca.crt"},
+	} {
+		g.Expect(s.exists(t, secret, name)()).To(Succeed())
+		for _, f := range files {
+			g.Expect(secret.Data).To(HaveKeyWithValue(f, Not(BeEmpty())), name)
+		}
+	}
+	trust := &corev1.ConfigMap{}
+	g.Expect(s.exists(t, trust, render.TrustConfigMap)()).To(Succeed())
+	g.Expect(trust.Data[render.TrustFile]).To(ContainSubstring("BEGIN CERTIFICATE"))
+}
+
+func (s *story) failureShown(t *testing.T) {
+	g := NewWithT(t)
+	pod := s.addPod(t, "ovs-ovn-x", render.OpenVSwitch, "worker-1", "192.0.2.11", "1")
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "ovs-ovn", Image: "kiln", ImageID: "kiln",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 1, Message: "starting\nthere is no interface eth9: set spec.nodes.tunnelInterface to one of eth0, eth1\n",
+		}},
+	}}
+	g.Expect(s.admin.Status().Update(t.Context(), pod)).To(Succeed())
+	why := "node worker-1: there is no interface eth9: set spec.nodes.tunnelInterface to one of eth0, eth1"
+	g.Eventually(s.condition(t, "Degraded")).Should(Equal("True ComponentTrouble: ovs-ovn: " + why))
+	g.Expect(s.row(t, render.OpenVSwitch).Message).To(Equal(why))
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"), "one broken node does not make the network unavailable")
+	s.setReady(t, pod, true)
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+}
+
+func (s *story) row(t *testing.T, name string) v1alpha1.ComponentStatus {
+	for _, row := range s.cluster(t).Status.Components {
+		if row.Name == name {
+			return row
+		}
+	}
+	return v1alpha1.ComponentStatus{}
+}
+
+func (s *story) databaseUpdated(t *testing.T) {
+	g := NewWithT(t)
+	set := &appsv1.StatefulSet{}
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Image = "kiln.local/kiln:next" })
+	g.Eventually(func() string {
+		g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
+		return imageOf(set.Spec.Template)
+	}).Should(Equal("kiln.local/kiln:next"))
+	g.Consistently(s.exists(t, &corev1.Pod{}, "ovn-central-nb-0"), "500ms").Should(Succeed(), "the new revision is not known yet")
+	s.settle(t, set, 1)
+	g.Eventually(s.gone(t, "ovn-central-nb-0")).Should(BeTrue())
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True"))
+	s.kill(t, "ovn-central-nb-0")
+	g.Eventually(func() string { return s.cluster(t).Status.Northbound.Leader }).Should(BeEmpty())
+	g.Expect(s.cluster(t).Status.Northbound.ClusterID).NotTo(BeEmpty(), "what was recorded stays")
+	g.Expect(s.cluster(t).Status.Northbound.Members[0].Address).To(Equal("192.0.2.1"))
+	g.Expect(s.exists(t, &corev1.Pod{}, "ovn-central-sb-0")()).To(Succeed(), "one database at a time")
+
+	s.setReady(t, s.addPod(t, "ovn-central-nb-0", render.NorthboundName, node, "192.0.2.1", revisionOf(set)), true)
+	g.Eventually(func() error {
+		if err := s.exists(t, set, render.SouthboundName)(); err != nil || imageOf(set.Spec.Template) != "kiln.local/kiln:next" {
+			return errors.New("not yet")
+		}
+		return nil
+	}).Should(Succeed())
+	s.settle(t, set, 1)
+	g.Eventually(s.gone(t, "ovn-central-sb-0")).Should(BeTrue())
+	s.kill(t, "ovn-central-sb-0")
+	s.setReady(t, s.addPod(t, "ovn-central-sb-0", render.SouthboundName, node, "192.0.2.1", revisionOf(set)), true)
+	for _, o := range []client.Object{
+		s.named(&appsv1.Deployment{}, render.NorthdName), s.named(&appsv1.DaemonSet{}, render.OpenVSwitch),
+		s.named(&appsv1.Deployment{}, render.ControllerName), s.named(&appsv1.DaemonSet{}, render.AgentName),
+	} {
+		count := int32(1)
+		if _, isDaemonSet := o.(*appsv1.DaemonSet); isDaemonSet {
+			count = 2
+		}
+		g.Eventually(func() string {
+			g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o)).To(Succeed())
+			return rolloutOf(o).image
+		}).Should(Equal("kiln.local/kiln:next"))
+		s.settle(t, o, count)
+	}
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False"))
+}
+
+// gone: deleted, or on the way with nobody there to finish it.
+func (s *story) gone(t *testing.T, name string) func() bool {
+	return func() bool {
+		pod := &corev1.Pod{}
+		err := s.exists(t, pod, name)()
+		return apierrors.IsNotFound(err) || (err == nil && !pod.DeletionTimestamp.IsZero())
+	}
+}
+
+// kill plays the kubelet at the end of a deleted pod.
+func (s *story) kill(t *testing.T, name string) {
+	t.Helper()
+	pod := s.named(&corev1.Pod{}, name)
+	if err := s.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *story) changeSpec(t *testing.T, change func(*v1alpha1.OVNClusterSpec)) {
+	t.Helper()
+	c := s.cluster(t)
+	changed := c.DeepCopy()
+	change(&changed.Spec)
+	if err := s.admin.Patch(t.Context(), changed, client.MergeFrom(c)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *story) invalidNetwork(t *testing.T) {
+	g := NewWithT(t)
+	before := s.stable(t)
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) {
+		spec.Image = "kiln.local/kiln:never"
+		spec.Network.JoinCIDRs = []string{"192.0.2.0/24"}
+	})
+	g.Eventually(s.condition(t, "Degraded")).Should(Equal(
+		"True InvalidNetwork: network.joinCIDRs 192.0.2.0/24 holds 192.0.2.1, the address of node control-plane-1: " +
+			"choose a CIDR that no node is in"))
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"), "what runs goes on")
+	after := s.stable(t)
+	delete(before, "OVNCluster")
+	delete(after, "OVNCluster")
+	g.Expect(after).To(Equal(before))
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) {
+		spec.Image = "kiln.local/kiln:next"
+		spec.Network.JoinCIDRs = nil
+	})
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+}
+
+func (s *story) foreignMember(t *testing.T) {
+	g := NewWithT(t)
+	id := s.cluster(t).Status.Southbound.ClusterID
+	s.members["sb"].set(func(status *adminapi.Status) { status.ClusterID = "30000000-0000-4000-8000-000000000001" })
+	pod := &corev1.Pod{}
+	g.Expect(s.exists(t, pod, "ovn-central-sb-0")()).To(Succeed())
+	s.setReady(t, pod, false)
+	s.setReady(t, pod, true)
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True ForeignDatabase: southbound database: the member on node " + node))
+	g.Expect(s.cluster(t).Status.Southbound.ClusterID).To(Equal(id))
+}

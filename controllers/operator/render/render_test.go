@@ -1,0 +1,214 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// defaults is `spec: {}` with the defaults that the API server fills in.
+func defaults() Config {
+	return Config{
+		Namespace:       "kube-system",
+		Image:           "kiln.local/kiln:dev",
+		NorthboundNodes: []string{"control-plane-1"},
+		SouthboundNodes: []string{"control-plane-1"},
+		Spec: v1alpha1.OVNClusterSpec{
+			Network: v1alpha1.Network{
+				PodCIDRs:     []string{"10.16.0.0/16"},
+				JoinCIDRs:    []string{"100.64.0.0/16"},
+				ServiceCIDRs: []string{"10.96.0.0/12"},
+				TunnelType:   v1alpha1.TunnelGeneve,
+			},
+			Nodes:      v1alpha1.Nodes{Datapath: v1alpha1.DatapathKernel},
+			Central:    v1alpha1.Central{Replicas: 1, NorthdReplicas: 1, DataDirectory: "/etc/origin/ovn"},
+			Controller: v1alpha1.Controller{Replicas: 1},
+			Agent:      v1alpha1.Agent{CNIBinDirectory: "/opt/cni/bin", CNIConfDirectory: "/etc/cni/net.d"},
+		},
+	}
+}
+
+// everything sets each field that has no default.
+func everything() Config {
+	c := defaults()
+	c.Namespace = "kiln-system"
+	c.NorthboundNodes = []string{"db-1", "db-2", "db-3"}
+	c.Spec.APIServer = &v1alpha1.APIServer{Host: "192.0.2.1", Port: 6443}
+	c.Spec.Network = v1alpha1.Network{
+		PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
+		JoinCIDRs:    []string{"100.64.0.0/16", "fd00:100:64::/112"},
+		ServiceCIDRs: []string{"10.96.0.0/12", "fd00:10:96::/112"},
+		TunnelType:   v1alpha1.TunnelVXLAN,
+		MTU:          1400,
+	}
+	c.Spec.Nodes = v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1"}
+	c.Spec.Central.Placement = v1alpha1.Placement{
+		NodeSelector: map[string]string{"kube-ovn/role": "master"},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("4Gi")},
+		},
+	}
+	c.Spec.Central.NorthdReplicas = 3
+	c.Spec.Central.DataDirectory = "/var/lib/ovn"
+	c.Spec.Controller = v1alpha1.Controller{
+		Placement: v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}, Replicas: 2, LogLevel: 3,
+	}
+	c.Spec.Agent = v1alpha1.Agent{CNIBinDirectory: "/usr/libexec/cni", CNIConfDirectory: "/etc/cni/conf.d", LogLevel: 4}
+	return c
+}
+
+var operands = map[string]func(Config) []Object{
+	"access":      AccessObjects,
+	"northbound":  func(c Config) []Object { return DatabaseObjects(c, Northbound) },
+	"southbound":  func(c Config) []Object { return DatabaseObjects(c, Southbound) },
+	"northd":      NorthdObjects,
+	"openvswitch": OpenVSwitchObjects,
+	"controller":  ControllerObjects,
+	"agent":       AgentObjects,
+}
+
+func TestOperandsAreAsInTheGoldenFiles(t *testing.T) {
+	for name, build := range operands {
+		for variant, config := range map[string]Config{"defaults": defaults(), "everything": everything()} {
+			t.Run(name+"/"+variant, func(t *testing.T) {
+				golden(t, filepath.Join("testdata", name+"."+variant+".golden.yaml"), encode(t, build(config)))
+			})
+		}
+	}
+}
+
+func TestTheOperatorsManifestHoldsWhatItGrants(t *testing.T) {
+	cluster, own := Grants()
+	meta := metav1.ObjectMeta{Name: "kiln-operator-operands", Labels: map[string]string{
+		PartOfLabel: PartOf, ComponentLabel: ManagedBy,
+	}}
+	namespaced := meta
+	namespaced.Namespace = "kube-system"
+	head := []byte("# Made by `go test ./controllers/operator/render -update` from the components' roles: the API server lets the operator grant\n" +
+		"# only what it holds itself.\n")
+	golden(t, filepath.Join("..", "..", "..", "config", "rbac", "operands_role.yaml"), append(head, encode(t, []Object{
+		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: cluster},
+		&rbacv1.Role{ObjectMeta: namespaced, Rules: own},
+	})...))
+}
+
+// TestEveryPodCanRunBeforeTheNetwork holds what no component may lack.
+func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
+	for name, build := range operands {
+		for _, o := range build(everything()) {
+			template := templateOf(o)
+			if template == nil {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				spec := template.Spec
+				if !spec.HostNetwork || spec.DNSPolicy != corev1.DNSDefault {
+					t.Errorf("hostNetwork %v, dnsPolicy %s: nothing else works before the network", spec.HostNetwork, spec.DNSPolicy)
+				}
+				for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeNetworkUnavailable, ControlPlaneLabel} {
+					if !tolerates(spec.Tolerations, taint) {
+						t.Errorf("does not tolerate %s", taint)
+					}
+				}
+				env := map[string]string{}
+				for _, e := range spec.Containers[0].Env {
+					env[e.Name] = e.Value
+				}
+				if env["KUBERNETES_SERVICE_HOST"] != "192.0.2.1" || env["KUBERNETES_SERVICE_PORT"] != "6443" {
+					t.Errorf("the API server is %s:%s", env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
+				}
+			})
+		}
+	}
+}
+
+func templateOf(o Object) *corev1.PodTemplateSpec {
+	switch w := o.(type) {
+	case *appsv1.StatefulSet:
+		return &w.Spec.Template
+	case *appsv1.Deployment:
+		return &w.Spec.Template
+	case *appsv1.DaemonSet:
+		return &w.Spec.Template
+	}
+	return nil
+}
+
+func tolerates(all []corev1.Toleration, key string) bool {
+	for _, t := range all {
+		if (t.Key == key || t.Key == "") && t.Operator == corev1.TolerationOpExists && t.Effect == "" {
+			return true
+		}
+	}
+	return false
+}
+
+func encode(t *testing.T, objects []Object) []byte {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	for i, o := range objects {
+		kinds, _, err := scheme.ObjectKinds(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(content, "status")
+		content["apiVersion"], content["kind"] = kinds[0].GroupVersion().String(), kinds[0].Kind
+		encoded, err := yaml.Marshal(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		b.Write(encoded)
+	}
+	return b.Bytes()
+}
+
+func golden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%s; write it by `go test ./controllers/operator/render -update`", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s is not what is rendered (-file +rendered):\n%s", path, diff)
+	}
+}

@@ -1,0 +1,325 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+const testNamespace = "kube-system"
+
+// world is a real API server with the operator running against it as its own ServiceAccount, so that its manifests' rights are tested as
+// well. Nobody runs workloads: the tests play the kubelets and controllers.
+type world struct {
+	admin   client.Client
+	config  *rest.Config
+	operate *Reconciler
+	members *fakeMembers
+}
+
+var theWorld world
+
+func TestMain(m *testing.M) { os.Exit(runSuite(m)) }
+
+func runSuite(m *testing.M) int {
+	log.SetLogger(zap.New(zap.WriteTo(logFile())))
+	assets, err := programs()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: assets,
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := env.Start()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start an API server:", err)
+		return 1
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer func() {
+		cancel()
+		if err := env.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "stop the API server:", err)
+		}
+	}()
+	if err := theWorld.start(ctx, config); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// programs is where kube-apiserver and etcd are.
+func programs() (string, error) {
+	dir := os.Getenv("KUBEBUILDER_ASSETS")
+	if dir == "" {
+		cache := os.Getenv("KILN_CACHE")
+		if cache == "" {
+			home, err := os.UserCacheDir()
+			if err != nil {
+				return "", err
+			}
+			cache = filepath.Join(home, "kiln")
+		}
+		dir = filepath.Join(cache, "bin")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "kube-apiserver")); err != nil {
+		return "", fmt.Errorf("%w\nrun: make prepare", err)
+	}
+	return dir, nil
+}
+
+func logFile() *os.File {
+	f, err := os.CreateTemp("", "kiln-operator-test-*.log")
+	if err != nil {
+		return os.Stderr
+	}
+	_ = os.Remove(f.Name())
+	if name := os.Getenv("KILN_TEST_LOG"); name != "" {
+		if f, err = os.Create(name); err != nil {
+			return os.Stderr
+		}
+	}
+	return f
+}
+
+func (w *world) start(ctx context.Context, config *rest.Config) error {
+	scheme, err := NewScheme()
+	if err != nil {
+		return err
+	}
+	w.config, w.members = config, &fakeMembers{servers: map[uint16]*httptest.Server{}}
+	if w.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	manifests, err := filepath.Glob(filepath.Join("..", "..", "config", "rbac", "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, path := range manifests {
+		if filepath.Base(path) == "kustomization.yaml" {
+			continue
+		}
+		if err := w.createFile(ctx, path); err != nil {
+			return fmt.Errorf("create %s: %w", path, err)
+		}
+	}
+	operator := rest.CopyConfig(config)
+	operator.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + testNamespace + ":kiln-operator",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + testNamespace, "system:authenticated"},
+	}
+	mgr, err := ctrl.NewManager(operator, ctrl.Options{
+		Scheme: scheme, Cache: CacheOptions(testNamespace), Metrics: metricsserver.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		return fmt.Errorf("make the manager: %w", err)
+	}
+	w.operate = &Reconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kiln-operator"),
+		Namespace: testNamespace, Image: "kiln.local/kiln:test", Admin: w.members.client, Now: time.Now,
+	}
+	if err := w.operate.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	chassis := &ChassisReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: testNamespace, Now: time.Now}
+	if err := chassis.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	go func() {
+		if err := mgr.Start(ctx); err != nil {
+			panic(err)
+		}
+	}()
+	return nil
+}
+
+func (w *world) createFile(ctx context.Context, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for decoder := utilyaml.NewYAMLOrJSONDecoder(f, 4096); ; {
+		u := &unstructured.Unstructured{}
+		if err := decoder.Decode(&u.Object); err != nil {
+			return nil // the end
+		}
+		if len(u.Object) == 0 {
+			continue
+		}
+		if err := w.admin.Create(ctx, u); err != nil {
+			return err
+		}
+	}
+}
+
+// fakeMembers are admin endpoints with mutual TLS, by the port that the operator asks for.
+type fakeMembers struct {
+	mu      sync.Mutex
+	servers map[uint16]*httptest.Server
+}
+
+func (f *fakeMembers) client(address netip.AddrPort, config *tls.Config) *adminapi.Client {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.servers[address.Port()]; s != nil {
+		address = netip.MustParseAddrPort(s.Listener.Addr().String())
+	}
+	return adminapi.NewClient(address, config)
+}
+
+// serve begins to answer on a port with the certificates of a mounted directory.
+func (f *fakeMembers) serve(t *testing.T, port int32, directory string, db adminapi.Database) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(adminapi.Handler(db))
+	s.TLS = adminapi.ServerTLS(directory)
+	s.StartTLS()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.servers[uint16(port)] = s
+	t.Cleanup(s.Close)
+}
+
+// fakeMember is a database member of which only the status is asked.
+type fakeMember struct {
+	adminapi.Database
+	mu     sync.Mutex
+	status adminapi.Status
+}
+
+func (m *fakeMember) Status(context.Context) (adminapi.Status, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status, nil
+}
+
+func (m *fakeMember) set(change func(*adminapi.Status)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.status)
+}
+
+// mount writes a Secret's files into a directory, as a kubelet does.
+func (w *world) mount(t *testing.T, secret string) string {
+	t.Helper()
+	var s corev1.Secret
+	if err := w.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: secret}, &s); err != nil {
+		t.Fatal(err)
+	}
+	directory := t.TempDir()
+	for name, data := range s.Data {
+		if err := os.WriteFile(filepath.Join(directory, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return directory
+}
+
+// addNode makes a node whose kubelet is heard but that has no network yet.
+func (w *world) addNode(t *testing.T, name, address string, labels map[string]string) {
+	t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	if err := w.admin.Create(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady"}}
+	if err := w.admin.Status().Update(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addPod makes a pod of a workload, not ready.
+func (w *world) addPod(t *testing.T, name, component, node, address, revision string) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: map[string]string{
+			render.PartOfLabel: render.PartOf, render.ComponentLabel: component, appsv1.ControllerRevisionHashLabelKey: revision,
+		}},
+		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: "kiln"}}},
+	}
+	if err := w.admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.Status.PodIP, pod.Status.PodIPs = address, []corev1.PodIP{{IP: address}}
+	if err := w.admin.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func (w *world) setReady(t *testing.T, pod *corev1.Pod, ready bool) {
+	t.Helper()
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.Now()}}
+	pod.Status.ContainerStatuses = nil
+	if err := w.admin.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settle does what the controllers of workloads would: it reports the newest template as rolled out on count pods.
+func (w *world) settle(t *testing.T, o client.Object, count int32) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Expect(w.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o)).To(Succeed())
+	switch s := o.(type) {
+	case *appsv1.StatefulSet:
+		s.Status = appsv1.StatefulSetStatus{
+			ObservedGeneration: s.Generation, Replicas: count, ReadyReplicas: count, UpdatedReplicas: count, UpdateRevision: revisionOf(s),
+		}
+	case *appsv1.Deployment:
+		s.Status = appsv1.DeploymentStatus{ObservedGeneration: s.Generation, Replicas: count, ReadyReplicas: count, UpdatedReplicas: count}
+	case *appsv1.DaemonSet:
+		s.Status = appsv1.DaemonSetStatus{
+			ObservedGeneration: s.Generation, DesiredNumberScheduled: count, NumberReady: count, UpdatedNumberScheduled: count,
+		}
+	}
+	g.Expect(w.admin.Status().Update(t.Context(), o)).To(Succeed())
+}
+
+func revisionOf(s *appsv1.StatefulSet) string { return fmt.Sprintf("revision-%d", s.Generation) }
+
+func (w *world) cluster(t *testing.T) *v1alpha1.OVNCluster {
+	t.Helper()
+	var c v1alpha1.OVNCluster
+	if err := w.admin.Get(t.Context(), client.ObjectKey{Name: v1alpha1.OVNClusterName}, &c); err != nil {
+		t.Fatal(err)
+	}
+	return &c
+}
