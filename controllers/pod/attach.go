@@ -169,17 +169,16 @@ func (r *Reconciler) allocate(ctx context.Context, port, subnet string, request 
 
 // subnet returns a subnet whose spec is in force and which pods may use. The error is a *problem otherwise.
 func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet, error) {
+	p := &problem{subnets: []string{name}}
 	s := &kubeovnv1.Subnet{}
 	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("get subnet %s: %w", name, err)
-	}
-	p := &problem{subnets: []string{name}}
 	switch {
-	case err != nil:
-		p.message = fmt.Sprintf("subnet %s does not exist", name)
+	case client.IgnoreNotFound(err) != nil:
+		return nil, fmt.Errorf("get subnet %s: %w", name, err)
 	case name == kubeovnv1.JoinSubnet:
 		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)
+	case err != nil:
+		p.message = fmt.Sprintf("subnet %s does not exist", name)
 	case !selection.OnFirstNetwork(s):
 		p.message = fmt.Sprintf("subnet %s is of the attachment network %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
 	case !k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation):

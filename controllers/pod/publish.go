@@ -6,7 +6,9 @@ package pod
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,8 +42,8 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	}
 	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	err = r.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), k8s.FieldOwner)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the pod is gone, and the watch tells of it
+	if apierrors.IsNotFound(err) || isOtherPod(err) {
+		return nil // the watch tells of it
 	}
 	if err != nil {
 		return fmt.Errorf("patch annotations: %w", err)
@@ -49,6 +51,19 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	r.observe(pod, legPatched)
 	r.ledger.wrote(written)
 	return nil
+}
+
+// isOtherPod reports whether a patch was refused because the pod of that name has another UID by now.
+func isOtherPod(err error) bool {
+	return apierrors.IsConflict(err) || slices.ContainsFunc(causesOf(err), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+func causesOf(err error) []metav1.StatusCause {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	return status.Status().Details.Causes
 }
 
 // difference is what a merge patch changes: values, and nil for results that are wanted no more.
