@@ -58,7 +58,7 @@ type SubnetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=4096
 	// +kubebuilder:validation:items:MaxLength=128
-	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') ? isCIDR(self.trim()) : self.split('..').size() <= 2 && self.split('..').all(a, isIP(a.trim()))",message="must be an address or a range like 10.16.0.10..10.16.0.20"
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self) || isCIDR(self) || self.contains('..') && isIP(self.substring(0, self.indexOf('..'))) && isIP(self.substring(self.indexOf('..') + 2))",message="must be an address or a range like 10.16.0.10..10.16.0.20"
 	ExcludeIPs []string `json:"excludeIps,omitempty"`
 	// provider is `ovn` (the default), or `<nad>.<namespace>.ovn` for an attachment network.
 	// +optional

@@ -22,11 +22,9 @@ type VpcSpec struct {
 	StaticRoutes []*StaticRoute `json:"staticRoutes,omitempty"`
 	// policyRoutes of the router, by priority, before its static routes.
 	// +optional
-	// +kubebuilder:validation:MaxItems=1024
 	PolicyRoutes []*PolicyRoute `json:"policyRoutes,omitempty"`
 	// vpcPeerings link this router with others; both sides must say so.
 	// +optional
-	// +kubebuilder:validation:MaxItems=256
 	VpcPeerings []*VpcPeering `json:"vpcPeerings,omitempty"`
 	// enableExternal adds a gateway port on the default external subnet.
 	// +optional
@@ -104,8 +102,7 @@ type PolicyRoute struct {
 	Action PolicyRouteAction `json:"action,omitempty"`
 	// nextHopIP of reroute: one address, or several with commas between them.
 	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim()))",message="must be addresses with commas between them"
+	// +kubebuilder:validation:Pattern=`^[0-9A-Fa-f:., ]*$`
 	NextHopIP string `json:"nextHopIP,omitempty"`
 }
 
@@ -117,7 +114,7 @@ type VpcPeering struct {
 	// localConnectIP is this side's address on the link with its prefix length; one per family, with a comma between them.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="self.split(',').all(c, isCIDR(c.trim()))",message="must be addresses with their prefix lengths, like 169.254.0.1/30, with a comma between them"
+	// +kubebuilder:validation:Pattern=`^[0-9A-Fa-f:.]+/[0-9]+( *, *[0-9A-Fa-f:.]+/[0-9]+)*$`
 	LocalConnectIP string `json:"localConnectIP,omitempty"`
 }
 

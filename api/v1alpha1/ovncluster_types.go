@@ -70,7 +70,7 @@ const (
 
 // Network holds the addresses of the cluster. Each list has one CIDR per family, at most two, in the order of preference.
 // +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || self.joinCIDRs.size() == 0 || self.joinCIDRs.size() == self.podCIDRs.size() && self.joinCIDRs.all(j, self.podCIDRs.exists(p, cidr(j).ip().family() == cidr(p).ip().family()))",message="joinCIDRs must have the families of podCIDRs"
-// +kubebuilder:validation:XValidation:rule="!self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap"
+// +kubebuilder:validation:XValidation:rule="!has(self.podCIDRs) || !has(self.serviceCIDRs) || !self.podCIDRs.exists(p, self.serviceCIDRs.exists(s, cidr(p).containsCIDR(s) || cidr(s).containsCIDR(p)))",message="podCIDRs and serviceCIDRs must not overlap"
 // +kubebuilder:validation:XValidation:rule="!has(self.joinCIDRs) || !self.joinCIDRs.exists(j, (self.podCIDRs + self.serviceCIDRs).exists(c, cidr(j).containsCIDR(c) || cidr(c).containsCIDR(j)))",message="joinCIDRs must overlap neither with podCIDRs nor with serviceCIDRs"
 type Network struct {
 	// podCIDRs of the subnet `ovn-default`.
@@ -124,7 +124,7 @@ const (
 )
 
 // Nodes says how every node forwards.
-// +kubebuilder:validation:XValidation:rule="self.datapath != 'Userspace' || has(self.tunnelInterface) && self.tunnelInterface.size() > 0",message="tunnelInterface is required with datapath Userspace"
+// +kubebuilder:validation:XValidation:rule="!has(self.datapath) || self.datapath != 'Userspace' || has(self.tunnelInterface) && self.tunnelInterface.size() > 0",message="tunnelInterface is required with datapath Userspace"
 type Nodes struct {
 	// datapath is Kernel (the openvswitch module) or Userspace (ovs-vswitchd itself; for nodes without the module).
 	// +optional
