@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -32,6 +33,9 @@ type Reconciler struct {
 	Gate       *k8s.Gate
 	// ServiceCIDRs are the cluster's addresses of Services.
 	ServiceCIDRs []netip.Prefix
+
+	// told is what the allocator was told of each subnet last, as text.
+	told sync.Map
 }
 
 // Reconcile makes one Subnet so. A wrong spec changes nothing: what was in force before stays.
@@ -67,6 +71,8 @@ func (r *Reconciler) prepare(ctx context.Context, subnet *kubeovnv1.Subnet) erro
 type result struct {
 	// problem is what is wrong with the spec.
 	problem *validation.Problem
+	// unbuilt: the spec asks for another kind of network than this version builds.
+	unbuilt bool
 	// err is why a good spec is not in force.
 	err error
 }
@@ -79,9 +85,9 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 		return result{problem: problem}
 	}
 	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
-		return result{err: errUnbuilt}
+		return result{unbuilt: true}
 	}
-	if err := r.Allocator.SetSubnet(in.subnet.Name, ipam.Subnet(network)); err != nil {
+	if err := r.tell(in.subnet.Name, network); err != nil {
 		return result{err: fmt.Errorf("tell the allocator: %w", err)}
 	}
 	rows := translate.Subnet(translate.SubnetInputs{
@@ -92,6 +98,19 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 		Services: servesServices(in.subnet),
 	})
 	return result{err: r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), rows)}
+}
+
+// tell makes the allocator know a subnet's addresses. It says nothing twice: whoever waits for an address would be woken.
+func (r *Reconciler) tell(name string, network validation.Network) error {
+	text := fmt.Sprint(network)
+	if last, ok := r.told.Load(name); ok && last == text && r.Allocator.HasSubnet(name) {
+		return nil
+	}
+	if err := r.Allocator.SetSubnet(name, ipam.Subnet(network)); err != nil {
+		return err
+	}
+	r.told.Store(name, text)
+	return nil
 }
 
 // finish lets a deleted subnet go once nothing holds an address of it.
@@ -107,6 +126,7 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 
 // remove takes a subnet from the allocator and its rows from the database.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
+	r.told.Delete(name)
 	r.Allocator.DeleteSubnet(name)
 	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the switch of subnet %s: %w", name, err)

@@ -18,6 +18,9 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
+// serviceOfAPIServer is the Service that the API server keeps for itself in the namespace `default`.
+const serviceOfAPIServer = "kubernetes"
+
 // inputs are what a subnet's rows and status follow from.
 type inputs struct {
 	subnet *kubeovnv1.Subnet
@@ -64,19 +67,28 @@ func (r *Reconciler) hosts(ctx context.Context) (map[netip.Addr]string, error) {
 	}
 	var slices discoveryv1.EndpointSliceList
 	if err := r.Client.List(ctx, &slices, client.InNamespace(metav1.NamespaceDefault),
-		client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}, client.UnsafeDisableDeepCopy); err != nil {
+		client.MatchingLabels{discoveryv1.LabelServiceName: serviceOfAPIServer}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list endpoints of the API server: %w", err)
 	}
 	for i := range slices.Items {
-		for _, endpoint := range slices.Items[i].Endpoints {
-			for _, a := range endpoint.Addresses {
-				if addr, err := ipfamily.ParseAddr(a); err == nil {
-					hosts[addr] = "the API server"
-				}
-			}
+		for _, addr := range endpoints(&slices.Items[i]) {
+			hosts[addr] = "the API server"
 		}
 	}
 	return hosts, nil
+}
+
+// endpoints are the addresses in an EndpointSlice; names are none.
+func endpoints(slice *discoveryv1.EndpointSlice) []netip.Addr {
+	var addrs []netip.Addr
+	for _, endpoint := range slice.Endpoints {
+		for _, a := range endpoint.Addresses {
+			if addr, err := ipfamily.ParseAddr(a); err == nil {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	return addrs
 }
 
 // internalIPs are a node's addresses of type InternalIP.

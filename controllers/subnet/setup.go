@@ -11,6 +11,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,13 +33,15 @@ import (
 // usageDelay gathers changes of a subnet's use into one status update.
 const usageDelay = time.Second
 
-// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets and for nodes, whose addresses it must not
-// overlap; for use of its addresses; and for drift.
+// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for nodes and for the API server, whose
+// addresses it must not hold; for use of its addresses; and for drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(viewPeer))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
+			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
 		WatchesRawSource(useOf(r.Allocator)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).
@@ -78,11 +82,25 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 
 // aroundNode are the subnets that a node's addresses are in, and those that are wrong so far.
 func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.around(ctx, internalIPs(o.(*corev1.Node)))
+}
+
+// aroundAPIServer are the subnets that the API server's addresses are in, and those that are wrong so far.
+func (r *Reconciler) aroundAPIServer(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.around(ctx, endpoints(o.(*discoveryv1.EndpointSlice)))
+}
+
+func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile.Request {
 	var hosts []netip.Prefix
-	for _, ip := range internalIPs(o.(*corev1.Node)) {
-		hosts = append(hosts, netip.PrefixFrom(ip, ip.BitLen()))
+	for _, addr := range addrs {
+		hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	return r.those(ctx, func(s *kubeovnv1.Subnet) bool { return !validated(s) || overlaps(s, hosts) })
+}
+
+// isOfAPIServer selects the EndpointSlices of the Service `kubernetes`.
+func isOfAPIServer(o client.Object) bool {
+	return o.GetNamespace() == metav1.NamespaceDefault && o.GetLabels()[discoveryv1.LabelServiceName] == serviceOfAPIServer
 }
 
 func (r *Reconciler) those(ctx context.Context, which func(*kubeovnv1.Subnet) bool) []reconcile.Request {

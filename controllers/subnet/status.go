@@ -5,7 +5,6 @@ package subnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,9 +19,6 @@ import (
 
 // ReasonAddressesInUse: a subnet is deleted and addresses of it are held.
 const ReasonAddressesInUse = "AddressesInUse"
-
-// errUnbuilt says that the subnet is of a kind that this version does not build.
-var errUnbuilt = errors.New("this version builds no such subnet")
 
 // patchStatus reports how applying the subnet ended and how much of it is in use.
 func (r *Reconciler) patchStatus(ctx context.Context, subnet *kubeovnv1.Subnet, result result) error {
@@ -72,10 +68,10 @@ func readyCondition(subnet *kubeovnv1.Subnet, result result, known bool) metav1.
 		return metav1.Condition{
 			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid, Message: message,
 		}
-	case errors.Is(result.err, errUnbuilt):
+	case result.unbuilt:
 		return metav1.Condition{
 			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonFieldsIgnored,
-			Message: fmt.Sprintf("%v: with %s", errUnbuilt, strings.Join(validation.UnbuiltSubnetFields(&subnet.Spec), ", ")),
+			Message: fmt.Sprintf("this version builds no subnet with %s", strings.Join(validation.UnbuiltSubnetFields(&subnet.Spec), ", ")),
 		}
 	}
 	return k8s.Ready(result.err, northbound.ErrWaiting)

@@ -7,7 +7,9 @@ package k8s
 import (
 	"context"
 	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -34,12 +36,24 @@ func (g *Gate) Wait(ctx context.Context) error {
 	}
 }
 
-// Reconciler is r behind the gate. Its workers wait, so that a standby with warm queues neither works nor logs failures.
+// staleAfter is how long a reconciler waits for its cache to catch up, after the server has refused a change of what was not the
+// newest.
+const staleAfter = 50 * time.Millisecond
+
+// Reconciler is r behind the gate. Its workers wait, so that a standby with warm queues neither works nor logs failures. A change that
+// the server refused because the cache was behind is tried again in silence, and what ends with the process is no failure.
 func (g *Gate) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		if g.Wait(ctx) != nil {
 			return reconcile.Result{}, nil
 		}
-		return r.Reconcile(ctx, req)
+		result, err := r.Reconcile(ctx, req)
+		switch {
+		case ctx.Err() != nil:
+			return reconcile.Result{}, nil
+		case apierrors.IsConflict(err):
+			return reconcile.Result{RequeueAfter: staleAfter}, nil
+		}
+		return result, err
 	})
 }
