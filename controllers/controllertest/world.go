@@ -73,7 +73,7 @@ func run(m *testing.M) int {
 func crds(kinds ...string) []string {
 	var paths []string
 	for _, kind := range kinds {
-		paths = append(paths, filepath.Join("/tmp/controllersb/crd", "kubeovn.io_"+kind+".yaml"))
+		paths = append(paths, filepath.Join("..", "..", "config", "crd", "bases", "kubeovn.io_"+kind+".yaml"))
 	}
 	return paths
 }

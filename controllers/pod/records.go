@@ -9,6 +9,7 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -84,10 +85,10 @@ func (r *recorder) remove(ctx context.Context, port string, pod types.Namespaced
 		return nil
 	}
 	err = r.client.Delete(ctx, ip, client.Preconditions{UID: &ip.UID, ResourceVersion: &ip.ResourceVersion})
-	if client.IgnoreNotFound(err) != nil {
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete IP %s: %w", port, err)
 	}
-	return nil
+	return nil // one that has changed comes with the next event
 }
 
 func (r *recorder) record(ctx context.Context, want *kubeovnv1.IP) error {
