@@ -1,0 +1,172 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cache keeps what is made once and used by every lab, image build and test: programs, root file systems, images.
+// It lies outside of the repository, in $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
+package cache
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/hack/lab/progress"
+)
+
+// Dir is the cache's directory.
+type Dir string
+
+// Open returns the cache's directory, made if it was not there.
+func Open() (Dir, error) {
+	dir := os.Getenv("KILN_CACHE")
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("find the cache directory (set KILN_CACHE): %w", err)
+		}
+		dir = filepath.Join(base, "kiln")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("find the cache directory: %w", err)
+	}
+	for _, d := range []string{dir, filepath.Join(dir, "stamps"), filepath.Join(dir, "logs")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return "", fmt.Errorf("make the cache directory: %w", err)
+		}
+	}
+	return Dir(dir), nil
+}
+
+// Path is the path of something in the cache.
+func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
+
+// Bin holds the programs: Kubernetes' own, etcd, coredns and agnhost, all static.
+func (d Dir) Bin() string { return d.Path("bin") }
+
+// Rootfs is the Debian root file system with OVN and Open vSwitch, layer 1 of Kiln's image, unpacked; RootfsTar is its archive.
+func (d Dir) Rootfs() string { return d.Path("rootfs") }
+
+// RootfsTar is the archive of Rootfs.
+func (d Dir) RootfsTar() string { return d.Path("rootfs.tar") }
+
+// Node is the root file system of the lab's nodes and of its test image, unpacked.
+func (d Dir) Node() string { return d.Path("node") }
+
+// NodeTar is the archive of Node.
+func (d Dir) NodeTar() string { return d.Path("node.tar") }
+
+// Containerd is a state directory of containerd that holds the lab's images. Each node starts with a copy.
+func (d Dir) Containerd() string { return d.Path("containerd") }
+
+func (d Dir) stamp(artifact string) string { return filepath.Join(string(d), "stamps", artifact) }
+
+// Log is where a build of an artifact writes its output.
+func (d Dir) Log(artifact string) string { return filepath.Join(string(d), "logs", artifact+".log") }
+
+// Key returns the hash of everything that something is made from.
+func (d Dir) Key(artifact string) (string, error) {
+	raw, err := os.ReadFile(d.stamp(artifact))
+	if err != nil {
+		return "", fmt.Errorf("read the stamp of %s (run: make prepare): %w", artifact, err)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+// Lock keeps other processes from changing the cache until the returned function is called. It waits for one that does.
+func (d Dir) Lock() (unlock func(), err error) {
+	f, err := os.OpenFile(d.Path(".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open the cache's lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock the cache: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// Artifact is something in the cache and the way to make it.
+type Artifact struct {
+	// Name is what the stamp and the log are called, Title what a person reads while it is made.
+	Name, Title string
+	// Outputs are paths in the cache that it consists of.
+	Outputs []string
+	// Inputs are everything the outcome depends on.
+	Inputs func() ([]string, error)
+	// Build makes the outputs below a directory on the cache's file system, under the names they have in the cache.
+	Build func(ctx context.Context, into string) error
+}
+
+// Ensure makes the artifact unless it is there and made of the same inputs. Outputs are replaced at once, when all are done.
+func (d Dir) Ensure(ctx context.Context, report *progress.Reporter, a Artifact) error {
+	inputs, err := a.Inputs()
+	if err != nil {
+		return fmt.Errorf("find out what %s is made from: %w", a.Name, err)
+	}
+	key := hash(inputs)
+	if d.fresh(a, key) {
+		return nil
+	}
+	return report.Step(a.Title, func() error {
+		into, err := os.MkdirTemp(string(d), ".tmp-"+a.Name+"-")
+		if err != nil {
+			return fmt.Errorf("make a directory to build in: %w", err)
+		}
+		defer os.RemoveAll(into)
+		if err := a.Build(ctx, into); err != nil {
+			return err
+		}
+		return d.install(a, key, into)
+	})
+}
+
+func (d Dir) fresh(a Artifact, key string) bool {
+	if have, err := d.Key(a.Name); err != nil || have != key {
+		return false
+	}
+	for _, output := range a.Outputs {
+		if _, err := os.Lstat(d.Path(output)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// install moves outputs to their places. The stamp goes first and comes last, so that a crash between is seen as "not made".
+func (d Dir) install(a Artifact, key, from string) error {
+	if err := os.Remove(d.stamp(a.Name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the stamp of %s: %w", a.Name, err)
+	}
+	for _, output := range a.Outputs {
+		target := d.Path(output)
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return fmt.Errorf("make a directory of the cache: %w", err)
+		}
+		old := filepath.Join(from, "old")
+		if err := os.Rename(target, old); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("move the old %s away: %w", output, err)
+		}
+		if err := os.Rename(filepath.Join(from, output), target); err != nil {
+			return fmt.Errorf("put %s in place: %w", output, err)
+		}
+		if err := os.RemoveAll(old); err != nil {
+			return fmt.Errorf("remove the old %s: %w", output, err)
+		}
+	}
+	return os.WriteFile(d.stamp(a.Name), []byte(key+"\n"), 0o644)
+}
+
+func hash(inputs []string) string {
+	h := sha256.New()
+	for _, in := range inputs {
+		fmt.Fprintf(h, "%d:%s\n", len(in), in)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}

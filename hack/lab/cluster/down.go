@@ -1,0 +1,124 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kiln-net/kiln/hack/lab/config"
+	"github.com/kiln-net/kiln/hack/lab/fabric"
+	"github.com/kiln-net/kiln/hack/lab/machine"
+	"github.com/kiln-net/kiln/hack/lab/progress"
+)
+
+// Down takes the lab down and removes everything of it but its logs. It works from whatever is there, so it also clears up
+// after a run of Up that failed or a state directory that was lost.
+func Down(ctx context.Context, dir string, report *progress.Reporter) error {
+	d := stateDir(dir)
+	unlock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, there, err := d.load()
+	if err != nil {
+		return err
+	}
+	if left, err := fabric.Leftovers(); err == nil && !there && len(left) == 0 {
+		report.Say("no lab is up in %s", dir)
+		return nil
+	}
+	if err := report.Step("stop the machines", func() error { return stop(ctx, s) }); err != nil {
+		return err
+	}
+	return report.Step("remove the network and the machines' files", func() error {
+		return errors.Join(fabric.Remove(), removeCgroups(), restoreTunables(s.Tunables), d.clear())
+	})
+}
+
+// stop ends every machine, and then whatever else is in a namespace of the lab: commands that someone started there.
+func stop(ctx context.Context, s state) error {
+	group, _ := errgroup.WithContext(ctx)
+	for name, init := range s.Machines {
+		group.Go(func() error {
+			if err := init.Kill(); err != nil {
+				return fmt.Errorf("stop machine %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	names, err := fabric.Netnses()
+	if err != nil {
+		return err
+	}
+	paths := make([]string, 0, len(names))
+	for _, name := range names {
+		paths = append(paths, fabric.NetnsPath(name))
+	}
+	others, err := machine.InNetns(paths...)
+	if err != nil {
+		return err
+	}
+	for _, p := range others {
+		if err := p.Kill(); err != nil {
+			return fmt.Errorf("stop a process in the lab's network: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeCgroups removes the control groups of nodes in every hierarchy: /sys/fs/cgroup is one, or with version 1 holds several.
+func removeCgroups() error {
+	var problems []error
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		roots, err := filepath.Glob(pattern + config.CgroupPrefix + "*")
+		if err != nil {
+			return fmt.Errorf("list control groups: %w", err)
+		}
+		for _, root := range roots {
+			problems = append(problems, removeCgroup(root))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// removeCgroup removes a group and those in it, deepest first: only empty groups can be removed, and their files go with them.
+func removeCgroup(root string) error {
+	var groups []string
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			groups = append(groups, path)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list control groups: %w", err)
+	}
+	for i := len(groups) - 1; i >= 0; i-- {
+		if err := os.Remove(groups[i]); err != nil {
+			return fmt.Errorf("remove control group: %w", err)
+		}
+	}
+	return nil
+}
+
+// clear removes the lab's files. The logs stay until the next lab comes up.
+func (d stateDir) clear() error {
+	for _, name := range []string{"machines", "pki", "bin", "kubeconfig", "lab.json"} { // the state last: until then, down can be repeated
+		if err := os.RemoveAll(filepath.Join(string(d), name)); err != nil {
+			return fmt.Errorf("remove the lab's files: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/hack/lab/config"
+)
+
+// fieldManager owns what the lab applies.
+const fieldManager = "kiln-lab"
+
+// How long steps may take on a slow machine.
+const (
+	apiTimeout      = 2 * time.Minute
+	registerTimeout = 2 * time.Minute
+)
+
+//go:embed coredns.yaml
+var coreDNS []byte
+
+// api waits until the API server says that it is ready.
+func (u *up) api(ctx context.Context) error {
+	clients, err := u.clients()
+	if err != nil {
+		return err
+	}
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, apiTimeout, true, func(ctx context.Context) (bool, error) {
+		last = clients.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("not ready after %s: %w (logs: %s)", apiTimeout, errors.Join(err, last), u.controlPlaneLogs())
+	}
+	return nil
+}
+
+// nodes waits until all have registered, and gives the control planes their label, which a kubelet may not give itself.
+func (u *up) nodes(ctx context.Context) error {
+	clients, err := u.clients()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	missing := map[string]bool{}
+	for _, n := range u.Topology.Nodes() {
+		missing[n.Name] = true
+	}
+	nodes := cache.NewListWatchFromClient(clients.CoreV1().RESTClient(), "nodes", "", fields.Everything())
+	_, err = watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, nil, func(e watch.Event) (bool, error) {
+		if n, ok := e.Object.(*corev1.Node); ok {
+			delete(missing, n.Name)
+		}
+		return len(missing) == 0, nil
+	})
+	if err != nil {
+		late := slices.Sorted(maps.Keys(missing))
+		return fmt.Errorf("%s did not register: %w (log: %s)", strings.Join(late, ", "), err, u.dir.log(late[0], "kubelet"))
+	}
+	patch := []byte(`{"metadata":{"labels":{"` + config.ControlPlaneLabel + `":""}}}`)
+	for _, n := range u.Topology.Nodes() {
+		if !n.ControlPlane {
+			continue
+		}
+		_, err := clients.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{FieldManager: fieldManager})
+		if err != nil {
+			return fmt.Errorf("label node %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// addons applies CoreDNS.
+func (u *up) addons(ctx context.Context) error {
+	rc, err := u.rest()
+	if err != nil {
+		return err
+	}
+	c, err := client.New(rc, client.Options{})
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	objects, err := decode(coreDNS)
+	if err != nil {
+		return fmt.Errorf("decode the manifests of CoreDNS: %w", err)
+	}
+	for _, o := range objects {
+		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(fieldManager), client.ForceOwnership)
+		if err != nil {
+			return fmt.Errorf("apply %s %s: %w (logs: %s)", o.GetKind(), o.GetName(), err, u.controlPlaneLogs())
+		}
+	}
+	return nil
+}
+
+// decode returns the objects of a file of YAML documents.
+func decode(manifests []byte) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096); ; {
+		o := &unstructured.Unstructured{}
+		err := d.Decode(&o.Object)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(o.Object) > 0 {
+			out = append(out, o)
+		}
+	}
+}
+
+func (u *up) controlPlaneLogs() string {
+	return u.dir.log(u.Topology.Nodes()[0].Name, "kube-apiserver")
+}
+
+func (u *up) clients() (*kubernetes.Clientset, error) {
+	rc, err := u.rest()
+	if err != nil {
+		return nil, err
+	}
+	return clientset(rc)
+}
+
+func (u *up) rest() (*rest.Config, error) { return restConfig(u.dir) }
+
+func restConfig(d stateDir) (*rest.Config, error) {
+	rc, err := clientcmd.BuildConfigFromFlags("", d.kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("load the kubeconfig: %w", err)
+	}
+	rc.Timeout = 10 * time.Second
+	rc.WarningHandler = rest.NoWarnings{}
+	return rc, nil
+}
+
+func clientset(rc *rest.Config) (*kubernetes.Clientset, error) {
+	c, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,168 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kiln-net/kiln/hack/lab/cache"
+	"github.com/kiln-net/kiln/hack/lab/config"
+	"github.com/kiln-net/kiln/hack/lab/fabric"
+	"github.com/kiln-net/kiln/hack/lab/machine"
+	"github.com/kiln-net/kiln/hack/lab/progress"
+	"github.com/kiln-net/kiln/hack/lab/topology"
+)
+
+// Options of Up.
+type Options struct {
+	Dir      string // the state directory
+	Cache    cache.Dir
+	Topology topology.Topology
+	Report   *progress.Reporter
+}
+
+// Up brings a lab up, or what is missing of it: machines that run are left alone. It returns when every node has registered
+// with the API server. Nodes are not ready until a network is installed.
+func Up(ctx context.Context, o Options) error {
+	dir := stateDir(o.Dir)
+	unlock, err := dir.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := dir.begin(o.Topology)
+	if err != nil {
+		return err
+	}
+	u := &up{Options: o, dir: dir, state: s}
+	for _, step := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"lay the network", func(context.Context) error { return fabric.Ensure() }},
+		{"start the machines", u.machines},
+		{"wait for the Kubernetes API", u.api},
+		{"wait for the nodes to register", u.nodes},
+		{"apply CoreDNS (it runs once nodes have a network)", u.addons},
+	} {
+		if err := o.Report.Step(step.name, func() error { return step.run(ctx) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// up is one run of Up.
+type up struct {
+	Options
+	dir stateDir
+
+	mu    sync.Mutex
+	state state
+}
+
+// begin returns the state to continue from. A lab of another size has to go down first: databases would lose members.
+func (d stateDir) begin(top topology.Topology) (state, error) {
+	s, there, err := d.load()
+	if err != nil {
+		return s, err
+	}
+	if there && (s.ControlPlanes != top.ControlPlanes || s.Workers != top.Workers) {
+		return s, fmt.Errorf("a lab of %d control planes and %d workers is up in %s: take it down first", s.ControlPlanes, s.Workers, d)
+	}
+	if !there {
+		if err := os.RemoveAll(filepath.Join(string(d), "logs")); err != nil {
+			return s, fmt.Errorf("remove the logs of the last lab: %w", err)
+		}
+		s = state{
+			ControlPlanes: top.ControlPlanes, Workers: top.Workers,
+			Machines: map[string]machine.Process{}, Tunables: readTunables(),
+		}
+	}
+	return s, d.save(s)
+}
+
+// machines starts those that do not run, all at once.
+func (u *up) machines(ctx context.Context) error {
+	if err := u.keepProgram(); err != nil {
+		return err
+	}
+	keys, err := u.dir.loadAuthorities()
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	start := func(name string, f func() (machine.Process, error)) {
+		if u.state.Machines[name].Alive() {
+			return
+		}
+		group.Go(func() error {
+			init, err := f()
+			if err != nil {
+				return err
+			}
+			return u.record(name, init)
+		})
+	}
+	for _, n := range u.Topology.Nodes() {
+		start(n.Name, func() (machine.Process, error) { return u.dir.startNode(ctx, u.Cache, u.Topology, n, keys) })
+	}
+	start(Router, func() (machine.Process, error) { return u.dir.startWorld(u.Cache, Router, nil) })
+	start(OutsideHost, func() (machine.Process, error) {
+		return u.dir.startWorld(u.Cache, OutsideHost, config.OutsidePrograms())
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return u.writeKubeconfig(keys)
+}
+
+// record writes a machine down as soon as it runs, so that down finds it whatever happens next.
+func (u *up) record(name string, init machine.Process) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.state.Machines[name] = init
+	return u.dir.save(u.state)
+}
+
+func (u *up) writeKubeconfig(keys authorities) error {
+	raw, err := keys.kubeconfig(u.Topology, "", config.Admin)
+	if err != nil {
+		return err
+	}
+	return machine.WriteFile(u.dir.kubeconfig(), raw, 0o600)
+}
+
+// keepProgram copies this program to where machines and tests find it. A running copy is replaced, not written to.
+func (u *up) keepProgram() error {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return fmt.Errorf("open this program: %w", err)
+	}
+	defer self.Close()
+	path := u.dir.program()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make the program's directory: %w", err)
+	}
+	tmp, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
+	if err != nil {
+		return fmt.Errorf("copy this program: %w", err)
+	}
+	_, err = io.Copy(tmp, self)
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return fmt.Errorf("copy this program: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return fmt.Errorf("copy this program: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kiln-net/kiln/hack/lab/cache"
+	"github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/hack/lab/machine"
+	"github.com/kiln-net/kiln/hack/lab/prepare"
+	"github.com/kiln-net/kiln/hack/lab/topology"
+)
+
+func (l *lab) prepare() *cobra.Command {
+	return &cobra.Command{
+		Use:   "prepare",
+		Short: "Build programs, root file systems and images into the cache, where they are missing or out of date",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := l.fill(cmd.Context())
+			return err
+		},
+	}
+}
+
+func (l *lab) fill(ctx context.Context) (cache.Dir, error) {
+	if err := needRoot(); err != nil {
+		return "", err
+	}
+	dir, err := cache.Open()
+	if err != nil {
+		return "", err
+	}
+	source, err := prepare.Source()
+	if err != nil {
+		return "", err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	return dir, prepare.Run(ctx, prepare.Options{Cache: dir, Source: source, Report: l.report, Lab: self})
+}
+
+func (l *lab) up() *cobra.Command {
+	controlPlanes, workers := 1, 2
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the cluster up; its nodes wait for a network",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			plan, err := topology.New(controlPlanes, workers)
+			if err != nil {
+				return err
+			}
+			dir, err := l.fill(cmd.Context())
+			if err != nil {
+				return err
+			}
+			err = cluster.Up(cmd.Context(), cluster.Options{Dir: l.state, Cache: dir, Topology: plan, Report: l.report})
+			if err != nil {
+				return err
+			}
+			c, err := cluster.Open(l.state)
+			if err != nil {
+				return err
+			}
+			return c.Status(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().IntVar(&controlPlanes, "control-planes", controlPlanes, "number of control-plane nodes; the first runs the control plane")
+	cmd.Flags().IntVar(&workers, "workers", workers, "number of worker nodes")
+	return cmd
+}
+
+func (l *lab) down() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Take the cluster down and remove everything of it but its logs",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			return cluster.Down(cmd.Context(), l.state, l.report)
+		},
+	}
+}
+
+func (l *lab) status() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the machines and the nodes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := cluster.Open(l.state)
+			if err != nil {
+				return err
+			}
+			return c.Status(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+}
+
+func (l *lab) kubeconfig() *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubeconfig",
+		Short: "Print the path of an administrator's kubeconfig",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := cluster.Open(l.state)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), c.Kubeconfig())
+			return err
+		},
+	}
+}
+
+func (l *lab) exec() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec MACHINE -- COMMAND [ARGUMENT...]",
+		Short: "Run a command on a node, on the router or on the outside host",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			c, err := cluster.Open(l.state)
+			if err != nil {
+				return err
+			}
+			return c.Exec(cmd.Context(), args[0], machine.Command{
+				Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+			})
+		},
+	}
+}
+
+func (l *lab) load() *cobra.Command {
+	return &cobra.Command{
+		Use:   "load ARCHIVE",
+		Short: "Bring the images of a docker-archive to every node",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			c, err := cluster.Open(l.state)
+			if err != nil {
+				return err
+			}
+			return c.Load(cmd.Context(), args[0], l.report)
+		},
+	}
+}
+
+// machineCommands are what machines consist of. They are not for people.
+func machineCommands() []*cobra.Command {
+	return []*cobra.Command{
+		{
+			Use: machine.InitCommand, Hidden: true, Args: cobra.ExactArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error { return machine.Init(args[0]) },
+		},
+		{
+			Use: machine.SuperviseCommand, Hidden: true, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return machine.Supervise(cmd.Context(), args[0]) },
+		},
+	}
+}

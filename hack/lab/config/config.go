@@ -1,0 +1,209 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config renders what the programs of a node are configured with. It is pure: files and command lines from the plan.
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kiln-net/kiln/hack/lab/pki"
+	"github.com/kiln-net/kiln/hack/lab/topology"
+)
+
+// Where things lie on a node.
+const (
+	ContainerdFile    = "/etc/containerd/config.toml"
+	KubeletFile       = "/etc/kubernetes/kubelet.yaml"
+	KubeProxyFile     = "/etc/kubernetes/kube-proxy.yaml"
+	PKIDir            = "/etc/kubernetes/pki"
+	ContainerdSocket  = "/run/containerd/containerd.sock"
+	CNIConfDir        = "/etc/cni/net.d"
+	CNIBinDir         = "/opt/cni/bin"
+	ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
+	clusterDomain     = "cluster.local"
+	serviceIssuer     = "https://kubernetes.default.svc." + clusterDomain
+)
+
+// Images that the nodes have from the start.
+const (
+	PauseImage   = "registry.k8s.io/pause:3.10"
+	AgnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
+	CoreDNSImage = "registry.k8s.io/coredns/coredns:v1.13.1"
+	// BaseImage is layer 1 of Kiln's image alone: it is there so that loading Kiln's image moves only the rest.
+	BaseImage = "kiln.local/base:" + "trixie"
+)
+
+// Client is a user of the API with credentials: a kubeconfig of its own at ConfigFile.
+type Client string
+
+// The clients on nodes.
+const (
+	Admin             Client = "admin"
+	Kubelet           Client = "kubelet"
+	KubeProxy         Client = "kube-proxy"
+	ControllerManager Client = "controller-manager"
+	Scheduler         Client = "scheduler"
+)
+
+// ConfigFile is the path of the client's kubeconfig on a node.
+func (c Client) ConfigFile() string { return "/etc/kubernetes/" + string(c) + ".conf" }
+
+// Subject is whom the API server takes the client for.
+func (c Client) Subject(node string) pki.Subject {
+	switch c {
+	case Admin:
+		return pki.Subject{Name: "kubernetes-admin", Groups: []string{"system:masters"}, Client: true}
+	case Kubelet:
+		return pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, Client: true}
+	default:
+		return pki.Subject{Name: "system:kube-" + strings.TrimPrefix(string(c), "kube-"), Client: true}
+	}
+}
+
+// Kubeconfig renders the credentials of a client.
+func Kubeconfig(server netip.Addr, authority []byte, credentials pki.Pair) ([]byte, error) {
+	const name = "kiln-lab"
+	c := clientcmdapi.NewConfig()
+	c.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + Endpoint(server), CertificateAuthorityData: authority}
+	c.AuthInfos[name] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: credentials.Certificate, ClientKeyData: credentials.Key,
+	}
+	c.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	c.CurrentContext = name
+	raw, err := clientcmd.Write(*c)
+	if err != nil {
+		return nil, fmt.Errorf("encode a kubeconfig: %w", err)
+	}
+	return raw, nil
+}
+
+// Endpoint is host and port of the API server.
+func Endpoint(server netip.Addr) string {
+	return net.JoinHostPort(server.String(), strconv.Itoa(topology.APIServerPort))
+}
+
+// APIServerSubject is what the API server's certificate says: every name and address it is called by.
+func APIServerSubject(top topology.Topology) pki.Subject {
+	addresses := append(append([]netip.Addr{}, top.APIServer()...), topology.APIServiceIP...)
+	return pki.Subject{
+		Name: "kube-apiserver",
+		DNSNames: []string{
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain,
+			"localhost", top.Nodes()[0].Name,
+		},
+		Addresses: append(addresses, netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()),
+		Server:    true,
+	}
+}
+
+// KubeletConfiguration renders a node's KubeletConfiguration (kubelet.config.k8s.io/v1beta1). Limits on resources of the
+// machine that the lab shares are off, and pods are not evicted from a full disk.
+func KubeletConfiguration(n topology.Node) ([]byte, error) {
+	c := map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1",
+		"kind":       "KubeletConfiguration",
+		"address":    "::",
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false},
+			"webhook":   map[string]any{"enabled": true},
+			"x509":      map[string]any{"clientCAFile": PKIDir + "/ca.crt"},
+		},
+		"authorization":                 map[string]any{"mode": "Webhook"},
+		"tlsCertFile":                   PKIDir + "/kubelet.crt",
+		"tlsPrivateKeyFile":             PKIDir + "/kubelet.key",
+		"clusterDNS":                    texts(topology.DNSServiceIP),
+		"clusterDomain":                 clusterDomain,
+		"resolvConf":                    "",
+		"containerRuntimeEndpoint":      "unix://" + ContainerdSocket,
+		"cgroupDriver":                  "cgroupfs",
+		"cgroupRoot":                    Cgroup(n),
+		"cgroupsPerQOS":                 false,
+		"enforceNodeAllocatable":        []string{},
+		"failCgroupV1":                  false,
+		"failSwapOn":                    false,
+		"localStorageCapacityIsolation": false,
+		"imageGCHighThresholdPercent":   100,
+		"evictionHard": map[string]any{
+			"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
+		},
+		"maxPods":        250,
+		"eventRecordQPS": 0,
+	}
+	if n.ControlPlane {
+		c["registerWithTaints"] = []any{map[string]any{"key": ControlPlaneLabel, "effect": "NoSchedule"}}
+	}
+	return render(c)
+}
+
+// Cgroup is the control group, in each hierarchy, below which the containers of a node are.
+func Cgroup(n topology.Node) string { return "/" + CgroupPrefix + n.Name }
+
+// CgroupPrefix is what the names of the nodes' control groups begin with.
+const CgroupPrefix = "kiln-lab-"
+
+// KubeProxyConfiguration renders a node's KubeProxyConfiguration. It leaves the connection tracking table as it is: its size is
+// the host's.
+func KubeProxyConfiguration(n topology.Node) ([]byte, error) {
+	return render(map[string]any{
+		"apiVersion":       "kubeproxy.config.k8s.io/v1alpha1",
+		"kind":             "KubeProxyConfiguration",
+		"mode":             "nftables",
+		"hostnameOverride": n.Name,
+		"clientConnection": map[string]any{"kubeconfig": KubeProxy.ConfigFile()},
+		"conntrack": map[string]any{
+			"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
+		},
+	})
+}
+
+// Containerd renders containerd's configuration, version 2: what containerd 1.x reads.
+func Containerd() []byte {
+	return []byte(`version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + PauseImage + `"
+  # Lowering oom_score_adj takes CAP_SYS_RESOURCE, which the lab may not have.
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "` + CNIBinDir + `"
+  conf_dir = "` + CNIConfDir + `"
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "overlayfs"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = false
+`)
+}
+
+func render(c map[string]any) ([]byte, error) {
+	raw, err := yaml.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", c["kind"], err)
+	}
+	return raw, nil
+}
+
+func texts[T fmt.Stringer](in []T) []string {
+	out := make([]string, 0, len(in))
+	for _, v := range in {
+		out = append(out, v.String())
+	}
+	return out
+}
+
+func join[T fmt.Stringer](in []T) string { return strings.Join(texts(in), ",") }

@@ -1,0 +1,99 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+
+	"github.com/kiln-net/kiln/hack/lab/machine"
+	"github.com/kiln-net/kiln/hack/lab/topology"
+)
+
+const (
+	etcdClient = "127.0.0.1:2379"
+	etcdPeer   = "http://127.0.0.1:2380"
+)
+
+// Programs returns what runs on a node: containerd, kubelet and kube-proxy, and on the first one the control plane.
+func Programs(top topology.Topology, n topology.Node) []machine.Program {
+	programs := nodePrograms(top, n)
+	if n.Name == top.Nodes()[0].Name {
+		programs = append(controlPlanePrograms(top), programs...)
+	}
+	return programs
+}
+
+// OutsidePrograms returns what runs on the outside host: a server that tells a client's address.
+func OutsidePrograms() []machine.Program {
+	return []machine.Program{{
+		Name: "agnhost",
+		Args: []string{"/usr/local/bin/agnhost", "netexec", fmt.Sprintf("--http-port=%d", topology.OutsidePort)},
+	}}
+}
+
+func nodePrograms(top topology.Topology, n topology.Node) []machine.Program {
+	api := "tcp:" + Endpoint(top.APIServer()[0])
+	return []machine.Program{
+		{Name: "containerd", Args: []string{"/usr/bin/containerd", "--config", ContainerdFile}},
+		{
+			Name:  "kubelet",
+			After: []string{"unix:" + ContainerdSocket, api},
+			Args: []string{
+				"/usr/local/bin/kubelet", "--config=" + KubeletFile, "--kubeconfig=" + Kubelet.ConfigFile(),
+				"--hostname-override=" + n.Name, "--node-ip=" + join(n.Addresses()),
+			},
+		},
+		{
+			Name: "kube-proxy", After: []string{api},
+			Args: []string{"/usr/local/bin/kube-proxy", "--config=" + KubeProxyFile},
+		},
+	}
+}
+
+func controlPlanePrograms(top topology.Topology) []machine.Program {
+	api := "tcp:" + Endpoint(top.APIServer()[0])
+	return []machine.Program{
+		{Name: "etcd", Args: []string{
+			"/usr/local/bin/etcd", "--name=etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync",
+			"--listen-client-urls=http://" + etcdClient, "--advertise-client-urls=http://" + etcdClient,
+			"--listen-peer-urls=" + etcdPeer, "--initial-advertise-peer-urls=" + etcdPeer, "--initial-cluster=etcd=" + etcdPeer,
+		}},
+		{Name: "kube-apiserver", After: []string{"tcp:" + etcdClient}, Args: apiServerArgs(top)},
+		{Name: "kube-controller-manager", After: []string{api}, Args: []string{
+			"/usr/local/bin/kube-controller-manager", "--leader-elect=false", "--allocate-node-cidrs=false",
+			"--kubeconfig=" + ControllerManager.ConfigFile(), "--authentication-kubeconfig=" + ControllerManager.ConfigFile(),
+			"--authorization-kubeconfig=" + ControllerManager.ConfigFile(), "--use-service-account-credentials",
+			"--service-cluster-ip-range=" + join(topology.ServiceCIDRs),
+			"--root-ca-file=" + PKIDir + "/ca.crt", "--service-account-private-key-file=" + PKIDir + "/sa.key",
+			"--cluster-signing-cert-file=" + PKIDir + "/ca.crt", "--cluster-signing-key-file=" + PKIDir + "/ca.key",
+		}},
+		{Name: "kube-scheduler", After: []string{api}, Args: []string{
+			"/usr/local/bin/kube-scheduler", "--leader-elect=false", "--kubeconfig=" + Scheduler.ConfigFile(),
+			"--authentication-kubeconfig=" + Scheduler.ConfigFile(), "--authorization-kubeconfig=" + Scheduler.ConfigFile(),
+		}},
+	}
+}
+
+func apiServerArgs(top topology.Topology) []string {
+	return []string{
+		"/usr/local/bin/kube-apiserver",
+		"--etcd-servers=http://" + etcdClient,
+		"--bind-address=::", fmt.Sprintf("--secure-port=%d", topology.APIServerPort),
+		"--advertise-address=" + top.APIServer()[0].String(),
+		"--service-cluster-ip-range=" + join(topology.ServiceCIDRs),
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--tls-cert-file=" + PKIDir + "/apiserver.crt", "--tls-private-key-file=" + PKIDir + "/apiserver.key",
+		"--client-ca-file=" + PKIDir + "/ca.crt",
+		"--kubelet-certificate-authority=" + PKIDir + "/ca.crt", "--kubelet-preferred-address-types=InternalIP",
+		"--kubelet-client-certificate=" + PKIDir + "/apiserver-kubelet-client.crt",
+		"--kubelet-client-key=" + PKIDir + "/apiserver-kubelet-client.key",
+		"--service-account-issuer=" + serviceIssuer, "--service-account-key-file=" + PKIDir + "/sa.crt",
+		"--service-account-signing-key-file=" + PKIDir + "/sa.key",
+		"--requestheader-client-ca-file=" + PKIDir + "/front-proxy-ca.crt", "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-username-headers=X-Remote-User",
+		"--proxy-client-cert-file=" + PKIDir + "/front-proxy-client.crt",
+		"--proxy-client-key-file=" + PKIDir + "/front-proxy-client.key",
+	}
+}

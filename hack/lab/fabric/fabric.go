@@ -1,0 +1,134 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fabric is the lab's physical network: one namespace with a bridge per layer 2 network, one with the outside world's
+// router, one with the host behind it, and one per node. The machine that the lab runs on gets a single interface, HostLink,
+// through which it reaches the nodes' management addresses and the Kubernetes API; nothing else of it is touched.
+//
+// Everything hangs on the namespaces: removing them removes every interface, address and route.
+package fabric
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/kiln-net/kiln/hack/lab/topology"
+)
+
+// HostLink is the lab's interface in the namespace from which it was started.
+const HostLink = "kiln-lab"
+
+// Namespaces besides those of the nodes.
+const (
+	Bridges     = "fabric"
+	Router      = "router"
+	OutsideHost = "outside"
+)
+
+// Ensure makes what is missing of the bridges, the router, the outside host and the host's link. What is there stays.
+func Ensure() error {
+	for _, ns := range []string{Bridges, Router, OutsideHost} {
+		if err := ensureNetns(ns); err != nil {
+			return err
+		}
+	}
+	for _, n := range []topology.Network{topology.Management, topology.Tunnel, topology.Provider, topology.Outside} {
+		if err := ensureBridge(n.Name); err != nil {
+			return err
+		}
+	}
+	for _, c := range worldCables() {
+		if err := c.ensure(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Connect gives a node a fresh namespace with its three interfaces and default routes through the outside world's router.
+func Connect(n topology.Node) error {
+	if err := removeNetns(n.Name); err != nil {
+		return err
+	}
+	if err := ensureNetns(n.Name); err != nil {
+		return err
+	}
+	for _, c := range nodeCables(n) {
+		if err := c.ensure(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cable is a pair of interfaces: a bridge's port on one end, an interface of some namespace on the other.
+type cable struct {
+	bridge    string
+	port      string // name of the bridge's port
+	netns     string // "" for the host's
+	link      string // name of the interface there
+	addresses []netip.Prefix
+	gateways  []netip.Addr // of default routes
+}
+
+func worldCables() []cable {
+	router := func(n topology.Network) cable {
+		return cable{bridge: n.Name, port: "router." + n.Name[:1], netns: Router, link: n.Name, addresses: n.Router()}
+	}
+	return []cable{
+		{bridge: topology.Management.Name, port: "host", link: HostLink, addresses: topology.Management.Host()},
+		router(topology.Management),
+		router(topology.Provider),
+		router(topology.Outside),
+		{
+			bridge: topology.Outside.Name, port: "outside.eth0", netns: OutsideHost, link: "eth0",
+			addresses: topology.OutsideHost(), gateways: topology.Addrs(topology.Outside.Router()),
+		},
+	}
+}
+
+func nodeCables(n topology.Node) []cable {
+	return []cable{
+		{
+			bridge: topology.Management.Name, port: n.ID + ".eth0", netns: n.Name, link: "eth0",
+			addresses: n.Management, gateways: topology.Addrs(topology.Management.Router()),
+		},
+		{bridge: topology.Tunnel.Name, port: n.ID + ".eth1", netns: n.Name, link: "eth1", addresses: n.Tunnel},
+		{bridge: topology.Provider.Name, port: n.ID + ".eth2", netns: n.Name, link: "eth2"},
+	}
+}
+
+// Remove removes every namespace of the lab and the host's link. What is not there is no error. The processes inside must
+// have ended.
+func Remove() error {
+	names, err := Netnses()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := removeNetns(name); err != nil {
+			return err
+		}
+	}
+	return removeHostLink()
+}
+
+// Leftovers describes what is there of the lab in the kernel: namespaces and links.
+func Leftovers() ([]string, error) {
+	names, err := Netnses()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, name := range names {
+		out = append(out, fmt.Sprintf("namespace %s", NetnsPath(name)))
+	}
+	present, err := hostLinkExists()
+	if err != nil {
+		return nil, err
+	}
+	if present {
+		out = append(out, "link "+HostLink)
+	}
+	return out, nil
+}

@@ -1,0 +1,197 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// ensureBridge makes a plain learning bridge. Multicast snooping is off: without a querier it would lose neighbour discovery.
+func ensureBridge(name string) error {
+	return inNetns(Bridges, func() error {
+		if link, err := netlink.LinkByName(name); err == nil {
+			return netlink.LinkSetUp(link)
+		}
+		snooping := false
+		bridge := &netlink.Bridge{LinkAttrs: attrs(name), MulticastSnooping: &snooping}
+		if err := netlink.LinkAdd(bridge); err != nil {
+			return fmt.Errorf("add bridge %s: %w", name, err)
+		}
+		if err := netlink.LinkSetUp(bridge); err != nil {
+			return fmt.Errorf("set bridge %s up: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// ensure lays a cable. Whole ones stay as they are; half ones, whose other end is gone, are laid anew.
+func (c cable) ensure() error {
+	there, err := linkExists(c.netns, c.link)
+	if err != nil {
+		return err
+	}
+	port, err := linkExists(Bridges, c.port)
+	if err != nil {
+		return err
+	}
+	if there && port {
+		return nil
+	}
+	if err := c.lay(); err != nil {
+		return fmt.Errorf("lay the cable of %s: %w", c.port, err)
+	}
+	return inNetns(c.netns, c.configure)
+}
+
+// lay makes the pair, one end in the bridges' namespace and one in the other.
+func (c cable) lay() error {
+	target, err := netnsHandle(c.netns)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	for _, end := range []struct{ netns, link string }{{c.netns, c.link}, {Bridges, c.port}} {
+		if err := removeLink(end.netns, end.link); err != nil {
+			return err
+		}
+	}
+	return inNetns(Bridges, func() error {
+		bridge, err := netlink.LinkByName(c.bridge)
+		if err != nil {
+			return fmt.Errorf("find bridge %s: %w", c.bridge, err)
+		}
+		la := attrs(c.port)
+		la.MasterIndex = bridge.Attrs().Index
+		veth := &netlink.Veth{LinkAttrs: la, PeerName: c.link, PeerNamespace: netlink.NsFd(int(target))}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return fmt.Errorf("add the pair %s and %s: %w", c.port, c.link, err)
+		}
+		if err := netlink.LinkSetUp(veth); err != nil {
+			return fmt.Errorf("set %s up: %w", c.port, err)
+		}
+		return nil
+	})
+}
+
+// configure runs in the namespace of the cable's far end.
+func (c cable) configure() error {
+	if err := wireChecksums(c.link); err != nil {
+		return err
+	}
+	for _, name := range []string{"lo", c.link} {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", name, err)
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	link, err := netlink.LinkByName(c.link)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", c.link, err)
+	}
+	for _, a := range c.addresses {
+		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NODAD}
+		if err := netlink.AddrReplace(link, addr); err != nil {
+			return fmt.Errorf("add %s to %s: %w", a, c.link, err)
+		}
+	}
+	for _, g := range c.gateways {
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: everywhere(g), Gw: g.AsSlice()}
+		if err := netlink.RouteReplace(route); err != nil {
+			return fmt.Errorf("add the default route through %s: %w", g, err)
+		}
+	}
+	return nil
+}
+
+// wireChecksums turns transmit checksum offload off: a packet on this cable has its checksum, as on a wire, and a datapath in
+// userspace that reads it from the other end gets it whole.
+func wireChecksums(link string) error {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open ethtool: %w", err)
+	}
+	defer tool.Close()
+	if err := tool.Change(link, map[string]bool{"tx-checksum-ip-generic": false}); err != nil {
+		return fmt.Errorf("turn checksum offload of %s off: %w", link, err)
+	}
+	return nil
+}
+
+func removeHostLink() error { return removeLink("", HostLink) }
+
+func hostLinkExists() (bool, error) { return linkExists("", HostLink) }
+
+func removeLink(netnsName, name string) error {
+	return inNetns(netnsName, func() error {
+		link, err := netlink.LinkByName(name)
+		if notFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("find %s: %w", name, err)
+		}
+		if err := netlink.LinkDel(link); err != nil {
+			return fmt.Errorf("remove %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+func linkExists(netnsName, name string) (bool, error) {
+	found := false
+	err := inNetns(netnsName, func() error {
+		_, err := netlink.LinkByName(name)
+		found = err == nil
+		if err != nil && !notFound(err) {
+			return fmt.Errorf("find %s: %w", name, err)
+		}
+		return nil
+	})
+	return found, err
+}
+
+func notFound(err error) bool {
+	var missing netlink.LinkNotFoundError
+	return errors.As(err, &missing)
+}
+
+func netnsHandle(name string) (netns.NsHandle, error) {
+	path := NetnsPath(name)
+	if name == "" {
+		path = "/proc/self/ns/net"
+	}
+	h, err := netns.GetFromPath(path)
+	if err != nil {
+		return h, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	return h, nil
+}
+
+func attrs(name string) netlink.LinkAttrs {
+	la := netlink.NewLinkAttrs()
+	la.Name = name
+	return la
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func everywhere(family netip.Addr) *net.IPNet {
+	if family.Is4() {
+		return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	}
+	return &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+}

@@ -1,0 +1,112 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Where named network namespaces live, as for ip-netns(8), and how the lab's are told from others.
+const (
+	netnsDir    = "/run/netns"
+	netnsPrefix = "kiln-lab-"
+	nsfsMagic   = 0x6e736673 // statfs(2)
+)
+
+// sysctls of every namespace of the lab: each of them forwards, and a packet may come in by another way than it would leave.
+var sysctls = map[string]string{
+	"net/ipv4/ip_forward":                "1",
+	"net/ipv4/conf/all/rp_filter":        "0",
+	"net/ipv4/conf/default/rp_filter":    "0",
+	"net/ipv6/conf/all/disable_ipv6":     "0",
+	"net/ipv6/conf/default/disable_ipv6": "0",
+	"net/ipv6/conf/all/forwarding":       "1",
+	"net/ipv6/conf/default/forwarding":   "1",
+}
+
+// NetnsPath is the path of the namespace of a node, of Bridges, Router or OutsideHost.
+func NetnsPath(name string) string { return filepath.Join(netnsDir, netnsPrefix+name) }
+
+// Netnses returns the names of the lab's namespaces that are there.
+func Netnses() ([]string, error) {
+	paths, err := filepath.Glob(NetnsPath("*"))
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	names := make([]string, 0, len(paths))
+	for _, p := range paths {
+		names = append(names, strings.TrimPrefix(filepath.Base(p), netnsPrefix))
+	}
+	return names, nil
+}
+
+func ensureNetns(name string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(NetnsPath(name), &st); err == nil && st.Type == nsfsMagic {
+		return nil
+	}
+	if err := removeNetns(name); err != nil { // a plain file is what a reboot leaves where /run is on a disk
+		return err
+	}
+	return onThread(func() error {
+		ns, err := netns.NewNamed(netnsPrefix + name)
+		if err != nil {
+			return fmt.Errorf("make network namespace %s: %w", name, err)
+		}
+		defer ns.Close()
+		for key, value := range sysctls {
+			if err := os.WriteFile(filepath.Join("/proc/sys", key), []byte(value), 0); err != nil {
+				return fmt.Errorf("set %s in network namespace %s: %w", key, name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func removeNetns(name string) error {
+	path := NetnsPath(name)
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	return nil
+}
+
+// inNetns runs f on a thread in a namespace; "" is the caller's own.
+func inNetns(name string, f func() error) error {
+	return onThread(func() error {
+		if name != "" {
+			ns, err := netns.GetFromPath(NetnsPath(name))
+			if err != nil {
+				return fmt.Errorf("open network namespace %s: %w", name, err)
+			}
+			defer ns.Close()
+			if err := netns.Set(ns); err != nil {
+				return fmt.Errorf("enter network namespace %s: %w", name, err)
+			}
+		}
+		return f()
+	})
+}
+
+// onThread runs f on a thread that is given up afterwards, whatever namespaces f left it in.
+func onThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		result <- f()
+	}()
+	return <-result
+}

@@ -1,0 +1,56 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Init is the first process of a machine: it puts the file system together, starts the supervisor and then only collects
+// processes that nobody waits for. It returns when the supervisor has ended, and the machine with it.
+func Init(specPath string) error {
+	ready := os.NewFile(readyFD, "ready")
+	supervisor, err := boot(specPath)
+	if err != nil {
+		fmt.Fprint(ready, err)
+		return err
+	}
+	fmt.Fprint(ready, "ok")
+	ready.Close()
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for processes: %w", err)
+		case pid == supervisor:
+			return fmt.Errorf("the supervisor ended with status %#x", uint32(status))
+		}
+	}
+}
+
+// boot returns the process ID of the supervisor.
+func boot(specPath string) (int, error) {
+	unix.CloseOnExec(readyFD)
+	spec, err := readSpec(specPath)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.Sethostname([]byte(spec.Name)); err != nil {
+		return 0, fmt.Errorf("set the host name: %w", err)
+	}
+	if err := mountRoot(spec); err != nil {
+		return 0, err
+	}
+	pid, err := unixForkExec("/proc/self/exe", SuperviseCommand, specFile)
+	if err != nil {
+		return 0, fmt.Errorf("start the supervisor: %w", err)
+	}
+	return pid, nil
+}

@@ -1,0 +1,120 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount is one call of mount(2), below the machine's root.
+type mount struct {
+	source, target, kind string
+	flags                uintptr
+	data                 string
+}
+
+// mountRoot makes the machine's root file system and moves into it. It runs in the machine's own mount namespace, so nothing
+// of it is seen outside.
+func mountRoot(s Spec) error {
+	root := s.root()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	overlay := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", s.Base, s.Upper(), s.work())
+	if err := unix.Mount("overlay", root, "overlay", 0, overlay); err != nil {
+		return fmt.Errorf("mount the root file system (%s; the lab's state must lie on a disk file system): %w", overlay, err)
+	}
+	for _, m := range append(systemMounts(), bindMounts(s.Binds)...) {
+		if err := m.do(root); err != nil {
+			return err
+		}
+	}
+	if err := resolvConf(root); err != nil {
+		return err
+	}
+	if err := pivot(root); err != nil {
+		return err
+	}
+	// Containers that mount with propagation need a shared tree, as they find on any node.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("make mounts shared: %w", err)
+	}
+	return nil
+}
+
+// systemMounts are the kernel's file systems. /sys is mounted anew, because it shows the network namespace of whoever mounted
+// it; the host's cgroup hierarchies, whichever version, are bound below it.
+func systemMounts() []mount {
+	const quiet = unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV
+	mounts := []mount{
+		{"proc", "/proc", "proc", quiet, ""},
+		{"sysfs", "/sys", "sysfs", quiet, ""},
+		{"/sys/fs/cgroup", "/sys/fs/cgroup", "", unix.MS_BIND | unix.MS_REC, ""},
+		{"/dev", "/dev", "", unix.MS_BIND | unix.MS_REC, ""},
+		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
+	}
+	if _, err := os.Stat("/lib/modules"); err == nil {
+		mounts = append(mounts, mount{"/lib/modules", "/usr/lib/modules", "", unix.MS_BIND | unix.MS_REC, ""})
+	}
+	return mounts
+}
+
+func bindMounts(binds []Bind) []mount {
+	var mounts []mount
+	for _, b := range binds {
+		mounts = append(mounts, mount{b.Source, b.Target, "", unix.MS_BIND | unix.MS_REC, ""})
+		if b.ReadOnly {
+			mounts = append(mounts, mount{"", b.Target, "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY, ""})
+		}
+	}
+	return mounts
+}
+
+func (m mount) do(root string) error {
+	target := filepath.Join(root, m.target)
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		return fmt.Errorf("make mount point: %w", err)
+	}
+	if err := unix.Mount(m.source, target, m.kind, m.flags, m.data); err != nil {
+		return fmt.Errorf("mount %s on the machine's %s: %w", m.source, m.target, err)
+	}
+	return nil
+}
+
+// resolvConf leaves the machine without a resolver: there is no name server outside the cluster.
+func resolvConf(root string) error {
+	path := filepath.Join(root, "etc/resolv.conf")
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("remove the resolver's configuration: %w", err)
+	}
+	return WriteFile(path, nil, 0o644)
+}
+
+// pivot makes root the root directory and detaches the old one, pivot_root(2).
+func pivot(root string) error {
+	if err := unix.Chdir(root); err != nil {
+		return fmt.Errorf("enter the new root: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot to the new root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("detach the old root: %w", err)
+	}
+	return unix.Chdir("/")
+}
+
+// unixForkExec starts a program with this process's output. os/exec would collect the process itself, which is Init's work.
+func unixForkExec(program string, args ...string) (int, error) {
+	return syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   []string{"PATH=" + Path, "HOME=/root"},
+		Files: []uintptr{0, 1, 2},
+	})
+}

@@ -1,0 +1,64 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command lab runs a real Kubernetes cluster on one Linux machine, without a container engine: nodes are machines made of
+// namespaces, on a network of bridges, with an outside world behind a router. See docs/lab.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/hack/lab/progress"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := newCommand().ExecuteContext(ctx)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		os.Exit(exit.ExitCode()) // of a command run by exec, which has told what is wrong
+	default:
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		os.Exit(1)
+	}
+}
+
+// lab is what the commands share.
+type lab struct {
+	state  string
+	report *progress.Reporter
+}
+
+func newCommand() *cobra.Command {
+	l := &lab{report: progress.New(os.Stderr)}
+	root := &cobra.Command{
+		Use:           "lab",
+		Short:         "A real Kubernetes cluster on one Linux machine, waiting for a network",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.PersistentFlags().StringVar(&l.state, "state", cluster.DefaultDir(),
+		"directory of the lab's state and logs (environment: KILN_LAB_STATE)")
+	root.AddCommand(l.prepare(), l.up(), l.down(), l.status(), l.kubeconfig(), l.exec(), l.load())
+	root.AddCommand(machineCommands()...)
+	return root
+}
+
+func needRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab makes namespaces and mounts: run it as root")
+	}
+	return nil
+}

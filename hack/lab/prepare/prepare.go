@@ -1,0 +1,94 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package prepare fills the cache: programs, root file systems and the images that every node starts with.
+package prepare
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/kiln-net/kiln/hack/lab/cache"
+	"github.com/kiln-net/kiln/hack/lab/progress"
+)
+
+// Options say what to prepare from.
+type Options struct {
+	Cache  cache.Dir
+	Source string // the repository's root directory
+	Report *progress.Reporter
+	// Lab is the lab's own program, which runs containerd for a moment while the images are imported.
+	Lab string
+}
+
+// Run makes whatever of the cache is missing or out of date. When nothing is, it takes a moment.
+func Run(ctx context.Context, o Options) error {
+	unlock, err := o.Cache.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := hostPackages(ctx, o); err != nil {
+		return err
+	}
+	artifacts := append(programs(o), rootFileSystems(o)...)
+	artifacts = append(artifacts, nodeImages(o))
+	for _, a := range artifacts {
+		if err := o.Cache.Ensure(ctx, o.Report, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rootfs makes only the root file system that Kiln's image starts from.
+func Rootfs(ctx context.Context, o Options) error {
+	unlock, err := o.Cache.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := hostPackages(ctx, o); err != nil {
+		return err
+	}
+	return o.Cache.Ensure(ctx, o.Report, imageRootfs(o))
+}
+
+// Source finds the repository's root directory from the working directory upwards.
+func Source() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the working directory: %w", err)
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		raw, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && bytes.HasPrefix(raw, []byte("module github.com/kiln-net/kiln\n")) {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("not inside the repository of Kiln: no go.mod of github.com/kiln-net/kiln above the working directory")
+		}
+	}
+}
+
+// run runs a program with its output in a log, which the error names.
+func run(ctx context.Context, log, dir string, env []string, program string, args ...string) error {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	defer out.Close()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = out, out
+	fmt.Fprintf(out, "+ %s\n", cmd)
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("run %s: %w (log: %s)", program, err, log)
+	}
+	return nil
+}

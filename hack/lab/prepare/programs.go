@@ -1,0 +1,75 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/kiln-net/kiln/hack/lab/cache"
+)
+
+var buildFlags = []string{"-trimpath", "-ldflags=-s -w"}
+
+// programs are the artifacts of the tool modules: every tool of a module, built without cgo, so that one file runs everywhere.
+func programs(o Options) []cache.Artifact {
+	return []cache.Artifact{
+		toolModule(o, "kubernetes", "agnhost", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy",
+			"kube-scheduler", "kubectl", "kubelet"),
+		toolModule(o, "coredns", "coredns"),
+	}
+}
+
+func toolModule(o Options, module string, names ...string) cache.Artifact {
+	dir := filepath.Join(o.Source, "hack/lab/programs", module)
+	outputs := make([]string, 0, len(names))
+	for _, n := range names {
+		outputs = append(outputs, filepath.Join("bin", n))
+	}
+	return cache.Artifact{
+		Name:    module,
+		Title:   fmt.Sprintf("build %s (several minutes when nothing is cached)", strings.Join(names, ", ")),
+		Outputs: outputs,
+		Inputs:  func() ([]string, error) { return moduleInputs(dir) },
+		Build: func(ctx context.Context, into string) error {
+			bin := filepath.Join(into, "bin") + "/"
+			args := append([]string{"build"}, append(buildFlags, "-o", bin, "tool")...)
+			if err := run(ctx, o.Cache.Log(module), dir, []string{"CGO_ENABLED=0"}, "go", args...); err != nil {
+				return err
+			}
+			return renameServer(bin)
+		},
+	}
+}
+
+func moduleInputs(dir string) ([]string, error) {
+	cmd := exec.Command("go", "env", "GOVERSION")
+	cmd.Dir = dir
+	version, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the version of Go: %w", err)
+	}
+	inputs := append([]string{string(version)}, buildFlags...)
+	for _, name := range []string{"go.mod", "go.sum"} {
+		raw, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("read the module: %w", err)
+		}
+		inputs = append(inputs, string(raw))
+	}
+	return inputs, nil
+}
+
+// renameServer gives etcd its name: its package, and so the file that go build writes, is called server.
+func renameServer(bin string) error {
+	err := os.Rename(filepath.Join(bin, "server"), filepath.Join(bin, "etcd"))
+	if err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("rename etcd: %w", err)
+	}
+	return nil
+}

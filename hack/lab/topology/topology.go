@@ -1,0 +1,154 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package topology is the lab's address plan: which machines there are, what they are called and which addresses their
+// interfaces have. It is pure: two equal sizes give two equal plans.
+package topology
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Bounds of the plan. Both kinds of node have a fixed place in each network, so their number is limited.
+const (
+	MaxControlPlanes = 9
+	MaxWorkers       = 50
+)
+
+// Ports that the lab's own servers listen on.
+const (
+	APIServerPort = 6443
+	OutsidePort   = 8080 // agnhost netexec on the outside host: /clientip, /echo, /hostname
+)
+
+// Service addresses of the cluster, one range per family.
+var (
+	ServiceCIDRs = prefixes("10.96.0.0/16", "fd00:10:96::/112")
+	APIServiceIP = addresses("10.96.0.1", "fd00:10:96::1")
+	DNSServiceIP = addresses("10.96.0.10", "fd00:10:96::a")
+)
+
+// Network is one of the lab's layer 2 networks: a bridge, and a prefix per family.
+type Network struct {
+	Name     string // of the bridge
+	Prefixes []netip.Prefix
+}
+
+// The lab's networks. Provider has prefixes for the router and for the subnets that tests put on it; nodes have no address there.
+var (
+	Management = Network{Name: "management", Prefixes: prefixes("172.30.0.0/24", "fd00:172:30::/64")}
+	Tunnel     = Network{Name: "tunnel", Prefixes: prefixes("172.31.0.0/24", "fd00:172:31::/64")}
+	Provider   = Network{Name: "provider", Prefixes: prefixes("172.28.0.0/24", "fd00:172:28::/64")}
+	Outside    = Network{Name: "outside", Prefixes: prefixes("172.29.0.0/24", "fd00:172:29::/64")}
+)
+
+// Places in a network's prefixes.
+const (
+	hostPlace         = 1
+	routerPlace       = 254
+	outsidePlace      = 10
+	controlPlanePlace = 10 // and the number of the node
+	workerPlace       = 100
+)
+
+// At returns the addresses with the given host part, one per family, each with its network's prefix length.
+func (n Network) At(place byte) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(n.Prefixes))
+	for _, p := range n.Prefixes {
+		raw := p.Addr().AsSlice()
+		raw[len(raw)-1] = place
+		addr, _ := netip.AddrFromSlice(raw)
+		out = append(out, netip.PrefixFrom(addr, p.Bits()))
+	}
+	return out
+}
+
+// Host returns the addresses of the machine that the lab runs on.
+func (n Network) Host() []netip.Prefix { return n.At(hostPlace) }
+
+// Router returns the addresses of the outside world's router.
+func (n Network) Router() []netip.Prefix { return n.At(routerPlace) }
+
+// OutsideHost returns the addresses of the host behind the router.
+func OutsideHost() []netip.Prefix { return Outside.At(outsidePlace) }
+
+// Node is one Kubernetes node.
+type Node struct {
+	Name         string
+	ID           string // short enough to be part of an interface name: c1, w2
+	ControlPlane bool
+	Management   []netip.Prefix // eth0
+	Tunnel       []netip.Prefix // eth1; eth2, to the provider network, has none
+}
+
+// Addresses returns the node's own addresses: those of eth0, which Kubernetes knows it by.
+func (n Node) Addresses() []netip.Addr { return Addrs(n.Management) }
+
+// Topology is the plan of one lab.
+type Topology struct {
+	ControlPlanes int
+	Workers       int
+}
+
+// New returns the plan of a lab of the given size, or an error that says which bound it breaks.
+func New(controlPlanes, workers int) (Topology, error) {
+	if controlPlanes < 1 || controlPlanes > MaxControlPlanes {
+		return Topology{}, fmt.Errorf("%d control planes: the lab takes 1 to %d", controlPlanes, MaxControlPlanes)
+	}
+	if workers < 0 || workers > MaxWorkers {
+		return Topology{}, fmt.Errorf("%d workers: the lab takes 0 to %d", workers, MaxWorkers)
+	}
+	return Topology{ControlPlanes: controlPlanes, Workers: workers}, nil
+}
+
+// Nodes returns the nodes, control planes first. The first one runs the Kubernetes control plane.
+func (t Topology) Nodes() []Node {
+	nodes := make([]Node, 0, t.ControlPlanes+t.Workers)
+	for i := range t.ControlPlanes {
+		nodes = append(nodes, node("control-plane", i+1, controlPlanePlace, true))
+	}
+	for i := range t.Workers {
+		nodes = append(nodes, node("worker", i+1, workerPlace, false))
+	}
+	return nodes
+}
+
+// APIServer returns the addresses on which the Kubernetes API is served.
+func (t Topology) APIServer() []netip.Addr { return t.Nodes()[0].Addresses() }
+
+func node(kind string, number int, place byte, controlPlane bool) Node {
+	at := place + byte(number)
+	return Node{
+		Name:         fmt.Sprintf("%s-%d", kind, number),
+		ID:           fmt.Sprintf("%c%d", kind[0], number),
+		ControlPlane: controlPlane,
+		Management:   Management.At(at),
+		Tunnel:       Tunnel.At(at),
+	}
+}
+
+// Addrs drops the prefix lengths.
+func Addrs(in []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, 0, len(in))
+	for _, p := range in {
+		out = append(out, p.Addr())
+	}
+	return out
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(texts))
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func addresses(texts ...string) []netip.Addr {
+	out := make([]netip.Addr, 0, len(texts))
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
