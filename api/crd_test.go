@@ -1,0 +1,296 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package api tests the resource definitions in a real API server.
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	kubeovnv1alpha1 "github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// api is a client of the API server. It refuses unknown fields, as kubectl does.
+var api client.Client
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	assets, err := programs()
+	if err != nil {
+		return 1, err
+	}
+	server := &envtest.Environment{
+		BinaryAssetsDirectory: assets,
+		CRDDirectoryPaths:     []string{filepath.Join("..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := server.Start()
+	if err != nil {
+		return 1, fmt.Errorf("start an API server: %w", err)
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	config.QPS = -1
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme), kubeovnv1alpha1.AddToScheme(scheme)); err != nil {
+		return 1, err
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return 1, err
+	}
+	api = client.WithFieldValidation(c, metav1.FieldValidationStrict)
+	return m.Run(), nil
+}
+
+// programs is where kube-apiserver and etcd are.
+func programs() (string, error) {
+	dir := os.Getenv("KUBEBUILDER_ASSETS")
+	if cache := os.Getenv("KILN_CACHE"); dir == "" && cache != "" {
+		dir = filepath.Join(cache, "bin")
+	}
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(cache, "kiln", "bin")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "kube-apiserver")); err != nil {
+		return "", fmt.Errorf("%w; run: make prepare", err)
+	}
+	return dir, nil
+}
+
+// objects reads the documents of a YAML file.
+func objects(t *testing.T, text []byte) []*unstructured.Unstructured {
+	t.Helper()
+	var list []*unstructured.Unstructured
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, object)
+	}
+}
+
+func TestManifestsForKubeOVNAndSamplesApplyUnchanged(t *testing.T) {
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "default"}},
+	} {
+		if err := api.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var files []string
+	for _, pattern := range []string{"testdata/accepted/*.yaml", "../config/samples/*.yaml"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no files are %s: %v", pattern, err)
+		}
+		files = append(files, found...)
+	}
+	for _, file := range files {
+		if filepath.Base(file) == "kustomization.yaml" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects(t, text) {
+			t.Run(filepath.Base(file)+"/"+object.GetName(), func(t *testing.T) {
+				want := object.DeepCopy()
+				if err := api.Create(t.Context(), object, client.DryRunAll); err != nil {
+					t.Fatal(err)
+				}
+				if object.GetKind() != "Pod" {
+					requireKept(t, "spec", want.Object["spec"], object.Object["spec"])
+				}
+			})
+		}
+	}
+}
+
+// requireKept checks that what was written is there, unchanged; defaults may be added.
+func requireKept(t *testing.T, path string, want, got any) {
+	t.Helper()
+	fields, ok := want.(map[string]any)
+	if !ok {
+		if fmt.Sprint(want) != fmt.Sprint(got) {
+			t.Errorf("%s became %v, was %v", path, got, want)
+		}
+		return
+	}
+	kept, _ := got.(map[string]any)
+	for name, value := range fields {
+		requireKept(t, path+"."+name, value, kept[name])
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	tests := []struct{ name, kind, spec, err string }{
+		{"text as CIDR", "Subnet", `cidrBlock: ten`, `spec.cidrBlock: Invalid value: "ten": must be one CIDR, or one of each family`},
+		{"an address as CIDR", "Subnet", `cidrBlock: 10.0.0.1`, "must be one CIDR"},
+		{"two CIDRs of a family", "Subnet", `cidrBlock: 10.0.0.0/24,10.0.1.0/24`, "must be one CIDR"},
+		{"three CIDRs", "Subnet", `cidrBlock: "10.0.0.0/24,fd00::/64,fd01::/64"`, "must be one CIDR"},
+		{"a CIDR as gateway", "Subnet", `{cidrBlock: 10.0.0.0/24, gateway: 10.0.0.1/24}`, `spec.gateway: Invalid value: "10.0.0.1/24": must be one address`},
+		{"a range with three ends", "Subnet", `excludeIps: [10.0.0.1..10.0.0.2..10.0.0.3]`, "spec.excludeIps[0]"},
+		{"a range with a hyphen", "Subnet", `excludeIps: [10.0.0.1, 10.0.0.1-10.0.0.2]`, "spec.excludeIps[1]"},
+		{"another gateway type", "Subnet", `gatewayType: local`, `supported values: "", "distributed", "centralized"`},
+		{"another protocol", "Subnet", `protocol: IPX`, `supported values: "", "IPv4", "IPv6", "Dual", "Mac"`},
+		{"a negative MTU", "Subnet", `mtu: -1`, "spec.mtu"},
+		{"an ACL without a known action", "Subnet", `acls: [{action: deny, direction: to-lport, match: ip, priority: 1}]`, "spec.acls[0].action"},
+		{"an unknown field", "Subnet", `cidrblock: 10.0.0.0/24`, `unknown field "spec.cidrblock"`},
+		{"a route to text", "Vpc", `staticRoutes: [{cidr: all, nextHopIP: 10.0.0.1}]`, `spec.staticRoutes[0].cidr: Invalid value: "all": must be a CIDR or an address`},
+		{"a next hop that is a network", "Vpc", `staticRoutes: [{cidr: 10.0.0.0/8, nextHopIP: 10.0.0.0/8}]`, `spec.staticRoutes[0].nextHopIP: Invalid value: "10.0.0.0/8": must be an address`},
+		{"another action", "Vpc", `policyRoutes: [{action: deny, match: ip, priority: 1}]`, `supported values: "allow", "drop", "reroute"`},
+		{"a priority beyond OVN's", "Vpc", `policyRoutes: [{action: drop, match: ip, priority: 40000}]`, "spec.policyRoutes[0].priority"},
+		{"a peering without prefix length", "Vpc", `vpcPeerings: [{remoteVpc: b, localConnectIP: 169.254.0.1}]`, "spec.vpcPeerings[0].localConnectIP"},
+		{"IPv6 as IPv4", "IP", `v4IpAddress: fd00::1`, "must be an IPv4 address"},
+
+		{"two CIDRs of pods of a family", "OVNCluster", `network: {podCIDRs: [10.0.0.0/16, 10.1.0.0/16]}`, "must have at most one CIDR of each family"},
+		{"bits after the prefix length", "OVNCluster", `network: {podCIDRs: [10.0.0.1/16]}`, "must be CIDRs without bits after the prefix length"},
+		{"text as CIDR of Services", "OVNCluster", `network: {serviceCIDRs: [services]}`, "must be CIDRs"},
+		{"three CIDRs of Services", "OVNCluster", `network: {serviceCIDRs: [10.96.0.0/16, fd00::/112, fd01::/112]}`, "Too many"},
+		{"no CIDRs of pods", "OVNCluster", `network: {podCIDRs: []}`, "spec.network.podCIDRs"},
+		{"a join CIDR of another family", "OVNCluster", `network: {joinCIDRs: ["fd00:100:64::/112"]}`, "joinCIDRs must have the families of podCIDRs"},
+		{"a join CIDR of one family only", "OVNCluster", `network: {podCIDRs: [10.0.0.0/16, "fd00::/64"], joinCIDRs: [100.64.0.0/16]}`, "joinCIDRs must have the families of podCIDRs"},
+		{"pods in the addresses of Services", "OVNCluster", `network: {podCIDRs: [10.100.0.0/16]}`, "podCIDRs and serviceCIDRs must not overlap"},
+		{"pods around the addresses of nodes", "OVNCluster", `network: {podCIDRs: [100.0.0.0/8], joinCIDRs: [100.64.0.0/16]}`, "joinCIDRs must overlap neither"},
+		{"userspace without interface", "OVNCluster", `nodes: {datapath: Userspace}`, "tunnelInterface is required with datapath Userspace"},
+		{"another datapath", "OVNCluster", `nodes: {datapath: Hardware}`, "spec.nodes.datapath"},
+		{"an interface name too long", "OVNCluster", `nodes: {tunnelInterface: interface-of-tunnels}`, "spec.nodes.tunnelInterface"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.kind+" with "+tt.name, func(t *testing.T) {
+			version := "v1"
+			if tt.kind == "OVNCluster" {
+				version = "v1alpha1"
+			}
+			text := fmt.Sprintf("apiVersion: kubeovn.io/%s\nkind: %s\nmetadata: {name: default}\nspec:\n  %s\n", version, tt.kind, tt.spec)
+			err := api.Create(t.Context(), objects(t, []byte(text))[0], client.DryRunAll)
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
+
+func TestAClusterHasOneOVNCluster(t *testing.T) {
+	second := &kubeovnv1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "second"}}
+	if err := api.Create(t.Context(), second); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "must be named default") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	cluster := objects(t, []byte("apiVersion: kubeovn.io/v1alpha1\nkind: OVNCluster\nmetadata: {name: default}\nspec: {}\n"))[0]
+	if err := api.Create(t.Context(), cluster, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	var typed kubeovnv1alpha1.OVNCluster
+	convert(t, cluster, &typed)
+	network, nodes := typed.Spec.Network, typed.Spec.Nodes
+	got := strings.TrimSpace(fmt.Sprintln(network.PodCIDRs, network.ServiceCIDRs, network.TunnelType, nodes.Datapath, typed.Spec.Central.Replicas, typed.Spec.Agent.CNIBinDirectory))
+	if want := "[10.16.0.0/16] [10.96.0.0/12] geneve Kernel 1 /opt/cni/bin"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "defaults"}}
+	if err := api.Create(t.Context(), vpc, client.DryRunAll); err != nil {
+		t.Errorf("an empty Vpc: %v", err)
+	}
+}
+
+// What Kube-OVN wrote into a status must not stand in the way of later changes.
+func TestObjectsWithKubeOVNStatusCanBeChanged(t *testing.T) {
+	ctx := t.Context()
+	subnet := objects(t, []byte("apiVersion: kubeovn.io/v1\nkind: Subnet\nmetadata: {name: old}\nspec: {cidrBlock: 10.70.0.0/16}\n"))[0]
+	if err := api.Create(ctx, subnet); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Delete(context.Background(), subnet) })
+	subnet.Object["status"] = map[string]any{
+		"v4availableIPs": 65533.0, "v4usingIPs": int64(0), "v6availableIPs": 1.8446744073709552e19, "v4usingIPrange": "",
+		"conditions": []any{
+			map[string]any{"type": "Validated", "status": "True", "reason": "", "message": "", "lastUpdateTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+			map[string]any{"type": "Error", "status": ""},
+		},
+	}
+	if err := api.Status().Update(ctx, subnet); err != nil {
+		t.Fatalf("write the status that Kube-OVN would: %v", err)
+	}
+	var typed kubeovnv1.Subnet
+	if err := api.Get(ctx, client.ObjectKey{Name: "old"}, &typed); err != nil {
+		t.Fatal(err)
+	}
+	if n := typed.Status.V6AvailableIPs; n != 1<<64 {
+		t.Errorf("a /64 has %v addresses", n)
+	}
+	typed.Spec.Namespaces = []string{"a"}
+	if err := api.Update(ctx, &typed); err != nil {
+		t.Errorf("change the spec: %v", err)
+	}
+	typed.Status.ActivateGateway = "node1"
+	if err := api.Status().Update(ctx, &typed); err != nil {
+		t.Errorf("change the status: %v", err)
+	}
+	if len(typed.Status.Conditions) != 2 {
+		t.Errorf("conditions: %+v", typed.Status.Conditions)
+	}
+}
+
+func TestBoundsTakeLongLists(t *testing.T) {
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "long"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "fd00:10::/48"}}
+	for i := range 4096 {
+		subnet.Spec.ExcludeIPs = append(subnet.Spec.ExcludeIPs, fmt.Sprintf("fd00:10:0:ffff:ffff:ffff:%x:0000..fd00:10:0:ffff:ffff:ffff:%x:ffff", i, i))
+	}
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "long"}}
+	for i := range 1024 {
+		vpc.Spec.StaticRoutes = append(vpc.Spec.StaticRoutes, &kubeovnv1.StaticRoute{CIDR: fmt.Sprintf("fd00:%x::/32", i), NextHopIP: "fd00::1"})
+		vpc.Spec.PolicyRoutes = append(vpc.Spec.PolicyRoutes, &kubeovnv1.PolicyRoute{Match: "ip6", Action: "reroute", NextHopIP: "fd00::1,fd00::2", Priority: i})
+	}
+	for _, object := range []client.Object{subnet, vpc} {
+		if err := api.Create(t.Context(), object, client.DryRunAll); err != nil {
+			t.Errorf("%T: %v", object, err)
+		}
+	}
+}
+
+func convert(t *testing.T, from *unstructured.Unstructured, to any) {
+	t.Helper()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from.Object, to); err != nil {
+		t.Fatal(err)
+	}
+}
