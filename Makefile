@@ -29,7 +29,7 @@ LAB := go run ./hack/lab
 demo: prepare images ## The main job on this machine: cluster, operator, OVNCluster, and checks between real pods
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go run ./hack/demo --image $(IMAGE)
+	go run ./hack/demo
 
 .PHONY: test
 test: prepare lint test-unit test-e2e ## Everything: lint, unit, engine on a real ovsdb-server, envtest, and the e2e smoke in the lab
@@ -49,8 +49,11 @@ test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
 	go test -timeout 20m ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/...
 
 .PHONY: test-e2e
-test-e2e: images ## The e2e smoke in a lab of its own (needs `make prepare`)
-	go test -timeout 30m -count=1 -v ./test/e2e/... -args -image=$(IMAGE) -archive=$(CURDIR)/$(IMAGE_ARCHIVE)
+test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leaves the lab up)
+	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules

@@ -62,7 +62,9 @@ type check struct {
 }
 
 var table = []check{
-	{"pod → pod, same node, ICMP", func(ctx context.Context, f *fixture, a netip.Addr) (string, error) { return f.ping(ctx, f.neighbour, a) }},
+	{"pod → pod, same node, ICMP", func(ctx context.Context, f *fixture, a netip.Addr) (string, error) {
+		return f.ping(ctx, f.neighbour, a)
+	}},
 	{"pod → pod, across nodes, ICMP", func(ctx context.Context, f *fixture, a netip.Addr) (string, error) { return f.ping(ctx, f.remote, a) }},
 	{"pod → pod, across nodes, TCP, 20 kB each way", largePayload},
 	{"pod → Service ClusterIP", clusterIP},

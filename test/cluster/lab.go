@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	lab "github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/hack/lab/topology"
+)
+
+// tunnelInterface is the lab nodes' second interface, which carries nothing but tunnels.
+const tunnelInterface = "eth1"
+
+// LabSpec is the OVNCluster of the lab: both families, in the userspace datapath because a lab cannot load kernel modules.
+func LabSpec(l *lab.Cluster) v1alpha1.OVNClusterSpec {
+	return v1alpha1.OVNClusterSpec{
+		APIServer: &v1alpha1.APIServer{Host: l.Nodes()[0].Addresses()[0].String(), Port: topology.APIServerPort},
+		Network: v1alpha1.Network{
+			PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
+			JoinCIDRs:    []string{"100.64.0.0/16", "fd00:100:64::/112"},
+			ServiceCIDRs: texts(topology.ServiceCIDRs),
+		},
+		Nodes: v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: tunnelInterface},
+	}
+}
+
+func texts(prefixes []netip.Prefix) []string {
+	out := make([]string, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// LabNode runs commands on the lab's nodes.
+type LabNode struct{ Lab *lab.Cluster }
+
+// Exec runs a command in the node's namespaces and returns its standard output.
+func (n LabNode) Exec(ctx context.Context, node string, command ...string) (string, error) {
+	return n.Lab.Output(ctx, node, command...)
+}
+
+// Workers are the names of the lab's nodes that take any pod.
+func Workers(l *lab.Cluster) ([]string, error) {
+	var names []string
+	for _, n := range l.Nodes() {
+		if !n.ControlPlane {
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) < 2 {
+		return nil, fmt.Errorf("the lab has %d workers: the checks between nodes need 2 (run: go run ./hack/lab up --workers 2)", len(names))
+	}
+	return names, nil
+}

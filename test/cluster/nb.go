@@ -1,0 +1,90 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Namespace is where the operator and its operands live.
+const Namespace = "kube-system"
+
+// PodsOf are the pods of one of Kiln's workloads, by its label app.
+func (c *Cluster) PodsOf(ctx context.Context, app string) ([]corev1.Pod, error) {
+	list, err := c.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of %s: %w", app, err)
+	}
+	return list.Items, nil
+}
+
+// NBRow is one row of the northbound database: column to value, sets and maps as Go ones.
+type NBRow map[string]any
+
+// NBList reads columns of a table with the ovn-nbctl of the database's own pod, so that it sees what is stored and not what a
+// controller believes.
+func (c *Cluster) NBList(ctx context.Context, table, columns string) ([]NBRow, error) {
+	pods, err := c.PodsOf(ctx, "ovn-central-nb")
+	if err != nil {
+		return nil, err
+	}
+	if len(pods) == 0 {
+		return nil, errors.New("no pod of ovn-central-nb")
+	}
+	out, err := c.Exec(ctx, &pods[0], "ovn-nbctl", "--timeout=10", "--format=json", "--data=json", "--columns="+columns, "list", table)
+	if err != nil {
+		return nil, err
+	}
+	var parsed struct {
+		Headings []string `json:"headings"`
+		Data     [][]any  `json:"data"`
+	}
+	if err := json.Unmarshal([]byte(out), &parsed); err != nil {
+		return nil, fmt.Errorf("parse table %s: %w", table, err)
+	}
+	rows := make([]NBRow, 0, len(parsed.Data))
+	for _, cells := range parsed.Data {
+		row := NBRow{}
+		for i, heading := range parsed.Headings {
+			row[heading] = fromOVSDB(cells[i])
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// fromOVSDB turns a value in the notation of RFC 7047, section 5.1, into strings, []any and map[string]any.
+func fromOVSDB(v any) any {
+	pair, ok := v.([]any)
+	if !ok || len(pair) != 2 {
+		return v
+	}
+	switch pair[0] {
+	case "set":
+		members, _ := pair[1].([]any)
+		set := make([]any, 0, len(members))
+		for _, m := range members {
+			set = append(set, fromOVSDB(m))
+		}
+		return set
+	case "map":
+		entries, _ := pair[1].([]any)
+		m := map[string]any{}
+		for _, e := range entries {
+			if kv, ok := e.([]any); ok && len(kv) == 2 {
+				m[fmt.Sprint(kv[0])] = kv[1]
+			}
+		}
+		return m
+	case "uuid":
+		return pair[1]
+	}
+	return v
+}

@@ -1,0 +1,153 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const badNamespace = "e2e-bad-input"
+
+var _ = Describe("bad input", Ordered, func() {
+	BeforeAll(func(ctx SpecContext) { makeNamespace(ctx, badNamespace) })
+	AfterAll(func(ctx SpecContext) {
+		// Bad input must not have hurt pods of other subnets.
+		bystander := cluster.Server(badNamespace, "bystander", suite.Workers[0])
+		_, err := suite.Cluster.Run(ctx, bystander)
+		Expect(err).NotTo(HaveOccurred())
+		deleteNamespace(ctx, badNamespace)
+	}, NodeTimeout(3*time.Minute))
+
+	It("refuses a second OVNCluster", func(ctx SpecContext) {
+		err := suite.Objects.Create(ctx, &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "second"}})
+		Expect(err).To(MatchError(ContainSubstring("must be named default")))
+	})
+
+	DescribeTable("a Subnet that cannot be is refused, or says in a condition what to change",
+		func(ctx SpecContext, spec kubeovnv1.SubnetSpec, says string) {
+			subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{GenerateName: "bad-"}, Spec: spec}
+			if err := suite.Objects.Create(ctx, subnet); err != nil {
+				Expect(err.Error()).To(ContainSubstring(says))
+				return
+			}
+			DeferCleanup(func(ctx SpecContext) { Expect(suite.Objects.Delete(ctx, subnet)).To(Succeed()) })
+			Eventually(func(g Gomega) {
+				g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(subnet), subnet)).To(Succeed())
+				g.Expect(falseMessages(subnet)).To(ContainElement(ContainSubstring(says)))
+			}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
+		},
+		Entry("overlapping CIDR", kubeovnv1.SubnetSpec{CIDRBlock: "10.16.128.0/24"}, "ovn-default"),
+		Entry("gateway outside the CIDR", kubeovnv1.SubnetSpec{CIDRBlock: "10.77.0.0/24", Gateway: "10.78.0.1"}, "10.78.0.1"),
+		Entry("no CIDR at all", kubeovnv1.SubnetSpec{CIDRBlock: "10.77.0.0/99"}, "10.77.0.0/99"),
+	)
+
+	DescribeTable("a pod that cannot get its address says why in an event",
+		func(ctx SpecContext, annotations map[string]string, says string) {
+			pod := cluster.Server(badNamespace, "asks-"+strings.ToLower(strings.ReplaceAll(CurrentSpecReport().LeafNodeText, " ", "-")), suite.Workers[0])
+			pod.Annotations = annotations
+			_, err := suite.Cluster.CoreV1().Pods(badNamespace).Create(ctx, pod, metav1.CreateOptions{})
+			Expect(err).NotTo(HaveOccurred())
+			Eventually(warnings).WithContext(ctx).WithArguments(badNamespace, pod.Name).WithTimeout(30 * time.Second).
+				Should(ContainElement(ContainSubstring(says)))
+			Expect(suite.Cluster.CoreV1().Pods(badNamespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		},
+		Entry("outside", map[string]string{"ovn.kubernetes.io/ip_address": "192.0.2.7"}, "192.0.2.7"),
+		Entry("gateway", map[string]string{"ovn.kubernetes.io/ip_address": "10.16.0.1"}, "10.16.0.1"),
+		Entry("no address", map[string]string{"ovn.kubernetes.io/ip_address": "ten"}, "ten"),
+		Entry("unknown subnet", map[string]string{"ovn.kubernetes.io/logical_switch": "nowhere"}, "nowhere"),
+	)
+
+	It("refuses a static address that is taken, and gives it once it is free", func(ctx SpecContext) {
+		static := map[string]string{"ovn.kubernetes.io/ip_address": "10.16.77.7"}
+		holder := cluster.Server(badNamespace, "holder", suite.Workers[0])
+		holder.Annotations = static
+		_, err := suite.Cluster.Run(ctx, holder)
+		Expect(err).NotTo(HaveOccurred())
+		second := cluster.Server(badNamespace, "second", suite.Workers[0])
+		second.Annotations = static
+		pods := suite.Cluster.CoreV1().Pods(badNamespace)
+		_, err = pods.Create(ctx, second, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(warnings).WithContext(ctx).WithArguments(badNamespace, "second").WithTimeout(30 * time.Second).
+			Should(ContainElement(And(ContainSubstring("10.16.77.7"), ContainSubstring("holder"))))
+		Expect(pods.Delete(ctx, "holder", metav1.DeleteOptions{})).To(Succeed())
+		got, err := suite.Cluster.WaitPod(ctx, badNamespace, "second", cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(got.Status.PodIP).To(Equal("10.16.77.7"))
+	}, SpecTimeout(3*time.Minute))
+
+	It("says that a subnet is full, and serves the waiting pod once an address is free", func(ctx SpecContext) {
+		subnet := &kubeovnv1.Subnet{
+			ObjectMeta: metav1.ObjectMeta{Name: "tiny"},
+			Spec:       kubeovnv1.SubnetSpec{CIDRBlock: "10.88.0.0/30"}, // one address beside the gateway's
+		}
+		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(suite.Objects.Delete(ctx, subnet)).To(Succeed()) })
+		inTiny := map[string]string{"ovn.kubernetes.io/logical_switch": "tiny"}
+		one := cluster.Server(badNamespace, "tiny-one", suite.Workers[0])
+		one.Annotations = inTiny
+		_, err := suite.Cluster.Run(ctx, one)
+		Expect(err).NotTo(HaveOccurred())
+		two := cluster.Server(badNamespace, "tiny-two", suite.Workers[0])
+		two.Annotations = inTiny
+		pods := suite.Cluster.CoreV1().Pods(badNamespace)
+		_, err = pods.Create(ctx, two, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(warnings).WithContext(ctx).WithArguments(badNamespace, "tiny-two").WithTimeout(30 * time.Second).
+			Should(ContainElement(ContainSubstring("tiny")))
+		Expect(pods.Delete(ctx, "tiny-one", metav1.DeleteOptions{})).To(Succeed())
+		_, err = suite.Cluster.WaitPod(ctx, badNamespace, "tiny-two", cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(pods.Delete(ctx, "tiny-two", metav1.DeleteOptions{})).To(Succeed())
+	}, SpecTimeout(3*time.Minute))
+})
+
+// falseMessages are the messages of a subnet's conditions that say no, and those of type Error.
+func falseMessages(s *kubeovnv1.Subnet) []string {
+	var messages []string
+	for _, c := range s.Status.Conditions {
+		if string(c.Status) == string(metav1.ConditionFalse) || c.Type == "Error" {
+			messages = append(messages, c.Message)
+		}
+	}
+	return messages
+}
+
+// warnings are the messages of a pod's warning events.
+func warnings(ctx context.Context, namespace, pod string) ([]string, error) {
+	events, err := suite.Cluster.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.Set{"involvedObject.name": pod, "type": corev1.EventTypeWarning}.String(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]string, 0, len(events.Items))
+	for i := range events.Items {
+		messages = append(messages, events.Items[i].Message)
+	}
+	return messages, nil
+}
+
+// available tells whether the OVNCluster is Available.
+func available(ctx context.Context) (bool, error) {
+	var oc v1alpha1.OVNCluster
+	if err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc); err != nil {
+		return false, err
+	}
+	return meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable), nil
+}

@@ -1,0 +1,121 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const (
+	latencyNamespace = "e2e-latency"
+	latencyPods      = 100
+)
+
+var _ = Describe("the pod path", func() {
+	It("reports how long it takes for 100 pods", func(ctx SpecContext) {
+		makeNamespace(ctx, latencyNamespace)
+		var mu sync.Mutex
+		var group sync.WaitGroup
+		var annotated []time.Duration
+		for i := range latencyPods {
+			pod := cluster.Server(latencyNamespace, fmt.Sprintf("p%d", i), suite.Workers[i%len(suite.Workers)])
+			pod.Spec.Containers[0].Args = []string{"pause"}
+			pod.Spec.Containers[0].ReadinessProbe = nil
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				defer GinkgoRecover()
+				start := time.Now()
+				_, err := suite.Cluster.CoreV1().Pods(latencyNamespace).Create(ctx, pod, metav1.CreateOptions{})
+				Expect(err).NotTo(HaveOccurred())
+				_, err = suite.Cluster.WaitPod(ctx, latencyNamespace, pod.Name, func(p *corev1.Pod) bool {
+					return p.Annotations["ovn.kubernetes.io/allocated"] == "true"
+				})
+				Expect(err).NotTo(HaveOccurred())
+				mu.Lock()
+				defer mu.Unlock()
+				annotated = append(annotated, time.Since(start))
+			}()
+		}
+		group.Wait()
+		Expect(annotated).To(HaveLen(latencyPods))
+		slices.Sort(annotated)
+		AddReportEntry("created → annotated", fmt.Sprintf("%d pods at once: p50 %s, p99 %s", latencyPods,
+			annotated[latencyPods/2].Round(time.Millisecond), annotated[latencyPods*99/100].Round(time.Millisecond)))
+		for i := range latencyPods {
+			_, err := suite.Cluster.WaitPod(ctx, latencyNamespace, fmt.Sprintf("p%d", i), cluster.Ready)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		deleteNamespace(ctx, latencyNamespace)
+		for _, method := range []string{"ADD", "DEL"} {
+			total := cniLatency(ctx, method)
+			Expect(total.GetSampleCount()).To(BeNumerically(">=", latencyPods))
+			AddReportEntry("CNI "+method, fmt.Sprintf("%d calls: p50 ≤ %s, p99 ≤ %s", total.GetSampleCount(),
+				quantile(total, 0.5), quantile(total, 0.99)))
+		}
+	}, SpecTimeout(8*time.Minute))
+})
+
+// cniLatency adds up the agents' histograms of successful calls.
+func cniLatency(ctx context.Context, method string) *dto.Histogram {
+	GinkgoHelper()
+	total := &dto.Histogram{SampleCount: new(uint64)}
+	for _, node := range suite.NodeAddresses {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:10665/metrics", node), nil)
+		Expect(err).NotTo(HaveOccurred())
+		resp, err := http.DefaultClient.Do(req)
+		Expect(err).NotTo(HaveOccurred())
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(resp.Body)
+		Expect(resp.Body.Close()).To(Succeed())
+		Expect(err).NotTo(HaveOccurred())
+		for _, m := range families["cni_op_latency_seconds"].GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if labels["method"] == method && labels["status_code"] == "200" {
+				addHistogram(total, m.GetHistogram())
+			}
+		}
+	}
+	return total
+}
+
+func addHistogram(total, h *dto.Histogram) {
+	*total.SampleCount += h.GetSampleCount()
+	if total.Bucket == nil {
+		total.Bucket = h.GetBucket()
+		return
+	}
+	for i, b := range h.GetBucket() {
+		*total.Bucket[i].CumulativeCount += b.GetCumulativeCount()
+	}
+}
+
+// quantile is the upper bound of the bucket that holds the quantile.
+func quantile(h *dto.Histogram, q float64) time.Duration {
+	rank := uint64(q * float64(h.GetSampleCount()))
+	for _, b := range h.GetBucket() {
+		if b.GetCumulativeCount() > rank {
+			return time.Duration(b.GetUpperBound() * float64(time.Second)).Round(time.Millisecond)
+		}
+	}
+	return time.Duration(1<<63 - 1)
+}

@@ -1,0 +1,109 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/test/checks"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const restartNamespace = "e2e-restart"
+
+var _ = Describe("restarts", Ordered, func() {
+	var from, to *corev1.Pod
+
+	BeforeAll(func(ctx SpecContext) {
+		makeNamespace(ctx, restartNamespace)
+		var err error
+		from, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "from", suite.Workers[0]))
+		Expect(err).NotTo(HaveOccurred())
+		to, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "to", suite.Workers[1]))
+		Expect(err).NotTo(HaveOccurred())
+	}, NodeTimeout(3*time.Minute))
+	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, restartNamespace) })
+
+	DescribeTable("of our own processes interrupt nothing", func(ctx SpecContext, app string) {
+		lost := make(chan string, 1)
+		go func() {
+			defer GinkgoRecover()
+			lost <- pingThrough(ctx, from, to, 8*time.Second)
+		}()
+		pods, err := suite.Cluster.PodsOf(ctx, app)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(pods).NotTo(BeEmpty())
+		for i := range pods {
+			Expect(suite.kill(ctx, &pods[i])).To(Succeed())
+		}
+		Expect(<-lost).To(Equal("0"), "packets lost")
+		Eventually(func(g Gomega) {
+			pods, err := suite.Cluster.PodsOf(ctx, app)
+			g.Expect(err).NotTo(HaveOccurred())
+			for i := range pods {
+				g.Expect(cluster.Ready(&pods[i])).To(BeTrue(), pods[i].Name)
+			}
+		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	},
+		Entry("operator", "kiln-operator", SpecTimeout(4*time.Minute)),
+		Entry("controller", "kube-ovn-controller", SpecTimeout(4*time.Minute)),
+		Entry("agent", "kube-ovn-cni", SpecTimeout(4*time.Minute)),
+	)
+
+	It("of Open vSwitch heal by themselves", func(ctx SpecContext) {
+		pods, err := suite.Cluster.PodsOf(ctx, "ovs-ovn")
+		Expect(err).NotTo(HaveOccurred())
+		start := time.Now()
+		for i := range pods {
+			if pods[i].Spec.NodeName == suite.Workers[0] {
+				Expect(suite.kill(ctx, &pods[i])).To(Succeed())
+			}
+		}
+		Eventually(func(g Gomega) {
+			g.Expect(pingThrough(ctx, from, to, time.Second)).To(Equal("0"))
+			addr := cluster.PodAddrs(from)[0]
+			_, err := suite.Node.Exec(ctx, suite.Workers[0], "ping", "-n", "-c", "1", "-W", "1", addr.String())
+			g.Expect(err).NotTo(HaveOccurred(), "the node reaches its pod through ovn0")
+		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		AddReportEntry("Open vSwitch restart", fmt.Sprintf("pods and ovn0 were back after %s", time.Since(start).Round(time.Second)))
+		expectAllChecks(ctx)
+	}, SpecTimeout(6*time.Minute))
+})
+
+var transmitted = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)
+
+// pingThrough sends a packet every 50 ms for a while and returns how many were lost, or why that is not known.
+func pingThrough(ctx context.Context, from, to *corev1.Pod, d time.Duration) string {
+	count := fmt.Sprint(int(d / (50 * time.Millisecond)))
+	// A ping that lost packets ends with status 1: the summary tells, not the status.
+	out, err := suite.Cluster.Exec(ctx, from, "ping", "-n", "-q", "-i", "0.05", "-W", "1", "-c", count, cluster.PodAddrs(to)[0].String())
+	m := transmitted.FindStringSubmatch(out)
+	if m == nil {
+		return fmt.Sprintf("unknown: %v: %s", err, out)
+	}
+	sent, _ := strconv.Atoi(m[1])
+	received, _ := strconv.Atoi(m[2])
+	return strconv.Itoa(sent - received)
+}
+
+func expectAllChecks(ctx context.Context) {
+	GinkgoHelper()
+	var failed []string
+	err := checks.Run(ctx, suite.Env, func(r checks.Result) {
+		GinkgoWriter.Printf("%-46s %s %s %s %v\n", r.Name, r.Family, r.Took.Round(time.Millisecond), r.Detail, r.Err)
+		if r.Err != nil {
+			failed = append(failed, fmt.Sprintf("%s (%s): %v", r.Name, r.Family, r.Err))
+		}
+	})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(failed).To(BeEmpty())
+}

@@ -1,0 +1,108 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e runs Kiln on a real cluster in the lab and looks at it as a user does.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	lab "github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/test/checks"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+// suite is the cluster under test.
+var suite struct {
+	checks.Env
+	Lab     *lab.Cluster
+	Objects client.WithWatch
+	Workers []string
+	// NodeAddresses has one address of each node.
+	NodeAddresses []string
+	kill          func(ctx context.Context, pod *corev1.Pod) error
+}
+
+func TestE2E(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "Kiln in the lab")
+}
+
+var _ = BeforeSuite(func(ctx SpecContext) {
+	l, err := lab.Open("")
+	Expect(err).NotTo(HaveOccurred(), "the suite runs in a lab with the image loaded: make test-e2e brings it up")
+	c, err := cluster.Connect(l.Kubeconfig())
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cluster.ApplyManifests(ctx, l.Kubeconfig(), "../../config/default")).To(Succeed())
+	Expect(c.ApplyOVNCluster(ctx, cluster.LabSpec(l))).To(Succeed())
+	Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
+
+	suite.Lab = l
+	suite.Env, err = checks.InLab(l, c, "e2e-checks")
+	Expect(err).NotTo(HaveOccurred())
+	suite.Objects, err = c.Objects()
+	Expect(err).NotTo(HaveOccurred())
+	suite.Workers, err = cluster.Workers(l)
+	Expect(err).NotTo(HaveOccurred())
+	for _, n := range l.Nodes() {
+		suite.NodeAddresses = append(suite.NodeAddresses, n.Addresses()[0].String())
+	}
+	suite.kill = killMainProcess
+}, NodeTimeout(15*time.Minute))
+
+var _ = ReportAfterEach(func(report SpecReport) {
+	if report.Failed() && suite.Lab != nil {
+		fmt.Fprintf(os.Stderr, "logs of the nodes are in %s\n", suite.Lab.LogDir(""))
+	}
+})
+
+var _ = Describe("the main job", func() {
+	It("connects pods, nodes, Services and the outside in both families", func(ctx SpecContext) {
+		expectAllChecks(ctx)
+	}, SpecTimeout(6*time.Minute))
+})
+
+// killMainProcess sends SIGKILL to the first process of a pod's container, from the node: a process cannot kill its own namespace's init.
+func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return fmt.Errorf("pod %s has no container", pod.Name)
+	}
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "//")
+	if id == "" {
+		return fmt.Errorf("the container of pod %s does not run", pod.Name)
+	}
+	_, err := suite.Node.Exec(ctx, pod.Spec.NodeName, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io",
+		"task", "kill", "--signal", "SIGKILL", id)
+	return err
+}
+
+func makeNamespace(ctx context.Context, name string) {
+	GinkgoHelper()
+	_, err := suite.Cluster.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		Expect(err).NotTo(HaveOccurred())
+	}
+}
+
+// deleteNamespace deletes a namespace and waits until nothing of it is left.
+func deleteNamespace(ctx context.Context, name string) {
+	GinkgoHelper()
+	namespaces := suite.Cluster.CoreV1().Namespaces()
+	Expect(client.IgnoreNotFound(namespaces.Delete(ctx, name, metav1.DeleteOptions{}))).To(Succeed())
+	Eventually(func() bool {
+		_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}).WithContext(ctx).WithTimeout(3*time.Minute).WithPolling(500*time.Millisecond).Should(BeTrue(), "namespace %s is not gone", name)
+}
