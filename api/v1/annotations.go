@@ -19,25 +19,22 @@ func (a Annotation) For(provider string) string { return provider + ".kubernetes
 // Annotations of pods and nodes. Those that both users and the controller write are requests until AnnotationAllocated is "true"
 // for the same pod, and results from then on.
 const (
-	AnnotationAllocated     Annotation = "allocated"        // "true": the port is in the northbound database
-	AnnotationRouted        Annotation = "routed"           // "true": its policies and routes are, too
-	AnnotationPodUID        Annotation = "pod_uid"          // the UID of the pod that the results are for
-	AnnotationIPAddress     Annotation = "ip_address"       // user and controller: addresses, one per family, with a comma between them
-	AnnotationMACAddress    Annotation = "mac_address"      // user and controller
-	AnnotationIPFamily      Annotation = "ip_family"        // user: ipv4 or ipv6, one family of a dual-stack subnet
-	AnnotationIPPool        Annotation = "ip_pool"          // user: an IPPool, or addresses to choose from
-	AnnotationLogicalSwitch Annotation = "logical_switch"   // user and controller: the subnet; of a namespace: its subnets, with commas
-	AnnotationLogicalRouter Annotation = "logical_router"   // the VPC
-	AnnotationCIDR          Annotation = "cidr"             // the subnet's CIDRs; of a namespace: those of its subnets, with semicolons
-	AnnotationGateway       Annotation = "gateway"          // the subnet's gateways
-	AnnotationMTU           Annotation = "mtu"              // the subnet's, in bytes; absent: the agent's
-	AnnotationPodNICType    Annotation = "pod_nic_type"     // how the port reaches the pod
-	AnnotationRoutes        Annotation = "routes"           // user: JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
-	AnnotationDefaultRoute  Annotation = "default_route"    // user: "true" or "false": the default route is on this network
-	AnnotationExcludeIPs    Annotation = "exclude_ips"      // of a namespace: excludeIps of its subnets, with semicolons
-	AnnotationPortName      Annotation = "port_name"        // of a node: its logical switch port
-	AnnotationChassis       Annotation = "chassis"          // of a node: its OVS system-id
-	AnnotationTunnelIface   Annotation = "tunnel_interface" // of a node, by the user: overrides the tunnel interface
+	AnnotationAllocated     Annotation = "allocated"      // "true": the port is in the northbound database
+	AnnotationRouted        Annotation = "routed"         // "true": its policies and routes are, too
+	AnnotationPodUID        Annotation = "pod_uid"        // the UID of the pod that the results are for
+	AnnotationIPAddress     Annotation = "ip_address"     // user and controller: addresses, one per family, with a comma between them
+	AnnotationMACAddress    Annotation = "mac_address"    // user and controller
+	AnnotationIPFamily      Annotation = "ip_family"      // user: ipv4 or ipv6, one family of a dual-stack subnet
+	AnnotationLogicalSwitch Annotation = "logical_switch" // user and controller: the subnet; of a namespace: its subnets, with commas
+	AnnotationLogicalRouter Annotation = "logical_router" // the VPC
+	AnnotationCIDR          Annotation = "cidr"           // the subnet's CIDRs; of a namespace: those of its subnets, with semicolons
+	AnnotationGateway       Annotation = "gateway"        // the subnet's gateways
+	AnnotationMTU           Annotation = "mtu"            // the subnet's, in bytes; absent: the agent's
+	AnnotationPodNICType    Annotation = "pod_nic_type"   // how the port reaches the pod
+	AnnotationRoutes        Annotation = "routes"         // user: JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
+	AnnotationExcludeIPs    Annotation = "exclude_ips"    // of a namespace: excludeIps of its subnets, with semicolons
+	AnnotationPortName      Annotation = "port_name"      // of a node: its logical switch port
+	AnnotationChassis       Annotation = "chassis"        // of a node: its OVS system-id
 )
 
 // PodNICTypeVeth is the one way a port reaches a pod so far: a pair of virtual Ethernet devices.

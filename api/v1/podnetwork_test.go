@@ -88,20 +88,17 @@ func TestPodNetworkIsForOnePod(t *testing.T) {
 func TestParsePodRequest(t *testing.T) {
 	request, err := ParsePodRequest(map[string]string{
 		"ovn.kubernetes.io/logical_switch": "web",
-		"ovn.kubernetes.io/ip_address":     "fd00::9, 10.16.0.9",
+		"ovn.kubernetes.io/ip_address":     "fd00::9",
 		"ovn.kubernetes.io/mac_address":    "02-00-00-00-00-01",
 		"ovn.kubernetes.io/ip_family":      "ipv6",
-		"ovn.kubernetes.io/ip_pool":        "pool",
 		"ovn.kubernetes.io/routes":         `[{"dst":"192.168.1.1/16","gw":"10.16.0.2"},{"gw":"fd00::2"},{"dst":"8.8.8.8"}]`,
-		"ovn.kubernetes.io/default_route":  "false",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	no := false
 	want := PodRequest{
-		Provider: ProviderOVN, Subnet: "web", Pool: "pool", Family: corev1.IPv6Protocol, DefaultRoute: &no,
-		Addresses: []netip.Addr{netip.MustParseAddr("fd00::9"), netip.MustParseAddr("10.16.0.9")},
+		Provider: ProviderOVN, Subnet: "web", Family: corev1.IPv6Protocol,
+		Addresses: []netip.Addr{netip.MustParseAddr("fd00::9")},
 		MAC:       net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		Routes: []Route{
 			{Destination: netip.MustParsePrefix("192.168.0.0/16"), Gateway: netip.MustParseAddr("10.16.0.2")},
@@ -126,7 +123,6 @@ func TestUnreadableAnnotationsAreNamed(t *testing.T) {
 		{AnnotationMACAddress, "00:00:00:00:00:00", "not a unicast"},
 		{AnnotationMACAddress, "02:00:00:00:00:00:00:01", "48 bits"},
 		{AnnotationIPFamily, "6", "must be ipv4 or ipv6"},
-		{AnnotationDefaultRoute, "perhaps", "invalid syntax"},
 		{AnnotationRoutes, "10.0.0.0/8", "must be a JSON list"},
 		{AnnotationRoutes, `[{"dst":"10.0.0.0/33"}]`, "prefix length out of range"},
 		{AnnotationRoutes, `[{"dst":"10.0.0.0/8","gw":"fd00::1"}]`, "other family"},
@@ -138,6 +134,10 @@ func TestUnreadableAnnotationsAreNamed(t *testing.T) {
 		if !errors.As(err, &annotationError) || annotationError.Key != tt.annotation.Key() || !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s=%s: got %v, want %q", tt.annotation, tt.value, err, tt.err)
 		}
+	}
+	_, err := ParsePodRequest(map[string]string{AnnotationIPAddress.Key(): "fd00::9,10.16.0.9", AnnotationIPFamily.Key(): "IPv6"})
+	if err == nil || !strings.Contains(err.Error(), "10.16.0.9 is not of family IPv6") {
+		t.Errorf("an address of another family than the one asked for: %v", err)
 	}
 	if _, err := ParsePodNetwork(map[string]string{AnnotationCIDR.Key(): "10.0.0.0"}); err == nil {
 		t.Error("a wrong cidr was read")

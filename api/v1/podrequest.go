@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,12 +28,8 @@ type PodRequest struct {
 	MAC net.HardwareAddr
 	// Family limits a pod on a dual-stack subnet to one family; empty means every family of the subnet.
 	Family corev1.IPFamily
-	// Pool is an IPPool's name or a list of addresses, as written.
-	Pool string
 	// Routes to add in the pod.
 	Routes []Route
-	// DefaultRoute says whether the default route is on this network; nil leaves it to the network's order.
-	DefaultRoute *bool
 }
 
 // Route is one route in a pod.
@@ -54,7 +49,7 @@ func ParsePodRequest(annotations map[string]string) (PodRequest, error) {
 // ParsePodRequestOf is ParsePodRequest for the network of a provider.
 func ParsePodRequestOf(annotations map[string]string, provider string) (PodRequest, error) {
 	get := func(a Annotation) string { return strings.TrimSpace(annotations[a.For(provider)]) }
-	r := PodRequest{Provider: provider, Subnet: get(AnnotationLogicalSwitch), Pool: get(AnnotationIPPool)}
+	r := PodRequest{Provider: provider, Subnet: get(AnnotationLogicalSwitch)}
 	fields := []struct {
 		annotation Annotation
 		parse      func(string) error
@@ -63,11 +58,6 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = parseUnicastMAC(s); return }},
 		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
 		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
-		{AnnotationDefaultRoute, func(s string) error {
-			v, err := strconv.ParseBool(s)
-			r.DefaultRoute = &v
-			return err
-		}},
 	}
 	for _, f := range fields {
 		value := get(f.annotation)
@@ -78,7 +68,20 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 			return PodRequest{}, &AnnotationError{Key: f.annotation.For(provider), Value: value, Err: err}
 		}
 	}
+	for _, address := range r.Addresses {
+		if r.Family != "" && r.Family != familyOf(address) {
+			err := fmt.Errorf("%s is not of family %s, the only one that %s asks for: remove one of them", address, r.Family, AnnotationIPFamily.For(provider))
+			return PodRequest{}, &AnnotationError{Key: AnnotationIPAddress.For(provider), Value: get(AnnotationIPAddress), Err: err}
+		}
+	}
 	return r, nil
+}
+
+func familyOf(address netip.Addr) corev1.IPFamily {
+	if address.Is4() {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
 }
 
 func parseOnePerFamily(s string) ([]netip.Addr, error) {

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package validation checks network resources and requests, for reconcilers and webhooks alike. Its functions are pure. A check
+// Package validation checks network resources, for reconcilers and webhooks alike. Its functions are pure. A check
 // takes whatever Kube-OVN takes, and messages say what to change.
 package validation
 
@@ -17,17 +17,14 @@ type Problem struct {
 
 // Reasons of problems.
 const (
-	ReasonCIDRInvalid       = "CIDRInvalid"       // cidrBlock
-	ReasonCIDRConflict      = "CIDRConflict"      // cidrBlock against what others use
-	ReasonGatewayInvalid    = "GatewayInvalid"    // gateway
-	ReasonExcludeInvalid    = "ExcludeIPsInvalid" // excludeIps
-	ReasonFieldInvalid      = "FieldInvalid"      // any other field
-	ReasonRouteInvalid      = "RouteInvalid"      // staticRoutes, policyRoutes
-	ReasonPeeringInvalid    = "PeeringInvalid"    // vpcPeerings
-	ReasonNameConflict      = "NameConflict"      // a name that something else needs
-	ReasonRequestInvalid    = "RequestInvalid"    // an annotation of a pod
-	ReasonRequestOutside    = "RequestOutside"    // an address that is asked for and not of the subnet
-	ReasonFamilyNotInSubnet = "FamilyNotInSubnet" // a family that is asked for and that the subnet does not have
+	ReasonCIDRInvalid    = "CIDRInvalid"       // cidrBlock
+	ReasonCIDRConflict   = "CIDRConflict"      // cidrBlock against what others use
+	ReasonGatewayInvalid = "GatewayInvalid"    // gateway
+	ReasonExcludeInvalid = "ExcludeIPsInvalid" // excludeIps
+	ReasonFieldInvalid   = "FieldInvalid"      // any other field
+	ReasonRouteInvalid   = "RouteInvalid"      // staticRoutes, policyRoutes
+	ReasonPeeringInvalid = "PeeringInvalid"    // vpcPeerings
+	ReasonNameConflict   = "NameConflict"      // a name that something else needs
 )
 
 func problem(reason, format string, args ...any) *Problem {

@@ -123,7 +123,7 @@ func gateways(written string, cidrs []netip.Prefix) ([]netip.Addr, *Problem) {
 	for _, cidr := range cidrs {
 		i := slices.IndexFunc(given, func(a netip.Addr) bool { return a.BitLen() == cidr.Addr().BitLen() })
 		if i < 0 {
-			out = append(out, FirstAddress(cidr))
+			out = append(out, firstAddress(cidr))
 			continue
 		}
 		if !cidr.Contains(given[i]) {
@@ -141,8 +141,8 @@ func gateways(written string, cidrs []netip.Prefix) ([]netip.Addr, *Problem) {
 	return out, nil
 }
 
-// FirstAddress is the first address of a CIDR that a host can have: the gateway, when a subnet says none.
-func FirstAddress(cidr netip.Prefix) netip.Addr {
+// firstAddress is the first address of a CIDR that a host can have: the gateway, when a subnet says none.
+func firstAddress(cidr netip.Prefix) netip.Addr {
 	first := cidr.Masked().Addr()
 	if reserved(first, cidr) {
 		return first.Next()

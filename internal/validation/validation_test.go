@@ -143,41 +143,6 @@ func TestVpc(t *testing.T) {
 	}
 }
 
-func TestPodRequest(t *testing.T) {
-	subnet := Network{CIDRs: prefixes(t, "10.16.0.0/16,fd00::/64"), Gateways: []netip.Addr{netip.MustParseAddr("10.16.0.1"), netip.MustParseAddr("fd00::1")}}
-	single := Network{CIDRs: prefixes(t, "10.16.0.0/16")}
-	tests := []struct {
-		name            string
-		annotations     map[kubeovnv1.Annotation]string
-		in              Network
-		reason, message string
-	}{
-		{name: "nothing", in: subnet},
-		{name: "an address of each family", annotations: map[kubeovnv1.Annotation]string{"ip_address": "fd00::9,10.16.0.9", "mac_address": "02:00:00:00:00:01"}, in: subnet},
-		{name: "no address", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.16.0"}, in: subnet, reason: ReasonRequestInvalid, message: `ovn.kubernetes.io/ip_address="10.16.0"`},
-		{name: "two of a family", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.16.0.8,10.16.0.9"}, in: subnet, reason: ReasonRequestInvalid, message: "at most one address of each family"},
-		{name: "a group MAC address", annotations: map[kubeovnv1.Annotation]string{"mac_address": "01:00:5e:00:00:01"}, in: subnet, reason: ReasonRequestInvalid, message: "not a unicast MAC address"},
-		{name: "an address of the other family", annotations: map[kubeovnv1.Annotation]string{"ip_address": "fd00::9", "ip_family": "ipv4"}, in: subnet, reason: ReasonRequestInvalid, message: "remove one of them"},
-		{name: "an address outside", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.17.0.9"}, in: subnet, reason: ReasonRequestOutside, message: "10.17.0.9 is outside of subnet s, 10.16.0.0/16,fd00::/64"},
-		{name: "the gateway", annotations: map[kubeovnv1.Annotation]string{"ip_address": "10.16.0.1"}, in: subnet, reason: ReasonRequestOutside, message: "is the gateway"},
-		{name: "the anycast address", annotations: map[kubeovnv1.Annotation]string{"ip_address": "fd00::"}, in: subnet, reason: ReasonRequestOutside, message: "anycast"},
-		{name: "a family the subnet lacks", annotations: map[kubeovnv1.Annotation]string{"ip_family": "IPv6"}, in: single, reason: ReasonFamilyNotInSubnet, message: "has no IPv6"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			annotations := map[string]string{}
-			for key, value := range tt.annotations {
-				annotations[key.Key()] = value
-			}
-			request, p := PodRequest(annotations)
-			if p == nil {
-				p = PodRequestIn(request, "s", tt.in)
-			}
-			expect(t, p, tt.reason, tt.message)
-		})
-	}
-}
-
 func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	lb := false
 	quiet := kubeovnv1.SubnetSpec{
