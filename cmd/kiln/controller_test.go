@@ -1,0 +1,264 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+// controllerAddress is where the process under test serves its health; members listen on other addresses of the loopback network.
+const controllerAddress = "127.77.0.1:10660"
+
+// TestControllerFromTheOVNClusterToAPod runs the whole process against a real API server and a real database behind TLS.
+func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
+	c := startAPIServer(t)
+	server := nbtest.Start(t)
+	certificates := newCertificates(t)
+	t.Setenv("POD_NAMESPACE", "default")
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	cmd := newControllerCommand()
+	cmd.SetArgs([]string{
+		"--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir=" + certificates.dir, "--address=" + controllerAddress,
+	})
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	t.Cleanup(stop)
+
+	eventually(t, func() string { return probe("/healthz", http.StatusOK) })
+	eventually(t, func() string { return probe("/readyz", http.StatusInternalServerError) })
+
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	must(t, c.Create(ctx, cluster))
+	closeFirst := certificates.listen(t, "127.77.0.2", server)
+	moveTo(t, c, cluster, "127.77.0.2")
+	eventually(t, func() string { return probe("/readyz", http.StatusOK) })
+
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	must(t, c.Create(ctx, node))
+	must(t, c.Create(ctx, newPod("first")))
+	eventually(t, func() string { return allocated(c, "first", "10.16.0.2,fd00:10:16::2") })
+
+	closeFirst()
+	certificates.listen(t, "127.77.0.3", server)
+	moveTo(t, c, cluster, "127.77.0.3")
+	must(t, c.Create(ctx, newPod("second")))
+	eventually(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
+	if ports := strings.Join(server.Names("Logical_Switch_Port"), " "); ports !=
+		"first.default join-ovn-cluster node-n1 ovn-default-ovn-cluster second.default" {
+		t.Errorf("ports in the database: %s", ports)
+	}
+
+	stop()
+	must(t, <-ended)
+	lease := &coordinationv1.Lease{}
+	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
+	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
+		t.Errorf("the process ended and still holds the Lease as %s", *lease.Spec.HolderIdentity)
+	}
+}
+
+func TestControllerRefusesWrongFlags(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "default")
+	for _, tt := range []struct{ name, pods, joins, want string }{
+		{"no pod addresses", "", "", "--pod-cidrs is empty"},
+		{"not a CIDR", "ten", "", "--pod-cidrs"},
+		{"two of one family", "10.16.0.0/16,10.17.0.0/16", "", "--pod-cidrs"},
+		{"join of another family", "10.16.0.0/16", "fd00::/64", "not of the same families"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var o controllerOptions
+			if err := o.parse(tt.pods, tt.joins, "10.96.0.0/12"); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want one with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func startAPIServer(t *testing.T) client.Client {
+	t.Helper()
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		must(t, err)
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
+		t.Fatalf("no kube-apiserver in %s/bin, run: make prepare", cache)
+	}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := env.Start()
+	must(t, err)
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(kubeconfig, env.KubeConfig, 0o600))
+	t.Setenv("KUBECONFIG", kubeconfig)
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, kubeovnv1.AddToScheme(scheme))
+	must(t, v1alpha1.AddToScheme(scheme))
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	must(t, err)
+	return c
+}
+
+// certificates are the controller's files and the server's pair.
+type certificates struct {
+	dir    string
+	server tls.Config
+}
+
+func newCertificates(t *testing.T) *certificates {
+	t.Helper()
+	now := time.Now()
+	servers, err := pki.NewAuthority("nb-server", now)
+	must(t, err)
+	clients, err := pki.NewAuthority("nb-client", now)
+	must(t, err)
+	serverPair, err := servers.Issue(pki.Profile{CommonName: northboundName, DNSNames: []string{northboundName}, Server: true}, now)
+	must(t, err)
+	clientPair, err := clients.Issue(pki.Profile{CommonName: "kube-ovn-controller"}, now)
+	must(t, err)
+	dir := t.TempDir()
+	for name, content := range map[string][]byte{"tls.crt": clientPair.Certificate, "tls.key": clientPair.Key, "ca.crt": servers.Bundle()} {
+		must(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
+	}
+	pair, err := tls.X509KeyPair(serverPair.Certificate, serverPair.Key)
+	must(t, err)
+	return &certificates{dir: dir, server: tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients.Pool(),
+	}}
+}
+
+// listen serves the database with TLS on an address until the test ends, or until the function it returns is called.
+func (c *certificates) listen(t *testing.T, address string, server *nbtest.Server) (stop func()) {
+	t.Helper()
+	listener, err := tls.Listen("tcp", net.JoinHostPort(address, fmt.Sprint(northboundPort)), &c.server)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go join(ctx, conn, strings.TrimPrefix(server.Endpoint(), "unix:"))
+		}
+	}()
+	stop = func() {
+		cancel()
+		_ = listener.Close()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// join copies between a connection and a Unix socket until either ends.
+func join(ctx context.Context, conn net.Conn, socket string) {
+	backend, err := net.Dial("unix", socket)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	end := func() {
+		_ = conn.Close()
+		_ = backend.Close()
+	}
+	stop := context.AfterFunc(ctx, end)
+	defer stop()
+	go func() {
+		defer end()
+		_, _ = io.Copy(backend, conn)
+	}()
+	defer end()
+	_, _ = io.Copy(conn, backend)
+}
+
+// moveTo makes the OVNCluster name one member of the northbound database.
+func moveTo(t *testing.T, c client.Client, cluster *v1alpha1.OVNCluster, address string) {
+	t.Helper()
+	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: "n1", Address: address}}
+	must(t, c.Status().Update(t.Context(), cluster))
+}
+
+func newPod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+}
+
+func allocated(c client.Client, name, addresses string) string {
+	pod := &corev1.Pod{}
+	if err := c.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: name}, pod); err != nil {
+		return err.Error()
+	}
+	if got := pod.Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != addresses {
+		return fmt.Sprintf("pod %s has address %q, want %s", name, got, addresses)
+	}
+	return ""
+}
+
+func probe(path string, want int) string {
+	response, err := http.Get("http://" + controllerAddress + path)
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	if response.StatusCode != want {
+		return fmt.Sprintf("%s is %s, want %d", path, response.Status, want)
+	}
+	return ""
+}
+
+func eventually(t *testing.T, what func() string) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for wrong := what(); wrong != ""; wrong = what() {
+		if time.Now().After(deadline) {
+			t.Fatal(wrong)
+		}
+		<-tick.C
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
