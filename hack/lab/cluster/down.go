@@ -7,13 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kiln-net/kiln/hack/lab/config"
 	"github.com/kiln-net/kiln/hack/lab/fabric"
 	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/progress"
@@ -73,41 +71,6 @@ func stop(ctx context.Context, s state) error {
 	for _, p := range others {
 		if err := p.Kill(); err != nil {
 			return fmt.Errorf("stop a process in the lab's network: %w", err)
-		}
-	}
-	return nil
-}
-
-// removeCgroups removes the control groups of nodes in every hierarchy: /sys/fs/cgroup is one, or with version 1 holds several.
-func removeCgroups() error {
-	var problems []error
-	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		roots, err := filepath.Glob(pattern + config.CgroupPrefix + "*")
-		if err != nil {
-			return fmt.Errorf("list control groups: %w", err)
-		}
-		for _, root := range roots {
-			problems = append(problems, removeCgroup(root))
-		}
-	}
-	return errors.Join(problems...)
-}
-
-// removeCgroup removes a group and those in it, deepest first: only empty groups can be removed, and their files go with them.
-func removeCgroup(root string) error {
-	var groups []string
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
-			groups = append(groups, path)
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("list control groups: %w", err)
-	}
-	for i := len(groups) - 1; i >= 0; i-- {
-		if err := os.Remove(groups[i]); err != nil {
-			return fmt.Errorf("remove control group: %w", err)
 		}
 	}
 	return nil

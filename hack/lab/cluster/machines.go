@@ -61,6 +61,9 @@ func (d stateDir) startNode(ctx context.Context, c cache.Dir, top topology.Topol
 			return machine.Process{}, fmt.Errorf("make a directory of %s: %w", n.Name, err)
 		}
 	}
+	if err := makeCgroup(config.Cgroup(n)); err != nil {
+		return machine.Process{}, err
+	}
 	if err := fabric.Connect(n); err != nil {
 		return machine.Process{}, err
 	}

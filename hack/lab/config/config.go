@@ -105,8 +105,8 @@ func APIServerSubject(top topology.Topology) pki.Subject {
 	}
 }
 
-// KubeletConfiguration renders a node's KubeletConfiguration (kubelet.config.k8s.io/v1beta1). Limits on resources of the
-// machine that the lab shares are off, and pods are not evicted from a full disk.
+// KubeletConfiguration renders a node's KubeletConfiguration (kubelet.config.k8s.io/v1beta1). Nodes share one machine: what they
+// may allocate of it is not enforced, and pods are not evicted from a full disk.
 func KubeletConfiguration(n topology.Node) ([]byte, error) {
 	c := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -117,21 +117,19 @@ func KubeletConfiguration(n topology.Node) ([]byte, error) {
 			"webhook":   map[string]any{"enabled": true},
 			"x509":      map[string]any{"clientCAFile": PKIDir + "/ca.crt"},
 		},
-		"authorization":                 map[string]any{"mode": "Webhook"},
-		"tlsCertFile":                   PKIDir + "/kubelet.crt",
-		"tlsPrivateKeyFile":             PKIDir + "/kubelet.key",
-		"clusterDNS":                    texts(topology.DNSServiceIP),
-		"clusterDomain":                 clusterDomain,
-		"resolvConf":                    "",
-		"containerRuntimeEndpoint":      "unix://" + ContainerdSocket,
-		"cgroupDriver":                  "cgroupfs",
-		"cgroupRoot":                    Cgroup(n),
-		"cgroupsPerQOS":                 false,
-		"enforceNodeAllocatable":        []string{},
-		"failCgroupV1":                  false,
-		"failSwapOn":                    false,
-		"localStorageCapacityIsolation": false,
-		"imageGCHighThresholdPercent":   100,
+		"authorization":               map[string]any{"mode": "Webhook"},
+		"tlsCertFile":                 PKIDir + "/kubelet.crt",
+		"tlsPrivateKeyFile":           PKIDir + "/kubelet.key",
+		"clusterDNS":                  texts(topology.DNSServiceIP),
+		"clusterDomain":               clusterDomain,
+		"resolvConf":                  "",
+		"containerRuntimeEndpoint":    "unix://" + ContainerdSocket,
+		"cgroupDriver":                "cgroupfs",
+		"cgroupRoot":                  Cgroup(n),
+		"enforceNodeAllocatable":      []string{},
+		"failCgroupV1":                false,
+		"failSwapOn":                  false,
+		"imageGCHighThresholdPercent": 100,
 		"evictionHard": map[string]any{
 			"memory.available": "1Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
 		},

@@ -1,0 +1,139 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/hack/lab/config"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// hierarchies returns the mount points of the host's control groups: one with version 2; with version 1 one per controller,
+// and maybe one of version 2 without controllers beside them. cgroups(7).
+func hierarchies() ([]string, error) {
+	if isCgroup(cgroupRoot) {
+		return []string{cgroupRoot}, nil
+	}
+	entries, err := os.ReadDir(cgroupRoot)
+	if err != nil {
+		return nil, fmt.Errorf("list control group hierarchies: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		path := filepath.Join(cgroupRoot, e.Name())
+		if e.IsDir() && isCgroup(path) { // cpu may be a link to cpu,cpuacct
+			out = append(out, path)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no control groups are mounted in %s", cgroupRoot)
+	}
+	return out, nil
+}
+
+func isCgroup(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && (st.Type == unix.CGROUP_SUPER_MAGIC || st.Type == unix.CGROUP2_SUPER_MAGIC)
+}
+
+// makeCgroup makes a group at the top of every hierarchy: kubelet wants its root group to be there.
+func makeCgroup(name string) error {
+	paths, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range paths {
+		group := filepath.Join(h, name)
+		if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make control group: %w", err)
+		}
+		if err := errors.Join(inheritCPUs(h, group), delegate(h), delegate(group)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inheritCPUs gives a group of version 1's cpuset what its parent has: it starts with none, and takes no process without.
+func inheritCPUs(parent, group string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(parent, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // another controller, or version 2, where a group without takes its parent's
+		}
+		if err != nil {
+			return fmt.Errorf("read the parent's %s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(group, name), value, 0); err != nil {
+			return fmt.Errorf("set the control group's %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// delegate makes every controller of a group of version 2 available in the groups below it. Version 1 has no such thing.
+func delegate(group string) error {
+	raw, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the control group's controllers: %w", err)
+	}
+	for _, controller := range strings.Fields(string(raw)) {
+		err := os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), []byte("+"+controller), 0)
+		if err != nil {
+			return fmt.Errorf("delegate the controller %s: %w", controller, err)
+		}
+	}
+	return nil
+}
+
+// removeCgroups removes the control groups of nodes from every hierarchy.
+func removeCgroups() error {
+	paths, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, h := range paths {
+		groups, err := filepath.Glob(filepath.Join(h, config.CgroupPrefix+"*"))
+		if err != nil {
+			return fmt.Errorf("list control groups: %w", err)
+		}
+		for _, g := range groups {
+			problems = append(problems, removeCgroup(g))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// removeCgroup removes a group and those in it, deepest first: only empty groups can be removed, and their files go with them.
+func removeCgroup(root string) error {
+	var groups []string
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			groups = append(groups, path)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list control groups: %w", err)
+	}
+	for i := len(groups) - 1; i >= 0; i-- {
+		if err := os.Remove(groups[i]); err != nil {
+			return fmt.Errorf("remove control group: %w", err)
+		}
+	}
+	return nil
+}
