@@ -72,6 +72,7 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 	if err != nil {
 		return fmt.Errorf("load the API server's address and credentials: %w", err)
 	}
+	kubeconfig.QPS = -1 // the API server's priority and fairness decides; a pass applies some forty objects at once
 	if o.image == "" {
 		if o.image, err = ownImage(ctx, kubeconfig, o); err != nil {
 			return err

@@ -41,6 +41,9 @@ type appliedState struct {
 // changed are taken back; fields that Kiln does not set are left alone. Applying the same again writes nothing.
 func (r *Reconciler) apply(ctx context.Context, p *pass, objects []render.Object) error {
 	for _, o := range objects {
+		o.SetOwnerReferences([]metav1.OwnerReference{
+			*metav1.NewControllerRef(p.cluster, v1alpha1.GroupVersion.WithKind("OVNCluster")),
+		})
 		if err := r.applyOne(ctx, p, o); err != nil {
 			return err
 		}
@@ -48,6 +51,7 @@ func (r *Reconciler) apply(ctx context.Context, p *pass, objects []render.Object
 	return nil
 }
 
+// applyOne is apply for one object, whose owners are left as they are.
 func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) error {
 	gvk, err := apiutil.GVKForObject(o, r.Scheme())
 	if err != nil {
@@ -55,9 +59,6 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 	}
 	key := objectKey{gvk, client.ObjectKeyFromObject(o)}
 	p.kept[key] = true
-	o.SetOwnerReferences([]metav1.OwnerReference{
-		*metav1.NewControllerRef(p.cluster, v1alpha1.GroupVersion.WithKind("OVNCluster")),
-	})
 	want, hash, err := applyConfiguration(o, gvk)
 	if err != nil {
 		return fmt.Errorf("convert %s %s: %w", gvk.Kind, o.GetName(), err)

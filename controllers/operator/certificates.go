@@ -40,6 +40,9 @@ const authoritySecretPrefix = "kiln-ca-"
 // adminTrustFile holds, in a member's directory, whom its admin endpoint trusts.
 const adminTrustFile = "admin-ca.crt"
 
+// chassisTrustFile holds, beside render.TrustFile, the authority of the nodes' own certificates.
+const chassisTrustFile = "sb-client.crt"
+
 // credential is one Secret that a workload mounts.
 type credential struct {
 	secret    string
@@ -95,7 +98,11 @@ func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 	}
 	return r.apply(ctx, p, []render.Object{&corev1.ConfigMap{
 		ObjectMeta: r.certificateMeta(render.TrustConfigMap, render.OpenVSwitch),
-		Data:       map[string]string{render.TrustFile: string(p.authorities[authoritySouthbound].Bundle())},
+		Data: map[string]string{
+			render.TrustFile: string(p.authorities[authoritySouthbound].Bundle()),
+			// By which a node sees whether the certificate that it holds still counts.
+			chassisTrustFile: string(p.authorities[authorityChassis].Bundle()),
+		},
 	}})
 }
 
@@ -128,7 +135,9 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) 
 	}
 	p.authorities[name] = a
 	p.wakeAt(a.NextChange())
-	return r.apply(ctx, p, []render.Object{r.certificateSecret(secret, "kiln-ca", data)})
+	// Not owned: like the databases' files and the keys of nodes, an authority outlives the OVNCluster, and one that is made again
+	// finds those who trust it.
+	return r.applyOne(ctx, p, r.certificateSecret(secret, "kiln-ca", data))
 }
 
 func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c credential) error {

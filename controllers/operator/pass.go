@@ -4,8 +4,10 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +73,9 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	if err := r.List(ctx, &pods, client.InNamespace(r.Namespace), client.MatchingLabels{render.PartOfLabel: render.PartOf}); err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
+	// A cache lists in any order, and what the status says must not depend on it.
+	slices.SortFunc(nodes.Items, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return &pass{
 		now:     r.Now(),
 		before:  &cluster,

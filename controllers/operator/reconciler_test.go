@@ -137,9 +137,9 @@ func (s *story) phaseByPhase(t *testing.T) {
 	before(&appsv1.StatefulSet{}, render.SouthboundName)
 	s.startDatabase(t, render.Northbound, "10000000-0000-4000-8000-000000000001")
 	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.SouthboundName)).Should(Succeed())
+	g.Eventually(func() string { return s.cluster(t).Status.Northbound.Leader }).Should(Equal(node))
 	nb := s.cluster(t).Status.Northbound
 	g.Expect(nb.ClusterID).To(Equal("10000000-0000-4000-8000-000000000001"))
-	g.Expect(nb.Leader).To(Equal(node))
 	g.Expect(nb.Term).To(Equal(int64(3)))
 	g.Expect(nb.Members).To(Equal([]v1alpha1.DatabaseMember{{Node: node, Address: "192.0.2.1", ServerID: "server-nb", Role: "leader"}}))
 
@@ -300,6 +300,7 @@ func (s *story) authoritiesStay(t *testing.T) {
 		return secret.Labels
 	}).Should(HaveKey(render.ManagedByLabel))
 	g.Expect(secret.Data).To(Equal(held.Data))
+	g.Expect(secret.OwnerReferences).To(BeEmpty(), "an authority outlives the OVNCluster")
 	for name, files := range map[string][]string{
 		"kiln-tls-ovn-nb":     {"tls.crt", "tls.key", "ca.crt", "admin-ca.crt"},
 		"kiln-tls-ovn-sb":     {"tls.crt", "tls.key", "ca.crt", "admin-ca.crt"},
@@ -313,7 +314,9 @@ func (s *story) authoritiesStay(t *testing.T) {
 	}
 	trust := &corev1.ConfigMap{}
 	g.Expect(s.exists(t, trust, render.TrustConfigMap)()).To(Succeed())
-	g.Expect(trust.Data[render.TrustFile]).To(ContainSubstring("BEGIN CERTIFICATE"))
+	for _, file := range []string{render.TrustFile, chassisTrustFile} {
+		g.Expect(trust.Data[file]).To(ContainSubstring("BEGIN CERTIFICATE"), file)
+	}
 }
 
 func (s *story) failureShown(t *testing.T) {

@@ -70,10 +70,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("ovncluster").
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
+		Watches(&corev1.Secret{}, theCluster). // authorities have no owner
 		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
 		WatchesMetadata(definition, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(ofNetwork)))
 	for _, kind := range ownedKinds() {
-		b = b.Owns(kind)
+		if _, isSecret := kind.(*corev1.Secret); !isSecret {
+			b = b.Owns(kind)
+		}
 	}
 	if err := b.Complete(r); err != nil {
 		return fmt.Errorf("set up the controller of OVNCluster: %w", err)

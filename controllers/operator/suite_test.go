@@ -136,12 +136,14 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 		}
 	}
 	operator := rest.CopyConfig(config)
+	operator.QPS = -1
 	operator.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:" + testNamespace + ":kiln-operator",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + testNamespace, "system:authenticated"},
 	}
 	mgr, err := ctrl.NewManager(operator, ctrl.Options{
 		Scheme: scheme, Cache: CacheOptions(testNamespace), Metrics: metricsserver.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "kiln-operator", LeaderElectionNamespace: testNamespace,
 	})
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
@@ -158,7 +160,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 	go func() {
-		if err := mgr.Start(ctx); err != nil {
+		if err := mgr.Start(ctx); err != nil && ctx.Err() == nil {
 			panic(err)
 		}
 	}()

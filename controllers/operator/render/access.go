@@ -53,7 +53,11 @@ func accesses() []access {
 				rule("kubeovn.io", []string{"get", "update", "patch"}, "vpcs/status", "subnets/status", "ips/status"),
 				rule("kubeovn.io", []string{"update"}, "vpcs/finalizers", "subnets/finalizers", "ips/finalizers"),
 			},
-			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"get", "create", "update", "patch"}, "leases")},
+			// Leader election, which reports by events of the core group.
+			own: []rbacv1.PolicyRule{
+				rule("coordination.k8s.io", []string{"get", "create", "update", "patch"}, "leases"),
+				rule("", []string{"create", "patch"}, "events"),
+			},
 		},
 		{
 			account: AgentName, app: AgentName, component: AgentName,

@@ -1,0 +1,212 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+func TestConditionsFollowFromThePass(t *testing.T) {
+	whole := component{row: v1alpha1.ComponentStatus{Name: "a"}, serves: true, complete: true}
+	partly := component{row: v1alpha1.ComponentStatus{Name: "b", Message: "1 of 2 ready"}, serves: true}
+	down := component{row: v1alpha1.ComponentStatus{Name: "c", Message: "0 of 1 ready"}}
+	troubled := partly
+	troubled.troubles = []string{"one", "two", "three", "four", "five"}
+	waiting := &halt{reason: "WaitingForDatabase", message: "no leader"}
+	wrong := &halt{reason: "InvalidNetwork", message: "change it", degraded: true}
+	for _, c := range []struct {
+		name    string
+		summary summary
+		// Available, Progressing and Degraded.
+		want [3]string
+	}{
+		{"all is well", summary{components: []component{whole}}, [3]string{
+			"True ComponentsServe", "False AsSpecified", "False NoTrouble",
+		}},
+		{"not all nodes are there yet", summary{components: []component{whole, partly}}, [3]string{
+			"False WaitingForComponents", "True WaitingForComponents", "False NoTrouble",
+		}},
+		{"a node joins what is available", summary{components: []component{whole, partly}, wasAvailable: true}, [3]string{
+			"True ComponentsServe", "True WaitingForComponents", "False NoTrouble",
+		}},
+		{"a component is lost", summary{components: []component{whole, down}, wasAvailable: true}, [3]string{
+			"False WaitingForComponents", "True WaitingForComponents", "False NoTrouble",
+		}},
+		{"a pod fails", summary{components: []component{troubled}, wasAvailable: true}, [3]string{
+			"True ComponentsServe", "True WaitingForComponents", "True ComponentTrouble",
+		}},
+		{"the pass waits", summary{components: []component{down}, halt: waiting}, [3]string{
+			"False WaitingForComponents", "True WaitingForDatabase", "False NoTrouble",
+		}},
+		{"the specification is wrong while all runs", summary{components: []component{whole}, halt: wrong, wasAvailable: true}, [3]string{
+			"True ComponentsServe", "False InvalidNetwork", "True InvalidNetwork",
+		}},
+		{"the API server failed", summary{components: []component{whole}, err: errors.New("refused"), wasAvailable: true}, [3]string{
+			"True ComponentsServe", "True ReconcileFailed", "True ReconcileFailed",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got [3]string
+			for i, condition := range c.summary.conditions() {
+				got[i] = string(condition.Status) + " " + condition.Reason
+				if condition.Message == "" {
+					t.Errorf("%s has no message", condition.Type)
+				}
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	degraded := summary{components: []component{troubled}}.degraded()
+	if want := "b: one; b: two; b: three; b: and 2 more"; degraded.Message != want {
+		t.Errorf("the message is %q; want %q", degraded.Message, want)
+	}
+}
+
+func TestTroubleOfAPod(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	unready := func(since time.Duration) []corev1.PodCondition {
+		return []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now.Add(-since))}}
+	}
+	waiting := func(reason, message string) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+		}}}
+	}
+	ended := func(code int32, message string) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			LastTerminationState: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message},
+			},
+		}}
+	}
+	for _, c := range []struct {
+		name   string
+		status corev1.PodStatus
+		want   string
+	}{
+		{"starting", corev1.PodStatus{Conditions: unready(time.Minute), ContainerStatuses: waiting("ContainerCreating", "")}, ""},
+		{"unready for a while", corev1.PodStatus{Conditions: unready(time.Minute)}, ""},
+		{
+			"unready for long", corev1.PodStatus{Conditions: unready(time.Hour)},
+			"node n: not ready for a long time: see kubectl -n kube-system describe pod p, and its logs",
+		},
+		{
+			"ready again after it failed", corev1.PodStatus{
+				Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+				ContainerStatuses: ended(1, "old"),
+			}, "",
+		},
+		{
+			"no image", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: waiting("ErrImagePull", "no such image\nmore")},
+			"node n: ErrImagePull: no such image",
+		},
+		{"failed with a reason", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(1, "a\nthe reason\n")}, "node n: the reason"},
+		{
+			"failed without a word", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(137, "")},
+			"node n: the container ended with exit code 137 (Error)",
+		},
+		{"ended as told", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(0, "bye")}, ""},
+		{
+			"no room", corev1.PodStatus{Conditions: []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"},
+			}},
+			"pod p has no node: 0/3 nodes are available",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "kube-system", CreationTimestamp: metav1.NewTime(now)},
+				Spec:       corev1.PodSpec{NodeName: "n"}, Status: c.status,
+			}
+			if got := trouble(pod, now); got != c.want {
+				t.Errorf("trouble is %q; want %q", got, c.want)
+			}
+		})
+	}
+	if got := lastLine(strings.Repeat("ü", maxReason)); len(got) > maxReason+len("…") || !strings.HasSuffix(got, "…") {
+		t.Errorf("a long line is cut to %d bytes", len(got))
+	}
+}
+
+func TestWhatMembersReportIsRecorded(t *testing.T) {
+	report := func(cluster, server, role string, term int64) adminapi.Status {
+		return adminapi.Status{ClusterID: cluster, ServerID: server, Role: role, Term: term, Address: "ssl:[2001:db8::1]:6643"}
+	}
+	member := func(node, server, role string) v1alpha1.DatabaseMember {
+		return v1alpha1.DatabaseMember{Node: node, Address: "2001:db8::1", ServerID: server, Role: role}
+	}
+	for _, c := range []struct {
+		name    string
+		before  v1alpha1.DatabaseStatus
+		reports map[string]adminapi.Status
+		want    v1alpha1.DatabaseStatus
+		problem string
+	}{
+		{
+			name:    "the first report gives the cluster its ID",
+			before:  v1alpha1.DatabaseStatus{BootstrapNode: "a", Members: []v1alpha1.DatabaseMember{{Node: "a", Address: "2001:db8::1"}}},
+			reports: map[string]adminapi.Status{"a": report("one", "s1", "leader", 1)},
+			want: v1alpha1.DatabaseStatus{
+				BootstrapNode: "a", ClusterID: "one", Leader: "a", Term: 1, Members: []v1alpha1.DatabaseMember{member("a", "s1", "leader")},
+			},
+		},
+		{
+			name:   "a member that is silent keeps all but its role",
+			before: v1alpha1.DatabaseStatus{ClusterID: "one", Leader: "a", Term: 4, Members: []v1alpha1.DatabaseMember{member("a", "s1", "leader")}},
+			want:   v1alpha1.DatabaseStatus{ClusterID: "one", Term: 4, Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
+		},
+		{
+			name: "of two that say they lead, the newer term counts",
+			before: v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{
+				member("a", "s1", ""), member("b", "s2", ""),
+			}},
+			reports: map[string]adminapi.Status{"a": report("one", "s1", "leader", 4), "b": report("one", "s2", "leader", 5)},
+			want: v1alpha1.DatabaseStatus{ClusterID: "one", Leader: "b", Term: 5, Members: []v1alpha1.DatabaseMember{
+				member("a", "s1", "leader"), member("b", "s2", "leader"),
+			}},
+		},
+		{
+			name:    "a leader of an older term does not lead",
+			before:  v1alpha1.DatabaseStatus{ClusterID: "one", Term: 7, Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
+			reports: map[string]adminapi.Status{"a": report("one", "s1", "leader", 6)},
+			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Term: 7, Members: []v1alpha1.DatabaseMember{member("a", "s1", "leader")}},
+		},
+		{
+			name:    "a member that knows no cluster yet is not recorded",
+			before:  v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
+			reports: map[string]adminapi.Status{"b": report("", "s2", "candidate", 0)},
+			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
+		},
+		{
+			name:    "a member of another cluster is a problem",
+			before:  v1alpha1.DatabaseStatus{ClusterID: "one"},
+			reports: map[string]adminapi.Status{"b": report("two", "s2", "leader", 1)},
+			want:    v1alpha1.DatabaseStatus{ClusterID: "one"},
+			problem: "belongs to cluster two and not to one",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := record(&c.before, c.reports)
+			if (err == nil) != (c.problem == "") || (err != nil && !strings.Contains(err.Error(), c.problem)) {
+				t.Errorf("the problem is %v; want %q", err, c.problem)
+			}
+			if diff := cmp.Diff(c.want, c.before); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
