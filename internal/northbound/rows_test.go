@@ -15,7 +15,9 @@ import (
 func subnet(name string) desired.Owner { return desired.Owner{Kind: "Subnet", Name: name} }
 func node(name string) desired.Owner   { return desired.Owner{Kind: "Node", Name: name} }
 func vpc(name string) desired.Owner    { return desired.Owner{Kind: "Vpc", Name: name} }
-func policy(name string) desired.Owner { return desired.Owner{Kind: "Policy", Namespace: "ns", Name: name} }
+func policy(name string) desired.Owner {
+	return desired.Owner{Kind: "Policy", Namespace: "ns", Name: name}
+}
 func service(name string) desired.Owner {
 	return desired.Owner{Kind: "Service", Namespace: "ns", Name: name}
 }

@@ -31,6 +31,14 @@ type Proxy struct {
 	conns        map[net.Conn]struct{}
 	transactions int
 	faults       map[int]Fault // by the number of the transaction
+	gate         *gate         // nil: transactions pass
+}
+
+// gate holds transactions.
+type gate struct {
+	reached sync.Once
+	held    chan struct{} // closed when a transaction stands before it
+	open    chan struct{} // closed when it opens
 }
 
 // Proxy starts a proxy to the server that runs until the test ends.
@@ -46,10 +54,7 @@ func (s *Server) Proxy() *Proxy {
 		conns: map[net.Conn]struct{}{}, faults: map[int]Fault{},
 	}
 	go p.accept()
-	s.t.Cleanup(func() {
-		_ = listener.Close()
-		p.Cut()
-	})
+	s.t.Cleanup(p.Close)
 	return p
 }
 
@@ -68,6 +73,46 @@ func (p *Proxy) Fail(nth int, fault Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults[p.transactions+nth] = fault
+}
+
+// Hold makes the proxy keep transactions, and what follows them on their connections, until Release.
+func (p *Proxy) Hold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gate = &gate{held: make(chan struct{}), open: make(chan struct{})}
+}
+
+// AwaitHeld returns when a transaction is held.
+func (p *Proxy) AwaitHeld() {
+	p.mu.Lock()
+	g := p.gate
+	p.mu.Unlock()
+	<-g.held
+}
+
+// Release lets held transactions pass.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.gate.open)
+	p.gate = nil
+}
+
+// pass returns when the transaction may go on.
+func (p *Proxy) pass() {
+	p.mu.Lock()
+	g := p.gate
+	p.mu.Unlock()
+	if g != nil {
+		g.reached.Do(func() { close(g.held) })
+		<-g.open
+	}
+}
+
+// Close ends the proxy: it cuts all connections and takes no more.
+func (p *Proxy) Close() {
+	_ = p.listener.Close() // it may be closed already
+	p.Cut()
 }
 
 // Cut cuts all connections.
@@ -155,6 +200,7 @@ func (c *proxied) inspect(raw json.RawMessage) (string, Fault) {
 	if json.Unmarshal(raw, &request) != nil || request.Method != "transact" || string(request.Params[0]) != `"`+database+`"` {
 		return "", 0
 	}
+	c.proxy.pass()
 	return string(request.ID), c.proxy.count()
 }
 
