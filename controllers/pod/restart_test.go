@@ -143,6 +143,22 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	w.agree(second)
 }
 
+func TestAnAddressIsNotFreeUntilItsPortIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/30") // one address
+	process := w.start()
+	old := w.pod("default", "old")
+	w.Database.Stop()
+	w.Delete(old)
+	next := newPod("default", "next")
+	w.Create(next)
+	w.warned(next, "subnet ovn-default is full")
+	w.Database.Restart()
+	w.allocated(next)
+	w.gone(process, old)
+	w.agree(process)
+}
+
 func (w world) get(p *corev1.Pod) *corev1.Pod {
 	w.Helper()
 	w.Get(p)
@@ -189,7 +205,7 @@ func recreate(w world, name string, rounds int) {
 	for round := range rounds {
 		p := newPod("default", name)
 		p.Spec.NodeName = w.Nodes[round%2]
-		if err := w.Client.Create(w.Context(), p); err != nil {
+		if err := client.IgnoreAlreadyExists(w.Client.Create(w.Context(), p)); err != nil { // a request that the client repeated
 			w.Errorf("create: %v", err)
 			return
 		}
@@ -202,7 +218,7 @@ func recreate(w world, name string, rounds int) {
 		if round == rounds-1 {
 			return
 		}
-		if err := w.Client.Delete(w.Context(), p, client.GracePeriodSeconds(0)); err != nil {
+		if err := client.IgnoreNotFound(w.Client.Delete(w.Context(), p, client.GracePeriodSeconds(0))); err != nil {
 			w.Errorf("delete: %v", err)
 			return
 		}
@@ -233,6 +249,9 @@ func watchHolders(w world) func() int {
 				delete(byAddress, byPod[p.UID])
 				delete(byPod, p.UID)
 				continue
+			}
+			if uid := p.Annotations["ovn.kubernetes.io/pod_uid"]; uid != "" && uid != string(p.UID) {
+				w.Errorf("pod %s was told what is for %s", p.UID, uid)
 			}
 			a := address(p)
 			if a == "" || byPod[p.UID] == a {
