@@ -284,6 +284,10 @@ func TestMACsFollowFromAddresses(t *testing.T) {
 	if err != nil || l.MAC.String() != net.HardwareAddr(second[:]).String() {
 		t.Errorf("a taken MAC address must give the next candidate: got %v, %v", l.MAC, err)
 	}
+	six.Release("thief")
+	if _, err := six.Allocate("q", Request{Subnet: "s", MAC: first[:]}); err != nil {
+		t.Errorf("a released MAC address must be free: %v", err)
+	}
 	if first[0]&3 != 2 || first == second {
 		t.Errorf("%x and %x must be locally administered, unicast and different", first, second)
 	}
