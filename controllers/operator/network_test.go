@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/ovs"
 )
 
 func TestNetworksAreResolvedOrRefusedWithAdvice(t *testing.T) {
@@ -138,5 +141,15 @@ func TestTheFirstDatabaseGoesToTheOldestUsableNode(t *testing.T) {
 	if _, err := chooseNode(nodes, v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}); err == nil ||
 		!strings.Contains(err.Error(), "infra=true") {
 		t.Errorf("without a match: %v", err)
+	}
+}
+
+func TestMembersAreAskedWhereTheyAnswer(t *testing.T) {
+	if render.Northbound.AdminPort != adminapi.PortNorthbound || render.Southbound.AdminPort != adminapi.PortSouthbound {
+		t.Errorf("admin ports are %d and %d; members answer on %d and %d", render.Northbound.AdminPort, render.Southbound.AdminPort,
+			adminapi.PortNorthbound, adminapi.PortSouthbound)
+	}
+	if ChassisSigner != ovs.SignerName {
+		t.Errorf("requests to %q are granted; nodes ask %q", ChassisSigner, ovs.SignerName)
 	}
 }
