@@ -25,6 +25,8 @@ func setLogger() error {
 			return fmt.Errorf("%s is %q, not a number from 0 to 127", envLogLevel, s)
 		}
 	}
-	ctrl.SetLogger(zap.New(zap.JSONEncoder(func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339NanoTimeEncoder }), zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel)))
+	readable := func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339NanoTimeEncoder }
+	ctrl.SetLogger(zap.New(
+		zap.JSONEncoder(readable), zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel)))
 	return nil
 }

@@ -97,7 +97,11 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 		Gateways: network.Gateways,
 		Services: servesServices(in.subnet),
 	})
-	return result{err: r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), rows)}
+	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), rows)
+	if errors.Is(err, northbound.ErrWaiting) {
+		err = fmt.Errorf("%w: VPC %s does not exist or has no router yet", northbound.ErrWaiting, vpcOf(in.subnet))
+	}
+	return result{err: err}
 }
 
 // tell makes the allocator know a subnet's addresses. It says nothing twice: whoever waits for an address would be woken.

@@ -1,0 +1,117 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+func TestNothingIsReconciledBeforeTheGateOpens(t *testing.T) {
+	gate := k8s.NewGate()
+	calls := 0
+	r := gate.Reconciler(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+		calls++
+		return reconcile.Result{}, nil
+	}))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := r.Reconcile(ended, reconcile.Request{}); err != nil || calls != 0 {
+		t.Errorf("a process that ended at the gate: error %v, %d calls", err, calls)
+	}
+	gate.Open()
+	gate.Open()
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil || calls != 1 {
+		t.Errorf("behind the open gate: error %v, %d calls", err, calls)
+	}
+}
+
+func TestConflictsAreTriedAgainInSilence(t *testing.T) {
+	gate := k8s.NewGate()
+	gate.Open()
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "subnets"}, "a", errors.New("stale"))
+	failure := errors.New("broken")
+	for _, tt := range []struct {
+		name  string
+		err   error
+		quiet bool
+	}{
+		{"a conflict", fmt.Errorf("patch: %w", conflict), true},
+		{"any other failure", failure, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := gate.Reconciler(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+				return reconcile.Result{}, tt.err
+			}))
+			result, err := r.Reconcile(t.Context(), reconcile.Request{})
+			if (err == nil) != tt.quiet || (result.RequeueAfter > 0) != tt.quiet {
+				t.Errorf("result %+v, error %v", result, err)
+			}
+		})
+	}
+}
+
+func TestReady(t *testing.T) {
+	waiting := errors.New("waiting")
+	for _, tt := range []struct {
+		name   string
+		err    error
+		status metav1.ConditionStatus
+		reason string
+	}{
+		{"applied", nil, metav1.ConditionTrue, kubeovnv1.ReasonApplied},
+		{"waiting for another", fmt.Errorf("apply: %w", waiting), metav1.ConditionFalse, kubeovnv1.ReasonWaiting},
+		{"failed", errors.New("broken"), metav1.ConditionFalse, kubeovnv1.ReasonFailed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if c := k8s.Ready(tt.err, waiting); c.Status != tt.status || c.Reason != tt.reason {
+				t.Errorf("condition %+v", c)
+			}
+		})
+	}
+}
+
+func TestConditionsAreOfAGeneration(t *testing.T) {
+	var list []metav1.Condition
+	k8s.SetConditions(&list, 2, k8s.Validated(nil), metav1.Condition{
+		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Long", Message: strings.Repeat("x", 40000),
+	})
+	if !k8s.IsTrue(list, kubeovnv1.ConditionValidated, 2) || k8s.IsTrue(list, kubeovnv1.ConditionValidated, 3) {
+		t.Errorf("Validated holds for another generation than its own: %+v", list[0])
+	}
+	if n := len(list[1].Message); n != 32768 {
+		t.Errorf("a message of %d bytes was kept", n)
+	}
+	before := append([]metav1.Condition(nil), list...)
+	k8s.SetConditions(&list, 3, k8s.Validated(nil))
+	if !k8s.SameMessage(before, list, kubeovnv1.ConditionValidated) {
+		t.Error("a new generation alone is news")
+	}
+}
+
+func TestChangedLooksAtTheViewOnly(t *testing.T) {
+	p := k8s.Changed(func(n *corev1.Node) string { return n.Labels["a"] })
+	node := func(label string, generation int64) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Generation: generation, Labels: map[string]string{"a": label}}}
+	}
+	if p.Update(event.UpdateEvent{ObjectOld: node("x", 1), ObjectNew: node("x", 2)}) {
+		t.Error("a change outside of the view passes")
+	}
+	if !p.Update(event.UpdateEvent{ObjectOld: node("x", 1), ObjectNew: node("y", 1)}) {
+		t.Error("a change of the view does not pass")
+	}
+}
