@@ -180,7 +180,7 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 	case err != nil:
 		p.message = fmt.Sprintf("subnet %s does not exist", name)
 	case !selection.OnFirstNetwork(s):
-		p.message = fmt.Sprintf("subnet %s is of the attachment network %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
+		p.message = fmt.Sprintf("subnet %s is of provider %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
 	case !k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation):
 		p.message = fmt.Sprintf("subnet %s is not valid: its condition %s says why", name, kubeovnv1.ConditionValidated)
 	default:
@@ -218,7 +218,7 @@ func (a *attachment) port() translate.PodInputs {
 	return translate.PodInputs{
 		Namespace:    a.pod.Namespace,
 		Name:         a.pod.Name,
-		UID:          a.pod.UID,
+		UID:          string(a.pod.UID),
 		Node:         a.pod.Spec.NodeName,
 		Subnet:       a.subnet.Name,
 		Vpc:          a.vpc(),

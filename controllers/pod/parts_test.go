@@ -206,9 +206,18 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 		err  error
 		want string
 	}{
-		"full":      {fmt.Errorf("allocate: %w", ipam.ErrExhausted), "subnet s1 is full: delete pods, enlarge its cidrBlock or shorten its excludeIps"},
-		"taken":     {fmt.Errorf("allocate: %w", &ipam.TakenError{Address: a, By: "web.shop"}), "address 10.16.0.9 is taken by web.shop: ask for another one"},
-		"no family": {fmt.Errorf("allocate: %w", ipam.ErrNoFamily), "subnet s1 has no CIDR of the family in annotation ovn.kubernetes.io/ip_family"},
+		"full": {
+			fmt.Errorf("allocate: %w", ipam.ErrExhausted),
+			"subnet s1 is full: delete pods, enlarge its cidrBlock or shorten its excludeIps",
+		},
+		"taken": {
+			fmt.Errorf("allocate: %w", &ipam.TakenError{Address: a, By: "web.shop"}),
+			"address 10.16.0.9 is taken by web.shop: ask for another one",
+		},
+		"no family": {
+			fmt.Errorf("allocate: %w", ipam.ErrNoFamily),
+			"subnet s1 has no CIDR of the family in annotation ovn.kubernetes.io/ip_family",
+		},
 		"outside": {
 			&ipam.OutsideError{Address: a, Subnet: "s1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.17.0.0/16")}},
 			"address 10.16.0.9 is not one that a port of subnet s1 (10.17.0.0/16) can have: ask for one inside",

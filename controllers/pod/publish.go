@@ -55,7 +55,8 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 
 // isOtherPod reports whether a patch was refused because the pod of that name has another UID by now.
 func isOtherPod(err error) bool {
-	return apierrors.IsConflict(err) || slices.ContainsFunc(causesOf(err), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+	ofUID := func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }
+	return apierrors.IsConflict(err) || slices.ContainsFunc(causesOf(err), ofUID)
 }
 
 func causesOf(err error) []metav1.StatusCause {

@@ -97,13 +97,14 @@ func portLeases(engine *northbound.Engine, kind string) []translate.PortLease {
 	return leases
 }
 
-// portClaims are what ports of pods hold, those of pods that are gone included: their addresses are in use until the ports are not there. Left
-// out are ports of a predecessor whose successor was already told an address: that one counts.
+// portClaims are what ports of pods hold, those of pods that are gone included: their addresses are in use until the ports are not
+// there. Left out are ports of a predecessor whose successor was already told an address: that one counts.
 func (s *restoration) portClaims(ports []translate.PortLease) []claim {
 	var claims []claim
 	for _, p := range ports {
-		key, _ := translate.PodOfPort(p.Port)
-		if pod := s.pods[key]; pod != nil && publishedFor(pod) && pod.UID != p.UID {
+		namespace, name, _ := translate.PodOfPort(p.Port)
+		pod := s.pods[types.NamespacedName{Namespace: namespace, Name: name}]
+		if pod != nil && publishedFor(pod) && string(pod.UID) != p.UID {
 			continue
 		}
 		claims = append(claims, claimOf(p))
@@ -236,8 +237,8 @@ func claimedLayout(subnet string, claims [][]claim) ipam.Subnet {
 func (r *Reconciler) holder(key types.NamespacedName) types.UID {
 	r.adopt.Do(func() {
 		for _, p := range portLeases(r.Northbound, translate.KindPod) {
-			if pod, ok := translate.PodOfPort(p.Port); ok {
-				r.ledger.adopt(pod, p.UID)
+			if namespace, name, ok := translate.PodOfPort(p.Port); ok {
+				r.ledger.adopt(types.NamespacedName{Namespace: namespace, Name: name}, types.UID(p.UID))
 			}
 		}
 	})

@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -31,7 +29,7 @@ const keyPodPort = "ovn"
 type PodInputs struct {
 	Namespace string
 	Name      string
-	UID       types.UID
+	UID       string
 	// Node is the pod's node, which is its chassis, too.
 	Node string
 	// Subnet is the logical switch, Vpc its router.
@@ -50,12 +48,12 @@ type PodInputs struct {
 func PodPort(namespace, name string) string { return name + "." + namespace }
 
 // PodOfPort is the inverse of PodPort. Names of namespaces hold no dot, those of pods may.
-func PodOfPort(port string) (types.NamespacedName, bool) {
+func PodOfPort(port string) (namespace, name string, ok bool) {
 	i := strings.LastIndexByte(port, '.')
 	if i < 1 || i == len(port)-1 {
-		return types.NamespacedName{}, false
+		return "", "", false
 	}
-	return types.NamespacedName{Namespace: port[i+1:], Name: port[:i]}, true
+	return port[i+1:], port[:i], true
 }
 
 // Pod returns the logical switch port of a pod with its places in the port groups of its node.
@@ -63,7 +61,7 @@ func Pod(in PodInputs) []desired.Row {
 	port := &nb.LogicalSwitchPort{
 		Name:        PodPort(in.Namespace, in.Name),
 		Addresses:   []string{portAddress(in.MAC, in.Addresses)},
-		Options:     map[string]string{optionChassis: in.Node, optionPodUID: string(in.UID)},
+		Options:     map[string]string{optionChassis: in.Node, optionPodUID: in.UID},
 		ExternalIDs: map[string]string{idPod: in.Namespace + "/" + in.Name, idSwitch: in.Subnet},
 	}
 	if in.PortSecurity {
@@ -100,14 +98,14 @@ type PortLease struct {
 	Port   string
 	Subnet string
 	// UID is the pod's; empty for a node.
-	UID       types.UID
+	UID       string
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
 }
 
 // ReadPortLease reads a port that Pod or Node made. It is false when someone else has written it so that no address can be read.
 func ReadPortLease(port *nb.LogicalSwitchPort) (PortLease, bool) {
-	lease := PortLease{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: types.UID(port.Options[optionPodUID])}
+	lease := PortLease{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: port.Options[optionPodUID]}
 	if len(port.Addresses) == 0 {
 		return lease, false
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -18,7 +17,7 @@ import (
 type podInput struct {
 	Namespace, Name, Node, Subnet, Vpc string
 
-	UID          types.UID
+	UID          string
 	GatewayType  kubeovnv1.GatewayType
 	Addresses    []netip.Addr
 	MAC          hardwareAddr
@@ -71,19 +70,19 @@ func TestPortsThatHoldNoLease(t *testing.T) {
 }
 
 func TestPodOfPort(t *testing.T) {
-	for port, want := range map[string]types.NamespacedName{
-		"web-0.shop":       {Namespace: "shop", Name: "web-0"},
-		"web.example.shop": {Namespace: "shop", Name: "web.example"},
+	for port, want := range map[string]struct{ namespace, name string }{
+		"web-0.shop":       {"shop", "web-0"},
+		"web.example.shop": {"shop", "web.example"},
 		"node-a":           {},
 		".shop":            {},
 		"web.":             {},
 	} {
-		got, ok := PodOfPort(port)
-		if got != want || ok != (want.Name != "") {
-			t.Errorf("port %q is of pod %v, %t; want %v", port, got, ok, want)
+		namespace, name, ok := PodOfPort(port)
+		if namespace != want.namespace || name != want.name || ok != (want.name != "") {
+			t.Errorf("port %q is of pod %s/%s, %t; want %v", port, namespace, name, ok, want)
 		}
-		if ok && PodPort(got.Namespace, got.Name) != port {
-			t.Errorf("port %q reads back as %q", port, PodPort(got.Namespace, got.Name))
+		if ok && PodPort(namespace, name) != port {
+			t.Errorf("port %q reads back as %q", port, PodPort(namespace, name))
 		}
 	}
 }
