@@ -100,7 +100,7 @@ func createBridge(ctx context.Context, db *client.Client, want *vswitch.Bridge, 
 		return nil, err
 	}
 	want.UUID, want.Ports = "bridge", []string{"internal_port", "uplink_port"}
-	operations, err := db.Create(
+	operations, err := insert(db,
 		&vswitch.Interface{UUID: "internal_interface", Name: bridgeName, Type: "internal"},
 		&vswitch.Port{UUID: "internal_port", Name: bridgeName, Interfaces: []string{"internal_interface"}},
 		&vswitch.Interface{UUID: "uplink_interface", Name: uplink},
@@ -140,7 +140,7 @@ func addUplink(db *client.Client, have bridge, uplink string) ([]ovsdb.Operation
 	if _, found := have.ports[uplink]; found {
 		return nil, nil
 	}
-	operations, err := db.Create(
+	operations, err := insert(db,
 		&vswitch.Interface{UUID: "uplink_interface", Name: uplink},
 		&vswitch.Port{UUID: "uplink_port", Name: uplink, Interfaces: []string{"uplink_interface"}},
 	)
@@ -151,6 +151,19 @@ func addUplink(db *client.Client, have bridge, uplink string) ([]ovsdb.Operation
 		Field: &have.row.Ports, Mutator: ovsdb.MutateOperationInsert, Value: []string{"uplink_port"},
 	})
 	return append(operations, link...), err
+}
+
+// insert inserts rows of any tables.
+func insert(db *client.Client, rows ...model.Model) ([]ovsdb.Operation, error) {
+	var operations []ovsdb.Operation
+	for _, row := range rows {
+		one, err := db.Create(row)
+		if err != nil {
+			return nil, err
+		}
+		operations = append(operations, one...)
+	}
+	return operations, nil
 }
 
 // dropOtherPorts removes a former uplink: two would join their networks.

@@ -48,7 +48,7 @@ type certificate struct {
 	log       logr.Logger
 }
 
-// run keeps a valid certificate in the directory until ctx ends, and calls ready as soon as there is one. A fresh one is requested at
+// run keeps a valid certificate in the directory until ctx ends, and calls ready whenever there is one. A fresh one is requested at
 // each start, while the one that is there serves, so that a new authority reaches every node with its new pods; and whenever two
 // thirds of a lifetime have passed.
 func (c certificate) run(ctx context.Context, ready func()) {
@@ -60,8 +60,8 @@ func (c certificate) run(ctx context.Context, ready func()) {
 			func(err error) { c.log.Error(err, "the chassis has no new certificate yet") },
 			func() error { return c.renew(ctx) })
 		current, err := c.load()
-		if err != nil {
-			continue // ctx has ended, or somebody removed the files just now
+		if err != nil || ctx.Err() != nil {
+			continue // somebody removed the files just now, or this is the end
 		}
 		ready()
 		c.log.Info("the chassis has a certificate", "until", current.NotAfter)

@@ -25,11 +25,12 @@ func addresses(link netlink.Link) ([]netip.Prefix, error) {
 	var global []netip.Prefix
 	for _, a := range list {
 		prefix := prefixOf(a.IPNet)
-		if prefix.IsValid() && !prefix.Addr().IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TEMPORARY == 0 {
+		temporary := prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 // the same bit says secondary of IPv4
+		if prefix.IsValid() && !prefix.Addr().IsLinkLocalUnicast() && !temporary {
 			global = append(global, prefix)
 		}
 	}
-	slices.SortStableFunc(global, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
+	slices.SortStableFunc(global, shortFirst)
 	return global, nil
 }
 
@@ -140,7 +141,7 @@ func apply(m moves, uplink, bridge netlink.Link) error {
 			return fmt.Errorf("add route %s to %s: %w", r, bridge.Attrs().Name, err)
 		}
 	}
-	return errors.Join(removeAddresses(bridge, m.withdraw), removeRoutes(uplink, m.clearRoutes), removeAddresses(uplink, m.clearAddresses))
+	return errors.Join(removeRoutes(uplink, m.clearRoutes), removeAddresses(uplink, m.clearAddresses))
 }
 
 // addAddress adds without duplicate address detection: the address was in use on the uplink.

@@ -46,8 +46,6 @@ type moves struct {
 	// addAddresses and addRoutes go to the bridge, in this order.
 	addAddresses []netip.Prefix
 	addRoutes    []route
-	// withdraw are addresses that the bridge had taken over and that are no longer the node's.
-	withdraw []netip.Prefix
 	// clearAddresses and clearRoutes go from the uplink, once the bridge has them.
 	clearAddresses []netip.Prefix
 	clearRoutes    []route
@@ -67,12 +65,12 @@ func planMoves(uplink string, m memory, seen observed) moves {
 		Addresses: remember(m.Addresses, seen.uplinkAddresses, seen.bridgeAddresses),
 		Routes:    remember(m.Routes, seen.uplinkRoutes, seen.bridgeRoutes),
 	}
+	slices.SortStableFunc(next.Addresses, shortFirst) // the first is the address of the tunnels
 	slices.SortStableFunc(next.Routes, gatewaysLast)
 	return moves{
 		memory:         next,
 		addAddresses:   without(next.Addresses, seen.bridgeAddresses),
 		addRoutes:      without(next.Routes, seen.bridgeRoutes),
-		withdraw:       without(common(m.Addresses, seen.bridgeAddresses), next.Addresses),
 		clearAddresses: seen.uplinkAddresses,
 		clearRoutes:    seen.uplinkRoutes,
 	}
@@ -84,7 +82,7 @@ func planMoves(uplink string, m memory, seen observed) moves {
 func remember[T comparable](known, uplink, bridge []T) []T {
 	fresh := without(uplink, known)
 	if len(fresh) == 0 {
-		return known
+		return slices.Clone(known)
 	}
 	kept := make([]T, 0, len(known)+len(fresh))
 	for _, k := range known {
@@ -94,6 +92,9 @@ func remember[T comparable](known, uplink, bridge []T) []T {
 	}
 	return append(kept, fresh...)
 }
+
+// shortFirst puts IPv4 before IPv6.
+func shortFirst(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() }
 
 // gatewaysLast: a route to a gateway is accepted only when the gateway can be reached.
 func gatewaysLast(a, b route) int {
@@ -109,9 +110,4 @@ func gatewaysLast(a, b route) int {
 // without returns the elements of a that are not in b, in a's order.
 func without[T comparable](a, b []T) []T {
 	return slices.DeleteFunc(slices.Clone(a), func(e T) bool { return slices.Contains(b, e) })
-}
-
-// common returns the elements of a that are in b, in a's order.
-func common[T comparable](a, b []T) []T {
-	return slices.DeleteFunc(slices.Clone(a), func(e T) bool { return !slices.Contains(b, e) })
 }

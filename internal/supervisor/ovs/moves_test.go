@@ -89,6 +89,16 @@ func TestPlanMoves(t *testing.T) {
 			},
 		},
 		{
+			name:     "a new IPv4 address stays before IPv6: it is the tunnels' end",
+			memory:   memory{Uplink: "eth1", Addresses: both},
+			observed: observed{uplinkAddresses: append(prefixes("192.0.2.7/24"), both[1])},
+			want: moves{
+				memory:         memory{Uplink: "eth1", Addresses: append(prefixes("192.0.2.7/24"), both[1])},
+				addAddresses:   append(prefixes("192.0.2.7/24"), both[1]),
+				clearAddresses: append(prefixes("192.0.2.7/24"), both[1]),
+			},
+		},
+		{
 			name:     "an address added to the uplink joins those in use",
 			memory:   memory{Uplink: "eth1", Addresses: both},
 			observed: observed{uplinkAddresses: prefixes("192.0.2.9/24"), bridgeAddresses: both},
@@ -167,7 +177,7 @@ func TestPlanMovesSurvivesInterruption(t *testing.T) {
 func flat(m moves) map[string][]string {
 	all := map[string][]string{"uplink": {m.memory.Uplink}}
 	addresses := map[string][]netip.Prefix{
-		"memory": m.memory.Addresses, "add": m.addAddresses, "withdraw": m.withdraw, "clear": m.clearAddresses,
+		"memory": m.memory.Addresses, "add": m.addAddresses, "clear": m.clearAddresses,
 	}
 	for name, list := range addresses {
 		for _, a := range list {

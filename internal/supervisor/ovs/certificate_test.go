@@ -1,0 +1,141 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-logr/logr/testr"
+	certificates "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// TestMain makes informers list and watch: the fake API server does not send initial events in watches.
+func TestMain(m *testing.M) {
+	if err := os.Setenv("KUBE_FEATURE_WatchListClient", "false"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// signer is an API server whose operator signs each request at once.
+func signer(t *testing.T, authority supervisortest.Authority) certificatesv1.CertificateSigningRequestInterface {
+	t.Helper()
+	return answering(func(request *certificates.CertificateSigningRequest) {
+		block, _ := pem.Decode(request.Spec.Request)
+		parsed, err := x509.ParseCertificateRequest(block.Bytes)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		request.Status.Certificate = authority.Sign(t, parsed.Subject.CommonName, parsed.PublicKey)
+	})
+}
+
+// answering is an API server that lets answer settle each request.
+func answering(answer func(*certificates.CertificateSigningRequest)) certificatesv1.CertificateSigningRequestInterface {
+	client := fake.NewClientset()
+	var made atomic.Int64
+	client.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create, ok := action.(clienttesting.CreateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		request, ok := create.GetObject().(*certificates.CertificateSigningRequest)
+		if !ok {
+			return false, nil, nil
+		}
+		request.Name = request.GenerateName + strconv.FormatInt(made.Add(1), 10)
+		answer(request)
+		return false, nil, nil // stored by the next reactor
+	})
+	return client.CertificatesV1().CertificateSigningRequests()
+}
+
+func TestCertificateIsRequestedAndStored(t *testing.T) {
+	authority := supervisortest.NewAuthority(t, "chassis")
+	c := certificate{dir: filepath.Join(t.TempDir(), "kiln"), node: "node-1", requests: signer(t, authority), log: testr.New(t)}
+	if _, err := c.load(); err == nil {
+		t.Fatal("there is a certificate before any was requested")
+	}
+	if err := c.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first, err := c.load()
+	if err != nil || first.Subject.CommonName != "node-1" {
+		t.Fatalf("got %v, %v", first, err)
+	}
+	filed, err := c.requests.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(filed.Items) != 1 {
+		t.Fatalf("requests: %v, %v", filed, err)
+	}
+	if spec := filed.Items[0].Spec; spec.SignerName != "kubeovn.io/chassis" || len(spec.Usages) != 2 {
+		t.Errorf("request: %+v", spec)
+	}
+	if info, err := os.Stat(filepath.Join(c.dir, keyFile)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
+	}
+	if err := c.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if second, err := c.load(); err != nil || second.SerialNumber.Cmp(first.SerialNumber) == 0 {
+		t.Errorf("the certificate was not renewed: %v, %v", second.SerialNumber, err)
+	}
+}
+
+func TestCertificateOfAnotherNodeDoesNotCount(t *testing.T) {
+	authority := supervisortest.NewAuthority(t, "chassis")
+	c := certificate{dir: authority.TLSDir(t, "node-2", nil), node: "node-1"}
+	if _, err := c.load(); err == nil || !strings.Contains(err.Error(), "not for node-1") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCertificateAtHandServesBeforeTheAPIServerAnswers(t *testing.T) {
+	authority := supervisortest.NewAuthority(t, "chassis")
+	never := answering(func(*certificates.CertificateSigningRequest) {}) // pending for ever
+	c := certificate{dir: authority.TLSDir(t, "node-1", nil), node: "node-1", requests: never, log: testr.New(t)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan struct{})
+	go func() { c.run(ctx, func() { close(ready) }); close(done) }()
+	<-ready
+	cancel()
+	<-done
+}
+
+func TestDeniedRequestIsAnError(t *testing.T) {
+	denied := answering(func(request *certificates.CertificateSigningRequest) {
+		request.Status.Conditions = []certificates.CertificateSigningRequestCondition{
+			{Type: certificates.CertificateDenied, Reason: "NotThisNode", Message: "the requester is on another node"},
+		}
+	})
+	c := certificate{dir: t.TempDir(), node: "node-1", requests: denied, log: testr.New(t)}
+	if err := c.renew(t.Context()); err == nil || !strings.Contains(err.Error(), "NotThisNode") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSettled(t *testing.T) {
+	if _, err := settled(watch.Event{Type: watch.Deleted, Object: &certificates.CertificateSigningRequest{}}); err == nil {
+		t.Error("a deleted request must end the wait")
+	}
+	if done, err := settled(watch.Event{Type: watch.Added, Object: &certificates.CertificateSigningRequest{}}); done || err != nil {
+		t.Errorf("a pending request: %t, %v", done, err)
+	}
+}

@@ -1,0 +1,82 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// fakeBridge makes an interface in the place of the one that ovs-vswitchd would make.
+func fakeBridge(t *testing.T) netlink.Link {
+	t.Helper()
+	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: must(netlink.LinkByName("eth1")).Attrs().HardwareAddr}, PeerName: "vswitchd"}))
+	try(t, netlink.LinkSetUp(must(netlink.LinkByName("vswitchd"))))
+	return must(netlink.LinkByName(bridgeName))
+}
+
+func TestApplyMovesAddressesAndRoutes(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire(t)
+	eth1, bridge := must(netlink.LinkByName("eth1")), fakeBridge(t)
+
+	plan := planMoves("eth1", memory{}, must(observe(eth1, bridge)))
+	if len(plan.addAddresses) != 2 || len(plan.addRoutes) != 2 {
+		t.Fatalf("plan: %v", flat(plan))
+	}
+	try(t, apply(plan, eth1, bridge))
+	try(t, checkMoved(t))
+
+	t.Run("again, nothing is to be done, and doing it again does no harm", func(t *testing.T) {
+		again := planMoves("eth1", plan.memory, must(observe(eth1, bridge)))
+		if len(again.addAddresses)+len(again.addRoutes)+len(again.clearAddresses)+len(again.clearRoutes) > 0 {
+			t.Errorf("plan: %v", flat(again))
+		}
+		try(t, apply(plan, eth1, bridge))
+		try(t, checkMoved(t))
+	})
+	t.Run("a second address of the same network follows", func(t *testing.T) {
+		try(t, addAddress(eth1, netip.MustParsePrefix("192.0.2.9/24")))
+		next := planMoves("eth1", plan.memory, must(observe(eth1, bridge)))
+		try(t, apply(next, eth1, bridge))
+		try(t, checkMoved(t, "192.0.2.9/24"))
+		plan = next
+	})
+	t.Run("a new interface of the bridge gets everything back", func(t *testing.T) {
+		try(t, netlink.LinkDel(bridge))
+		bridge = fakeBridge(t)
+		try(t, apply(planMoves("eth1", plan.memory, must(observe(eth1, bridge))), eth1, bridge))
+		try(t, checkMoved(t, "192.0.2.9/24"))
+	})
+	t.Run("a former uplink gets everything back", func(t *testing.T) {
+		u := uplink{options: Options{TunnelInterface: "eth2"}}
+		try(t, u.giveBack(t.Context(), plan.memory, bridge))
+		seen := must(observe(eth1, bridge))
+		if len(seen.bridgeAddresses)+len(seen.bridgeRoutes) > 0 || len(without(plan.memory.Addresses, seen.uplinkAddresses)) > 0 || len(seen.uplinkRoutes) != 2 {
+			t.Errorf("seen %+v", seen)
+		}
+	})
+}
+
+func TestRoutesSurviveTheDatabase(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire(t)
+	eth1 := must(netlink.LinkByName("eth1"))
+	for _, r := range must(routes(eth1)) {
+		again := routeOf(*r.on(eth1))
+		if again != r {
+			t.Errorf("%+v became %+v", r, again)
+		}
+	}
+	if list := must(addresses(eth1)); !slices.Equal(list, prefixes("192.0.2.1/24", "2001:db8::1/64")) {
+		t.Errorf("addresses: %v", list)
+	}
+}

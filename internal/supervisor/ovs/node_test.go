@@ -1,0 +1,410 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/northd"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+)
+
+const patience = 60 * time.Second
+
+// inNamespace runs the test again in a network namespace of its own, and returns true there.
+func inNamespace(t *testing.T) bool {
+	t.Helper()
+	const marker = "KILN_TEST_NAMESPACE"
+	if os.Getenv(marker) == t.Name() {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), marker+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("in a network namespace (needs root): %v\n%s", err, output)
+	}
+	return false
+}
+
+// wire makes eth1 with its addresses and a route, and the other end in a second namespace, which it returns.
+func wire(t *testing.T) netns.NsHandle {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here := must(netns.Get())
+	there := must(netns.New())
+	try(t, netns.Set(here))
+	t.Cleanup(func() { _ = errors.Join(here.Close(), there.Close()) })
+
+	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1", MTU: 1500}, PeerName: "peer"}))
+	try(t, netlink.LinkSetNsFd(must(netlink.LinkByName("peer")), int(there)))
+	lo, eth1 := must(netlink.LinkByName("lo")), must(netlink.LinkByName("eth1"))
+	for _, link := range []netlink.Link{lo, eth1} {
+		try(t, netlink.LinkSetUp(link))
+	}
+	for _, a := range prefixes("192.0.2.1/24", "2001:db8::1/64") {
+		try(t, addAddress(eth1, a))
+	}
+	try(t, netlink.RouteAdd(via("198.51.100.0/24", "192.0.2.2").on(eth1)))
+	defaultRoute := route{Family: 6, Gateway: netip.MustParseAddr("2001:db8::2"), Priority: 1024}
+	try(t, netlink.RouteAdd(defaultRoute.on(eth1)))
+
+	other := must(netlink.NewHandleAt(there))
+	peer := must(other.LinkByName("peer"))
+	try(t, other.LinkSetUp(peer))
+	try(t, other.AddrAdd(peer, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix("192.0.2.2/24"))}))
+	return there
+}
+
+// central runs both databases and ovn-northd and returns the OVNCluster that points to them.
+type central struct {
+	servers, chassis supervisortest.Authority
+	cluster          *v1alpha1.OVNCluster
+	southbound       string // socket
+}
+
+func startCentral(t *testing.T) central {
+	t.Helper()
+	c := central{servers: supervisortest.NewAuthority(t, "servers"), chassis: supervisortest.NewAuthority(t, "chassis")}
+	bootstrap := v1alpha1.DatabaseStatus{
+		BootstrapNode: "node-1", Members: []v1alpha1.DatabaseMember{{Node: "node-1", Address: "127.0.0.1"}},
+	}
+	c.cluster = &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Northbound: bootstrap, Southbound: bootstrap}}
+	trusted := slices.Concat(c.servers.PEM, c.chassis.PEM)
+	run := t.TempDir()
+	for i, database := range []ovsdb.Database{ovsdb.Northbound, ovsdb.Southbound} {
+		database.Schema = supervisortest.File(t, database.Schema)
+		o := ovsdb.Options{
+			Database: database, DataDir: t.TempDir(), RunDir: run, Node: "node-1", Address: netip.MustParseAddr("127.0.0.1"),
+			TLSDir:        c.servers.TLSDir(t, "server", map[string][]byte{"ca.crt": trusted, "admin-ca.crt": c.servers.PEM}),
+			HealthAddress: "127.0.0.1:" + strconv.Itoa(6661+i),
+			Programs: ovsdb.Programs{
+				Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Tool: supervisortest.Program(t, "usr/bin/ovsdb-tool"),
+			},
+			Clusters: clusters(c.cluster), Leads: make(chan bool, 100), Log: testr.New(t),
+		}
+		background(t, func(ctx context.Context) error { return ovsdb.Run(ctx, o) })
+		healthy(t, o.HealthAddress)
+	}
+	o := northd.Options{
+		RunDir: run, HealthAddress: "127.0.0.1:10671", Program: supervisortest.Program(t, "usr/bin/ovn-northd"),
+		TLSDir:   c.servers.TLSDir(t, "northd", map[string][]byte{"ca.crt": c.servers.PEM}),
+		Clusters: clusters(c.cluster), Leads: make(chan bool, 100), Log: testr.New(t),
+	}
+	background(t, func(ctx context.Context) error { return northd.Run(ctx, o) })
+	healthy(t, o.HealthAddress)
+	c.southbound = filepath.Join(run, "ovnsb_db.sock")
+	return c
+}
+
+func clusters(c *v1alpha1.OVNCluster) chan *v1alpha1.OVNCluster {
+	channel := make(chan *v1alpha1.OVNCluster, 1)
+	channel <- c
+	return channel
+}
+
+// background runs f until the test ends or the returned function is called, which waits and returns f's error.
+func background(t *testing.T, f func(context.Context) error) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	stop = func() error {
+		cancel()
+		err := <-done
+		done <- err
+		return err
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return stop
+}
+
+func nodeOptions(t *testing.T, c central) Options {
+	t.Helper()
+	trust := t.TempDir()
+	try(t, os.WriteFile(filepath.Join(trust, "sb-server.crt"), c.servers.PEM, 0o600))
+	return Options{
+		Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", TunnelType: v1alpha1.TunnelGeneve,
+		Node: "node-1", NodeAddress: "192.0.2.1", TrustDir: trust,
+		RunDir: t.TempDir(), OVNRunDir: t.TempDir(), ConfigDir: filepath.Join(t.TempDir(), "openvswitch"),
+		HealthAddress: "127.0.0.1:10672",
+		Programs: Programs{
+			Tool:       supervisortest.Program(t, "usr/bin/ovsdb-tool"),
+			Server:     supervisortest.Program(t, "usr/sbin/ovsdb-server"),
+			Switch:     supervisortest.Program(t, "usr/lib/openvswitch-switch/ovs-vswitchd"),
+			Controller: supervisortest.Program(t, "usr/bin/ovn-controller"),
+			Schema:     supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"),
+		},
+		Clusters: clusters(c.cluster), Requests: signer(t, c.chassis), Log: testr.New(t),
+	}
+}
+
+// TestUserspaceNode runs a node on real daemons, and a real central over TLS.
+func TestUserspaceNode(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	there := wire(t)
+	c := startCentral(t)
+	o := nodeOptions(t, c)
+	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
+	healthy(t, o.HealthAddress)
+
+	moved := func() error { return checkMoved(t) }
+	eventually(t, "the addresses are on br-phy", moved)
+	eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
+	eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
+
+	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
+		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
+		eventually(t, "the addresses are there", moved)
+		eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
+		healthy(t, o.HealthAddress)
+	})
+	t.Run("after ovs-vswitchd cleaned up, which removes the interface of br-phy", func(t *testing.T) {
+		before := must(netlink.LinkByName(bridgeName)).Attrs().Index
+		_, err := unixctl.Call(t.Context(), control(t, o.RunDir, "ovs-vswitchd"), "exit", "--cleanup")
+		try(t, err)
+		eventually(t, "there is a new interface", func() error {
+			if link, err := linkIfThere(bridgeName); err != nil || link == nil || link.Attrs().Index == before {
+				return errors.Join(errors.New("not yet"), err)
+			}
+			return nil
+		})
+		eventually(t, "the addresses are back", moved)
+		eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
+		healthy(t, o.HealthAddress)
+	})
+	t.Run("after ovn-controller and the database were killed", func(t *testing.T) {
+		kill(t, filepath.Join(o.OVNRunDir, "ovn-controller.pid"))
+		kill(t, filepath.Join(o.RunDir, "ovsdb-server.pid"))
+		eventually(t, "all serve again", func() error { return probe(o.HealthAddress) })
+	})
+	t.Run("an address that the uplink gets is moved too", func(t *testing.T) {
+		try(t, addAddress(must(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
+		eventually(t, "it is on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+	})
+	t.Run("after a restart of the container", func(t *testing.T) {
+		try(t, stop())
+		if err := checkChassis(t, c.southbound); err != nil {
+			t.Errorf("the chassis must stay registered over a restart: %v", err)
+		}
+		o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
+		background(t, func(ctx context.Context) error { return Run(ctx, o) })
+		eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+		healthy(t, o.HealthAddress)
+	})
+}
+
+func TestUnknownTunnelInterfaceNamesThoseThatAre(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire(t)
+	_, err := tunnelInterface(Options{Node: "node-1", TunnelInterface: "eth7"})
+	if err == nil || !strings.Contains(err.Error(), "interface eth7 is not on node node-1; its interfaces are lo, eth1") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTunnelInterfaceOfNodeAddress(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire(t)
+	for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
+		o := Options{Node: "node-1", NodeAddress: address, Datapath: v1alpha1.DatapathKernel}
+		link, err := tunnelInterface(o)
+		if err != nil || link.Attrs().Name != "eth1" {
+			t.Fatalf("interface of %s: %v, %v", address, link, err)
+		}
+		if end, err := encapsulationAddress(o, link); err != nil || end.String() != address {
+			t.Errorf("tunnels end at %s, %v", end, err)
+		}
+	}
+}
+
+func checkMoved(t *testing.T, more ...string) error {
+	t.Helper()
+	bridge, err := linkIfThere(bridgeName)
+	if err != nil || bridge == nil {
+		return fmt.Errorf("br-phy is not there: %w", err)
+	}
+	uplink := must(netlink.LinkByName("eth1"))
+	seen, err := observe(uplink, bridge)
+	if err != nil {
+		return err
+	}
+	want := prefixes(append([]string{"192.0.2.1/24", "2001:db8::1/64"}, more...)...)
+	if missing := without(want, seen.bridgeAddresses); len(missing) > 0 || len(seen.uplinkAddresses) > 0 {
+		return fmt.Errorf("addresses: br-phy has %v, eth1 %v", seen.bridgeAddresses, seen.uplinkAddresses)
+	}
+	if len(seen.bridgeRoutes) != 2 || len(seen.uplinkRoutes) > 0 {
+		return fmt.Errorf("routes: br-phy has %v, eth1 %v", seen.bridgeRoutes, seen.uplinkRoutes)
+	}
+	if !slices.Equal(bridge.Attrs().HardwareAddr, uplink.Attrs().HardwareAddr) || bridge.Attrs().MTU != uplink.Attrs().MTU {
+		return fmt.Errorf("br-phy has MAC %s and MTU %d", bridge.Attrs().HardwareAddr, bridge.Attrs().MTU)
+	}
+	return nil
+}
+
+func checkChassis(t *testing.T, socket string) error {
+	t.Helper()
+	conn, err := jsonrpc.Dial(t.Context(), socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var answer []struct {
+		Rows []struct{ Name, Hostname string }
+	}
+	if err := conn.Call("transact", []any{"OVN_Southbound", map[string]any{"op": "select", "table": "Chassis", "where": []any{}}}, &answer); err != nil {
+		return err
+	}
+	if len(answer) != 1 || len(answer[0].Rows) != 1 || answer[0].Rows[0].Name != "node-1" || answer[0].Rows[0].Hostname != "node-1" {
+		return fmt.Errorf("chassis: %+v", answer)
+	}
+	return nil
+}
+
+// pingFrom sends one echo request from a namespace and wants exactly one reply.
+func pingFrom(ns netns.NsHandle, address string) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	if err := netns.Set(ns); err != nil {
+		return err
+	}
+	conn, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
+	if err := errors.Join(err, netns.Set(here)); err != nil {
+		return err
+	}
+	defer conn.Close()
+	id := int(time.Now().UnixNano() & 0xffff)
+	request, err := (&icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: id, Seq: 1}}).Marshal(nil)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.WriteTo(request, &net.IPAddr{IP: net.ParseIP(address)}); err != nil {
+		return err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+		return err
+	}
+	replies, buffer := 0, make([]byte, 1500)
+	for {
+		n, _, err := conn.ReadFrom(buffer)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		message, err := icmp.ParseMessage(1, buffer[:n])
+		if echo, ok := message.Body.(*icmp.Echo); err == nil && ok && message.Type == ipv4.ICMPTypeEchoReply && echo.ID == id {
+			replies++
+		}
+	}
+	if replies != 1 {
+		return fmt.Errorf("%d replies to one request", replies)
+	}
+	return nil
+}
+
+func kill(t *testing.T, pidFile string) {
+	t.Helper()
+	text := must(os.ReadFile(pidFile))
+	try(t, syscall.Kill(must(strconv.Atoi(strings.TrimSpace(string(text)))), syscall.SIGKILL))
+}
+
+// control is the socket where ovs-appctl(8) would find it.
+func control(t *testing.T, runDir, name string) string {
+	t.Helper()
+	pid := strings.TrimSpace(string(must(os.ReadFile(filepath.Join(runDir, name+".pid")))))
+	return filepath.Join(runDir, name+"."+pid+".ctl")
+}
+
+func healthy(t *testing.T, address string) {
+	t.Helper()
+	eventually(t, address+" is ready", func() error { return probe(address) })
+}
+
+func probe(address string) error {
+	response, err := http.Get("http://" + address + "/readyz")
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text := make([]byte, 1024)
+		n, _ := response.Body.Read(text)
+		return fmt.Errorf("%s: %s", response.Status, text[:n])
+	}
+	return nil
+}
+
+func eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func try(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must panics: what it is for cannot fail in a test that works.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
