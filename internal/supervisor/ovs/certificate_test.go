@@ -91,6 +91,7 @@ func TestCertificateIsRequestedAndStored(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(c.dir, keyFile)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
 	}
+	c.requests = signer(t, authority) // the fake does not select by name
 	if err := c.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func TestPlanMoves(t *testing.T) {
 			memory:   memory{Uplink: "eth1", Addresses: both},
 			observed: observed{uplinkAddresses: prefixes("192.0.2.9/24"), bridgeAddresses: both},
 			want: moves{
-				memory:       memory{Uplink: "eth1", Addresses: append(slices.Clone(both), prefixes("192.0.2.9/24")...)},
+				memory:       memory{Uplink: "eth1", Addresses: prefixes("192.0.2.1/24", "192.0.2.9/24", "2001:db8::1/64")},
 				addAddresses: prefixes("192.0.2.9/24"), clearAddresses: prefixes("192.0.2.9/24"),
 			},
 		},

@@ -114,13 +114,17 @@ func startCentral(t *testing.T) central {
 		background(t, func(ctx context.Context) error { return ovsdb.Run(ctx, o) })
 		healthy(t, o.HealthAddress)
 	}
+	leads := make(chan bool, 100)
 	o := northd.Options{
 		RunDir: run, HealthAddress: "127.0.0.1:10671", Program: supervisortest.Program(t, "usr/bin/ovn-northd"),
 		TLSDir:   c.servers.TLSDir(t, "northd", map[string][]byte{"ca.crt": c.servers.PEM}),
-		Clusters: clusters(c.cluster), Leads: make(chan bool, 100), Log: testr.New(t),
+		Clusters: clusters(c.cluster), Leads: leads, Log: testr.New(t),
 	}
 	background(t, func(ctx context.Context) error { return northd.Run(ctx, o) })
 	healthy(t, o.HealthAddress)
+	if !<-leads {
+		t.Error("the only ovn-northd does not say that it is active")
+	}
 	c.southbound = filepath.Join(run, "ovnsb_db.sock")
 	return c
 }
@@ -187,6 +191,16 @@ func TestUserspaceNode(t *testing.T) {
 	eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
 	eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
 
+	t.Run("the chassis' certificate writes rows of its role only", func(t *testing.T) {
+		files := []string{filepath.Join(o.certificates(), keyFile), filepath.Join(o.certificates(), certificateFile)}
+		argv := append(supervisortest.Program(t, "usr/bin/ovsdb-client"), "--private-key="+files[0], "--certificate="+files[1],
+			"--ca-cert="+filepath.Join(o.TrustDir, "sb-server.crt"), "transact", "ssl:127.0.0.1:6642",
+			`["OVN_Southbound",{"op":"delete","table":"SB_Global","where":[]}]`)
+		output, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output()
+		if err != nil || !strings.Contains(string(output), "permission error") {
+			t.Errorf("%s, %v", output, err)
+		}
+	})
 	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
 		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
 		eventually(t, "the addresses are there", moved)

@@ -1,0 +1,130 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package adminapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// member is a database that remembers what it was asked.
+type member struct{ asked []string }
+
+var someStatus = Status{
+	ClusterID: "c", ServerID: "s", Address: "ssl:[2001:db8::1]:6643", Role: RoleLeader, Term: 7, Leader: "ab12",
+	LeaderAddress: "ssl:[2001:db8::1]:6643", Connected: true, Members: []Member{{ServerID: "ab12", Address: "ssl:[2001:db8::1]:6643"}},
+}
+
+func (m *member) Status(context.Context) (Status, error) { return someStatus, nil }
+func (m *member) Kick(_ context.Context, server string) error {
+	m.asked = append(m.asked, "kick "+server)
+	return nil
+}
+func (m *member) Leave(context.Context) error { m.asked = append(m.asked, "leave"); return nil }
+func (m *member) Compact(context.Context) error {
+	return errors.New("cannot store a snapshot while leaving cluster")
+}
+
+// endpoint serves a member and returns its address and how to make clients' configurations.
+func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, config func(callers supervisortest.Authority, serverName string) *tls.Config, callers supervisortest.Authority) {
+	t.Helper()
+	servers, callers := supervisortest.NewAuthority(t, "servers"), supervisortest.NewAuthority(t, "admin")
+	dir = servers.TLSDir(t, "ovn-nb", map[string][]byte{"admin-ca.crt": callers.PEM})
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = netip.MustParseAddrPort(free.Addr().String())
+	_ = free.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, address.String(), dir, db) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(servers.PEM)
+	config = func(a supervisortest.Authority, serverName string) *tls.Config {
+		certificate, key := a.Issue(t, "operator")
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: serverName}
+	}
+	return address, dir, config, callers
+}
+
+// untilUp retries while the listener is not there yet.
+func untilUp(t *testing.T, c *Client) (Status, error) {
+	t.Helper()
+	for {
+		status, err := c.Status(t.Context())
+		if refused := new(net.OpError); errors.As(err, &refused) && refused.Op == "dial" {
+			continue
+		}
+		return status, err
+	}
+}
+
+func TestEndpoint(t *testing.T) {
+	m := &member{}
+	address, _, config, callers := endpoint(t, m)
+	c := NewClient(address, config(callers, "ovn-nb"))
+	defer c.Close()
+
+	status, err := untilUp(t, c)
+	if diff := cmp.Diff(someStatus, status); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	if err := errors.Join(c.Kick(t.Context(), "ssl:[2001:db8::2]:6643"), c.Leave(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"kick ssl:[2001:db8::2]:6643", "leave"}, m.asked); diff != "" {
+		t.Error(diff)
+	}
+	if err := c.Kick(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "server is missing") {
+		t.Errorf("kick of nobody: %v", err)
+	}
+	if err := c.Compact(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot store a snapshot") {
+		t.Errorf("the member's message is lost: %v", err)
+	}
+}
+
+func TestEndpointTrustsItsCallersOnly(t *testing.T) {
+	address, dir, config, callers := endpoint(t, &member{})
+	strangers := supervisortest.NewAuthority(t, "strangers")
+	if _, err := untilUp(t, NewClient(address, config(strangers, "ovn-nb"))); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a caller of another authority: %v", err)
+	}
+	if _, err := untilUp(t, NewClient(address, config(callers, "ovn-sb"))); err == nil || !strings.Contains(err.Error(), "ovn-sb") {
+		t.Errorf("a server of another name: %v", err)
+	}
+
+	// A rotated authority counts from the next connection on.
+	if err := os.WriteFile(filepath.Join(dir, "admin-ca.crt"), strangers.PEM, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := untilUp(t, NewClient(address, config(strangers, "ovn-nb"))); err != nil {
+		t.Errorf("a caller of the new authority: %v", err)
+	}
+	if _, err := untilUp(t, NewClient(address, config(callers, "ovn-nb"))); err == nil {
+		t.Error("a caller of the old authority is still taken")
+	}
+}

@@ -1,0 +1,99 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovncluster
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+func TestEndpoints(t *testing.T) {
+	status := v1alpha1.DatabaseStatus{Members: []v1alpha1.DatabaseMember{
+		{Node: "a", Address: "192.0.2.1"}, {Node: "b", Address: "2001:db8::2"}, {Node: "c", Address: "not yet"},
+	}}
+	want := []string{"ssl:192.0.2.1:6642", "ssl:[2001:db8::2]:6642"}
+	if got := Endpoints(status, 6642); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestWatchGivesTheNewestState(t *testing.T) {
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if assets == "" {
+		cache := os.Getenv("KILN_CACHE")
+		if cache == "" {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cache = filepath.Join(home, ".cache", "kiln")
+		}
+		assets = filepath.Join(cache, "bin")
+	}
+	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
+		t.Fatalf("%v; run: make prepare", err)
+	}
+	environment := &envtest.Environment{
+		BinaryAssetsDirectory: assets,
+		CRDDirectoryPaths:     []string{"../../../config/crd/bases"}, ErrorIfCRDPathMissing: true,
+	}
+	config, err := environment.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	api, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clusters, err := Watch(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	if err := api.Create(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	until(t, clusters, "the cluster is seen", func(*v1alpha1.OVNCluster) bool { return true })
+	for _, id := range []string{"one", "two", "three"} { // nobody takes these meanwhile
+		cluster.Status.Northbound.ClusterID = id
+		if err := api.Status().Update(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, clusters, "the last status is seen", func(c *v1alpha1.OVNCluster) bool { return c.Status.Northbound.ClusterID == "three" })
+}
+
+func until(t *testing.T, clusters <-chan *v1alpha1.OVNCluster, what string, seen func(*v1alpha1.OVNCluster) bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		select {
+		case c := <-clusters:
+			if seen(c) {
+				return
+			}
+		case <-deadline:
+			t.Fatalf("not so after 30 s: %s", what)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podlabel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+func TestLabelFollowsAndIsWithdrawn(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "ovn-central-nb-0", Labels: map[string]string{
+		"app": "ovn-central", NorthboundLeader: "true", // left by the container before
+	}}}
+	client := fake.NewClientset(pod)
+	written, failures := make(chan string, 100), 2
+	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch, ok := action.(clienttesting.PatchAction)
+		if !ok {
+			return false, nil, nil
+		}
+		if failures > 0 { // the API server is away at first
+			failures--
+			return true, nil, errors.New("connection refused")
+		}
+		var body struct {
+			Metadata struct{ Labels map[string]string }
+		}
+		if err := json.Unmarshal(patch.GetPatch(), &body); err != nil {
+			return true, nil, err
+		}
+		written <- body.Metadata.Labels[NorthboundLeader]
+		return false, nil, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	leads, done := make(chan bool), make(chan struct{})
+	go func() {
+		defer close(done)
+		Label{Pods: client.CoreV1().Pods("kube-system"), Pod: pod.Name, Key: NorthboundLeader, Log: testr.New(t)}.Run(ctx, leads)
+	}()
+	expect := func(want string) {
+		t.Helper()
+		if got := <-written; got != want {
+			t.Fatalf("label %q, want %q", got, want)
+		}
+	}
+	expect("false")
+	leads <- true
+	expect("true")
+	leads <- false
+	expect("false")
+	leads <- true
+	expect("true")
+	cancel()
+	<-done
+	expect("false")
+	got, err := client.CoreV1().Pods("kube-system").Get(t.Context(), pod.Name, metav1.GetOptions{})
+	if err != nil || got.Labels[NorthboundLeader] != "false" || got.Labels["app"] != "ovn-central" {
+		t.Errorf("labels %v, %v", got.Labels, err)
+	}
+}
