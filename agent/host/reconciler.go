@@ -65,19 +65,23 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: r.Node}, node); err != nil {
 		return ctrl.Result{}, fmt.Errorf("read node %s: %w", r.Node, err)
 	}
-	err := r.connect(ctx, node)
-	changed, down := r.status.set(err, time.Now())
+	problem := r.connect(ctx, node)
+	changed, down := r.status.set(problem, time.Now())
 	if changed {
-		log.FromContext(ctx).Info("the node's network has changed", "state", describe(err))
+		log.FromContext(ctx).Info("the node's network has changed", "state", describe(problem))
 	}
-	if condition := r.condition(node, err, down); condition != nil {
-		err = errors.Join(err, r.report(ctx, node, *condition))
+	var err error
+	if condition := r.condition(node, problem, down); condition != nil {
+		err = r.report(ctx, node, *condition)
 	}
 	var waiting Waiting
-	if errors.As(err, &waiting) {
+	switch {
+	case problem == nil && err == nil:
+		return ctrl.Result{RequeueAfter: resync}, nil
+	case errors.As(problem, &waiting) && err == nil:
 		return ctrl.Result{RequeueAfter: conditionGrace}, nil
 	}
-	return ctrl.Result{RequeueAfter: resync}, err
+	return ctrl.Result{}, errors.Join(problem, err)
 }
 
 // connect takes the node's network from nothing to serving, each step on what the one before made.

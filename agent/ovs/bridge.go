@@ -25,8 +25,11 @@ import (
 // IntegrationBridge is the bridge that ovn-controller makes and programs.
 const IntegrationBridge = "br-int"
 
-// transactTimeout bounds one transaction: libovsdb holds it back while the server is away.
-const transactTimeout = 10 * time.Second
+// Limits of one transaction, and of one look at the replica: libovsdb holds both back while the server is away.
+const (
+	transactTimeout = 10 * time.Second
+	readTimeout     = 5 * time.Second
+)
 
 // Errors that pass by themselves.
 var (
@@ -94,7 +97,7 @@ func (b *Bridge) Userspace(ctx context.Context) (bool, error) {
 // Encapsulation returns the address of this node's tunnels, the first where there are several (ovn-controller(8)).
 func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, error) {
 	var rows []vswitch.OpenvSwitch
-	if err := b.client.List(ctx, &rows); err != nil {
+	if err := b.list(ctx, b.client, &rows); err != nil {
 		return netip.Addr{}, fmt.Errorf("read Open_vSwitch: %w", err)
 	}
 	if len(rows) == 0 {
@@ -111,7 +114,7 @@ func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, error) {
 // row is the integration bridge from the cache.
 func (b *Bridge) row(ctx context.Context) (*vswitch.Bridge, error) {
 	row := &vswitch.Bridge{Name: IntegrationBridge}
-	switch err := b.client.Get(ctx, row); {
+	switch err := b.get(ctx, row); {
 	case isNotFound(err):
 		return nil, ErrNoBridge
 	case err != nil:
@@ -123,13 +126,37 @@ func (b *Bridge) row(ctx context.Context) (*vswitch.Bridge, error) {
 // iface is an interface from the cache; nil when there is none of that name.
 func (b *Bridge) iface(ctx context.Context, name string) (*vswitch.Interface, error) {
 	row := &vswitch.Interface{Name: name}
-	switch err := b.client.Get(ctx, row); {
+	switch err := b.get(ctx, row); {
 	case isNotFound(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read interface %s: %w", name, err)
 	}
 	return row, nil
+}
+
+// get fills a row from the replica by its index.
+func (b *Bridge) get(ctx context.Context, row model.Model) error {
+	return reading(ctx, func(ctx context.Context) error { return b.client.Get(ctx, row) })
+}
+
+// lister is the client, or a condition on its rows.
+type lister interface {
+	List(context.Context, any) error
+}
+
+func (b *Bridge) list(ctx context.Context, from lister, rows any) error {
+	return reading(ctx, func(ctx context.Context) error { return from.List(ctx, rows) })
+}
+
+func reading(ctx context.Context, read func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := read(limited)
+	if limited.Err() != nil && ctx.Err() == nil {
+		return ErrDisconnected
+	}
+	return err
 }
 
 // transact commits operations at once. Nothing is sent when there are none.

@@ -88,7 +88,7 @@ func (b *Bridge) Attachments(ctx context.Context) ([]Attachment, error) {
 		return nil, ErrDisconnected
 	}
 	var rows []vswitch.Interface
-	if err := b.client.List(ctx, &rows); err != nil {
+	if err := b.list(ctx, b.client, &rows); err != nil {
 		return nil, fmt.Errorf("read interfaces: %w", err)
 	}
 	out := make([]Attachment, 0, len(rows))
@@ -104,7 +104,7 @@ func (b *Bridge) Attachments(ctx context.Context) ([]Attachment, error) {
 func (b *Bridge) evict(ctx context.Context, logicalPort, except string) ([]ovsdb.Operation, error) {
 	var rows []vswitch.Interface
 	index := &vswitch.Interface{ExternalIDs: map[string]string{keyLogicalPort: logicalPort}}
-	if err := b.client.Where(index).List(ctx, &rows); err != nil && !isNotFound(err) {
+	if err := b.list(ctx, b.client.Where(index), &rows); err != nil && !isNotFound(err) {
 		return nil, fmt.Errorf("look for ports of %s: %w", logicalPort, err)
 	}
 	var names []string
@@ -121,7 +121,7 @@ func (b *Bridge) remove(ctx context.Context, names []string) ([]ovsdb.Operation,
 	var ports []string
 	for _, name := range names {
 		port := &vswitch.Port{Name: name}
-		switch err := b.client.Get(ctx, port); {
+		switch err := b.get(ctx, port); {
 		case isNotFound(err):
 			continue
 		case err != nil:
@@ -139,15 +139,19 @@ func (b *Bridge) remove(ctx context.Context, names []string) ([]ovsdb.Operation,
 func (b *Bridge) insert(ctx context.Context, iface *vswitch.Interface) ([]ovsdb.Operation, error) {
 	iface.UUID = "interface"
 	port := &vswitch.Port{UUID: "port", Name: iface.Name, Interfaces: []string{iface.UUID}}
-	created, err := b.client.Create(iface, port)
-	if err != nil {
-		return nil, fmt.Errorf("create port %s: %w", iface.Name, err)
+	var operations []ovsdb.Operation
+	for _, row := range []model.Model{iface, port} {
+		created, err := b.client.Create(row)
+		if err != nil {
+			return nil, fmt.Errorf("create port %s: %w", iface.Name, err)
+		}
+		operations = append(operations, created...)
 	}
 	added, err := b.mutatePorts(ctx, ovsdb.MutateOperationInsert, []string{port.UUID})
 	if err != nil {
 		return nil, err
 	}
-	return append(created, added...), nil
+	return append(operations, added...), nil
 }
 
 func (b *Bridge) mutatePorts(ctx context.Context, mutator ovsdb.Mutator, ports []string) ([]ovsdb.Operation, error) {

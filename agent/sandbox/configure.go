@@ -21,6 +21,9 @@ import (
 // checksumFeature is the kernel's name of transmit checksum offload of a veth.
 const checksumFeature = "tx-checksum-ip-generic"
 
+// minIPv6MTU is the least with which the kernel has IPv6 on a device (RFC 8200, section 5).
+const minIPv6MTU = 1280
+
 // Configure makes the container's end be as i says: hardware address, MTU, up, its addresses and no others, its routes.
 func (i Interface) Configure() error {
 	namespace, err := open(i.NetNS)
@@ -33,7 +36,7 @@ func (i Interface) Configure() error {
 		if err != nil {
 			return fmt.Errorf("find %s in %s: %w", i.Name, i.NetNS, err)
 		}
-		steps := []func(netlink.Link) error{i.enableIPv6, i.setChecksums, i.setLink, i.setAddresses, i.setRoutes}
+		steps := []func(netlink.Link) error{i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes}
 		for _, step := range steps {
 			if err := step(link); err != nil {
 				return fmt.Errorf("configure %s in %s: %w", i.Name, i.NetNS, err)
@@ -47,6 +50,9 @@ func (i Interface) Configure() error {
 func (i Interface) enableIPv6(netlink.Link) error {
 	if !slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 		return nil
+	}
+	if i.MTU < minIPv6MTU {
+		return fmt.Errorf("an MTU of %d is too small for IPv6, which needs %d", i.MTU, minIPv6MTU)
 	}
 	for _, scope := range []string{"all", i.Name} {
 		if err := setSysctl("net/ipv6/conf/"+scope+"/disable_ipv6", "0"); err != nil {

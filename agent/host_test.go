@@ -1,0 +1,410 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/testutils"
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/host"
+	"github.com/kiln-net/kiln/agent/sandbox"
+	v1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// conflist is what the runtime reads; nil when the agent has not installed it.
+func (n *node) conflist() []byte {
+	content, _ := os.ReadFile(filepath.Join(n.options.CNIConfDir, host.ConfigName))
+	return content
+}
+
+func (n *node) networkUnavailable() *corev1.NodeCondition {
+	n.Helper()
+	object := &corev1.Node{}
+	must(n.T, n.api.Get(n.Context(), client.ObjectKey{Name: nodeName}, object))
+	for i := range object.Status.Conditions {
+		if object.Status.Conditions[i].Type == corev1.NodeNetworkUnavailable {
+			return &object.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func TestNodeBecomesReadyInOrder(t *testing.T) {
+	n := newNode(t)
+	n.register()
+	n.idle.Store(true)
+	n.startAgent()
+	n.eventually("the agent lives", func() bool { return n.health("/healthz") == http.StatusOK })
+	n.eventually("it says what it waits for", func() bool { return n.health("/readyz") == http.StatusInternalServerError })
+	if n.conflist() != nil {
+		t.Fatal("the conflist is installed before the node has an address")
+	}
+	n.allocate()
+	n.eventually("ovn0 has its addresses", func() bool {
+		return hasAddress(host.JoinInterface, "100.64.0.2/16") && hasAddress(host.JoinInterface, "fd00:100:64::2/112")
+	})
+	time.Sleep(300 * time.Millisecond)
+	if n.conflist() != nil || n.health("/readyz") == http.StatusOK || n.networkUnavailable() != nil {
+		t.Fatal("the node serves before ovn-controller has installed the flows of ovn0")
+	}
+	n.idle.Store(false)
+	n.touch(host.JoinInterface)
+	n.waitReady()
+	n.eventually("the conflist is installed", func() bool { return n.conflist() != nil })
+	for _, name := range []string{"kube-ovn", "portmap"} {
+		want, err := os.ReadFile(filepath.Join(plugins, name))
+		must(t, err)
+		have, err := os.ReadFile(filepath.Join(n.options.CNIBinDir, name))
+		must(t, err)
+		if string(have) != string(want) {
+			t.Errorf("plugin %s differs", name)
+		}
+	}
+	n.eventually("the node's condition is set", func() bool {
+		c := n.networkUnavailable()
+		return c != nil && c.Status == corev1.ConditionFalse && c.Reason == host.ReasonServing
+	})
+}
+
+// touch makes ovn-controller look at a port again.
+func (n *node) touch(name string) {
+	n.Helper()
+	n.vsctl("set", "Interface", name, "external_ids:touched=yes")
+}
+
+func TestNodeRoutesAndRestores(t *testing.T) {
+	n := serving(t)
+	wantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112")
+
+	subnet := &v1.Subnet{}
+	subnet.Name, subnet.Spec.CIDRBlock = "more", "10.17.0.0/16"
+	must(t, n.api.Create(t.Context(), subnet))
+	other := &v1.Subnet{}
+	other.Name, other.Spec.CIDRBlock, other.Spec.Vpc = "custom", "10.18.0.0/16", "custom"
+	must(t, n.api.Create(t.Context(), other))
+	wantRoutes(n, true, "10.17.0.0/16")
+	wantRoutes(n, false, "10.18.0.0/16")
+
+	t.Run("a route and an address that someone deletes come back", func(t *testing.T) {
+		n := n.in(t)
+		must(t, netlink.RouteDel(route(n, "10.17.0.0/16")))
+		wantRoutes(n, true, "10.17.0.0/16")
+		link, err := netlink.LinkByName(host.JoinInterface)
+		must(t, err)
+		address, err := netlink.ParseAddr("100.64.0.2/16")
+		must(t, err)
+		must(t, netlink.AddrDel(link, address))
+		n.eventually("the address is back", func() bool { return hasAddress(host.JoinInterface, "100.64.0.2/16") })
+		wantRoutes(n, true, "10.16.0.0/16", "10.17.0.0/16", "fd00:10:16::/112")
+	})
+	t.Run("routes of others stay", func(t *testing.T) {
+		n := n.in(t)
+		must(t, addRoute("10.19.0.0/16", outside[0].Addr()))
+		t.Cleanup(func() { _ = netlink.RouteDel(&netlink.Route{Dst: cidr("10.19.0.0/16")}) })
+		must(t, n.api.Delete(t.Context(), subnet))
+		wantRoutes(n, false, "10.17.0.0/16")
+		if found := route(n, "10.19.0.0/16"); found == nil {
+			t.Error("the agent deleted a route that is not its own")
+		}
+	})
+	t.Run("everything comes back after ovs-vswitchd restarts", func(t *testing.T) {
+		n := n.in(t)
+		kill(n.vswitchd)
+		must(t, sandbox.Remove(host.JoinInterface)) // as when it ends in good order
+		n.eventually("readiness notices", func() bool { return n.health("/readyz") != http.StatusOK })
+		n.startVSwitchd()
+		n.eventually("ovn0 is back with its addresses", func() bool { return hasAddress(host.JoinInterface, "100.64.0.2/16") })
+		wantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112")
+		n.waitReady()
+	})
+	t.Run("the agent goes on after ovsdb-server restarts", func(t *testing.T) {
+		n := n.in(t)
+		kill(n.server)
+		n.eventually("STATUS notices", func() bool { return n.health("/readyz") != http.StatusOK })
+		n.startDatabase()
+		n.waitReady()
+		n.eventually("the test is connected again", n.ovs.Connected)
+		c := n.sandbox(n.pod("after-restart", 200), newID())
+		c.mustAdd()
+		c.mustDel()
+	})
+}
+
+func TestSourceNATAndPaths(t *testing.T) {
+	n := serving(t)
+	router := n.router()
+	far := n.farHost()
+	pod := n.sandbox(n.pod("talker", 300), newID())
+	pod.mustAdd()
+	t.Cleanup(pod.mustDel)
+	other := n.sandbox(n.pod("listener", 301), newID())
+	other.mustAdd()
+	t.Cleanup(other.mustDel)
+	_ = router
+	for i, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			podIP, otherIP := addressesOf(300)[i], addressesOf(301)[i]
+			large := strings.Repeat("k", 200_000)
+			if from := exchange(t, pod.ns, other.ns, otherIP, large); from != podIP {
+				t.Errorf("the other pod sees %s, want the pod's %s", from, podIP)
+			}
+			if from := exchange(t, nil, pod.ns, podIP, large); from != nodeIPs[i].Addr() {
+				t.Errorf("the pod sees %s, want the node's %s", from, nodeIPs[i].Addr())
+			}
+			if from := exchange(t, pod.ns, nil, nodeIPs[i].Addr(), large); from != podIP {
+				t.Errorf("the node sees %s, want the pod's %s", from, podIP)
+			}
+			if from := exchange(t, pod.ns, far, outside[i].Addr(), large); from != nodeIPs[i].Addr() {
+				t.Errorf("the host outside sees %s, want the node's %s", from, nodeIPs[i].Addr())
+			}
+		})
+	}
+	t.Run("a flushed table comes back with the next change", func(t *testing.T) {
+		n := n.in(t)
+		before := ruleset(t)
+		if out, err := exec.Command("nft", "delete", "table", "inet", host.NATTable).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		subnet := &v1.Subnet{}
+		subnet.Name, subnet.Spec.CIDRBlock = "trigger", "10.20.0.0/16"
+		must(t, n.api.Create(t.Context(), subnet))
+		n.eventually("the table is there again", func() bool { return strings.Contains(ruleset(t), "10.20.0.0/16") })
+		must(t, n.api.Delete(t.Context(), subnet))
+		n.eventually("the table is as before", func() bool { return ruleset(t) == before })
+	})
+}
+
+func ruleset(t *testing.T) string {
+	t.Helper()
+	out, _ := exec.Command("nft", "list", "table", "inet", host.NATTable).CombinedOutput()
+	return string(out)
+}
+
+// router plays the logical router: a namespace on the bridge with every gateway's address.
+func (n *node) router() ns.NetNS {
+	n.Helper()
+	namespace, err := testutils.NewNS()
+	must(n.T, err)
+	device := sandbox.Interface{NetNS: namespace.Path(), Name: "lr", HostName: "router_h", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: podMTU, ComputeChecksums: true}
+	for i := range podGWs {
+		device.Addresses = append(device.Addresses, netip.PrefixFrom(podGWs[i], podCIDRs[i].Bits()), netip.PrefixFrom(joinGWs[i], joinCIDRs[i].Bits()))
+	}
+	device.Routes = []sandbox.Route{
+		{To: netip.MustParsePrefix("0.0.0.0/0"), Via: joinIPs[0]}, {To: netip.MustParsePrefix("::/0"), Via: joinIPs[1]},
+	}
+	must(n.T, device.Create())
+	must(n.T, device.Configure())
+	must(n.T, namespace.Do(func(ns.NetNS) error {
+		return errors.Join(
+			os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
+			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0o644),
+			os.WriteFile("/proc/sys/net/ipv4/conf/all/send_redirects", []byte("0"), 0o644),
+			os.WriteFile("/proc/sys/net/ipv4/conf/lr/send_redirects", []byte("0"), 0o644),
+		)
+	}))
+	n.vsctl("add-port", "br-int", device.HostName)
+	n.Cleanup(func() {
+		_ = sandbox.Remove(device.HostName)
+		_ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace))
+	})
+	return namespace
+}
+
+// farHost is the host on the other end of eth0. It has no route to pods.
+func (n *node) farHost() ns.NetNS {
+	n.Helper()
+	namespace, err := testutils.NewNS()
+	must(n.T, err)
+	link, err := netlink.LinkByName("eth0-out")
+	must(n.T, err)
+	home, err := ns.GetCurrentNS()
+	must(n.T, err)
+	must(n.T, netlink.LinkSetNsFd(link, int(namespace.Fd())))
+	must(n.T, namespace.Do(func(ns.NetNS) error {
+		link, err := netlink.LinkByName("eth0-out")
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetUp(link), addAddresses(link, outside...))
+	}))
+	n.Cleanup(func() {
+		_ = namespace.Do(func(ns.NetNS) error { return netlink.LinkSetNsFd(link, int(home.Fd())) })
+		_ = netlink.LinkSetUp(link)
+		_ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace))
+	})
+	return namespace
+}
+
+// exchange sends text over TCP from one namespace (nil is the node's) to another and returns who the receiver saw.
+func exchange(t *testing.T, from, to ns.NetNS, address netip.Addr, text string) netip.Addr {
+	t.Helper()
+	in := func(namespace ns.NetNS, f func() error) error {
+		if namespace == nil {
+			return f()
+		}
+		return namespace.Do(func(ns.NetNS) error { return f() })
+	}
+	var listener net.Listener
+	must(t, in(to, func() (err error) {
+		listener, err = net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
+		return err
+	}))
+	defer listener.Close()
+	type seen struct {
+		from netip.Addr
+		err  error
+	}
+	received := make(chan seen, 1)
+	go func() {
+		connection, err := listener.Accept()
+		if err != nil {
+			received <- seen{err: err}
+			return
+		}
+		defer connection.Close()
+		content, err := io.ReadAll(connection)
+		if err == nil && string(content) != text {
+			err = fmt.Errorf("received %d bytes of %d", len(content), len(text))
+		}
+		received <- seen{connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), err}
+	}()
+	must(t, in(from, func() error {
+		connection, err := net.DialTimeout("tcp", listener.Addr().String(), 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer connection.Close()
+		must(t, connection.SetDeadline(time.Now().Add(10*time.Second)))
+		_, err = connection.Write([]byte(text))
+		return err
+	}))
+	result := <-received
+	must(t, result.err)
+	return result.from
+}
+
+func TestAgentRestarts(t *testing.T) {
+	n := serving(t)
+	kept := n.sandbox(n.pod("kept", 400), newID())
+	kept.mustAdd()
+	index := linkIndex(t, host.JoinInterface)
+
+	t.Run("without the agent, STATUS and ADD say so and DEL succeeds", func(t *testing.T) {
+		c := n.sandbox(n.pod("deleted-meanwhile", 401), newID())
+		c.mustAdd()
+		must(t, n.agent.Process.Kill())
+		_ = n.agent.Wait()
+		if err := c.cni.GetStatusNetworkList(t.Context(), c.list); errorCode(t, err) != 50 {
+			t.Errorf("STATUS: %v", err)
+		}
+		late := n.sandbox(n.pod("late", 402), newID())
+		if _, err := late.add(); errorCode(t, err) != 11 {
+			t.Errorf("ADD: %v", err)
+		}
+		c.mustDel()
+		c.vanish()
+		must(t, n.api.Delete(t.Context(), c.pod, client.GracePeriodSeconds(0)))
+		c.port() // still there
+
+		must(t, os.Remove(filepath.Join(n.options.CNIConfDir, host.ConfigName)))
+		n.startAgent()
+		n.waitReady()
+		n.eventually("the port of the container that is gone is removed", func() bool {
+			for _, iface := range n.interfaces() {
+				if iface.ExternalIDs["container_id"] == c.id {
+					return false
+				}
+			}
+			return true
+		})
+		n.eventually("the conflist is back", func() bool { return n.conflist() != nil })
+		must(t, c.cni.GetStatusNetworkList(t.Context(), c.list))
+		late.mustAdd()
+		late.mustDel()
+		must(t, kept.check())
+		if linkIndex(t, host.JoinInterface) != index {
+			t.Error("ovn0 was made again")
+		}
+	})
+	t.Run("a stopped agent leaves everything as it is", func(t *testing.T) {
+		must(t, n.agent.Process.Signal(syscall.SIGTERM))
+		if err := n.agent.Wait(); err != nil {
+			t.Errorf("the agent did not stop well: %v", err)
+		}
+		if n.conflist() == nil || !hasAddress(host.JoinInterface, "100.64.0.2/16") || route(n, "10.16.0.0/16") == nil {
+			t.Error("the agent took the node's network down")
+		}
+		name, _ := kept.port()
+		if there, err := sandbox.HasLink(name); !there || err != nil {
+			t.Errorf("the pod's device is gone (%v)", err)
+		}
+	})
+}
+
+func hasAddress(name, prefix string) bool {
+	link, err := netlink.LinkByName(name)
+	if err != nil || link.Attrs().Flags&net.FlagUp == 0 {
+		return false
+	}
+	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return false
+	}
+	for _, a := range list {
+		if a.IPNet.String() == prefix {
+			return true
+		}
+	}
+	return false
+}
+
+func cidr(s string) *net.IPNet {
+	_, network, _ := net.ParseCIDR(s)
+	return network
+}
+
+// route is the route to a CIDR; nil when there is none.
+func route(n *node, to string) *netlink.Route {
+	n.Helper()
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: cidr(to)}, netlink.RT_FILTER_DST)
+	must(n.T, err)
+	if len(list) == 0 {
+		return nil
+	}
+	return &list[0]
+}
+
+func wantRoutes(n *node, present bool, cidrs ...string) {
+	n.Helper()
+	for _, to := range cidrs {
+		n.eventually(fmt.Sprintf("route to %s is there: %v", to, present), func() bool {
+			r := route(n, to)
+			if r == nil || !present {
+				return (r != nil) == present
+			}
+			i := 0
+			if strings.Contains(to, ":") {
+				i = 1
+			}
+			return r.Gw.String() == joinGWs[i].String() && r.Src.String() == nodeIPs[i].Addr().String()
+		})
+	}
+}

@@ -1,0 +1,175 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	goruntime "runtime"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/kiln-net/kiln/agent"
+)
+
+// The test program runs itself again: in namespaces of its own, which are the node, and there as the agent, so that the agent is a
+// process that can be killed.
+const (
+	envInside = "KILN_TEST_INSIDE"
+	envAgent  = "KILN_TEST_AGENT"
+	envConfig = "KILN_TEST_KUBECONFIG"
+)
+
+var (
+	config     *rest.Config
+	kubeconfig string // a file
+	plugins    string // the directory of the CNI plugins
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	code := 1
+	switch {
+	case os.Getenv(envAgent) != "":
+		err, code = runAgent(), 0
+	case os.Getenv(envInside) != "":
+		code, err = runInside(m)
+	default:
+		code, err = enter()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// enter runs the tests in new namespaces. That of processes takes every daemon with it when the tests end, however they do.
+func enter() (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	command := exec.Command(self, os.Args[1:]...)
+	command.Env = append(os.Environ(), envInside+"=1")
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	goruntime.LockOSThread() // the signal comes when this thread ends
+	err = command.Run()
+	if command.ProcessState == nil {
+		return 1, fmt.Errorf("enter namespaces, which needs root: %w", err)
+	}
+	return command.ProcessState.ExitCode(), nil
+}
+
+func runInside(m *testing.M) (int, error) {
+	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return 1, fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return 1, fmt.Errorf("mount /proc: %w", err)
+	}
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		return 1, err
+	}
+	if err := syscall.Mount("netns", "/run/netns", "tmpfs", 0, ""); err != nil {
+		return 1, fmt.Errorf("mount /run/netns: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return 1, err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return 1, fmt.Errorf("bring up lo: %w", err)
+	}
+	if err := connectNode(); err != nil {
+		return 1, fmt.Errorf("connect the node: %w", err)
+	}
+	directory, err := os.MkdirTemp("", "kiln-agent")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(directory)
+	if err := buildPlugins(filepath.Join(directory, "plugins")); err != nil {
+		return 1, err
+	}
+	server, err := startAPI(filepath.Join(directory, "kubeconfig"))
+	if err != nil {
+		return 1, err
+	}
+	code := m.Run()
+	if err := server.Stop(); err != nil {
+		return 1, fmt.Errorf("stop the API server: %w", err)
+	}
+	return code, nil
+}
+
+func buildPlugins(directory string) error {
+	plugins = directory
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return err
+	}
+	build := exec.Command("go", "build", "-o", directory+string(filepath.Separator),
+		"github.com/kiln-net/kiln/cmd/kube-ovn", "github.com/containernetworking/plugins/plugins/meta/portmap")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the CNI plugins: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func startAPI(kubeconfigFile string) (*envtest.Environment, error) {
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, err
+		}
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
+		return nil, fmt.Errorf("no kube-apiserver in %s/bin, run: make prepare", cache)
+	}
+	server := &envtest.Environment{
+		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
+		CRDDirectoryPaths:     []string{filepath.Join("..", "config", "crd", "bases", "kubeovn.io_subnets.yaml")},
+		ErrorIfCRDPathMissing: true,
+	}
+	var err error
+	if config, err = server.Start(); err != nil {
+		return nil, fmt.Errorf("start the API server: %w", err)
+	}
+	config.QPS = -1
+	kubeconfig = kubeconfigFile
+	return server, os.WriteFile(kubeconfigFile, server.KubeConfig, 0o600)
+}
+
+// runAgent is the agent's process.
+func runAgent() error {
+	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+	var o agent.Options
+	if err := json.Unmarshal([]byte(os.Getenv(envAgent)), &o); err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv(envConfig))
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return agent.Run(ctrl.LoggerInto(ctx, ctrl.Log), config, o)
+}

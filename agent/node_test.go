@@ -1,0 +1,357 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/ovn-kubernetes/libovsdb/cache"
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent"
+	v1 "github.com/kiln-net/kiln/api/v1"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// Addresses of the node.
+const (
+	nodeName   = "node-1"
+	healthPort = "127.0.0.1:10665"
+	tunnelMTU  = 1500
+	podMTU     = tunnelMTU - 100
+)
+
+var (
+	nodeIPs   = []netip.Prefix{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd00:172:30::1/64")}
+	outside   = []netip.Prefix{netip.MustParsePrefix("172.30.0.254/24"), netip.MustParsePrefix("fd00:172:30::fe/64")}
+	joinCIDRs = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd00:100:64::/112")}
+	joinIPs   = []netip.Addr{netip.MustParseAddr("100.64.0.2"), netip.MustParseAddr("fd00:100:64::2")}
+	joinGWs   = []netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fd00:100:64::1")}
+	podCIDRs  = []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16"), netip.MustParsePrefix("fd00:10:16::/112")}
+	podGWs    = []netip.Addr{netip.MustParseAddr("10.16.0.1"), netip.MustParseAddr("fd00:10:16::1")}
+)
+
+// node is a node with Open vSwitch in its userspace datapath and the agent. The test plays ovn-controller and the controller.
+type node struct {
+	*testing.T
+	root    *testing.T // of the test that made the node
+	api     client.Client
+	options agent.Options
+	dir     string
+
+	ovs      *ovsdbclient.Client
+	server   *exec.Cmd // ovsdb-server
+	vswitchd *exec.Cmd
+	agent    *exec.Cmd
+	// idle keeps ovn-controller from installing flows.
+	idle atomic.Bool
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kn")
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("logs of the daemons are in %s", dir)
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	n := &node{T: t, root: t, dir: dir, options: agent.Options{
+		Node: nodeName, Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelType: "geneve",
+		PluginSource: plugins, CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"),
+		CNISocket: filepath.Join(dir, "cni.sock"), OVSSocket: filepath.Join(dir, "db.sock"), Address: healthPort,
+	}}
+	must(t, errors.Join(os.Mkdir(n.options.CNIBinDir, 0o755), os.Mkdir(n.options.CNIConfDir, 0o755)))
+	scheme := runtime.NewScheme()
+	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)))
+	n.api, err = client.New(config, client.Options{Scheme: scheme})
+	must(t, err)
+	n.startOVS()
+	n.clear()
+	t.Cleanup(n.clear)
+	return n
+}
+
+func (n *node) clear() {
+	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}} {
+		must(n.T, n.api.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
+	}
+	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}} {
+		must(n.T, n.api.DeleteAllOf(context.Background(), o))
+	}
+}
+
+// run starts a daemon of Open vSwitch.
+func (n *node) run(program string, args ...string) *exec.Cmd {
+	n.Helper()
+	line := append(supervisortest.Program(n.T, program), args...)
+	command := exec.Command(line[0], line[1:]...)
+	command.Env = append(os.Environ(), "OVS_RUNDIR="+n.dir, "OVS_LOGDIR="+n.dir, "OVS_DBDIR="+n.dir, "OVS_SYSCONFDIR="+n.dir,
+		"OVS_PKGDATADIR="+filepath.Dir(supervisortest.File(n.T, "usr/share/openvswitch/vswitch.ovsschema")))
+	log, err := os.OpenFile(filepath.Join(n.dir, filepath.Base(program)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	must(n.T, err)
+	command.Stdout, command.Stderr = log, log
+	must(n.T, command.Start())
+	must(n.T, log.Close())
+	n.root.Cleanup(func() { kill(command) })
+	return command
+}
+
+func kill(command *exec.Cmd) {
+	if command != nil && command.ProcessState == nil {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}
+}
+
+func (n *node) startOVS() {
+	n.Helper()
+	create := append(supervisortest.Program(n.T, "usr/bin/ovsdb-tool"), "create", filepath.Join(n.dir, "conf.db"),
+		supervisortest.File(n.T, "usr/share/openvswitch/vswitch.ovsschema"))
+	out, err := exec.Command(create[0], create[1:]...).CombinedOutput()
+	if err != nil {
+		n.Fatalf("create conf.db: %v\n%s", err, out)
+	}
+	n.startDatabase()
+	n.vsctl("--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", "external_ids:ovn-encap-ip=192.168.77.1", "--",
+		"add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "fail_mode=standalone")
+	n.startVSwitchd()
+	n.ovs, err = ovsdbclient.VSwitch(n.Context(), ovsdbclient.Options{Endpoints: []string{"unix:" + n.options.OVSSocket}, Log: logr.Discard()})
+	must(n.T, err)
+	n.Cleanup(n.ovs.Close)
+	n.playOVNController()
+}
+
+func (n *node) startDatabase() {
+	n.Helper()
+	n.server = n.run("usr/sbin/ovsdb-server", filepath.Join(n.dir, "conf.db"), "--remote=punix:"+n.options.OVSSocket, "--no-chdir",
+		"--unixctl="+filepath.Join(n.dir, "db.ctl"))
+	n.eventually("ovsdb-server listens", func() bool {
+		connection, err := net.Dial("unix", n.options.OVSSocket)
+		if err == nil {
+			connection.Close()
+		}
+		return err == nil
+	})
+}
+
+func (n *node) startVSwitchd() {
+	n.Helper()
+	n.vswitchd = n.run("usr/lib/openvswitch-switch/ovs-vswitchd", "unix:"+n.options.OVSSocket, "--no-chdir", "--unixctl="+filepath.Join(n.dir, "vs.ctl"))
+}
+
+// playOVNController says of every port with a device and a logical port that its flows are installed.
+func (n *node) playOVNController() {
+	install := func(row model.Model) {
+		iface, ok := row.(*vswitch.Interface)
+		if !ok || n.idle.Load() || iface.ExternalIDs["iface-id"] == "" || iface.ExternalIDs["ovn-installed"] != "" || iface.Ofport == nil || *iface.Ofport <= 0 {
+			return
+		}
+		iface = &vswitch.Interface{UUID: iface.UUID}
+		operations, err := n.ovs.Where(iface).Mutate(iface, model.Mutation{
+			Field: &iface.ExternalIDs, Mutator: ovsdb.MutateOperationInsert, Value: map[string]string{"ovn-installed": "true"},
+		})
+		if err == nil {
+			_, _ = n.ovs.Transact(context.Background(), operations...)
+		}
+	}
+	n.ovs.Cache().AddEventHandler(&cache.EventHandlerFuncs{
+		AddFunc:    func(_ string, row model.Model) { install(row) },
+		UpdateFunc: func(_ string, _, row model.Model) { install(row) },
+	})
+}
+
+// connectNode gives the node's namespace its interfaces: eth0 with the node's addresses and a default route, eth1 for tunnels. The
+// other ends are eth0-out and eth1-out.
+func connectNode() error {
+	for name, addresses := range map[string][]netip.Prefix{"eth0": nodeIPs, "eth1": {netip.MustParsePrefix("192.168.77.1/24")}} {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = name, tunnelMTU
+		veth := netlink.NewVeth(attrs)
+		veth.PeerName = name + "-out"
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		peer, err := netlink.LinkByName(veth.PeerName)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(netlink.LinkSetUp(veth), netlink.LinkSetUp(peer), addAddresses(veth, addresses...)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(addRoute("0.0.0.0/0", outside[0].Addr()), addRoute("::/0", outside[1].Addr()))
+}
+
+// register creates the node's object and its subnets, as the kubelet and the controller would.
+func (n *node) register() {
+	n.Helper()
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	must(n.T, n.api.Create(n.Context(), object))
+	for _, p := range nodeIPs {
+		object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.Addr().String()})
+	}
+	must(n.T, n.api.Status().Update(n.Context(), object))
+	for name, cidrs := range map[string][]netip.Prefix{"join": joinCIDRs, "ovn-default": podCIDRs} {
+		subnet := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		subnet.Spec.CIDRBlock = cidrs[0].String() + "," + cidrs[1].String()
+		subnet.Spec.NATOutgoing = name == "ovn-default"
+		must(n.T, n.api.Create(n.Context(), subnet))
+	}
+}
+
+// allocate writes the node's annotations, as the controller would.
+func (n *node) allocate() {
+	n.Helper()
+	object := &corev1.Node{}
+	must(n.T, n.api.Get(n.Context(), client.ObjectKey{Name: nodeName}, object))
+	base := object.DeepCopy()
+	object.Annotations = v1.PodNetwork{
+		Allocated: true, Addresses: joinIPs, MAC: net.HardwareAddr{0x02, 0, 0, 0, 0x64, 2}, CIDRs: joinCIDRs, Gateways: joinGWs,
+		LogicalSwitch: "join", LogicalRouter: "ovn-cluster",
+	}.Annotations()
+	must(n.T, n.api.Patch(n.Context(), object, client.MergeFrom(base)))
+}
+
+// startAgent starts the agent's process. It does not wait for it.
+func (n *node) startAgent() {
+	n.Helper()
+	self, err := os.Executable()
+	must(n.T, err)
+	options, err := json.Marshal(n.options)
+	must(n.T, err)
+	n.agent = exec.Command(self)
+	n.agent.Env = append(os.Environ(), envAgent+"="+string(options), envConfig+"="+kubeconfig)
+	log, err := os.OpenFile(filepath.Join(n.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	must(n.T, err)
+	n.agent.Stdout, n.agent.Stderr = log, log
+	must(n.T, n.agent.Start())
+	must(n.T, log.Close())
+	process := n.agent
+	n.root.Cleanup(func() { kill(process) })
+}
+
+// serving is a node whose agent can attach pods.
+func serving(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	n.register()
+	n.allocate()
+	n.startAgent()
+	n.waitReady()
+	return n
+}
+
+func (n *node) waitReady() {
+	n.Helper()
+	n.eventually("the agent is ready", func() bool { return n.health("/readyz") == http.StatusOK })
+}
+
+func (n *node) health(path string) int {
+	answer, err := http.Get("http://" + healthPort + path)
+	if err != nil {
+		return 0
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode
+}
+
+// eventually waits for something that happens in another process.
+func (n *node) eventually(what string, holds func() bool) {
+	n.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			n.Fatalf("not within 30 seconds: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// interfaces are those with a container's ID in Open vSwitch, by their names.
+func (n *node) interfaces() map[string]vswitch.Interface {
+	n.Helper()
+	var rows []vswitch.Interface
+	must(n.T, n.ovs.List(n.Context(), &rows))
+	out := map[string]vswitch.Interface{}
+	for _, row := range rows {
+		if row.ExternalIDs["container_id"] != "" {
+			out[row.Name] = row
+		}
+	}
+	return out
+}
+
+func addAddresses(link netlink.Link, prefixes ...netip.Prefix) error {
+	for _, p := range prefixes {
+		address := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		if p.Addr().Is6() {
+			address.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, address); err != nil {
+			return fmt.Errorf("add %s to %s: %w", p, link.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+func addRoute(to string, via netip.Addr) error {
+	_, network, err := net.ParseCIDR(to)
+	if err != nil {
+		return err
+	}
+	if err := netlink.RouteAdd(&netlink.Route{Dst: network, Gw: via.AsSlice()}); err != nil {
+		return fmt.Errorf("add route to %s via %s: %w", to, via, err)
+	}
+	return nil
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// detach removes a port behind the agent's back.
+func (n *node) detach(name string) {
+	n.Helper()
+	n.vsctl("del-port", "br-int", name)
+}
+
+func (n *node) vsctl(args ...string) {
+	n.Helper()
+	line := append(supervisortest.Program(n.T, "usr/bin/ovs-vsctl"), "--db=unix:"+n.options.OVSSocket, "--timeout=10")
+	line = append(line, args...)
+	if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
+		n.Fatalf("ovs-vsctl %v: %v\n%s", args, err, out)
+	}
+}
