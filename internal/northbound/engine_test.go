@@ -36,7 +36,7 @@ type engine struct {
 }
 
 // start connects an engine that does not lead yet.
-func start(t testing.TB, endpoint string) *engine {
+func start(t testing.TB, endpoints ...string) *engine {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -44,7 +44,7 @@ func start(t testing.TB, endpoint string) *engine {
 	if test, ok := t.(*testing.T); ok && testing.Verbose() {
 		log = testr.New(test)
 	}
-	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{endpoint}, Log: log})
+	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: endpoints, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +73,9 @@ func start(t testing.TB, endpoint string) *engine {
 }
 
 // lead starts an engine that leads.
-func lead(t testing.TB, endpoint string) *engine {
+func lead(t testing.TB, endpoints ...string) *engine {
 	t.Helper()
-	e := start(t, endpoint)
+	e := start(t, endpoints...)
 	e.takeLead()
 	return e
 }

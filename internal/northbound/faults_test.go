@@ -99,6 +99,9 @@ func TestLostRequestsAndRepliesAreRepaired(t *testing.T) {
 				if diff := cmp.Diff(want, outcome(server)); diff != "" {
 					t.Errorf("%s of transaction %d lost: %s", name, n, diff)
 				}
+				if proxy.Transactions() < len(script())+2 { // what was lost, and a barrier that was not
+					t.Error("no transaction was repeated behind a barrier")
+				}
 				e.stop()
 			}
 		})
@@ -289,6 +292,64 @@ func TestDriftDuringADisconnectionIsNoticed(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, server.Dump()); diff != "" {
 		t.Errorf("not healed: %s", diff)
+	}
+}
+
+// What a plan relies on may be gone when the server comes to it.
+func TestAParentThatVanishesMeanwhile(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(node("n"), nodeRows("n"))
+	for _, vanishing := range []struct {
+		table  string
+		repair func()
+	}{
+		{"Logical_Switch", func() { e.apply(subnet("s"), subnetRows("s")) }},
+		{"Port_Group", func() { e.apply(node("n"), nodeRows("n")) }},
+	} {
+		proxy.Hold()
+		result := make(chan error, 1)
+		go func() { result <- e.try(pod("a"), podRows("a", "s", "n")) }()
+		proxy.AwaitHeld()
+		server.Transact(nbtest.Op{"op": "delete", "table": vanishing.table, "where": []any{}})
+		proxy.Release()
+		if err := <-result; !errors.Is(err, northbound.ErrWaiting) {
+			t.Errorf("%s vanished: got %v, want ErrWaiting", vanishing.table, err)
+		}
+		if got := server.Rows("Logical_Switch_Port"); len(got) != 0 {
+			t.Errorf("%s vanished: ports %v", vanishing.table, got)
+		}
+		vanishing.repair()
+		e.expectCall(pod("a"))
+	}
+	e.apply(pod("a"), podRows("a", "s", "n"))
+}
+
+func TestALostRaftLeaderIsReplaced(t *testing.T) {
+	servers := nbtest.StartCluster(t, 3)
+	endpoints := []string{}
+	for _, server := range servers {
+		endpoints = append(endpoints, server.Endpoint())
+	}
+	e := lead(t, endpoints...)
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(node("n"), nodeRows("n"))
+	first, second := podNames(200)[:100], podNames(200)[100:]
+	rows := func(name string) []desired.Row { return podRows(name, "s", "n") }
+	e.applyAll(first, rows)
+	var running sync.WaitGroup
+	running.Go(func() { e.applyAll(second, rows) })
+	leader := nbtest.Leader(servers)
+	leader.Stop()
+	running.Wait()
+	survivor := nbtest.Leader(servers)
+	if survivor == leader {
+		t.Fatal("the stopped member leads")
+	}
+	if got := survivor.Rows("Port_Group")[groupRef("n").UUID()].Strings("ports"); len(got) != 200 {
+		t.Errorf("%d ports in the group, want 200", len(got))
 	}
 }
 

@@ -15,12 +15,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
-// Server is one standalone northbound database on a Unix socket.
+// Server is one server of a northbound database on a Unix socket.
 type Server struct {
 	t       testing.TB
 	dir     string
@@ -31,6 +30,14 @@ type Server struct {
 
 // Start makes an empty northbound database and serves it until the test ends.
 func Start(t testing.TB) *Server {
+	t.Helper()
+	s := newServer(t)
+	s.tool("create", s.database(), s.schema())
+	s.start()
+	return s
+}
+
+func newServer(t testing.TB) *Server {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nb") // t.TempDir can exceed the length of a socket's path
 	if err != nil {
@@ -43,16 +50,18 @@ func Start(t testing.TB) *Server {
 			t.Error(err)
 		}
 	})
-	schemaFile := filepath.Join(dir, "ovn-nb.ovsschema")
-	if err := os.WriteFile(schemaFile, schema.Northbound, 0o600); err != nil {
+	if err := os.WriteFile(s.schema(), schema.Northbound, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	create := s.program("usr/bin/ovsdb-tool", "create", s.database(), schemaFile)
-	if out, err := create.CombinedOutput(); err != nil {
-		t.Fatalf("create the northbound database: %v\n%s", err, out)
-	}
-	s.start()
 	return s
+}
+
+// tool runs ovsdb-tool.
+func (s *Server) tool(args ...string) {
+	s.t.Helper()
+	if out, err := s.program("usr/bin/ovsdb-tool", args...).CombinedOutput(); err != nil {
+		s.t.Fatalf("ovsdb-tool %s: %v\n%s", args[0], err, out)
+	}
 }
 
 // cacheDir is where `make prepare` puts the programs that tests need.
@@ -84,6 +93,7 @@ func (s *Server) program(path string, args ...string) *exec.Cmd {
 }
 
 func (s *Server) database() string { return filepath.Join(s.dir, "ovnnb_db.db") }
+func (s *Server) schema() string   { return filepath.Join(s.dir, "ovn-nb.ovsschema") }
 func (s *Server) socket() string   { return filepath.Join(s.dir, "ovnnb_db.sock") }
 
 // Endpoint is where the server listens, in OVSDB's form.
@@ -97,18 +107,14 @@ func (s *Server) start() {
 	if err := s.process.Start(); err != nil {
 		s.t.Fatalf("start ovsdb-server: %v", err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for {
+	s.await("listen", func() bool {
 		conn, err := net.Dial("unix", s.socket())
-		if err == nil {
-			_ = conn.Close()
-			return
+		if err != nil {
+			return false
 		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("ovsdb-server does not listen: %v\n%s", err, s.stderr.String())
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		_ = conn.Close()
+		return true
+	})
 }
 
 // Stop kills the server; its database stays.

@@ -1,0 +1,71 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nbtest
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// StartCluster makes an empty northbound database that members serve as a Raft cluster until the test ends.
+func StartCluster(t testing.TB, members int) []*Server {
+	t.Helper()
+	servers := make([]*Server, members)
+	for i := range servers {
+		s := newServer(t)
+		servers[i] = s
+		if i == 0 {
+			s.tool("create-cluster", s.database(), s.schema(), s.raft())
+		} else {
+			s.tool("join-cluster", s.database(), database, s.raft(), servers[0].raft())
+		}
+		s.start()
+		s.await("join the cluster", func() bool { return s.member().Connected })
+	}
+	return servers
+}
+
+// Leader returns the member that leads.
+func Leader(servers []*Server) *Server {
+	var leader *Server
+	servers[0].await("elect a leader", func() bool {
+		for _, s := range servers {
+			if s.process != nil && s.member().Leader {
+				leader = s
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
+func (s *Server) raft() string { return "unix:" + filepath.Join(s.dir, "raft.sock") }
+
+// member is what a server says of its place in the cluster (_Server schema, ovsdb-server(5)).
+func (s *Server) member() (m struct{ Leader, Connected bool }) {
+	s.t.Helper()
+	var results []struct {
+		Rows []struct{ Leader, Connected bool }
+	}
+	raw := s.call("transact", "_Server", Op{"op": "select", "table": "Database", "where": Where("name", "==", database)})
+	if err := json.Unmarshal(raw, &results); err != nil {
+		s.t.Fatal(err)
+	}
+	if len(results) == 1 && len(results[0].Rows) == 1 {
+		m = results[0].Rows[0]
+	}
+	return m
+}
+
+// await waits for what a server does by itself.
+func (s *Server) await(what string, done func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("ovsdb-server did not %s\n%s", what, s.stderr.String())
+		}
+	}
+}
