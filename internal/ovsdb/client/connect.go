@@ -39,9 +39,8 @@ func (s *Session) run(ctx context.Context) {
 			pause(ctx, wait.NextBackOff(), changed)
 			continue
 		}
-		since := time.Now()
 		s.link.up(conn, endpoint)
-		s.options.Log.V(1).Info("Connected to the northbound database", "endpoint", endpoint)
+		s.options.Log.Info("Connected to the northbound database", "endpoint", endpoint)
 		select {
 		case <-conn.done:
 		case <-ctx.Done():
@@ -49,11 +48,11 @@ func (s *Session) run(ctx context.Context) {
 			<-conn.done
 		}
 		s.link.down()
-		s.options.Log.V(1).Info("Disconnected from the northbound database", "reason", conn.err.Error())
-		if time.Since(since) < maxBackoff { // a server that takes us and drops us at once
-			pause(ctx, wait.NextBackOff(), changed)
-		} else {
+		s.options.Log.Info("Disconnected from the northbound database", "reason", conn.err.Error())
+		if conn.useful.Load() {
 			wait.Reset()
+		} else { // a server that takes us and drops us at once
+			pause(ctx, wait.NextBackOff(), changed)
 		}
 	}
 }

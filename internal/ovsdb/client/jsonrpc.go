@@ -21,6 +21,7 @@ type conn struct {
 	notify func(method string, params []json.RawMessage) error
 	idle   *time.Timer
 	ids    atomic.Uint64
+	useful atomic.Bool   // a transaction was answered
 	done   chan struct{} // closed when the connection is over; err holds why
 
 	// writing is apart from mu: a server that has something to say does not listen, so that reading must go on while we write.

@@ -123,6 +123,7 @@ func (s *Session) Transact(ctx context.Context, operations []ovsdb.Operation) ([
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
+	c.useful.Store(true)
 	return results, nil
 }
 

@@ -1,0 +1,114 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// randomPod is a pod somewhere, in some groups and sets, or none.
+func randomPod(r *rand.Rand, name string) []desired.Row {
+	if r.IntN(5) == 0 {
+		return nil
+	}
+	var groups, sets []string
+	for _, n := range []string{"0", "1", "2"} {
+		if r.IntN(2) == 0 {
+			groups = append(groups, n)
+		}
+		if r.IntN(2) == 0 {
+			sets = append(sets, n)
+		}
+	}
+	on := fmt.Sprint(r.IntN(3))
+	rows := podRows(name, on, groups...)
+	rows[0].Elements = podWithAddress(name, on, fmt.Sprintf("10.16.0.%d", r.IntN(4)), sets...)[0].Elements
+	port := rows[0].Model.(*nb.LogicalSwitchPort)
+	port.Addresses = []string{fmt.Sprintf("00:00:00:00:00:%02d", r.IntN(3))}
+	if r.IntN(2) == 0 {
+		port.Options = map[string]string{"requested-chassis": fmt.Sprint(r.IntN(3))}
+	}
+	if r.IntN(3) == 0 { // a second row on another switch
+		other := podRows(name+"-net1", fmt.Sprint(r.IntN(3)))[0]
+		other.Key = "net1"
+		rows = append(rows, other)
+	}
+	return rows
+}
+
+// However the present state came about, step by step or at once, the database is the same, and applying it again sends nothing.
+func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		server := nbtest.Start(t)
+		proxy := server.Proxy()
+		e := lead(t, proxy.Endpoint())
+		last := map[desired.Owner][]desired.Row{}
+		apply := func(o desired.Owner, rows []desired.Row) {
+			if err := e.try(o, rows); err != nil && !errors.Is(err, northbound.ErrWaiting) {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			last[o] = rows
+		}
+		base := func() {
+			for i := range 3 {
+				name := fmt.Sprint(i)
+				apply(subnet(name), subnetRows(name))
+				apply(node(name), nodeRows(name))
+				apply(policy(name), policyRows(name))
+			}
+		}
+		base()
+		for range 150 {
+			switch name := fmt.Sprint(r.IntN(3)); r.IntN(20) {
+			case 0:
+				apply(subnet(name), nil)
+			case 1:
+				apply(node(name), nil)
+			case 2:
+				apply(policy(name), nil)
+			case 3:
+				proxy.Fail(1+r.IntN(3), nbtest.ReplyLost)
+			case 4:
+				proxy.Fail(1+r.IntN(3), nbtest.RequestLost)
+			default:
+				p := fmt.Sprint("p", r.IntN(8))
+				apply(pod(p), randomPod(r, p))
+			}
+		}
+		base()
+		settle := func() {
+			for o, rows := range last {
+				e.apply(o, rows)
+			}
+		}
+		settle()
+		sent := proxy.Transactions()
+		settle()
+		if again := proxy.Transactions() - sent; again != 0 {
+			t.Errorf("seed %d: %d transactions for what was there", seed, again)
+		}
+		got := outcome(server)
+		e.stop()
+
+		fresh := nbtest.Start(t)
+		e = lead(t, fresh.Endpoint())
+		base()
+		settle()
+		if diff := cmp.Diff(outcome(fresh), got); diff != "" {
+			t.Errorf("seed %d: (-at once +step by step) %s", seed, diff)
+		}
+		e.stop()
+	}
+}
