@@ -138,13 +138,6 @@ func addWaits(t *testing.T, n *node) {
 	c.mustDel()
 
 	never := n.sandbox(n.createPod("never"), newID())
-	event := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: "never", Namespace: "default"},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "never", UID: never.pod.UID},
-		Reason:         "AcquireAddressFailed", Message: "subnet ovn-default is full", Type: corev1.EventTypeWarning,
-		ReportingController: "kube-ovn-controller", ReportingInstance: "c", Action: "Reconcile", EventTime: metav1.NowMicro(),
-	}
-	must(t, n.api.Create(t.Context(), event))
 	finished := make(chan error, 1)
 	go func() { _, err := never.add(); finished <- err }()
 	time.Sleep(100 * time.Millisecond)

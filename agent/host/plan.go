@@ -119,7 +119,7 @@ func InternalIPs(node *corev1.Node) []netip.Addr {
 
 // disjoint sorts prefixes and drops those within another: of two prefixes that overlap, one holds the other.
 func disjoint(prefixes []netip.Prefix) []netip.Prefix {
-	sorted := make([]netip.Prefix, 0, len(prefixes))
+	var sorted []netip.Prefix
 	for _, p := range prefixes {
 		sorted = append(sorted, p.Masked())
 	}

@@ -1,0 +1,51 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sigs.k8s.io/knftables"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+func TestSetMasquerade(t *testing.T) {
+	fake := knftables.NewFake(knftables.InetFamily, NATTable)
+	for _, step := range []struct {
+		golden string
+		m      Masquerade
+	}{
+		{"dual.nft", Masquerade{
+			Cluster:  prefixes("10.16.0.0/16", "10.96.0.0/12", "100.64.0.0/16", "fd00:10:16::/112", "fd00:100:64::/112"),
+			Outgoing: prefixes("10.16.0.0/16", "fd00:10:16::/112"),
+			Node:     prefixes("192.0.2.1/32", "2001:db8::1/128"),
+		}},
+		{"ipv4-without-nat.nft", Masquerade{Cluster: prefixes("10.16.0.0/16"), Node: prefixes("192.0.2.1/32")}},
+	} {
+		t.Run(step.golden, func(t *testing.T) {
+			for range 2 { // the second time changes nothing
+				if err := setMasquerade(t.Context(), fake, step.m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join("testdata", step.golden)
+			if *update {
+				if err := os.WriteFile(path, []byte(fake.Dump()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fake.Dump() != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", fake.Dump(), want)
+			}
+		})
+	}
+}

@@ -1,0 +1,76 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestInstall(t *testing.T) {
+	source, bin, conf := t.TempDir(), t.TempDir(), t.TempDir()
+	write := func(path, content string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stat := func(path string) os.FileInfo {
+		t.Helper()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	install := func() {
+		t.Helper()
+		p := Plugin{Source: source, BinDir: bin, ConfDir: conf, Socket: "/run/agent.sock"}
+		if err := p.Install(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(source, "kube-ovn"), "new", 0o644)
+	write(filepath.Join(source, "loopback"), "same", 0o644)
+	write(filepath.Join(bin, "kube-ovn"), "old", 0o755)
+	write(filepath.Join(bin, "loopback"), "same", 0o755)
+	write(filepath.Join(bin, "bridge"), "someone else's", 0o755)
+	running, err := os.Open(filepath.Join(bin, "kube-ovn"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Close()
+	loopback := stat(filepath.Join(bin, "loopback"))
+
+	install()
+	if content, _ := os.ReadFile(filepath.Join(bin, "kube-ovn")); string(content) != "new" || stat(filepath.Join(bin, "kube-ovn")).Mode() != 0o755 {
+		t.Errorf("kube-ovn is %q, mode %s", content, stat(filepath.Join(bin, "kube-ovn")).Mode())
+	}
+	before := make([]byte, 3)
+	if _, err := running.Read(before); err != nil || string(before) != "old" {
+		t.Errorf("the program in execution was written over: %q, %v", before, err)
+	}
+	if !os.SameFile(loopback, stat(filepath.Join(bin, "loopback"))) {
+		t.Error("a plugin that is the same was replaced")
+	}
+	list := stat(filepath.Join(conf, ConfigName))
+	install()
+	if !os.SameFile(list, stat(filepath.Join(conf, ConfigName))) {
+		t.Error("a conflist that is the same was replaced")
+	}
+	if entries, _ := os.ReadDir(bin); len(entries) != 3 {
+		t.Errorf("leftovers: %v", entries)
+	}
+	p := Plugin{Source: source, BinDir: filepath.Join(bin, "nowhere"), ConfDir: conf}
+	if err := os.Remove(filepath.Join(conf, ConfigName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Install(); err == nil {
+		t.Error("a missing directory is no error")
+	}
+	if _, err := os.Stat(filepath.Join(conf, ConfigName)); err == nil {
+		t.Error("the conflist is there without the plugins")
+	}
+}

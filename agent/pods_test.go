@@ -1,0 +1,72 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/cniserver"
+	v1 "github.com/kiln-net/kiln/api/v1"
+)
+
+func TestWaitSaysWhatIsMissing(t *testing.T) {
+	n := newNode(t)
+	watch, err := cache.New(config, cache.Options{Scheme: n.api.Scheme()})
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { _ = watch.Start(ctx) }()
+	pods, err := cniserver.NewPods(ctx, watch, n.api)
+	must(t, err)
+	n.eventually("the pods are known", pods.Synced)
+
+	bare, refused, broken, other := n.createPod("bare"), n.createPod("refused"), n.createPod("broken"), n.pod("other", 500)
+	for i, reason := range []string{"OlderReason", "AcquireAddressFailed"} {
+		must(t, n.api.Create(t.Context(), &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "refused-", Namespace: "default"},
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: refused.Name, UID: refused.UID},
+			Reason:         reason, Message: "subnet ovn-default is full", Type: corev1.EventTypeWarning, Action: "Reconcile",
+			ReportingController: "kube-ovn-controller", ReportingInstance: "c", EventTime: metav1.NewMicroTime(time.Now().Add(time.Duration(i) * time.Second)),
+		}))
+	}
+	base := broken.DeepCopy()
+	broken.Annotations = map[string]string{v1.AnnotationMACAddress.Key(): "not-a-mac"}
+	must(t, n.api.Patch(t.Context(), broken, client.MergeFrom(base)))
+	n.eventually("the last pod is known", func() bool {
+		known, err := pods.Exists(t.Context(), client.ObjectKeyFromObject(other), other.UID)
+		return known && err == nil
+	})
+
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"a pod that the controller has not seen":  {bare, "kube-ovn-controller has not written the annotation ovn.kubernetes.io/allocated"},
+		"a pod that the controller has refused":   {refused, "(AcquireAddressFailed: subnet ovn-default is full)"},
+		"a pod with annotations that are no good": {broken, `ovn.kubernetes.io/mac_address="not-a-mac"`},
+		"a pod that is not there":                 {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "nowhere", Namespace: "default", UID: "u"}}, "no such pod on this node"},
+		"a pod whose name another one has":        {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "default", UID: "u"}}, "is another one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			_, _, err := pods.Wait(ctx, client.ObjectKeyFromObject(c.pod), c.pod.UID, v1.ProviderOVN)
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+	if _, network, err := pods.Wait(t.Context(), client.ObjectKeyFromObject(other), "", v1.ProviderOVN); err != nil || len(network.Addresses) != 2 {
+		t.Errorf("a runtime without UIDs gets %v, %v", network, err)
+	}
+}
