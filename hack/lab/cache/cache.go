@@ -100,6 +100,8 @@ type Artifact struct {
 	Outputs []string
 	// Inputs are everything the outcome depends on.
 	Inputs func() ([]string, error)
+	// InUse says why outputs that are out of date stay for now: something stands on them. "" is no reason. It may be nil.
+	InUse func() (string, error)
 	// Build makes the outputs below a directory on the cache's file system, under the names they have in the cache.
 	Build func(ctx context.Context, into string) error
 }
@@ -112,6 +114,12 @@ func (d Dir) Ensure(ctx context.Context, report *progress.Reporter, a Artifact) 
 	}
 	key := hash(inputs)
 	if d.fresh(a, key) {
+		return nil
+	}
+	if keep, err := d.inUse(a); err != nil {
+		return err
+	} else if keep != "" {
+		report.Say("      %s is out of date and stays: %s", a.Name, keep)
 		return nil
 	}
 	return report.Step(a.Title, func() error {
@@ -127,10 +135,19 @@ func (d Dir) Ensure(ctx context.Context, report *progress.Reporter, a Artifact) 
 	})
 }
 
-func (d Dir) fresh(a Artifact, key string) bool {
-	if have, err := d.Key(a.Name); err != nil || have != key {
-		return false
+func (d Dir) inUse(a Artifact) (string, error) {
+	if a.InUse == nil || !d.complete(a) {
+		return "", nil
 	}
+	return a.InUse()
+}
+
+func (d Dir) fresh(a Artifact, key string) bool {
+	have, err := d.Key(a.Name)
+	return err == nil && have == key && d.complete(a)
+}
+
+func (d Dir) complete(a Artifact) bool {
 	for _, output := range a.Outputs {
 		if _, err := os.Lstat(d.Path(output)); err != nil {
 			return false

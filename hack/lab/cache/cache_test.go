@@ -50,6 +50,10 @@ func TestEnsureBuildsOnlyWhenInputsChangeOrOutputsAreGone(t *testing.T) {
 	ensure(1, "v1")
 	ensure(1, "v1")
 	input = "v2"
+	inUse := "nodes run"
+	a.InUse = func() (string, error) { return inUse, nil }
+	ensure(1, "v1")
+	inUse = ""
 	failure = errors.New("compiler says no")
 	ensure(2, "v1") // a failed build leaves what was there
 	failure = nil

@@ -119,7 +119,7 @@ func (c *Cluster) Output(ctx context.Context, name string, args ...string) (stri
 	return stdout.String(), nil
 }
 
-// machineDir holds a machine's files.
+// machine holds a machine's files.
 func (d stateDir) machine(name string) string { return filepath.Join(string(d), "machines", name) }
 
 func (d stateDir) logs(name string) string { return filepath.Join(string(d), "logs", name) }

@@ -14,7 +14,9 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/cache"
 )
 
-var buildFlags = []string{"-trimpath", "-ldflags=-s -w"}
+const linkerFlags = "-ldflags=-s -w"
+
+var buildFlags = []string{"-trimpath", linkerFlags}
 
 // programs are the artifacts of the tool modules: every tool of a module, built without cgo, so that one file runs everywhere.
 func programs(o Options) []cache.Artifact {
@@ -33,12 +35,16 @@ func toolModule(o Options, module string, names ...string) cache.Artifact {
 	}
 	return cache.Artifact{
 		Name:    module,
-		Title:   fmt.Sprintf("build %s (several minutes when nothing is cached)", strings.Join(names, ", ")),
+		Title:   fmt.Sprintf("build the programs of %s: %d, minutes if Go has nothing of it cached", module, len(names)),
 		Outputs: outputs,
 		Inputs:  func() ([]string, error) { return moduleInputs(dir) },
 		Build: func(ctx context.Context, into string) error {
 			bin := filepath.Join(into, "bin") + "/"
-			args := append([]string{"build"}, append(buildFlags, "-o", bin, "tool")...)
+			flags, err := versionFlags(dir)
+			if err != nil {
+				return err
+			}
+			args := []string{"build", "-trimpath", linkerFlags + flags, "-o", bin, "tool"}
 			if err := run(ctx, o.Cache.Log(module), dir, []string{"CGO_ENABLED=0"}, "go", args...); err != nil {
 				return err
 			}
@@ -54,7 +60,7 @@ func moduleInputs(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the version of Go: %w", err)
 	}
-	inputs := append([]string{string(version)}, buildFlags...)
+	inputs := append([]string{string(version), versionVariable}, buildFlags...)
 	for _, name := range []string{"go.mod", "go.sum"} {
 		raw, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -63,6 +69,23 @@ func moduleInputs(dir string) ([]string, error) {
 		inputs = append(inputs, string(raw))
 	}
 	return inputs, nil
+}
+
+// versionVariable is what Kubernetes' programs report as their version. Its own build sets it when it links them.
+const versionVariable = "k8s.io/component-base/version.gitVersion"
+
+// versionFlags returns linker flags that give the programs of a module the version of k8s.io/kubernetes that it requires, if any.
+func versionFlags(dir string) (string, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil {
+		return "", fmt.Errorf("read the module: %w", err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == "k8s.io/kubernetes" && strings.HasPrefix(f[1], "v") {
+			return fmt.Sprintf(" -X %s=%s", versionVariable, f[1]), nil
+		}
+	}
+	return "", nil
 }
 
 // renameServer gives etcd its name: its package, and so the file that go build writes, is called server.

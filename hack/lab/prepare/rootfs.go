@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
+	"github.com/kiln-net/kiln/hack/lab/fabric"
 )
 
 // Suite is the Debian release of the image and the nodes.
@@ -34,6 +35,10 @@ var nodePackages = []string{
 // unwanted files of Debian's packages.
 var unwanted = []string{"/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"}
 
+// foreign directories hold what Debian's own set-up of OVN and Open vSwitch made. A node has their programs only: what runs on
+// it comes in containers, which find these directories empty.
+var foreign = []string{"/etc/openvswitch", "/etc/ovn", "/var/lib/openvswitch", "/var/lib/ovn", "/var/log/openvswitch", "/var/log/ovn"}
+
 func rootFileSystems(o Options) []cache.Artifact {
 	return []cache.Artifact{imageRootfs(o), nodeRootfs(o)}
 }
@@ -48,7 +53,21 @@ func nodeRootfs(o Options) cache.Artifact {
 	for _, path := range unwanted {
 		options = append(options, "--dpkgopt=path-exclude="+path)
 	}
-	return rootfs(o, "node", "make the Debian "+Suite+" root file system of the nodes", packages, options)
+	for _, path := range foreign {
+		options = append(options, `--customize-hook=rm -rf "$1"`+path)
+	}
+	a := rootfs(o, "node", "make the Debian "+Suite+" root file system of the nodes", packages, options)
+	a.InUse = standing
+	return a
+}
+
+// standing says whether there are nodes, whose root file system may not be taken from below them.
+func standing() (string, error) {
+	left, err := fabric.Leftovers()
+	if err != nil || len(left) == 0 {
+		return "", err
+	}
+	return "the nodes of a lab stand on it (go run ./hack/lab down)", nil
 }
 
 // rootfs is an archive <name>.tar made by mmdebstrap and, unpacked, the directory <name>. KILN_DEBIAN_MIRROR names another
