@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,23 +60,41 @@ type Options struct {
 	Address string
 }
 
-// Run runs the agent until ctx ends. Pods keep what they have when it stops.
+// Run runs the agent until ctx ends. Pods keep what they have when it stops. Health is served from the beginning; the rest begins
+// once Open vSwitch is there.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
-	database, err := connect(ctx, o.OVSSocket)
-	if err != nil {
-		return err
-	}
-	defer database.Close()
 	nft, err := knftables.New(knftables.InetFamily, host.NATTable)
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	var ready healthz.Checker = func(*http.Request) error { return errors.New("starting") }
-	mgr, err := newManager(config, o, func(r *http.Request) error { return ready(r) })
+	ready := &readiness{}
+	mgr, err := newManager(config, o, ready.check)
 	if err != nil {
 		return err
 	}
-	bridge := ovs.New(database)
+	var database *ovsdbclient.Client
+	err = mgr.Add(manager.RunnableFunc(func(ctx context.Context) (err error) {
+		database, err = connect(ctx, o.OVSSocket)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		return serve(ctx, mgr, o, ovs.New(database), nft, ready)
+	}))
+	if err != nil {
+		return fmt.Errorf("set up the manager: %w", err)
+	}
+	err = mgr.Start(ctx)
+	if database != nil { // only now: operations in flight were given time to finish
+		database.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+// serve adds the node's network and the CNI server to a manager that runs.
+func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge, nft knftables.Interface, ready *readiness) error {
 	node := &host.Reconciler{
 		Client:          mgr.GetClient(),
 		Node:            o.Node,
@@ -100,17 +119,29 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			return node.Ready(ctx)
 		},
 	}
-	ready = func(r *http.Request) error { return server.Ready(r.Context()) }
+	ready.set(server.Ready)
 	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(server), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
-	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run the manager: %w", err)
 	}
 	return nil
 }
 
-// connect tries until ovsdb-server is there: the pod ovs-ovn may start later than this one.
+// readiness answers /readyz before there is something to ask.
+type readiness struct {
+	ask atomic.Pointer[func(context.Context) error]
+}
+
+func (r *readiness) set(ask func(context.Context) error) { r.ask.Store(&ask) }
+
+func (r *readiness) check(request *http.Request) error {
+	ask := r.ask.Load()
+	if ask == nil {
+		return errors.New("waiting for Open vSwitch")
+	}
+	return (*ask)(request.Context())
+}
+
+// connect tries until ovsdb-server is there: the pod ovs-ovn may start later than this one. It returns nil when ctx ends first.
 func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 	var database *ovsdbclient.Client
 	backoff := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: 1 << 30, Cap: 3 * time.Second}
@@ -122,7 +153,7 @@ func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 		}
 		return err == nil, nil
 	})
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("connect to Open vSwitch: %w", err)
 	}
 	return database, nil

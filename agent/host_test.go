@@ -51,8 +51,10 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	n := newNode(t)
 	n.register()
 	n.idle.Store(true)
+	kill(n.server)
 	n.startAgent()
-	n.eventually("the agent lives", func() bool { return n.health("/healthz") == http.StatusOK })
+	n.eventually("the agent lives without Open vSwitch", func() bool { return n.health("/healthz") == http.StatusOK })
+	n.startDatabase()
 	n.eventually("it says what it waits for", func() bool { return n.health("/readyz") == http.StatusInternalServerError })
 	if n.conflist() != nil {
 		t.Fatal("the conflist is installed before the node has an address")

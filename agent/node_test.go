@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
@@ -93,6 +94,11 @@ func newNode(t *testing.T) *node {
 	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)))
 	n.api, err = client.New(config, client.Options{Scheme: scheme})
 	must(t, err)
+	t.Cleanup(func() {
+		for _, name := range []string{"ovn0", "br-int", "ovs-netdev"} { // they outlive an ovs-vswitchd that is killed
+			must(t, sandbox.Remove(name))
+		}
+	})
 	n.startOVS()
 	n.clear()
 	t.Cleanup(n.clear)
