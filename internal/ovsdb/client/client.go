@@ -59,7 +59,9 @@ func VSwitch(ctx context.Context, o Options) (*Client, error) {
 	log := o.Log.V(4)
 	opts := []client.Option{
 		client.WithLogger(&log),
-		client.WithInactivityCheck(probeInterval, probeTimeout, reconnectBackoff()),
+		// No inactivity check: libovsdb v0.8.1 may send on the channel of it that a disconnection closes, and panic. The server of
+		// a node is on a unix socket, which tells at once when it goes; callers bound their transactions.
+		client.WithReconnect(probeTimeout, reconnectBackoff()),
 	}
 	for _, endpoint := range o.Endpoints {
 		opts = append(opts, client.WithEndpoint(endpoint))
