@@ -69,7 +69,7 @@ func Server(namespace, name, node string) *corev1.Pod {
 				Args:            []string{"netexec", fmt.Sprintf("--http-port=%d", HTTPPort), "--udp-port=-1"},
 				ReadinessProbe: &corev1.Probe{
 					ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-						Path: "/healthz", Port: intstr.FromInt32(HTTPPort)}},
+						Path: "/hostname", Port: intstr.FromInt32(HTTPPort)}},
 					PeriodSeconds: 1,
 				},
 			}},
@@ -125,7 +125,7 @@ func state(p *corev1.Pod) string {
 	return fmt.Sprintf("%s on %s", p.Status.Phase, p.Spec.NodeName)
 }
 
-// Exec runs a command in a pod's first container and returns what it printed, standard error included.
+// Exec runs a command in a pod's first container and returns its standard output. Its standard error is part of the error.
 func (c *Cluster) Exec(ctx context.Context, pod *corev1.Pod, command ...string) (string, error) {
 	req := c.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
@@ -137,11 +137,11 @@ func (c *Cluster) Exec(ctx context.Context, pod *corev1.Pod, command ...string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	var out bytes.Buffer
-	if err := exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &out}); err != nil {
-		return out.String(), fmt.Errorf("run %q in %s/%s: %w: %s", command, pod.Namespace, pod.Name, err, bytes.TrimSpace(out.Bytes()))
+	var stdout, stderr bytes.Buffer
+	if err := exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
+		return stdout.String(), fmt.Errorf("run %.200q in %s/%s: %w: %s", command, pod.Namespace, pod.Name, err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return out.String(), nil
+	return stdout.String(), nil
 }
 
 // PodAddrs are a pod's addresses, the preferred family first.
