@@ -5,8 +5,8 @@ package northbound_test
 
 import (
 	"context"
-	"errors"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -274,47 +274,17 @@ func TestDeletionLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestSharedElements(t *testing.T) {
-	server := nbtest.Start(t)
-	e := lead(t, server.Endpoint())
-	e.apply(subnet("s"), subnetRows("s"))
-	e.apply(policy("p"), policyRows("p"))
-	addresses := func() []string {
-		return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses")
+// queued applies in the background and returns once the engine has taken the request in.
+func (e *engine) queued(o desired.Owner, want []desired.Row) <-chan error {
+	e.t.Helper()
+	result := make(chan error, 1)
+	go func() { result <- e.try(o, want) }()
+	for deadline := time.Now().Add(patience); !northbound.Busy(e.Engine, o); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			e.t.Fatal("the request was not queued")
+		}
 	}
-	e.apply(pod("a"), podWithAddress("a", "s", "10.16.0.9", "p"))
-	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.9", "p"))
-	e.apply(pod("a"), podRows("a", "s"))
-	if got := addresses(); !slices.Equal(got, []string{"10.16.0.9"}) {
-		t.Errorf("after one of two owners gave the address up: %v", got)
-	}
-	e.stop()
-	e = lead(t, server.Endpoint()) // who added what must survive a restart
-	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.10", "p"))
-	if got := addresses(); !slices.Equal(got, []string{"10.16.0.10"}) {
-		t.Errorf("after the other changed its address: %v", got)
-	}
-	server.Transact(nbtest.Op{
-		"op": "update", "table": "Address_Set", "where": []any{}, "row": map[string]any{"addresses": "192.0.2.1"},
-	})
-	e.expectCall(pod("b"))
-	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.10", "p"))
-	if got := addresses(); !slices.Equal(got, []string{"10.16.0.10", "192.0.2.1"}) {
-		t.Errorf("after someone overwrote the set: %v", got)
-	}
-}
-
-func TestAValueGivenUpByAllInOneBatchGoes(t *testing.T) {
-	server := nbtest.Start(t)
-	e := lead(t, server.Endpoint())
-	e.apply(subnet("s"), subnetRows("s"))
-	e.apply(policy("p"), policyRows("p"))
-	names := podNames(50)
-	e.applyAll(names, func(name string) []desired.Row { return podWithAddress(name, "s", "10.16.0.9", "p") })
-	e.applyAll(names, func(string) []desired.Row { return nil })
-	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
-		t.Errorf("left over: %v", got)
-	}
+	return result
 }
 
 // applyAll applies pods at the same time.
@@ -357,6 +327,7 @@ func TestForeignRowsAreUntouched(t *testing.T) {
 		nbtest.Op{"op": "mutate", "table": "Port_Group", "where": nbtest.Where("name", "==", "pg"), "mutations": insert(ours)},
 		nbtest.Op{"op": "mutate", "table": "Port_Group", "where": nbtest.Where("name", "==", "pods_n"), "mutations": insert(theirs)},
 	)
+	e.expectCall(pod("a"))
 	e.apply(pod("a"), podRows("a", "s", "n"))
 	for name, row := range server.Rows("Port_Group") {
 		if got := row.Strings("ports"); len(got) != 2 {
@@ -372,117 +343,5 @@ func TestForeignRowsAreUntouched(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("rows of others changed: %s", diff)
-	}
-}
-
-func TestWaitingForRowsOfOthers(t *testing.T) {
-	for name, missing := range map[string]struct {
-		rows   []desired.Row
-		arrive func(e *engine)
-	}{
-		"a parent": {podRows("a", "late"), func(e *engine) { e.apply(subnet("late"), subnetRows("late")) }},
-		"a group":  {podRows("a", "s", "late"), func(e *engine) { e.apply(node("late"), nodeRows("late")) }},
-		"a set of addresses": {
-			podWithAddress("a", "s", "10.16.0.2", "late"),
-			func(e *engine) { e.apply(policy("late"), policyRows("late")) },
-		},
-		"a reference": {
-			[]desired.Row{{Key: "ovn", Model: &nb.LogicalSwitch{Name: "x"}, References: []desired.Reference{
-				{Column: "load_balancer_group", To: []desired.Ref{servicesRef("late")}},
-			}}},
-			func(e *engine) { e.apply(vpc("late"), vpcRows("late")) },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server := nbtest.Start(t)
-			proxy := server.Proxy()
-			e := lead(t, proxy.Endpoint())
-			e.apply(subnet("s"), subnetRows("s"))
-			sent := proxy.Transactions()
-			if err := e.try(pod("a"), missing.rows); !errors.Is(err, northbound.ErrWaiting) {
-				t.Fatalf("got %v, want ErrWaiting", err)
-			}
-			if proxy.Transactions() != sent {
-				t.Error("something was sent")
-			}
-			missing.arrive(e)
-			e.expectCall(pod("a"))
-			e.apply(pod("a"), missing.rows)
-		})
-	}
-}
-
-func TestParentsThatVanish(t *testing.T) {
-	server := nbtest.Start(t)
-	e := lead(t, server.Endpoint())
-	e.apply(subnet("s"), subnetRows("s"))
-	e.apply(node("n"), nodeRows("n"))
-	e.apply(pod("a"), podRows("a", "s", "n"))
-	server.Transact(nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": nbtest.Where("name", "==", "s")})
-	e.expectCall(pod("a"))
-	if err := e.try(pod("a"), podRows("a", "s", "n")); !errors.Is(err, northbound.ErrWaiting) {
-		t.Fatalf("got %v, want ErrWaiting", err)
-	}
-	e.apply(subnet("s"), subnetRows("s"))
-	e.expectCall(pod("a"))
-	e.apply(pod("a"), podRows("a", "s", "n"))
-
-	server.Transact(nbtest.Op{"op": "delete", "table": "Port_Group", "where": []any{}})
-	e.expectCall(pod("a"))
-	e.apply(node("n"), nodeRows("n"))
-	e.apply(pod("a"), podRows("a", "s", "n"))
-	if got := server.Rows("Port_Group")[groupRef("n").UUID()].Strings("ports"); len(got) != 1 {
-		t.Errorf("ports of the group: %v", got)
-	}
-}
-
-func TestDriftIsHealed(t *testing.T) {
-	port := nbtest.Where("_uuid", "==", nbtest.UUID(desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID()))
-	for name, damage := range map[string]nbtest.Op{
-		"a column is edited": {
-			"op": "update", "table": "Logical_Switch_Port", "where": port, "row": map[string]any{"addresses": "unknown"},
-		},
-		"its external_ids are cleared": {
-			"op": "update", "table": "Logical_Switch_Port", "where": port, "row": map[string]any{"external_ids": nbtest.Map(nil)},
-		},
-		"its record of the parent is wrong": {
-			"op": "mutate", "table": "Logical_Switch_Port", "where": port,
-			"mutations": []any{
-				[]any{"external_ids", "delete", []any{"set", []any{"kiln-parent"}}},
-				[]any{"external_ids", "insert", nbtest.Map(map[string]string{"kiln-parent": "x/y/z"})},
-			},
-		},
-		"it is taken off its switch": {
-			"op": "update", "table": "Logical_Switch", "where": nbtest.Where("name", "==", "s"),
-			"row": map[string]any{"ports": []any{"set", []any{}}},
-		},
-		"it is taken out of its group": {
-			"op": "update", "table": "Port_Group", "where": nbtest.Where("name", "==", "pods_n"),
-			"row": map[string]any{"ports": []any{"set", []any{}}},
-		},
-		"it is put into another group of ours": {
-			"op": "mutate", "table": "Port_Group", "where": nbtest.Where("name", "==", "pods_m"),
-			"mutations": []any{[]any{"ports", "insert", nbtest.UUID(desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID())}},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server := nbtest.Start(t)
-			e := lead(t, server.Endpoint())
-			e.apply(subnet("s"), subnetRows("s"))
-			e.apply(node("n"), nodeRows("n"))
-			e.apply(node("m"), nodeRows("m"))
-			e.apply(pod("a"), podRows("a", "s", "n"))
-			e.expectQuiet()
-			before := server.Dump()
-			server.Transact(damage)
-			if cmp.Diff(before, server.Dump()) == "" {
-				t.Fatal("no damage was done")
-			}
-			e.expectCall(pod("a"))
-			e.apply(pod("a"), podRows("a", "s", "n"))
-			if diff := cmp.Diff(before, server.Dump()); diff != "" {
-				t.Errorf("not healed: %s", diff)
-			}
-		})
 	}
 }

@@ -384,9 +384,14 @@ func TestRowsThatMakeNoSenseAreRefused(t *testing.T) {
 		"a nil model":                  {{Key: "k", Model: (*nb.LogicalSwitch)(nil)}},
 		"a member of a parent's set":   {{Key: "k", Model: &nb.LogicalSwitchPort{}, Parent: onSwitch, Members: []desired.Set{*onSwitch}}},
 		"a switch in a port group":     {{Key: "k", Model: &nb.LogicalSwitch{}, Members: []desired.Set{desired.GroupPorts(groupRef("n"))}}},
-		"an element in a set of ports": {{Key: "k", Model: &nb.LogicalSwitch{}, Elements: []desired.Element{{Of: desired.GroupPorts(groupRef("n")), Value: "x"}}}},
-		"a reference in a name":        {{Key: "k", Model: &nb.LogicalSwitch{}, References: []desired.Reference{{Column: "name"}}}},
-		"two references in one":        {{Key: "k", Model: &nb.LogicalSwitchPort{}, Parent: onSwitch, References: []desired.Reference{{Column: "dhcpv4_options", To: []desired.Ref{switchRef("s"), switchRef("s")}}}}},
+		"an element in a set of ports": {{
+			Key: "k", Model: &nb.LogicalSwitch{}, Elements: []desired.Element{{Of: desired.GroupPorts(groupRef("n")), Value: "x"}},
+		}},
+		"a reference in a name": {{Key: "k", Model: &nb.LogicalSwitch{}, References: []desired.Reference{{Column: "name"}}}},
+		"two references in one": {{
+			Key: "k", Model: &nb.LogicalSwitchPort{}, Parent: onSwitch,
+			References: []desired.Reference{{Column: "dhcpv4_options", To: []desired.Ref{switchRef("s"), switchRef("s")}}},
+		}},
 	} {
 		if err := e.try(pod("a"), rows); err == nil || errors.Is(err, northbound.ErrWaiting) {
 			t.Errorf("%s: got %v, want an error", name, err)

@@ -67,8 +67,8 @@ type Element struct {
 type Row struct {
 	// Key is unique among the owner's rows and never changes for the same thing.
 	Key string
-	// Model is a pointer to a model of internal/ovsdb/nb. The engine fills _uuid, the owner's external_ids and what References
-	// say; only the table's managed columns count.
+	// Model is a pointer to a model of internal/ovsdb/nb. The engine fills _uuid, the owner's external_ids (in Load_Balancer_Group,
+	// which has none, the name) and what References say; only the table's managed columns count.
 	Model any
 	// Parent is the set column that keeps the row alive; nil for tables whose rows live by themselves (ovn-nb(5)).
 	Parent *Set

@@ -1,0 +1,83 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+func TestSharedElements(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	addresses := func() []string {
+		return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses")
+	}
+	e.apply(pod("a"), podWithAddress("a", "s", "10.16.0.9", "p"))
+	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.9", "p"))
+	e.apply(pod("a"), podRows("a", "s"))
+	if got := addresses(); !slices.Equal(got, []string{"10.16.0.9"}) {
+		t.Errorf("after one of two owners gave the address up: %v", got)
+	}
+	e.stop()
+	e = lead(t, server.Endpoint()) // who added what must survive a restart
+	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.10", "p"))
+	if got := addresses(); !slices.Equal(got, []string{"10.16.0.10"}) {
+		t.Errorf("after the other changed its address: %v", got)
+	}
+	server.Transact(nbtest.Op{
+		"op": "update", "table": "Address_Set", "where": []any{}, "row": map[string]any{"addresses": "192.0.2.1"},
+	})
+	e.expectCall(pod("b"))
+	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.10", "p"))
+	if got := addresses(); !slices.Equal(got, []string{"10.16.0.10", "192.0.2.1"}) {
+		t.Errorf("after someone overwrote the set: %v", got)
+	}
+}
+
+func TestAValueGivenUpByAllInOneBatchGoes(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	names := podNames(50)
+	e.applyAll(names, func(name string) []desired.Row { return podWithAddress(name, "s", "10.16.0.9", "p") })
+	e.applyAll(names, func(string) []desired.Row { return nil })
+	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); len(got) != 0 {
+		t.Errorf("left over: %v", got)
+	}
+}
+
+func TestAValueThatPassesFromOneOwnerToAnotherInOneBatchStays(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	e.apply(pod("old"), podWithAddress("old", "s", "10.16.0.9", "p"))
+	proxy.Hold()
+	results := []<-chan error{e.queued(subnet("held"), subnetRows("held"))}
+	proxy.AwaitHeld()
+	sent := proxy.Transactions()
+	for name, rows := range map[string][]desired.Row{"old": nil, "new": podWithAddress("new", "s", "10.16.0.9", "p")} {
+		results = append(results, e.queued(pod(name), rows))
+	}
+	proxy.Release()
+	for _, result := range results {
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := proxy.Transactions() - sent; got != 2 {
+		t.Fatalf("%d transactions, want the one held and one batch", got)
+	}
+	if got := server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses"); !slices.Equal(got, []string{"10.16.0.9"}) {
+		t.Errorf("addresses: %v", got)
+	}
+}
