@@ -67,7 +67,9 @@ func newConn(raw net.Conn, notify func(string, []json.RawMessage) error) *conn {
 		done:    make(chan struct{}),
 		pending: map[uint64]func(json.RawMessage, error){},
 	}
+	c.mu.Lock() // the timer's function reads idle
 	c.idle = time.AfterFunc(probeInterval, c.probe)
+	c.mu.Unlock()
 	go c.run()
 	return c
 }
