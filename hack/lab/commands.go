@@ -5,8 +5,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 
 	"github.com/spf13/cobra"
 
@@ -137,9 +139,14 @@ func (l *lab) exec() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Exec(cmd.Context(), args[0], machine.Command{
+			err = c.Exec(cmd.Context(), args[0], machine.Command{
 				Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 			})
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && exit.ExitCode() > 0 {
+				return exitStatus(exit.ExitCode())
+			}
+			return err
 		},
 	}
 }

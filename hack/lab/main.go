@@ -10,11 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/hack/lab/progress"
@@ -24,16 +25,21 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := newCommand().ExecuteContext(ctx)
-	var exit *exec.ExitError
+	var status exitStatus
 	switch {
 	case err == nil:
-	case errors.As(err, &exit) && exit.ExitCode() > 0:
-		os.Exit(exit.ExitCode()) // of a command run by exec, which has told what is wrong
+	case errors.As(err, &status):
+		os.Exit(int(status))
 	default:
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
 }
+
+// exitStatus is that of a command run by exec, which has told itself what is wrong.
+type exitStatus int
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // lab is what the commands share.
 type lab struct {
@@ -42,6 +48,7 @@ type lab struct {
 }
 
 func newCommand() *cobra.Command {
+	log.SetLogger(logr.Discard()) // of the Kubernetes client, which says that it has none
 	l := &lab{report: progress.New(os.Stderr)}
 	root := &cobra.Command{
 		Use:           "lab",

@@ -57,7 +57,12 @@ func makeCgroup(name string) error {
 		if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("make control group: %w", err)
 		}
-		if err := errors.Join(inheritCPUs(h, group), delegate(h), delegate(group)); err != nil {
+		if h == cgroupRoot {
+			err = errors.Join(delegate(h), delegate(group))
+		} else {
+			err = inheritCPUs(h, group)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -81,12 +86,9 @@ func inheritCPUs(parent, group string) error {
 	return nil
 }
 
-// delegate makes every controller of a group of version 2 available in the groups below it. Version 1 has no such thing.
+// delegate makes every controller of a group of version 2 available in the groups below it.
 func delegate(group string) error {
 	raw, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("read the control group's controllers: %w", err)
 	}

@@ -57,7 +57,22 @@ func (u *up) api(ctx context.Context) error {
 		return last == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("not ready after %s: %w (logs: %s)", apiTimeout, errors.Join(err, last), u.controlPlaneLogs())
+		return fmt.Errorf("not ready after %s: %w (log: %s)", apiTimeout, errors.Join(err, last), u.controlPlaneLog("kube-apiserver"))
+	}
+	return u.serviceAccount(ctx, clients)
+}
+
+// serviceAccount waits until pods can be created: each needs its namespace's account, which the controller-manager makes.
+func (u *up) serviceAccount(ctx context.Context, clients *kubernetes.Clientset) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	accounts := cache.NewListWatchFromClient(clients.CoreV1().RESTClient(), "serviceaccounts", metav1.NamespaceDefault,
+		fields.OneTermEqualSelector(metav1.ObjectNameField, "default"))
+	_, err := watchtools.UntilWithSync(ctx, accounts, &corev1.ServiceAccount{}, nil, func(e watch.Event) (bool, error) {
+		return e.Type == watch.Added, nil
+	})
+	if err != nil {
+		return fmt.Errorf("no default service account: %w (log: %s)", err, u.controlPlaneLog("kube-controller-manager"))
 	}
 	return nil
 }
@@ -116,7 +131,7 @@ func (u *up) addons(ctx context.Context) error {
 	for _, o := range objects {
 		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(fieldManager), client.ForceOwnership)
 		if err != nil {
-			return fmt.Errorf("apply %s %s: %w (logs: %s)", o.GetKind(), o.GetName(), err, u.controlPlaneLogs())
+			return fmt.Errorf("apply %s %s: %w (log: %s)", o.GetKind(), o.GetName(), err, u.controlPlaneLog("kube-apiserver"))
 		}
 	}
 	return nil
@@ -140,8 +155,8 @@ func decode(manifests []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-func (u *up) controlPlaneLogs() string {
-	return u.dir.log(u.Topology.Nodes()[0].Name, "kube-apiserver")
+func (u *up) controlPlaneLog(program string) string {
+	return u.dir.log(u.Topology.Nodes()[0].Name, program)
 }
 
 func (u *up) clients() (*kubernetes.Clientset, error) {

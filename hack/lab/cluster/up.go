@@ -100,6 +100,9 @@ func (u *up) machines(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := u.writeKubeconfig(keys); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(name string, f func() (machine.Process, error)) {
 		if u.state.Machines[name].Alive() {
@@ -120,10 +123,7 @@ func (u *up) machines(ctx context.Context) error {
 	start(OutsideHost, func() (machine.Process, error) {
 		return u.dir.startWorld(u.Cache, OutsideHost, config.OutsidePrograms())
 	})
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	return u.writeKubeconfig(keys)
+	return group.Wait()
 }
 
 // record writes a machine down as soon as it runs, so that down finds it whatever happens next.

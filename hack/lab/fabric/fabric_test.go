@@ -21,13 +21,18 @@ func TestEveryCableOfTheLargestLabHasNamesOfItsOwnThatTheKernelTakes(t *testing.
 	for _, n := range top.Nodes() {
 		cables = append(cables, nodeCables(n)...)
 	}
-	ports, ends := map[string]bool{}, map[string]bool{}
+	ports, ends, hardware := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, c := range cables {
 		if len(c.port) > maxLinkName || len(c.link) > maxLinkName || len(c.bridge) > maxLinkName {
 			t.Errorf("a name of %+v is too long for an interface", c)
 		}
 		if ports[c.port] || ends[c.netns+"/"+c.link] {
 			t.Errorf("two cables are called %s or end at %s of %q", c.port, c.link, c.netns)
+		}
+		if mac := c.hardwareAddr().String(); hardware[mac] {
+			t.Errorf("%s has another's hardware address, %s", c.port, mac)
+		} else {
+			hardware[mac] = true
 		}
 		ports[c.port], ends[c.netns+"/"+c.link] = true, true
 	}

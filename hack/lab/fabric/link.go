@@ -4,6 +4,7 @@
 package fabric
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -71,7 +72,9 @@ func (c cable) lay() error {
 		}
 		la := attrs(c.port)
 		la.MasterIndex = bridge.Attrs().Index
-		veth := &netlink.Veth{LinkAttrs: la, PeerName: c.link, PeerNamespace: netlink.NsFd(int(target))}
+		veth := &netlink.Veth{
+			LinkAttrs: la, PeerName: c.link, PeerHardwareAddr: c.hardwareAddr(), PeerNamespace: netlink.NsFd(int(target)),
+		}
 		if err := netlink.LinkAdd(veth); err != nil {
 			return fmt.Errorf("add the pair %s and %s: %w", c.port, c.link, err)
 		}
@@ -80,6 +83,12 @@ func (c cable) lay() error {
 		}
 		return nil
 	})
+}
+
+// hardwareAddr is computed from the port's name: a node that starts again keeps it, and its neighbours need not notice.
+func (c cable) hardwareAddr() net.HardwareAddr {
+	h := sha256.Sum256([]byte(c.port))
+	return net.HardwareAddr{0x02, h[0], h[1], h[2], h[3], h[4]} // locally administered, unicast
 }
 
 // configure runs in the namespace of the cable's far end.
