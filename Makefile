@@ -17,7 +17,6 @@ WORKERS ?= 2
 # Tools, pinned. Each is built from its module into a directory named by its version.
 CONTROLLER_GEN_VERSION := v0.23.0
 GOLANGCI_LINT_VERSION := v2.15.0
-MODELGEN := github.com/ovn-kubernetes/libovsdb/cmd/modelgen
 CONTROLLER_GEN := $(KILN_CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
 GOLANGCI_LINT := $(KILN_CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 
@@ -82,9 +81,7 @@ images: ## Build the image archive _output/kiln.tar: Debian 13's OVN and OVS, an
 .PHONY: generate
 generate: $(CONTROLLER_GEN) ## Deep copies of the API types and the models of the OVSDB schemas
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./api/...
-	for db in nb:ovn-nb sb:ovn-sb vswitch:vswitch; do \
-		go run $(MODELGEN) -extended -p $${db%%:*} -o internal/ovsdb/$${db%%:*} internal/ovsdb/schema/$${db##*:}.ovsschema; \
-	done
+	go generate ./internal/ovsdb
 
 .PHONY: manifests
 manifests: $(CONTROLLER_GEN) ## CRDs from the API types

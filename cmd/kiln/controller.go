@@ -68,9 +68,9 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&o.address, "address", ":10660", "where metrics, /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.election.enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
-	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 30*time.Second, "how long a Lease that is not renewed holds others off")
-	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 20*time.Second, "how long the leader tries to renew before it gives up")
-	f.DurationVar(&o.election.retryPeriod, "leader-elect-retry-period", 6*time.Second, "how long to wait between tries to take or renew the Lease")
+	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a Lease that is not renewed holds others off")
+	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
+	f.DurationVar(&o.election.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how long to wait between tries to take or renew the Lease")
 	return cmd
 }
 

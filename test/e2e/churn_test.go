@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
@@ -65,7 +66,7 @@ func (h *holders) gone(p *corev1.Pod) {
 
 // watch follows every pod of the cluster until the context ends.
 func (h *holders) watch(ctx context.Context, c *cluster.Cluster) {
-	lw := cache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", "", nil)
+	lw := cache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", "", fields.Everything())
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: lw,
 		ObjectType:    &corev1.Pod{},

@@ -62,11 +62,10 @@ func accesses() []access {
 		{
 			account: AgentName, app: AgentName, component: AgentName,
 			cluster: []rbacv1.PolicyRule{
-				clusters, events,
-				rule("", read, "pods"),
-				rule("", []string{"get", "list", "watch", "patch"}, "nodes"),
+				rule("", read, "pods", "nodes"),
 				rule("", []string{"patch"}, "nodes/status"),
-				rule("kubeovn.io", read, "vpcs", "subnets"),
+				rule("", []string{"list"}, "events"), // what keeps a pod from an address
+				rule("kubeovn.io", read, "subnets"),
 			},
 		},
 	}

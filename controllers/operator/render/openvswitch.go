@@ -41,7 +41,7 @@ func OpenVSwitchObjects(c Config) []Object {
 		resources:     resourcesOr(c.Spec.Agent.Resources, "200m", "256Mi"),
 		security:      privileged(),
 		logLevel:      c.Spec.Agent.LogLevel,
-		grace:         30,
+		grace:         75, // three daemons, each with its time to stop
 		tolerations:   tolerateAll(),
 		mounts: []mount{
 			hostDirectory("run-openvswitch", "/run/openvswitch"),

@@ -135,6 +135,8 @@ func KubeletConfiguration(n topology.Node) ([]byte, error) {
 		},
 		"maxPods":        250,
 		"eventRecordQPS": 0,
+		// Tests kill processes again and again: what they wait for is the process, not the kubelet's patience.
+		"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "2s"},
 	}
 	if n.ControlPlane {
 		c["registerWithTaints"] = []any{map[string]any{"key": ControlPlaneLabel, "effect": "NoSchedule"}}
