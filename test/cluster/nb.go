@@ -16,11 +16,11 @@ import (
 // Namespace is where the operator and its operands live.
 const Namespace = "kube-system"
 
-// PodsOf are the pods of one of Kiln's workloads, by its label app.
-func (c *Cluster) PodsOf(ctx context.Context, app string) ([]corev1.Pod, error) {
-	list, err := c.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
+// PodsOf are the pods of one of Kiln's workloads, by its name.
+func (c *Cluster) PodsOf(ctx context.Context, workload string) ([]corev1.Pod, error) {
+	list, err := c.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + workload})
 	if err != nil {
-		return nil, fmt.Errorf("list pods of %s: %w", app, err)
+		return nil, fmt.Errorf("list pods of %s: %w", workload, err)
 	}
 	return list.Items, nil
 }

@@ -100,8 +100,10 @@ var _ = Describe("pods re-created under their names while controller and agent a
 		h.watch(watchCtx, suite.Cluster)
 
 		killCtx, stopKilling := context.WithCancel(ctx)
-		killed := make(chan int)
-		go func() { killed <- killAtRandom(killCtx, "kube-ovn-controller", "kube-ovn-cni") }()
+		// A killed controller's lease has to expire before the next one works: killing it faster would show nothing but that.
+		killed := make(chan string, 2)
+		go func() { killed <- killAtRandom(killCtx, "kube-ovn-controller", 20*time.Second, 40*time.Second) }()
+		go func() { killed <- killAtRandom(killCtx, "kube-ovn-cni", 3*time.Second, 8*time.Second) }()
 
 		var group sync.WaitGroup
 		errs := make([]error, churnNames)
@@ -114,7 +116,7 @@ var _ = Describe("pods re-created under their names while controller and agent a
 		}
 		group.Wait()
 		stopKilling()
-		AddReportEntry("kills", <-killed)
+		AddReportEntry("kills", <-killed+", "+<-killed)
 		for _, err := range errs {
 			Expect(err).NotTo(HaveOccurred())
 		}
@@ -164,13 +166,12 @@ func recreate(ctx context.Context, name, node string) error {
 	return nil
 }
 
-// killAtRandom kills the main process of a random pod of one of the workloads every few seconds, and returns how often.
-func killAtRandom(ctx context.Context, apps ...string) int {
+// killAtRandom kills the main process of a random pod of a workload, again and again after a random time, and says how often.
+func killAtRandom(ctx context.Context, workload string, after, before time.Duration) string {
 	defer GinkgoRecover()
 	count := 0
-	for pause(ctx, time.Duration(2000+rand.IntN(4000))*time.Millisecond) == nil {
-		app := apps[rand.IntN(len(apps))]
-		pods, err := suite.Cluster.PodsOf(ctx, app)
+	for pause(ctx, after+rand.N(before-after)) == nil {
+		pods, err := suite.Cluster.PodsOf(ctx, workload)
 		if err != nil || len(pods) == 0 {
 			continue
 		}
@@ -179,7 +180,7 @@ func killAtRandom(ctx context.Context, apps ...string) int {
 			count++
 		}
 	}
-	return count
+	return fmt.Sprintf("%s %d times", workload, count)
 }
 
 func pause(ctx context.Context, d time.Duration) error {
