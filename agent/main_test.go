@@ -41,7 +41,7 @@ var (
 
 func TestMain(m *testing.M) {
 	var err error
-	code := 1
+	var code int
 	switch {
 	case os.Getenv(envAgent) != "":
 		err, code = runAgent(), 0

@@ -128,7 +128,7 @@ func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interfa
 		}
 	}
 	if free == "" {
-		return "", fmt.Errorf("Open vSwitch still holds every name that interface %s of container %s may have", r.IfName, r.ContainerID)
+		return "", fmt.Errorf("every name that interface %s of container %s may have is still a port of Open vSwitch", r.IfName, r.ContainerID)
 	}
 	iface.HostName = free
 	return free, iface.Create()

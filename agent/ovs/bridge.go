@@ -171,7 +171,7 @@ func (b *Bridge) transact(ctx context.Context, operations []ovsdb.Operation) err
 	defer cancel()
 	results, err := b.client.Transact(ctx, operations...)
 	if err != nil {
-		return fmt.Errorf("%w (%v)", ErrDisconnected, err)
+		return fmt.Errorf("%w (%w)", ErrDisconnected, err)
 	}
 	if _, err := ovsdb.CheckOperationResults(results, operations); err != nil {
 		return fmt.Errorf("transaction refused by Open vSwitch: %w", err)

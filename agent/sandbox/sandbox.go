@@ -53,7 +53,7 @@ func HasLink(hostName string) (bool, error) {
 func open(path string) (ns.NetNS, error) {
 	namespace, err := ns.GetNS(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrNoNamespace, err)
+		return nil, fmt.Errorf("%w: %w", ErrNoNamespace, err)
 	}
 	return namespace, nil
 }

@@ -25,12 +25,12 @@ type config struct {
 	previous *types100.Result
 }
 
-// identity is what a Kubernetes runtime passes in CNI_ARGS.
+// identity is what a Kubernetes runtime passes in CNI_ARGS. A field's name is its key there.
 type identity struct {
 	types.CommonArgs
-	K8S_POD_NAME      types.UnmarshallableString //nolint:revive,staticcheck // the field's name is the key
-	K8S_POD_NAMESPACE types.UnmarshallableString //nolint:revive,staticcheck // the field's name is the key
-	K8S_POD_UID       types.UnmarshallableString //nolint:revive,staticcheck // the field's name is the key
+	K8S_POD_NAME      types.UnmarshallableString
+	K8S_POD_NAMESPACE types.UnmarshallableString
+	K8S_POD_UID       types.UnmarshallableString
 }
 
 // parse reads the configuration and the arguments of one operation.

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// ReasonAddressesInUse: a subnet is deleted and addresses of it are held.
+// ReasonAddressesInUse says that a subnet is deleted and addresses of it are held.
 const ReasonAddressesInUse = "AddressesInUse"
 
 // patchStatus reports how applying the subnet ended and how much of it is in use.

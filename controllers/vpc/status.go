@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// ReasonSubnetsExist: a VPC is deleted and has subnets.
+// ReasonSubnetsExist says that a VPC is deleted and has subnets.
 const ReasonSubnetsExist = "SubnetsExist"
 
 // patchStatus reports how applying the VPC ended.

@@ -50,11 +50,11 @@ type Lease struct {
 }
 
 var (
-	// ErrNoSubnet: the allocator does not know the subnet.
+	// ErrNoSubnet says that the allocator does not know the subnet.
 	ErrNoSubnet = errors.New("no such subnet")
-	// ErrExhausted: every address of the subnet is held or excluded.
+	// ErrExhausted says that every address of the subnet is held or excluded.
 	ErrExhausted = errors.New("no free address")
-	// ErrNoFamily: the subnet has no CIDR of a family that is asked for.
+	// ErrNoFamily says that the subnet has no CIDR of a family that is asked for.
 	ErrNoFamily = errors.New("subnet has no CIDR of this family")
 )
 

@@ -20,12 +20,6 @@ type transaction struct {
 	needed     map[rowID]bool
 }
 
-// setChange is the values that one set loses or gains.
-type setChange struct {
-	set     ovsdbclient.SetID
-	mutator ovsdb.Mutator
-}
-
 func newTransaction(fence ovsdb.Operation) *transaction {
 	return &transaction{
 		operations: []ovsdb.Operation{fence},

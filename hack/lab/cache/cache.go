@@ -86,10 +86,10 @@ func (d Dir) Lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("open the cache's lock: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, fmt.Errorf("lock the cache: %w", err)
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 // Artifact is something in the cache and the way to make it.

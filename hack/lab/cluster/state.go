@@ -69,10 +69,10 @@ func (d stateDir) lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("open the lab's lock: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, fmt.Errorf("another command is changing the lab in %s: %w", d, err)
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 // tunables are what a kubelet sets for the whole kernel when it starts.

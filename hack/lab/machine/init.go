@@ -21,7 +21,7 @@ func Init(specPath string) error {
 		return err
 	}
 	fmt.Fprint(ready, "ok")
-	ready.Close()
+	_ = ready.Close()
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)

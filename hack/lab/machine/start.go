@@ -57,7 +57,7 @@ func Start(executable string, s Spec, log string) (Process, error) {
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
 	}
 	err = startInNetns(cmd, s.Netns)
-	readyWrite.Close()
+	_ = readyWrite.Close()
 	if err != nil {
 		return Process{}, fmt.Errorf("start machine %s: %w", s.Name, err)
 	}

@@ -85,7 +85,7 @@ func awaitEndpoint(ctx context.Context, endpoint string) bool {
 	for ctx.Err() == nil {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err == nil {
-			conn.Close()
+			_ = conn.Close()
 			return true
 		}
 		wait(ctx, dialInterval)

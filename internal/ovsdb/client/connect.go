@@ -215,7 +215,7 @@ func checkLeader(raw json.RawMessage) error {
 	}
 	for _, row := range updates["Database"] {
 		columns := row.columns()
-		if columns["model"] == string(serverdb.DatabaseModelStandalone) {
+		if columns["model"] == serverdb.DatabaseModelStandalone {
 			return nil
 		}
 		for _, column := range []string{"leader", "connected"} {

@@ -54,7 +54,7 @@ func watchKernel(ctx context.Context, changed func()) error {
 }
 
 func drain[T any](c <-chan T) {
-	for range c { //nolint:revive // until it is closed
+	for range c { // until it is closed
 	}
 }
 

@@ -34,7 +34,7 @@ type RaftServer struct {
 	ID, Address string
 }
 
-// Connected: a member of the cluster that knows a leader.
+// Connected reports whether this is a member of the cluster that knows a leader.
 func (r Raft) Connected() bool { return r.Status == "cluster member" && r.Leader != "" }
 
 // LeaderAddress is the leader's address; empty when there is none.
