@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
@@ -16,7 +17,7 @@ import (
 // envLogLevel is the verbosity of the log, from 0 (info) on. The operator sets it from the OVNCluster.
 const envLogLevel = "KILN_LOG_LEVEL"
 
-// setLogger makes the log of this process: JSON lines on standard error.
+// setLogger makes the log of this process: JSON lines on standard error, for controller-runtime and client-go (klog) alike.
 func setLogger() error {
 	verbosity := 0
 	if s := os.Getenv(envLogLevel); s != "" {
@@ -26,7 +27,9 @@ func setLogger() error {
 		}
 	}
 	readable := func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339NanoTimeEncoder }
-	ctrl.SetLogger(zap.New(
-		zap.JSONEncoder(readable), zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel)))
+	logger := zap.New(
+		zap.JSONEncoder(readable), zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel))
+	ctrl.SetLogger(logger)
+	klog.SetLoggerWithOptions(logger, klog.ContextualLogger(true))
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/northd"
@@ -37,7 +37,7 @@ func runNorthd(ctx context.Context, o northd.Options) error {
 		return err
 	}
 	leads, label := s.leads(podlabel.NorthdLeader)
-	o.Clusters, o.Leads, o.Log = s.clusters, leads, klog.Background()
+	o.Clusters, o.Leads, o.Log = s.clusters, leads, ctrl.Log
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return northd.Run(ctx, o) })
 	group.Go(func() error { return label(ctx) })

@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
@@ -56,7 +56,7 @@ func runOVS(ctx context.Context, o ovs.Options) error {
 	if err != nil {
 		return err
 	}
-	o.Node, o.NodeAddress, o.Clusters, o.Log = s.node, s.address, s.clusters, klog.Background()
+	o.Node, o.NodeAddress, o.Clusters, o.Log = s.node, s.address, s.clusters, ctrl.Log
 	o.Requests = s.client.CertificatesV1().CertificateSigningRequests()
 	return ovs.Run(ctx, o)
 }

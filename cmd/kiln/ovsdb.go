@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -49,7 +49,7 @@ func runOVSDB(ctx context.Context, db string, o ovsdb.Options) error {
 		return fmt.Errorf("POD_IP: %w", err)
 	}
 	leads, label := s.leads(o.Database.LeaderLabel)
-	o.Node, o.Clusters, o.Leads, o.Log = s.node, s.clusters, leads, klog.Background()
+	o.Node, o.Clusters, o.Leads, o.Log = s.node, s.clusters, leads, ctrl.Log
 	o.HealthAddress = supervisor.HealthAddress(o.Database.AdminPort + adminapi.HealthOffset)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ovsdb.Run(ctx, o) })

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -27,10 +26,12 @@ type surroundings struct {
 	clusters <-chan *v1alpha1.OVNCluster
 }
 
-// surround reads the downward API's variables and begins to watch the OVNCluster. It does not wait for the API server.
+// surround sets up the log, reads the downward API's variables and begins to watch the OVNCluster. It does not wait for the API server.
 func surround(ctx context.Context) (surroundings, error) {
-	ctrl.SetLogger(klog.Background())
 	var s surroundings
+	if err := setLogger(); err != nil {
+		return s, err
+	}
 	for name, value := range map[string]*string{
 		"NODE_NAME": &s.node, "POD_NAME": &s.pod, "POD_NAMESPACE": &s.namespace, "POD_IP": &s.address,
 	} {
@@ -52,7 +53,7 @@ func surround(ctx context.Context) (surroundings, error) {
 // leads returns a channel whose values become the pod's label, and a function that runs until ctx ends and the label is withdrawn.
 func (s surroundings) leads(key string) (leads chan bool, run func(context.Context) error) {
 	leads = make(chan bool)
-	label := podlabel.Label{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Key: key, Log: klog.Background()}
+	label := podlabel.Label{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Key: key, Log: ctrl.Log}
 	return leads, func(ctx context.Context) error {
 		label.Run(ctx, leads)
 		return nil
