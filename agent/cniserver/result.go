@@ -4,10 +4,10 @@
 package cniserver
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	cni "github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -37,36 +37,45 @@ func gateways(network v1.PodNetwork) []netip.Addr {
 }
 
 // routes of a container: everything through the subnet's gateways, then what the network configuration and the pod's annotation
-// ask for. A route without a gateway goes through the subnet's.
+// ask for. A route without a gateway goes through the subnet's; of two to one destination the later counts.
 func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) ([]sandbox.Route, error) {
 	via := map[bool]netip.Addr{}
-	var out []sandbox.Route
+	var asked []v1.Route
 	for _, gateway := range gateways(network) {
 		via[gateway.Is6()] = gateway
-		out = append(out, sandbox.Route{To: everything[gateway.Is6()], Via: gateway})
+		asked = append(asked, v1.Route{Gateway: gateway})
 	}
-	asked := r.Routes
-	annotation := v1.AnnotationRoutes.For(r.Provider)
-	if text := pod.Annotations[annotation]; text != "" {
-		var more []*cni.Route
-		if err := json.Unmarshal([]byte(text), &more); err != nil {
-			return nil, fmt.Errorf("annotation %s of pod %s/%s: %w", annotation, pod.Namespace, pod.Name, err)
-		}
-		asked = append(asked[:len(asked):len(asked)], more...)
-	}
-	for _, route := range asked {
+	for _, route := range r.Routes {
 		to, err := netip.ParsePrefix(route.Dst.String())
 		if err != nil {
 			return nil, fmt.Errorf("route to %s: %w", route.Dst.String(), err)
 		}
-		gateway, ok := netip.AddrFromSlice(route.GW)
-		if !ok {
+		gateway, _ := netip.AddrFromSlice(route.GW)
+		asked = append(asked, v1.Route{Destination: to.Masked(), Gateway: gateway.Unmap()})
+	}
+	request, err := v1.ParsePodRequestOf(pod.Annotations, r.Provider)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return resolve(append(asked, request.Routes...), via)
+}
+
+// resolve fills in what routes leave open: the destination, which is everything, and the gateway, which is that of the family in via.
+func resolve(asked []v1.Route, via map[bool]netip.Addr) ([]sandbox.Route, error) {
+	var out []sandbox.Route
+	for _, route := range asked {
+		to, gateway := route.Destination, route.Gateway
+		if !to.IsValid() {
+			to = everything[gateway.Is6()]
+		}
+		if !gateway.IsValid() {
 			gateway = via[to.Addr().Is6()]
 		}
 		if !gateway.IsValid() {
 			return nil, fmt.Errorf("route to %s: the pod has no gateway of that family", to)
 		}
-		out = append(out, sandbox.Route{To: to, Via: gateway.Unmap()})
+		out = slices.DeleteFunc(out, func(earlier sandbox.Route) bool { return earlier.To == to })
+		out = append(out, sandbox.Route{To: to, Via: gateway})
 	}
 	return out, nil
 }

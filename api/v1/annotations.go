@@ -32,9 +32,16 @@ const (
 	AnnotationMTU           Annotation = "mtu"            // the subnet's, in bytes; absent: the agent's
 	AnnotationPodNICType    Annotation = "pod_nic_type"   // how the port reaches the pod
 	AnnotationRoutes        Annotation = "routes"         // user: JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
+	AnnotationPortSecurity  Annotation = "port_security"  // user: "true" drops what the pod sends from other addresses than its own
 	AnnotationExcludeIPs    Annotation = "exclude_ips"    // of a namespace: excludeIps of its subnets, with semicolons
 	AnnotationPortName      Annotation = "port_name"      // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"        // of a node: its OVS system-id
+)
+
+// Annotations of Services.
+const (
+	// AnnotationVpc names the VPC whose pods reach a Service. AnnotationLogicalRouter, which users of Kube-OVN set, goes before it.
+	AnnotationVpc Annotation = "vpc"
 )
 
 // PodNICTypeVeth is the one way a port reaches a pod so far: a pair of virtual Ethernet devices.

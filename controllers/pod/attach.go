@@ -27,9 +27,6 @@ import (
 // reasonNoAddress is the reason of the event on a pod that no address can be found for. It is Kube-OVN's.
 const reasonNoAddress = "AcquireAddressFailed"
 
-// annotationPortSecurity, when "true", drops what a pod sends from other addresses than its own.
-const annotationPortSecurity kubeovnv1.Annotation = "port_security"
-
 // attachment is a pod with its addresses and what they are of.
 type attachment struct {
 	pod      *corev1.Pod
@@ -225,7 +222,7 @@ func (a *attachment) port() translate.PodInputs {
 		GatewayType:  a.subnet.Spec.GatewayType,
 		Addresses:    a.lease.Addresses,
 		MAC:          a.lease.MAC,
-		PortSecurity: a.pod.Annotations[annotationPortSecurity.Key()] == "true",
+		PortSecurity: a.pod.Annotations[kubeovnv1.AnnotationPortSecurity.Key()] == "true",
 	}
 }
 

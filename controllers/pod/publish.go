@@ -28,7 +28,7 @@ var results = []kubeovnv1.Annotation{
 }
 
 // requests are the annotations that only users write and a port depends on.
-var requests = []kubeovnv1.Annotation{kubeovnv1.AnnotationIPFamily, annotationPortSecurity}
+var requests = []kubeovnv1.Annotation{kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity}
 
 // publish writes the network on the pod, in one patch which only this very pod takes; nothing when it is there already.
 func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork) error {

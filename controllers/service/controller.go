@@ -25,12 +25,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-const (
-	// indexService finds EndpointSlices by the Service that they are of.
-	indexService = "endpointslice.service"
-	// annotationVpc names the VPC whose pods reach a Service. AnnotationLogicalRouter, which Kube-OVN's users set, goes before it.
-	annotationVpc kubeovnv1.Annotation = "vpc"
-)
+// indexService finds EndpointSlices by the Service that they are of.
+const indexService = "endpointslice.service"
 
 // Reconciler makes the load balancers of each Service so.
 type Reconciler struct {
@@ -105,5 +101,5 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 
 // vpcOf is the VPC whose pods reach a Service.
 func vpcOf(s *corev1.Service) string {
-	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[annotationVpc.Key()], kubeovnv1.DefaultVpc)
+	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
 }
