@@ -10,11 +10,14 @@ type Annotation string
 // ProviderOVN is the provider of every pod's first network.
 const ProviderOVN = "ovn"
 
+// AnnotationDomain follows the provider in the keys of annotations.
+const AnnotationDomain = ".kubernetes.io"
+
 // Key is the annotation's key for the pod's first network, and for nodes, namespaces and services.
 func (a Annotation) Key() string { return a.For(ProviderOVN) }
 
 // For is the annotation's key for a provider.
-func (a Annotation) For(provider string) string { return provider + ".kubernetes.io/" + string(a) }
+func (a Annotation) For(provider string) string { return provider + AnnotationDomain + "/" + string(a) }
 
 // Annotations of pods and nodes. Those that both users and the controller write are requests until AnnotationAllocated is "true"
 // for the same pod, and results from then on.

@@ -22,10 +22,14 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // reasonNoAddress is the reason of the event on a pod that no address can be found for. It is Kube-OVN's.
 const reasonNoAddress = "AcquireAddressFailed"
+
+// reasonNotSupported is the reason of the event on a pod that asks for more than this version does.
+const reasonNotSupported = "AnnotationNotSupported"
 
 // attachment is a pod with its addresses and what they are of.
 type attachment struct {
@@ -123,6 +127,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		if err == nil {
 			r.ledger.hold(pod, seen)
 			r.observe(pod, legAllocated)
+			r.warnOfIgnored(pod)
 			return lease, nil
 		}
 		obstacle, ok := explain(name, err)
@@ -132,6 +137,13 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		obstacles = append(obstacles, obstacle)
 	}
 	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names}
+}
+
+// warnOfIgnored tells the pod's user which annotations have no effect. A pod is allocated for once, so it is told once.
+func (r *Reconciler) warnOfIgnored(pod *corev1.Pod) {
+	if keys := validation.IgnoredPodAnnotations(pod.Annotations); len(keys) > 0 {
+		k8s.Warn(r.Recorder, pod, reasonNotSupported, "this version does nothing about "+strings.Join(keys, ", "))
+	}
 }
 
 // candidates are the subnets to try, in order: the one asked for, or those of the pod's namespace.

@@ -92,6 +92,25 @@ func TestRequestsOfAPod(t *testing.T) {
 	}
 }
 
+func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	p := w.pod("default", "wishful", "ip_pool", "p1", "security_groups", "sg", "default_route", "true", "port_security", "true")
+	w.warnedOf(p, "AnnotationNotSupported", "nothing about ovn.kubernetes.io/ip_pool, ovn.kubernetes.io/security_groups")
+
+	process.Stop()
+	w.start()
+	w.Change(p, func() { p.Annotations["ovn.kubernetes.io/ip_family"] = "ipv4" })
+	plain := w.pod("default", "plain")
+	if n := w.events(p, "AnnotationNotSupported"); n != 1 {
+		t.Errorf("it is told %d times", n)
+	}
+	if n := w.events(plain, "AnnotationNotSupported"); n != 0 {
+		t.Errorf("a pod that asks for nothing is told %d times", n)
+	}
+}
+
 func TestBadRequestsAreToldAndHurtNoOtherPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")

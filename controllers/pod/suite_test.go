@@ -128,23 +128,46 @@ func (w world) allocated(p *corev1.Pod) kubeovnv1.PodNetwork {
 
 func address(p *corev1.Pod) string { return p.Annotations[kubeovnv1.AnnotationIPAddress.Key()] }
 
-// warned waits for an event on a pod that says something.
+// warned waits for an event on a pod that says why it has no address.
 func (w world) warned(p *corev1.Pod, text string) {
+	w.Helper()
+	w.warnedOf(p, "AcquireAddressFailed", text)
+}
+
+// warnedOf waits for an event on a pod that says something.
+func (w world) warnedOf(p *corev1.Pod, reason, text string) {
 	w.Helper()
 	w.Eventually(func() string {
 		var list eventsv1.EventList
 		w.Must(w.Client.List(w.Context(), &list))
 		var said []string
 		for _, e := range list.Items {
-			if e.Regarding.UID == p.UID && e.Reason == "AcquireAddressFailed" && e.Type == corev1.EventTypeWarning {
+			if e.Regarding.UID == p.UID && e.Reason == reason && e.Type == corev1.EventTypeWarning {
 				if strings.Contains(e.Note, text) {
 					return ""
 				}
 				said = append(said, e.Note)
 			}
 		}
-		return fmt.Sprintf("no event on pod %s says %q; they say %q", p.Name, text, said)
+		return fmt.Sprintf("no event %s on pod %s says %q; they say %q", reason, p.Name, text, said)
 	})
+}
+
+// events counts how often something was said of a pod.
+func (w world) events(p *corev1.Pod, reason string) int {
+	w.Helper()
+	var list eventsv1.EventList
+	w.Must(w.Client.List(w.Context(), &list))
+	n := 0
+	for _, e := range list.Items {
+		if e.Regarding.UID == p.UID && e.Reason == reason {
+			n++
+			if e.Series != nil {
+				n += int(e.Series.Count)
+			}
+		}
+	}
+	return n
 }
 
 // port waits for the port of a pod and returns it.
