@@ -55,7 +55,7 @@ func Connect(kubeconfig string) (*Cluster, error) {
 
 // Server is a pod that serves HTTP with agnhost's netexec (/echo, /clientip, /hostname) and has a readiness probe by its kubelet.
 func Server(namespace, name, node string) *corev1.Pod {
-	grace := int64(0)
+	grace := int64(1)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}},
 		Spec: corev1.PodSpec{

@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -141,13 +140,4 @@ func warnings(ctx context.Context, namespace, pod string) ([]string, error) {
 		messages = append(messages, events.Items[i].Message)
 	}
 	return messages, nil
-}
-
-// available tells whether the OVNCluster is Available.
-func available(ctx context.Context) (bool, error) {
-	var oc v1alpha1.OVNCluster
-	if err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc); err != nil {
-		return false, err
-	}
-	return meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable), nil
 }

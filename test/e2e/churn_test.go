@@ -152,7 +152,12 @@ func recreate(ctx context.Context, name, node string) error {
 		if round == churnRounds-1 {
 			return nil
 		}
-		if err := pods.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &created.UID}}); err != nil {
+		// Half of them are forced: their object goes before their containers do.
+		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &created.UID}}
+		if round%2 == 0 {
+			options.GracePeriodSeconds = new(int64)
+		}
+		if err := pods.Delete(ctx, name, options); err != nil {
 			return fmt.Errorf("delete %s in round %d: %w", name, round, err)
 		}
 		err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {

@@ -16,9 +16,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/test/checks"
 	"github.com/kiln-net/kiln/test/cluster"
@@ -46,13 +48,11 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	c, err := cluster.Connect(l.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
 	Expect(cluster.ApplyManifests(ctx, l.Kubeconfig(), "../../config/default")).To(Succeed())
-	Expect(c.ApplyOVNCluster(ctx, cluster.LabSpec(l))).To(Succeed())
-	Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
-
 	suite.Lab = l
-	suite.Env, err = checks.InLab(l, c, "e2e-checks")
-	Expect(err).NotTo(HaveOccurred())
 	suite.Objects, err = c.Objects()
+	Expect(err).NotTo(HaveOccurred())
+	install(ctx, c)
+	suite.Env, err = checks.InLab(l, c, "e2e-checks")
 	Expect(err).NotTo(HaveOccurred())
 	suite.Workers, err = cluster.Workers(l)
 	Expect(err).NotTo(HaveOccurred())
@@ -61,6 +61,29 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	}
 	suite.kill = killMainProcess
 }, NodeTimeout(15*time.Minute))
+
+// install applies the OVNCluster. On a cluster without one it gives it a tunnel interface that no node has first: the condition has to
+// say so, and correcting the field is all it takes.
+func install(ctx context.Context, c *cluster.Cluster) {
+	GinkgoHelper()
+	var oc v1alpha1.OVNCluster
+	err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)
+	spec := cluster.LabSpec(suite.Lab)
+	if apierrors.IsNotFound(err) {
+		wrong := spec
+		wrong.Nodes.TunnelInterface = "eth9"
+		Expect(c.ApplyOVNCluster(ctx, wrong)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+			degraded := meta.FindStatusCondition(oc.Status.Conditions, v1alpha1.ConditionDegraded)
+			g.Expect(degraded).NotTo(BeNil())
+			g.Expect(degraded.Status).To(Equal(metav1.ConditionTrue))
+			g.Expect(degraded.Message).To(And(ContainSubstring("eth9"), ContainSubstring("eth1"), ContainSubstring("tunnelInterface")))
+		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}
+	Expect(c.ApplyOVNCluster(ctx, spec)).To(Succeed())
+	Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
+}
 
 var _ = ReportAfterEach(func(report SpecReport) {
 	if report.Failed() && suite.Lab != nil {
