@@ -36,6 +36,8 @@ type Reconciler struct {
 
 	// told is what the allocator was told of each subnet last, as text.
 	told sync.Map
+	// measured are the labels under which the use of each subnet is exported.
+	measured sync.Map
 }
 
 // Reconcile makes one Subnet so. A wrong spec changes nothing: what was in force before stays.
@@ -131,6 +133,7 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 // remove takes a subnet from the allocator and its rows from the database.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
 	r.told.Delete(name)
+	r.unmeasure(name)
 	r.Allocator.DeleteSubnet(name)
 	if err := r.Northbound.Apply(ctx, translate.SubnetOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the switch of subnet %s: %w", name, err)

@@ -55,6 +55,7 @@ func (r *Reconciler) setUsage(subnet *kubeovnv1.Subnet) {
 	status.V4UsingIPs, status.V4UsingIPRange = v4.Using, v4.UsingRanges
 	status.V6AvailableIPs, status.V6AvailableIPRange = v6.Available, v6.AvailableRanges
 	status.V6UsingIPs, status.V6UsingIPRange = v6.Using, v6.UsingRanges
+	r.measure(subnet, usage)
 }
 
 // readyCondition says whether the present spec is in force; known is that of an earlier one may be.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
@@ -193,6 +194,45 @@ func (n *network) column(table, column string) []string {
 	}
 	slices.Sort(values)
 	return values
+}
+
+// measured waits until the metrics of a subnet are these.
+func (n *network) measured(subnet string, want ...string) {
+	n.Helper()
+	n.Eventually(func() string {
+		if got := n.series(subnet); !slices.Equal(got, want) {
+			return fmt.Sprintf("metrics of subnet %s are %q, want %q", subnet, got, want)
+		}
+		return ""
+	})
+}
+
+func (n *network) series(subnet string) []string {
+	n.Helper()
+	families, err := metrics.Registry.Gather()
+	n.Must(err)
+	values := map[string]map[string]float64{} // by metric and labels
+	for _, family := range families {
+		for _, m := range family.Metric {
+			labels := map[string]string{}
+			for _, pair := range m.Label {
+				labels[pair.GetName()] = pair.GetValue()
+			}
+			if labels["subnet_name"] != subnet {
+				continue
+			}
+			key := labels["protocol"] + " " + labels["subnet_cidr"]
+			if values[key] == nil {
+				values[key] = map[string]float64{}
+			}
+			values[key][family.GetName()] = m.Gauge.GetValue()
+		}
+	}
+	var out []string
+	for key, v := range values {
+		out = append(out, fmt.Sprintf("%s: %.0f free, %.0f held", key, v["subnet_available_ip_count"], v["subnet_used_ip_count"]))
+	}
+	return out
 }
 
 // event waits until an object has an event of this reason.
