@@ -26,20 +26,27 @@ const minIPv6MTU = 1280
 
 // Configure makes the container's end be as i says: hardware address, MTU, up, its addresses and no others, its routes.
 func (i Interface) Configure() error {
+	if err := i.inside(i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes); err != nil {
+		return fmt.Errorf("configure %w", err)
+	}
+	return nil
+}
+
+// inside takes steps with the container's end, in its namespace, until one fails.
+func (i Interface) inside(steps ...func(netlink.Link) error) error {
 	namespace, err := open(i.NetNS)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s in %s: %w", i.Name, i.NetNS, err)
 	}
 	defer namespace.Close()
 	return namespace.Do(func(ns.NetNS) error {
 		link, err := netlink.LinkByName(i.Name)
 		if err != nil {
-			return fmt.Errorf("find %s in %s: %w", i.Name, i.NetNS, err)
+			return fmt.Errorf("%s in %s: find it: %w", i.Name, i.NetNS, err)
 		}
-		steps := []func(netlink.Link) error{i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes}
 		for _, step := range steps {
 			if err := step(link); err != nil {
-				return fmt.Errorf("configure %s in %s: %w", i.Name, i.NetNS, err)
+				return fmt.Errorf("%s in %s: %w", i.Name, i.NetNS, err)
 			}
 		}
 		return nil

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 )
 
@@ -23,23 +22,7 @@ func (i Interface) Verify() error {
 	if !intact {
 		return fmt.Errorf("%s in %s and %s on the host are no pair", i.Name, i.NetNS, i.HostName)
 	}
-	namespace, err := open(i.NetNS)
-	if err != nil {
-		return err
-	}
-	defer namespace.Close()
-	return namespace.Do(func(ns.NetNS) error {
-		link, err := netlink.LinkByName(i.Name)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", i.Name, err)
-		}
-		for _, check := range []func(netlink.Link) error{i.verifyLink, i.verifyAddresses, i.verifyRoutes} {
-			if err := check(link); err != nil {
-				return fmt.Errorf("%s in %s: %w", i.Name, i.NetNS, err)
-			}
-		}
-		return nil
-	})
+	return i.inside(i.verifyLink, i.verifyAddresses, i.verifyRoutes)
 }
 
 func (i Interface) verifyLink(link netlink.Link) error {

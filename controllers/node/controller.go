@@ -53,7 +53,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(nodeOfIP), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
-			builder.WithPredicates(predicate.NewPredicateFuncs(isJoin), k8s.Changed(viewJoin))).
+			builder.WithPredicates(predicate.NewPredicateFuncs(isJoin), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.hungry.source(r.Allocator)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Node{},
@@ -77,17 +77,7 @@ func viewNode(n *corev1.Node) nodeView {
 	for _, a := range managedAnnotations {
 		view.WriteString(n.Annotations[a.Key()] + "\x00")
 	}
-	return nodeView{internalIPs: ipfamily.Join(internalIPs(n)), annotations: view.String()}
-}
-
-// joinView is what nodes look at in the join subnet: not its counts.
-type joinView struct {
-	generation int64
-	validated  bool
-}
-
-func viewJoin(s *kubeovnv1.Subnet) joinView {
-	return joinView{s.Generation, k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation)}
+	return nodeView{internalIPs: ipfamily.Join(k8s.InternalIPs(n)), annotations: view.String()}
 }
 
 func isJoin(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
@@ -155,7 +145,7 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
 		Switch:      kubeovnv1.JoinSubnet,
 		MAC:         lease.MAC,
 		Addresses:   lease.Addresses,
-		InternalIPs: internalIPs(node),
+		InternalIPs: k8s.InternalIPs(node),
 	})
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(node.Name), rows); err != nil {
 		return fmt.Errorf("apply node %s: %w", node.Name, err)
@@ -187,7 +177,7 @@ func (r *Reconciler) join(ctx context.Context) (joinSubnet, error) {
 	if client.IgnoreNotFound(err) != nil {
 		return joinSubnet{}, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
-	if err != nil || !viewJoin(subnet).validated {
+	if err != nil || !k8s.ViewSubnet(subnet).Validated {
 		return joinSubnet{}, fmt.Errorf("%w: subnet %s is not valid yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
 	}
 	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
@@ -196,18 +186,4 @@ func (r *Reconciler) join(ctx context.Context) (joinSubnet, error) {
 		return joinSubnet{}, fmt.Errorf("read subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
 	return joinSubnet{cidrs: cidrs, gateways: gateways}, nil
-}
-
-// internalIPs are the node's own addresses of type InternalIP.
-func internalIPs(node *corev1.Node) []netip.Addr {
-	var addrs []netip.Addr
-	for _, a := range node.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
-			continue
-		}
-		if addr, err := ipfamily.ParseAddr(a.Address); err == nil {
-			addrs = append(addrs, addr)
-		}
-	}
-	return addrs
 }

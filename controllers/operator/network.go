@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // The join networks of an OVNCluster that gives none.
@@ -125,7 +126,7 @@ func checkOverlaps(lists []cidrList) error {
 // checkNodes finds nodes whose own addresses lie in one of the networks, which would cut them off.
 func checkNodes(lists []cidrList, nodes []corev1.Node) error {
 	for _, n := range nodes {
-		for _, s := range internalAddresses(&n) {
+		for _, s := range k8s.InternalIPs(&n) {
 			for _, list := range lists {
 				for _, cidr := range list.cidrs {
 					if cidr.Contains(s) {
@@ -137,18 +138,4 @@ func checkNodes(lists []cidrList, nodes []corev1.Node) error {
 		}
 	}
 	return nil
-}
-
-// internalAddresses are the node's InternalIPs, in its own order of preference.
-func internalAddresses(n *corev1.Node) []netip.Addr {
-	var all []netip.Addr
-	for _, a := range n.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
-			continue
-		}
-		if address, err := netip.ParseAddr(a.Address); err == nil {
-			all = append(all, address.Unmap())
-		}
-	}
-	return all
 }

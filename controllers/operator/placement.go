@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // placeDatabases records the node that creates each database before anything runs there, and ends the pass for the record to be
@@ -30,7 +31,7 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 			return err
 		}
 		status.BootstrapNode = node.Name
-		status.Members = []v1alpha1.DatabaseMember{{Node: node.Name, Address: internalAddresses(node)[0].String()}}
+		status.Members = []v1alpha1.DatabaseMember{{Node: node.Name, Address: k8s.InternalIPs(node)[0].String()}}
 		recorded = true
 	}
 	if recorded {
@@ -60,7 +61,7 @@ func chooseNode(nodes []corev1.Node, placement v1alpha1.Placement) (*corev1.Node
 	var candidates []*corev1.Node
 	for i := range nodes {
 		n := &nodes[i]
-		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(internalAddresses(n)) > 0
+		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(k8s.InternalIPs(n)) > 0
 		if usable && selector.Matches(labels.Set(n.Labels)) {
 			candidates = append(candidates, n)
 		}

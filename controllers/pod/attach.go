@@ -190,7 +190,7 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 		p.message = fmt.Sprintf("subnet %s does not exist", name)
 	case !selection.OnFirstNetwork(s):
 		p.message = fmt.Sprintf("subnet %s is of provider %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
-	case !k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation):
+	case !k8s.ViewSubnet(s).Validated:
 		p.message = fmt.Sprintf("subnet %s is not valid: its condition %s says why", name, kubeovnv1.ConditionValidated)
 	default:
 		return s, nil

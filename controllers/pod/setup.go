@@ -83,16 +83,12 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 
 // subnetView is what pods that wait look at in subnets: not their counts.
 type subnetView struct {
-	generation          int64
-	validated, deleting bool
+	k8s.SubnetView
+	deleting bool
 }
 
 func viewSubnet(s *kubeovnv1.Subnet) subnetView {
-	return subnetView{
-		generation: s.Generation,
-		validated:  k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation),
-		deleting:   s.DeletionTimestamp != nil,
-	}
+	return subnetView{k8s.ViewSubnet(s), s.DeletionTimestamp != nil}
 }
 
 // podView is what a pod's port and annotations depend on of its subnet.

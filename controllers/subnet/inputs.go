@@ -16,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // serviceOfAPIServer is the Service that the API server keeps for itself in the namespace `default`.
@@ -61,7 +62,7 @@ func (r *Reconciler) hosts(ctx context.Context) (map[netip.Addr]string, error) {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range nodes.Items {
-		for _, ip := range internalIPs(&nodes.Items[i]) {
+		for _, ip := range k8s.InternalIPs(&nodes.Items[i]) {
 			hosts[ip] = "node " + nodes.Items[i].Name
 		}
 	}
@@ -86,20 +87,6 @@ func endpoints(slice *discoveryv1.EndpointSlice) []netip.Addr {
 			if addr, err := ipfamily.ParseAddr(a); err == nil {
 				addrs = append(addrs, addr)
 			}
-		}
-	}
-	return addrs
-}
-
-// internalIPs are a node's addresses of type InternalIP.
-func internalIPs(node *corev1.Node) []netip.Addr {
-	var addrs []netip.Addr
-	for _, a := range node.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
-			continue
-		}
-		if addr, err := ipfamily.ParseAddr(a.Address); err == nil {
-			addrs = append(addrs, addr)
 		}
 	}
 	return addrs

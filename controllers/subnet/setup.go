@@ -38,7 +38,7 @@ const usageDelay = time.Second
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(viewPeer))).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
@@ -60,15 +60,7 @@ func useOf(allocator *ipam.Allocator) source.Source {
 	})
 }
 
-// peerView is what subnets look at in one another.
-type peerView struct {
-	generation int64
-	validated  bool
-}
-
-func viewPeer(s *kubeovnv1.Subnet) peerView { return peerView{s.Generation, validated(s)} }
-
-func viewNode(n *corev1.Node) string { return ipfamily.Join(internalIPs(n)) }
+func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) }
 
 // rivals are the other subnets for which a subnet's appearance, change or end may decide: those that overlap with it, and those
 // that are wrong so far.
@@ -82,7 +74,7 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 
 // aroundNode are the subnets that a node's addresses are in, and those that are wrong so far.
 func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.around(ctx, internalIPs(o.(*corev1.Node)))
+	return r.around(ctx, k8s.InternalIPs(o.(*corev1.Node)))
 }
 
 // aroundAPIServer are the subnets that the API server's addresses are in, and those that are wrong so far.
@@ -118,9 +110,7 @@ func (r *Reconciler) those(ctx context.Context, which func(*kubeovnv1.Subnet) bo
 }
 
 // validated reports whether a subnet's present spec was found right.
-func validated(s *kubeovnv1.Subnet) bool {
-	return k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation)
-}
+func validated(s *kubeovnv1.Subnet) bool { return k8s.ViewSubnet(s).Validated }
 
 // overlaps reports whether a subnet shares addresses with any of the prefixes.
 func overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {

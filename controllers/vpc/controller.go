@@ -50,7 +50,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 				return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: vpcOf(o)}}}
 			}),
-			builder.WithPredicates(k8s.Changed(viewSubnet))).
+			builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVpc)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vpc{}, k8s.OwnersOf(r.Northbound, translate.KindVpc))).
 		Complete(r.Gate.Reconciler(r))
@@ -58,19 +58,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("set up the controller of VPCs: %w", err)
 	}
 	return nil
-}
-
-// subnetView is what a VPC depends on in its subnets.
-type subnetView struct {
-	generation int64
-	validated  bool
-}
-
-func viewSubnet(s *kubeovnv1.Subnet) subnetView {
-	return subnetView{
-		generation: s.Generation,
-		validated:  k8s.IsTrue(s.Status.Conditions, kubeovnv1.ConditionValidated, s.Generation),
-	}
 }
 
 // vpcOf is the name of the VPC that a subnet belongs to.

@@ -69,11 +69,7 @@ func (l *lab) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c, err := cluster.Open(l.state)
-			if err != nil {
-				return err
-			}
-			return c.Status(cmd.Context(), cmd.OutOrStdout())
+			return l.withCluster(showStatus)(cmd, nil)
 		},
 	}
 	cmd.Flags().IntVar(&controlPlanes, "control-planes", controlPlanes, "number of control-plane nodes; the first runs the control plane")
@@ -86,12 +82,9 @@ func (l *lab) down() *cobra.Command {
 		Use:   "down",
 		Short: "Take the cluster down and remove everything of it but its logs",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needRoot(); err != nil {
-				return err
-			}
+		RunE: asRoot(func(cmd *cobra.Command, _ []string) error {
 			return cluster.Down(cmd.Context(), l.state, l.report)
-		},
+		}),
 	}
 }
 
@@ -100,13 +93,7 @@ func (l *lab) status() *cobra.Command {
 		Use:   "status",
 		Short: "Show the machines and the nodes",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := cluster.Open(l.state)
-			if err != nil {
-				return err
-			}
-			return c.Status(cmd.Context(), cmd.OutOrStdout())
-		},
+		RunE:  l.withCluster(showStatus),
 	}
 }
 
@@ -115,14 +102,10 @@ func (l *lab) kubeconfig() *cobra.Command {
 		Use:   "kubeconfig",
 		Short: "Print the path of an administrator's kubeconfig",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := cluster.Open(l.state)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), c.Kubeconfig())
+		RunE: l.withCluster(func(cmd *cobra.Command, c *cluster.Cluster, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), c.Kubeconfig())
 			return err
-		},
+		}),
 	}
 }
 
@@ -131,15 +114,8 @@ func (l *lab) exec() *cobra.Command {
 		Use:   "exec MACHINE -- COMMAND [ARGUMENT...]",
 		Short: "Run a command on a node, on the router or on the outside host",
 		Args:  cobra.MinimumNArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := needRoot(); err != nil {
-				return err
-			}
-			c, err := cluster.Open(l.state)
-			if err != nil {
-				return err
-			}
-			err = c.Exec(cmd.Context(), args[0], machine.Command{
+		RunE: asRoot(l.withCluster(func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
+			err := c.Exec(cmd.Context(), args[0], machine.Command{
 				Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 			})
 			var exit *exec.ExitError
@@ -147,7 +123,7 @@ func (l *lab) exec() *cobra.Command {
 				return exitStatus(exit.ExitCode())
 			}
 			return err
-		},
+		})),
 	}
 }
 
@@ -156,17 +132,38 @@ func (l *lab) load() *cobra.Command {
 		Use:   "load ARCHIVE",
 		Short: "Bring the images of a docker-archive to every node",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := needRoot(); err != nil {
-				return err
-			}
-			c, err := cluster.Open(l.state)
-			if err != nil {
-				return err
-			}
+		RunE: asRoot(l.withCluster(func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
 			return c.Load(cmd.Context(), args[0], l.report)
-		},
+		})),
 	}
+}
+
+// run is what a command does.
+type run = func(cmd *cobra.Command, args []string) error
+
+// asRoot refuses others.
+func asRoot(f run) run {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := needRoot(); err != nil {
+			return err
+		}
+		return f(cmd, args)
+	}
+}
+
+// withCluster gives f the cluster that is up.
+func (l *lab) withCluster(f func(*cobra.Command, *cluster.Cluster, []string) error) run {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := cluster.Open(l.state)
+		if err != nil {
+			return err
+		}
+		return f(cmd, c, args)
+	}
+}
+
+func showStatus(cmd *cobra.Command, c *cluster.Cluster, _ []string) error {
+	return c.Status(cmd.Context(), cmd.OutOrStdout())
 }
 
 // machineCommands are what machines consist of. They are not for people.

@@ -27,6 +27,14 @@ type Options struct {
 
 // Run makes whatever of the cache is missing or out of date. When nothing is, it takes a moment.
 func Run(ctx context.Context, o Options) error {
+	artifacts := append(programs(o), rootFileSystems(o)...)
+	return ensure(ctx, o, append(artifacts, nodeImages(o))...)
+}
+
+// Rootfs makes only the root file system that Kiln's image starts from.
+func Rootfs(ctx context.Context, o Options) error { return ensure(ctx, o, imageRootfs(o)) }
+
+func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
 	unlock, err := o.Cache.Lock()
 	if err != nil {
 		return err
@@ -35,27 +43,12 @@ func Run(ctx context.Context, o Options) error {
 	if err := hostPackages(ctx, o); err != nil {
 		return err
 	}
-	artifacts := append(programs(o), rootFileSystems(o)...)
-	artifacts = append(artifacts, nodeImages(o))
 	for _, a := range artifacts {
 		if err := o.Cache.Ensure(ctx, o.Report, a); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// Rootfs makes only the root file system that Kiln's image starts from.
-func Rootfs(ctx context.Context, o Options) error {
-	unlock, err := o.Cache.Lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := hostPackages(ctx, o); err != nil {
-		return err
-	}
-	return o.Cache.Ensure(ctx, o.Report, imageRootfs(o))
 }
 
 // Source finds the repository's root directory from the working directory upwards.
