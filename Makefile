@@ -13,6 +13,7 @@ IMAGE ?= kiln.local/kiln:dev
 IMAGE_ARCHIVE := _output/kiln.tar
 CONTROL_PLANES ?= 1
 WORKERS ?= 2
+FAMILIES ?= dual
 
 # Tools, pinned. Each is built from its module into a directory named by its version.
 CONTROLLER_GEN_VERSION := v0.23.0
@@ -28,7 +29,7 @@ LAB := go run ./hack/lab
 demo: prepare images ## The main job on this machine: cluster, operator, OVNCluster, and checks between real pods
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go run ./hack/demo
+	go run ./hack/demo --families $(FAMILIES)
 
 .PHONY: test
 test: prepare lint test-unit test-e2e ## Everything: lint, unit, engine on a real ovsdb-server, envtest, and the e2e smoke in the lab

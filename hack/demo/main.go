@@ -8,9 +8,11 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
@@ -21,15 +23,17 @@ import (
 const namespace = "kiln-demo"
 
 func main() {
+	families := flag.String("families", cluster.Dual, "families of pods: dual, ipv4 or ipv6")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(ctx, *families); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1) //nolint:gocritic // the deferred stop has nothing left to do
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context, families string) error {
 	l, err := lab.Open("")
 	if err != nil {
 		return err
@@ -38,7 +42,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := install(ctx, l, c); err != nil {
+	if err := install(ctx, l, c, families); err != nil {
 		return err
 	}
 	env, err := checks.InLab(l, c, namespace)
@@ -67,19 +71,23 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-func install(ctx context.Context, l *lab.Cluster, c *cluster.Cluster) error {
+func install(ctx context.Context, l *lab.Cluster, c *cluster.Cluster, families string) error {
+	spec, err := cluster.LabSpec(l, families)
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	say("installing the operator: kubectl apply --server-side -k config/default")
 	if err := cluster.ApplyManifests(ctx, l.Kubeconfig(), "config/default"); err != nil {
 		return err
 	}
-	say("applying the OVNCluster: userspace datapath, both families, tunnels on eth1")
-	if err := c.ApplyOVNCluster(ctx, cluster.LabSpec(l)); err != nil {
+	say("applying the OVNCluster: %s datapath, pods in %s, tunnels on %s", spec.Nodes.Datapath, strings.Join(spec.Network.PodCIDRs, " and "), spec.Nodes.TunnelInterface)
+	if err := c.ApplyOVNCluster(ctx, spec); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	err := c.WaitAvailable(ctx, func(message string) { say("  %s", message) })
+	err = c.WaitAvailable(ctx, func(message string) { say("  %s", message) })
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w (look: KUBECONFIG=%s kubectl get ovncluster default -o yaml; kubectl get pods -n %s)", err, l.Kubeconfig(), cluster.Namespace)
 	}

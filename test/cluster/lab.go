@@ -16,17 +16,34 @@ import (
 // tunnelInterface is the lab nodes' second interface, which carries nothing but tunnels.
 const tunnelInterface = "eth1"
 
-// LabSpec is the OVNCluster of the lab: both families, in the userspace datapath because a lab cannot load kernel modules.
-func LabSpec(l *lab.Cluster) v1alpha1.OVNClusterSpec {
+// Families of pods.
+const (
+	Dual = "dual"
+	IPv4 = "ipv4"
+	IPv6 = "ipv6"
+)
+
+// LabSpec is the OVNCluster of the lab, in the userspace datapath because a lab cannot load kernel modules.
+func LabSpec(l *lab.Cluster, families string) (v1alpha1.OVNClusterSpec, error) {
+	network := v1alpha1.Network{
+		PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
+		JoinCIDRs:    []string{"100.64.0.0/16", "fd00:100:64::/112"},
+		ServiceCIDRs: texts(topology.ServiceCIDRs),
+	}
+	switch families {
+	case Dual:
+	case IPv4:
+		network.PodCIDRs, network.JoinCIDRs = network.PodCIDRs[:1], network.JoinCIDRs[:1]
+	case IPv6:
+		network.PodCIDRs, network.JoinCIDRs = network.PodCIDRs[1:], network.JoinCIDRs[1:]
+	default:
+		return v1alpha1.OVNClusterSpec{}, fmt.Errorf("families %q are none of %s, %s and %s", families, Dual, IPv4, IPv6)
+	}
 	return v1alpha1.OVNClusterSpec{
 		APIServer: &v1alpha1.APIServer{Host: l.Nodes()[0].Addresses()[0].String(), Port: topology.APIServerPort},
-		Network: v1alpha1.Network{
-			PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
-			JoinCIDRs:    []string{"100.64.0.0/16", "fd00:100:64::/112"},
-			ServiceCIDRs: texts(topology.ServiceCIDRs),
-		},
-		Nodes: v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: tunnelInterface},
-	}
+		Network:   network,
+		Nodes:     v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: tunnelInterface},
+	}, nil
 }
 
 func texts(prefixes []netip.Prefix) []string {

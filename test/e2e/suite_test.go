@@ -68,7 +68,8 @@ func install(ctx context.Context, c *cluster.Cluster) {
 	GinkgoHelper()
 	var oc v1alpha1.OVNCluster
 	err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)
-	spec := cluster.LabSpec(suite.Lab)
+	spec, specErr := cluster.LabSpec(suite.Lab, cluster.Dual)
+	Expect(specErr).NotTo(HaveOccurred())
 	if apierrors.IsNotFound(err) {
 		wrong := spec
 		wrong.Nodes.TunnelInterface = "eth9"
