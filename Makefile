@@ -9,6 +9,10 @@ KILN_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kiln
 export KILN_CACHE
 export KUBEBUILDER_ASSETS := $(KILN_CACHE)/bin
 
+# One set of build flags for the image and the tests, so that a cold machine compiles everything once.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+
 IMAGE ?= kiln.local/kiln:dev
 IMAGE_ARCHIVE := _output/kiln.tar
 CONTROL_PLANES ?= 1
