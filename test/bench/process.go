@@ -1,0 +1,148 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// clockTick is USER_HZ, the unit of times in /proc/PID/stat, on every architecture that Linux's Go runs on.
+const clockTick = 10 * time.Millisecond
+
+// process is a program that the bench runs and measures.
+type process struct {
+	cmd *exec.Cmd
+	log string
+}
+
+// start runs a program with its output in dir/name.log. It does not outlive the bench.
+func start(dir, name string, cmd *exec.Cmd) (*process, error) {
+	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", name, err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return &process{cmd: cmd, log: log.Name()}, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// kill ends the process as a crash would and waits until it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()         // "signal: killed"
+}
+
+// tail is the end of what the process printed.
+func (p *process) tail() string {
+	content, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(content[max(0, len(content)-2000):])
+}
+
+// cpuTime is what a process has spent so far, in user mode and in the kernel (proc_pid_stat(5)).
+func cpuTime(pid int) (time.Duration, error) {
+	fields, err := statFields(pid)
+	if err != nil {
+		return 0, err
+	}
+	var ticks int64
+	for _, field := range fields[11:13] { // utime and stime, counted from the state
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * clockTick, nil
+}
+
+// statFields are those of /proc/PID/stat that follow the program's name.
+func statFields(pid int) ([]string, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, fmt.Errorf("read what process %d used: %w", pid, err)
+	}
+	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
+	if len(fields) < 13 {
+		return nil, fmt.Errorf("process %d has a stat of %d fields", pid, len(fields))
+	}
+	return fields, nil
+}
+
+// residentBytes is the memory of a process that is in RAM.
+func residentBytes(pid int) (int64, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+	fields := strings.Fields(string(content))
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("process %d has no statm", pid)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+	return pages * int64(os.Getpagesize()), nil
+}
+
+// childNamed finds a process that a library started for us.
+func childNamed(name string) (int, error) {
+	entries, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, fmt.Errorf("list processes: %w", err)
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(filepath.Base(entry))
+		if err != nil {
+			continue
+		}
+		comm, err := os.ReadFile(filepath.Join(entry, "comm"))
+		if err != nil || strings.TrimSpace(string(comm)) != name {
+			continue
+		}
+		fields, err := statFields(pid)
+		if err == nil && fields[1] == strconv.Itoa(os.Getpid()) {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("no process %s of ours", name)
+}
+
+// cpus says which CPUs everything here runs on; children inherit it from taskset(1).
+func cpus() (string, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return "", fmt.Errorf("read the CPU affinity: %w", err)
+	}
+	var list []string
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			list = append(list, strconv.Itoa(cpu))
+		}
+	}
+	if len(list) == 0 {
+		return "", errors.New("no CPU to run on")
+	}
+	return strings.Join(list, ","), nil
+}

@@ -1,0 +1,172 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// row is one number.
+type row struct {
+	Scenario string  `json:"scenario"`
+	Metric   string  `json:"metric"`
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit,omitempty"`
+	// TimesFloor is how many times longer it took than the floor of the same run.
+	TimesFloor float64 `json:"timesFloor,omitempty"`
+	// Bar is what is to be reached, and Met whether it is; KubeOVN and OVNKubernetes are what they reach elsewhere.
+	Bar           string `json:"bar,omitempty"`
+	Met           *bool  `json:"met,omitempty"`
+	KubeOVN       string `json:"kubeOVN,omitempty"`
+	OVNKubernetes string `json:"ovnKubernetes,omitempty"`
+}
+
+// bar is a number to reach. Peers were measured on one core of another run: their numbers are no part of this one.
+type bar struct {
+	scenario, metric       string
+	atMost                 float64
+	timesFloor             bool
+	kubeOVN, ovnKubernetes string
+}
+
+// bars of the scenarios that start with a word.
+var bars = []bar{
+	{"burst 5000", "rate", 1.5, true, "19", "35"},
+	{"burst", "rate", 1.5, true, "16 (paused: 32)", "48 (52)"},
+	{"burst", "NB transactions per pod", 0.1, false, "3.0", "1"},
+	{"burst", "API writes per pod", 2, false, "5.2 to 7", "1.0 to 1.4"},
+	{"burst", "controller CPU per pod", 1.5, false, "10 to 28", "3.5 to 7"},
+	{"burst", "controller RSS", 120, false, "265 at 6,100", "265 at 7,100"},
+	{"serial", "created to annotated, p50", 6, false, "38.5", "10.7"},
+	{"serial", "created to annotated, p99", 12, false, "71", "19.6"},
+	{"restart", "exec to the first new pod, median", 1.5, false, "7.1 at 6,100", "5.9 at 7,100"},
+	{"delete", "NB clean after the last delete", 2, false, "10.5", "–"},
+}
+
+func (b *bench) add(scenario, metric, unit string, value float64) {
+	b.addRatio(scenario, metric, unit, value, 0)
+}
+
+// addRatio adds a number together with its ratio to the floor, zero for none.
+func (b *bench) addRatio(scenario, metric, unit string, value, timesFloor float64) {
+	if !b.wanted("floor") {
+		timesFloor = 0
+	}
+	r := row{Scenario: scenario, Metric: metric, Unit: unit, Value: value, TimesFloor: timesFloor}
+	for _, bar := range bars {
+		if strings.HasPrefix(scenario, bar.scenario) && metric == bar.metric {
+			bar.judge(&r)
+			break
+		}
+	}
+	b.rows = append(b.rows, r)
+	fmt.Fprintf(os.Stderr, "%s: %s: %s %s\n", scenario, strings.TrimSpace(metric), short(value), unit)
+}
+
+func (b bar) judge(r *row) {
+	value := r.Value
+	r.Bar, r.KubeOVN, r.OVNKubernetes = "≤ "+short(b.atMost), b.kubeOVN, b.ovnKubernetes
+	if b.timesFloor {
+		value = r.TimesFloor
+		r.Bar = "≤ " + short(b.atMost) + "× floor"
+	}
+	if value != 0 || !b.timesFloor {
+		met := value <= b.atMost
+		r.Met = &met
+	}
+}
+
+// machine is what the numbers depend on.
+type machine struct {
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`
+	PinnedTo string `json:"pinnedTo"`
+	Northd   string `json:"northd"`
+	Revision string `json:"revision"`
+	Go       string `json:"go"`
+}
+
+func machineOf(pinned string, northd bool) machine {
+	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), PinnedTo: pinned, Northd: "on", Revision: revision(), Go: runtime.Version()}
+	if !northd {
+		m.Northd = "paused"
+	}
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return m
+	}
+	m.Cores = strings.Count(string(info), "processor\t:")
+	if _, after, ok := strings.Cut(string(info), "model name\t: "); ok {
+		m.CPU, _, _ = strings.Cut(after, "\n")
+	}
+	return m
+}
+
+// revision is what the working directory was checked out from.
+func revision() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func printTable(to io.Writer, m machine, rows []row) {
+	fmt.Fprintf(to, "%s, %d cores, everything on CPU %s; ovn-northd %s; %s, %s\n\n", m.CPU, m.Cores, m.PinnedTo, m.Northd, m.Revision, m.Go)
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "scenario\tmetric\tvalue\t× floor\tbar\tkube-ovn\tovn-kubernetes")
+	last := ""
+	for _, r := range rows {
+		scenario, times, bar := r.Scenario, "", r.Bar
+		if scenario == last {
+			scenario = ""
+		}
+		last = r.Scenario
+		if r.TimesFloor != 0 {
+			times = short(r.TimesFloor)
+		}
+		if r.Met != nil && !*r.Met {
+			bar += " MISSED"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			scenario, r.Metric, strings.TrimSpace(short(r.Value)+" "+r.Unit), times, bar, r.KubeOVN, r.OVNKubernetes)
+	}
+	_ = table.Flush() // to a person
+}
+
+func writeJSON(file string, m machine, rows []row) error {
+	content, err := json.MarshalIndent(map[string]any{"machine": m, "results": rows}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the results: %w", err)
+	}
+	if err := os.WriteFile(file, append(content, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	return nil
+}
+
+// short prints three digits, or all before the point.
+func short(value float64) string {
+	switch {
+	case value == 0:
+		return "0"
+	case value >= 100 || value <= -100:
+		return strconv.FormatFloat(value, 'f', 0, 64)
+	default:
+		return strconv.FormatFloat(value, 'g', 3, 64)
+	}
+}
+
+func rate(each time.Duration) float64      { return 1 / each.Seconds() }
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func megabytes(bytes int64) float64        { return float64(bytes) / 1e6 }

@@ -1,0 +1,288 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+const (
+	// northboundAddress is the member of the northbound database, at the port that the controller expects.
+	northboundAddress = "127.78.0.2"
+	northboundPort    = "6641"
+	// northboundName is what the server's certificate says.
+	northboundName = "ovn-nb"
+	// controllerAddress and pprofAddress are the controller's.
+	controllerAddress = "127.78.0.1:10660"
+	pprofAddress      = "127.78.0.1:10661"
+	// namespace of the pods.
+	namespace = "bench"
+)
+
+// world is everything around the system under test: an API server with its etcd, both databases of OVN and ovn-northd.
+type world struct {
+	dir, cache string
+	api        *envtest.Environment
+	config     *rest.Config
+	clients    *kubernetes.Clientset
+	running    map[string]*process
+	pids       map[string]int
+}
+
+// newWorld starts everything but the system under test. close ends it, also after an error.
+func newWorld(ctx context.Context, nodes int) (*world, error) {
+	w := &world{running: map[string]*process{}, pids: map[string]int{"bench": os.Getpid()}}
+	var err error
+	if w.cache, err = cacheDir(); err != nil {
+		return w, err
+	}
+	if w.dir, err = os.MkdirTemp("", "bench"); err != nil {
+		return w, fmt.Errorf("make a directory: %w", err)
+	}
+	for _, step := range []func() error{w.startAPI, w.writeCertificates, w.startDatabases} {
+		if err := step(); err != nil {
+			return w, err
+		}
+	}
+	return w, w.createNodes(ctx, nodes)
+}
+
+// cacheDir is where `make prepare` puts the programs.
+func cacheDir() (string, error) {
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("find the cache: %w", err)
+		}
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	for _, program := range []string{"bin/kube-apiserver", "rootfs/usr/bin/ovn-northd"} {
+		if _, err := os.Stat(filepath.Join(cache, program)); err != nil {
+			return "", fmt.Errorf("no %s in %s, run: make prepare", program, cache)
+		}
+	}
+	return cache, nil
+}
+
+func (w *world) close() error {
+	for name, p := range w.running {
+		if name == "ovn-northd" {
+			_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be paused
+		}
+		p.kill()
+	}
+	var err error
+	if w.api != nil {
+		err = w.api.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(w.dir))
+}
+
+// startAPI starts etcd and the API server. What is written is not synced to disk: that would measure the disk.
+func (w *world) startAPI() error {
+	w.api = &envtest.Environment{
+		BinaryAssetsDirectory:    filepath.Join(w.cache, "bin"),
+		CRDDirectoryPaths:        []string{filepath.Join("config", "crd", "bases")},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: time.Minute,
+	}
+	w.api.ControlPlane.Etcd = &envtest.Etcd{}
+	w.api.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	config, err := w.api.Start()
+	if err != nil {
+		return fmt.Errorf("start the API server: %w", err)
+	}
+	if err := os.WriteFile(w.kubeconfig(), w.api.KubeConfig, 0o600); err != nil {
+		return fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if w.pids[name], err = childNamed(name); err != nil {
+			return err
+		}
+	}
+	w.config = rest.CopyConfig(config)
+	w.config.QPS = -1
+	w.config.ContentType, w.config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	if w.clients, err = kubernetes.NewForConfig(w.config); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	return nil
+}
+
+func (w *world) kubeconfig() string { return filepath.Join(w.dir, "kubeconfig") }
+
+// writeCertificates makes the server's files for ovsdb-server and the client's for the controller.
+func (w *world) writeCertificates() error {
+	now := time.Now()
+	servers, err := pki.NewAuthority("nb-server", now)
+	if err != nil {
+		return fmt.Errorf("make the servers' authority: %w", err)
+	}
+	clients, err := pki.NewAuthority("nb-client", now)
+	if err != nil {
+		return fmt.Errorf("make the clients' authority: %w", err)
+	}
+	server, err := servers.Issue(pki.Profile{CommonName: northboundName, DNSNames: []string{northboundName}, Server: true}, now)
+	if err != nil {
+		return fmt.Errorf("issue the server's certificate: %w", err)
+	}
+	client, err := clients.Issue(pki.Profile{CommonName: "kube-ovn-controller"}, now)
+	if err != nil {
+		return fmt.Errorf("issue the controller's certificate: %w", err)
+	}
+	return errors.Join(
+		writeFiles(w.serverTLS(), server.Certificate, server.Key, clients.Bundle()),
+		writeFiles(w.clientTLS(), client.Certificate, client.Key, servers.Bundle()),
+	)
+}
+
+func (w *world) serverTLS() string { return filepath.Join(w.dir, "server-tls") }
+func (w *world) clientTLS() string { return filepath.Join(w.dir, "client-tls") }
+
+func writeFiles(dir string, certificate, key, authorities []byte) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make a directory of certificates: %w", err)
+	}
+	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key, "ca.crt": authorities} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return fmt.Errorf("write a certificate: %w", err)
+		}
+	}
+	return nil
+}
+
+func (w *world) startDatabases() error {
+	tls := w.serverTLS()
+	secure := []string{
+		"--remote=pssl:" + northboundPort + ":" + northboundAddress,
+		"--private-key=" + filepath.Join(tls, "tls.key"), "--certificate=" + filepath.Join(tls, "tls.crt"), "--ca-cert=" + filepath.Join(tls, "ca.crt"),
+	}
+	if err := w.startDatabase("nb", schema.Northbound, secure...); err != nil {
+		return err
+	}
+	if err := w.startDatabase("sb", schema.Southbound); err != nil {
+		return err
+	}
+	return w.startOVN("ovn-northd", "usr/bin/ovn-northd", "--ovnnb-db=unix:"+w.socket("nb"), "--ovnsb-db=unix:"+w.socket("sb"),
+		"--unixctl="+filepath.Join(w.dir, "northd.ctl"), "-vconsole:warn", "-vsyslog:off")
+}
+
+func (w *world) socket(db string) string { return filepath.Join(w.dir, db+".sock") }
+func (w *world) file(db string) string   { return filepath.Join(w.dir, db+".db") }
+
+func (w *world) startDatabase(db string, content []byte, args ...string) error {
+	schemaFile := filepath.Join(w.dir, db+".ovsschema")
+	if err := os.WriteFile(schemaFile, content, 0o600); err != nil {
+		return fmt.Errorf("write a schema: %w", err)
+	}
+	if out, err := w.ovn("usr/bin/ovsdb-tool", "create", w.file(db), schemaFile).CombinedOutput(); err != nil {
+		return fmt.Errorf("ovsdb-tool create: %w\n%s", err, out)
+	}
+	args = append([]string{"--remote=punix:" + w.socket(db), "--unixctl=" + filepath.Join(w.dir, db+".ctl"), "-vconsole:warn", "-vsyslog:off"}, args...)
+	name := "ovsdb-" + db
+	if err := w.startOVN(name, "usr/sbin/ovsdb-server", append(args, w.file(db))...); err != nil {
+		return err
+	}
+	return within(time.Minute, func() error {
+		conn, err := net.Dial("unix", w.socket(db))
+		if err != nil {
+			return fmt.Errorf("reach %s: %w\n%s", name, err, w.running[name].tail())
+		}
+		return conn.Close()
+	})
+}
+
+func (w *world) startOVN(name, path string, args ...string) error {
+	p, err := start(w.dir, name, w.ovn(path, args...))
+	if err != nil {
+		return err
+	}
+	w.running[name], w.pids[name] = p, p.pid()
+	return nil
+}
+
+// ovn is a program of the cached root file system, run with that system's own libraries.
+func (w *world) ovn(path string, args ...string) *exec.Cmd {
+	root := filepath.Join(w.cache, "rootfs")
+	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	args = append([]string{"--library-path", libraries, filepath.Join(root, path)}, args...)
+	cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), args...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+w.dir, "OVS_LOGDIR="+w.dir, "OVN_RUNDIR="+w.dir)
+	return cmd
+}
+
+// createNodes makes nodes that no kubelet stands behind, and the namespace of the pods.
+func (w *world) createNodes(ctx context.Context, nodes int) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if _, err := w.clients.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create namespace %s: %w", namespace, err)
+	}
+	for i := range nodes {
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.%d.%d", 2+i/250, 1+i%250)},
+			}},
+		}
+		if _, err := w.clients.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create node %s: %w", node.Name, err)
+		}
+	}
+	return nil
+}
+
+func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
+
+// pause stops ovn-northd in its tracks, so that what is measured is the system's own part.
+func (w *world) pause() error {
+	if err := w.running["ovn-northd"].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("pause ovn-northd: %w", err)
+	}
+	return nil
+}
+
+// cpu is what each process has spent so far.
+func (w *world) cpu() (map[string]time.Duration, error) {
+	spent := map[string]time.Duration{}
+	for name, pid := range w.pids {
+		t, err := cpuTime(pid)
+		if err != nil {
+			return nil, err
+		}
+		spent[name] = t
+	}
+	return spent, nil
+}
+
+// within tries something until it succeeds, and returns its last error when that takes too long.
+func within(limit time.Duration, try func() error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(limit)
+	for {
+		err := try()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		<-tick.C
+	}
+}
