@@ -104,6 +104,25 @@ $(GOLANGCI_LINT):
 	@echo "building golangci-lint $(GOLANGCI_LINT_VERSION) (once, a few minutes)"
 	GOFLAGS= GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
+##@ Benchmarks
+
+# BENCH: serial, burst, restart, delete; N: pods of the bursts, each on top of those before (N=1000,5000); NORTHD: on, paused or both.
+BENCH ?= serial,burst,restart,delete
+N ?= 1000
+NORTHD ?= on paused
+# Everything runs on these CPUs (taskset -c): one, so that no system gains by spreading its work.
+BENCH_CPUS ?= 1
+
+.PHONY: bench
+bench: ## Measure the pod path against the floors of this machine (needs `make prepare`; docs/performance.md): make bench BENCH=burst N=5000
+	go build -o bin/bench ./test/bench
+	for northd in $(NORTHD); do taskset -c $(BENCH_CPUS) bin/bench -bench floor,$(BENCH) -n $(N) -northd $$northd -json bin/bench-$$northd.json; done
+
+.PHONY: bench-compare
+bench-compare: ## Measure two git revisions in alternation: make bench-compare OLD=main NEW=HEAD
+	go build -o bin/bench ./test/bench
+	taskset -c $(BENCH_CPUS) bin/bench -bench floor,$(BENCH) -n $(N) -northd paused -old $(OLD) -new $(NEW) -json bin/bench-compare.json
+
 ##@ Help
 
 .PHONY: help

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +38,10 @@ type options struct {
 	kiln string
 	// json is the file of results, profiles the directory of profiles; empty for none.
 	json, profiles string
-	timeout        time.Duration
+	// old and new are the revisions to compare, in so many pairs of runs.
+	old, new string
+	pairs    int
+	timeout  time.Duration
 }
 
 // scenarios in the order in which they run, whatever the order they are asked for.
@@ -66,6 +70,9 @@ func parse(args []string) (options, error) {
 	northd := f.String("northd", "on", "on, or paused: then only the system's own part is measured")
 	f.StringVar(&o.kiln, "kiln", "", "binary to measure; by default it is built from the working directory")
 	f.StringVar(&o.json, "json", "", "file for the results")
+	f.StringVar(&o.old, "old", "", "with -new: compare two git revisions, in alternation")
+	f.StringVar(&o.new, "new", "", "the other revision")
+	f.IntVar(&o.pairs, "pairs", 5, "runs of each of the two")
 	f.StringVar(&o.profiles, "profiles", "", "directory for CPU profiles of the controller in bursts")
 	f.IntVar(&o.floorPods, "floor-pods", 1000, "pods of the floor of bursts")
 	f.IntVar(&o.serial, "serial", 200, "pods one at a time")
@@ -76,6 +83,9 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "time for everything")
 	if err := f.Parse(args); err != nil {
 		return o, err
+	}
+	if (o.old == "") != (o.new == "") {
+		return o, errors.New("-old and -new belong together")
 	}
 	switch *northd {
 	case "on", "paused":
@@ -110,16 +120,37 @@ type bench struct {
 	// pods that exist, the oldest first.
 	pods   []string
 	bursts int
-	rows   []row
+	// firstCost is the CPU time per pod of the first burst, in milliseconds.
+	firstCost float64
+	rows      []row
 }
 
-func run(ctx context.Context, o options) (err error) {
+func run(ctx context.Context, o options) error {
 	ctx, stop := context.WithTimeout(ctx, o.timeout)
 	defer stop()
 	on, err := cpus()
 	if err != nil {
 		return err
 	}
+	m := machineOf(on, o.northd)
+	if o.kiln != "" {
+		m.Revision = filepath.Base(o.kiln)
+	}
+	if o.old != "" {
+		m.Revision = o.old + " and " + o.new
+		return compare(ctx, o, m)
+	}
+	rows, err := measure(ctx, o)
+	if err != nil {
+		return err
+	}
+	printTable(os.Stdout, m, rows)
+	return writeJSON(o.json, m, rows)
+}
+
+// measure runs the scenarios in a world of their own.
+func measure(ctx context.Context, o options) (rows []row, err error) {
+	ctx, stop := context.WithCancel(ctx)
 	b := &bench{options: o}
 	b.world, err = newWorld(ctx, o.nodes)
 	defer func() {
@@ -127,25 +158,18 @@ func run(ctx context.Context, o options) (err error) {
 		err = errors.Join(err, b.world.close())
 	}()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if o.kiln == "" {
-		if b.options.kiln, err = b.world.build(ctx); err != nil {
-			return err
+		if b.options.kiln, err = build(ctx, ".", b.world.dir); err != nil {
+			return nil, err
 		}
 	}
 	if b.loader, err = newLoader(ctx, b.world, o.parallel, o.nodes); err != nil {
-		return err
+		return nil, err
 	}
-	if err := b.scenarios(ctx); err != nil {
-		return err
-	}
-	m := machineOf(on, o.northd)
-	printTable(os.Stdout, m, b.rows)
-	if o.json == "" {
-		return nil
-	}
-	return writeJSON(o.json, m, b.rows)
+	err = b.scenarios(ctx)
+	return b.rows, err
 }
 
 func (b *bench) scenarios(ctx context.Context) error {
@@ -165,7 +189,11 @@ func (b *bench) scenarios(ctx context.Context) error {
 			return fmt.Errorf("serial: %w", err)
 		}
 	}
-	for _, n := range b.options.sizes {
+	sizes := b.options.sizes
+	if !slices.ContainsFunc([]string{"burst", "restart", "delete"}, b.wanted) {
+		sizes = nil // the others need pods that exist
+	}
+	for _, n := range sizes {
 		if err := b.burst(ctx, n); err != nil {
 			return fmt.Errorf("burst of %d: %w", n, err)
 		}

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// writes are counts of requests that change something, by verb and resource: "PATCH pods", "PATCH subnets/status".
+// writes are counts of requests that change something, by verb and resource: "PATCH pods", "PATCH subnets/status". Those that the
+// server refused are there with its code: "POST ips, 409".
 type writes map[string]int
 
 // requestTotal is a sample of the API server's counter of requests.
@@ -48,7 +49,11 @@ func (w *world) writes(ctx context.Context) (writes, error) {
 		switch labels["verb"] {
 		case "POST", "PUT", "PATCH", "APPLY", "DELETE":
 			if resource := labels["resource"]; resource != "" && resource != "leases" {
-				seen[labels["verb"]+" "+strings.TrimSuffix(resource+"/"+labels["subresource"], "/")] += int(n)
+				key := labels["verb"] + " " + strings.TrimSuffix(resource+"/"+labels["subresource"], "/")
+				if code := labels["code"]; !strings.HasPrefix(code, "2") {
+					key += ", " + code
+				}
+				seen[key] += int(n)
 			}
 		}
 	}

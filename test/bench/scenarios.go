@@ -176,7 +176,13 @@ func (b *bench) addCosts(ctx context.Context, scenario string, n int, before sta
 		}
 	}
 	b.add(scenario, "controller CPU per pod", "ms", milliseconds(after.cpu[controller]-before.cpu[controller])/float64(n))
-	b.add(scenario, "  until annotated", "ms", milliseconds(annotated[controller]-before.cpu[controller])/float64(n))
+	path := milliseconds(annotated[controller]-before.cpu[controller]) / float64(n)
+	b.add(scenario, "  until annotated", "ms", path)
+	if b.firstCost == 0 {
+		b.firstCost = path
+	} else {
+		b.add(scenario, "  until annotated, against the first burst", "×", path/b.firstCost)
+	}
 	for _, name := range slices.Sorted(maps.Keys(annotated)) {
 		if name != controller {
 			b.add(scenario, "CPU of "+name+" per pod", "ms", milliseconds(annotated[name]-before.cpu[name])/float64(n))

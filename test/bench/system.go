@@ -33,10 +33,11 @@ const (
 	leaseNamespace = "default"
 )
 
-// build compiles kiln as it is in the working directory.
-func (w *world) build(ctx context.Context) (string, error) {
-	binary := filepath.Join(w.dir, "kiln")
+// build compiles kiln from a source tree into a directory.
+func build(ctx context.Context, tree, into string) (string, error) {
+	binary := filepath.Join(into, "kiln")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/kiln")
+	cmd.Dir = tree
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build kiln: %w\n%s", err, out)

@@ -1,0 +1,63 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+func TestCompareRunsTakesRatiosPairByPair(t *testing.T) {
+	run := func(rate, other float64) []row {
+		return []row{{Scenario: "burst", Metric: "rate", Value: rate}, {Scenario: "burst", Metric: "other", Value: other}}
+	}
+	got := compareRuns([][]row{run(100, 0), run(50, 0), run(80, 0)}, [][]row{run(200, 1), run(150, 1), run(80, 1)[:1]})
+	want := []comparison{{Scenario: "burst", Metric: "rate", Old: 80, New: 150, Ratio: 2, Least: 1, Greatest: 3}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestPercentileIsTheSmallestThatSoManyDoNotExceed(t *testing.T) {
+	var sorted []time.Duration
+	for i := range 200 {
+		sorted = append(sorted, time.Duration(i+1))
+	}
+	for percent, want := range map[int]time.Duration{50: 100, 99: 198, 100: 200} {
+		if got := percentile(sorted, percent); got != want {
+			t.Errorf("p%d is %d, want %d", percent, got, want)
+		}
+	}
+	if got := percentile(sorted[:1], 50); got != 1 {
+		t.Errorf("p50 of one value is %d", got)
+	}
+}
+
+func TestCountCommitsTellsNorthdsApart(t *testing.T) {
+	schema, northd, ours := `{"name":"OVN_Northbound"}`+"\n", `{"_date":1,"_comment":"ovn-northd"}`+"\n", `{"_date":2}`+"\n"
+	var file []byte
+	for _, record := range []string{schema, northd, ours, ours} {
+		file = append(file, "OVSDB JSON "...)
+		file = append(file, []byte(strconv.Itoa(len(record))+" 0123\n"+record)...)
+	}
+	path := filepath.Join(t.TempDir(), "nb.db")
+	if err := os.WriteFile(path, append(file, "OVSDB JSON 100 0123\n{\"_da"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := countCommits(path)
+	if want := (transactions{CMS: 3, Northd: 1}); err != nil || got != want { // only differences count, so the schema may
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+func TestAWriteIsCountedSinceTheLastLook(t *testing.T) {
+	got := writes{"PATCH pods": 7, "POST ips": 3, "POST events": 1}.since(writes{"PATCH pods": 5, "POST events": 1})
+	if got.total() != 5 || got["PATCH pods"] != 2 || got["POST ips"] != 3 {
+		t.Errorf("got %v", got)
+	}
+}
