@@ -59,8 +59,11 @@ func compare(ctx context.Context, o options, m machine) (err error) {
 	return writeJSON(o.json, m, comparisons)
 }
 
-// buildRevision builds what is committed, whatever the working directory holds.
+// buildRevision builds what is committed, whatever the working directory holds. A revision may also be the path of a binary.
 func buildRevision(ctx context.Context, revision, dir string) (string, error) {
+	if info, err := os.Stat(revision); err == nil && info.Mode().IsRegular() {
+		return revision, nil
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make a directory: %w", err)
 	}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -44,22 +43,30 @@ func newLoader(ctx context.Context, w *world, parallel, nodes int) (*loader, err
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	watcher, err := w.clients.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
-	}
-	go func() {
-		for event := range watcher.ResultChan() {
-			l.take(event)
-		}
-		l.end(errors.New("the watch of pods ended"))
-	}()
+	go func() { l.end(l.follow(ctx, list.ResourceVersion)) }()
 	return l, nil
 }
 
-func (l *loader) take(event watch.Event) {
-	pod, ok := event.Object.(*corev1.Pod)
-	if !ok || event.Type == watch.Deleted || pod.Annotations[kubeovnv1.AnnotationAllocated.Key()] != "true" {
+// follow watches pods from a version on. The API server ends watches that are slow to read; then it goes on where that one ended.
+func (l *loader) follow(ctx context.Context, version string) error {
+	for {
+		watcher, err := l.world.clients.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
+		if err != nil {
+			return fmt.Errorf("watch pods: %w", err)
+		}
+		for event := range watcher.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok {
+				return fmt.Errorf("watch pods: %w", apierrors.FromObject(event.Object))
+			}
+			version = pod.ResourceVersion
+			l.take(event.Type, pod)
+		}
+	}
+}
+
+func (l *loader) take(event watch.EventType, pod *corev1.Pod) {
+	if event == watch.Deleted || pod.Annotations[kubeovnv1.AnnotationAllocated.Key()] != "true" {
 		return
 	}
 	l.mu.Lock()

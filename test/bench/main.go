@@ -70,7 +70,7 @@ func parse(args []string) (options, error) {
 	northd := f.String("northd", "on", "on, or paused: then only the system's own part is measured")
 	f.StringVar(&o.kiln, "kiln", "", "binary to measure; by default it is built from the working directory")
 	f.StringVar(&o.json, "json", "", "file for the results")
-	f.StringVar(&o.old, "old", "", "with -new: compare two git revisions, in alternation")
+	f.StringVar(&o.old, "old", "", "with -new: compare two git revisions or two binaries, in alternation")
 	f.StringVar(&o.new, "new", "", "the other revision")
 	f.IntVar(&o.pairs, "pairs", 5, "runs of each of the two")
 	f.StringVar(&o.profiles, "profiles", "", "directory for CPU profiles of the controller in bursts")
