@@ -31,6 +31,8 @@ const (
 	envInside = "KILN_TEST_INSIDE"
 	envAgent  = "KILN_TEST_AGENT"
 	envConfig = "KILN_TEST_KUBECONFIG"
+	// envDirectory holds what the tests make, envDirectory/plugins the CNI plugins.
+	envDirectory = "KILN_TEST_DIRECTORY"
 )
 
 var (
@@ -57,14 +59,23 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// enter runs the tests in new namespaces. That of processes takes every daemon with it when the tests end, however they do.
+// enter runs the tests in new namespaces. That of processes takes every daemon with it when the tests end, however they do. What has to
+// be built is built before: modules cannot be fetched from a namespace without a network.
 func enter() (int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 1, err
 	}
+	directory, err := os.MkdirTemp("", "kiln-agent")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(directory)
+	if err := buildPlugins(filepath.Join(directory, "plugins")); err != nil {
+		return 1, err
+	}
 	command := exec.Command(self, os.Args[1:]...)
-	command.Env = append(os.Environ(), envInside+"=1")
+	command.Env = append(os.Environ(), envInside+"=1", envDirectory+"="+directory)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	goruntime.LockOSThread() // the signal comes when this thread ends
@@ -99,14 +110,8 @@ func runInside(m *testing.M) (int, error) {
 	if err := connectNode(); err != nil {
 		return 1, fmt.Errorf("connect the node: %w", err)
 	}
-	directory, err := os.MkdirTemp("", "kiln-agent")
-	if err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(directory)
-	if err := buildPlugins(filepath.Join(directory, "plugins")); err != nil {
-		return 1, err
-	}
+	directory := os.Getenv(envDirectory)
+	plugins = filepath.Join(directory, "plugins")
 	server, err := startAPI(filepath.Join(directory, "kubeconfig"))
 	if err != nil {
 		return 1, err
@@ -119,7 +124,6 @@ func runInside(m *testing.M) (int, error) {
 }
 
 func buildPlugins(directory string) error {
-	plugins = directory
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ var _ = Describe("restarts", Ordered, func() {
 	}, NodeTimeout(3*time.Minute))
 	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, restartNamespace) })
 
-	DescribeTable("of our own processes interrupt nothing", func(ctx SpecContext, app string) {
+	DescribeTable("interrupt no running pod, and new ones start", func(ctx SpecContext, app string) {
 		lost := make(chan string, 1)
 		go func() {
 			defer GinkgoRecover()
@@ -53,8 +53,13 @@ var _ = Describe("restarts", Ordered, func() {
 				g.Expect(cluster.Ready(&pods[i])).To(BeTrue(), pods[i].Name)
 			}
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, suite.Workers[1]))
+		Expect(err).NotTo(HaveOccurred())
 	},
 		Entry("operator", "kiln-operator", SpecTimeout(4*time.Minute)),
+		Entry("northbound database", "ovn-central-nb", SpecTimeout(4*time.Minute)),
+		Entry("southbound database", "ovn-central-sb", SpecTimeout(4*time.Minute)),
+		Entry("northd", "ovn-central-northd", SpecTimeout(4*time.Minute)),
 		Entry("controller", "kube-ovn-controller", SpecTimeout(4*time.Minute)),
 		Entry("agent", "kube-ovn-cni", SpecTimeout(4*time.Minute)),
 	)
