@@ -40,12 +40,21 @@ func (b *bench) apiFloor(ctx context.Context) error {
 		return err
 	}
 	names := podNames("floor", b.options.floorPods)
+	before, err := b.world.cpu()
+	if err != nil {
+		return err
+	}
 	if err := b.createAndAnnotate(ctx, names); err != nil {
+		return err
+	}
+	after, err := b.world.cpu()
+	if err != nil {
 		return err
 	}
 	b.floors.perPod = l.span(names) / time.Duration(len(names))
 	b.add("floor", "API create + patch per pod", "pods/s", rate(b.floors.perPod))
 	sorted := l.latencies(names)
+	b.addCPU("floor", len(names), before, after)
 	b.add("floor", "created to annotated, p50", "ms", milliseconds(percentile(sorted, 50)))
 	b.add("floor", "created to annotated, p99", "ms", milliseconds(percentile(sorted, 99)))
 

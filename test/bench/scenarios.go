@@ -100,6 +100,11 @@ func (b *bench) burst(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
+	written, err := b.world.writes(ctx)
+	if err != nil {
+		return err
+	}
+	onPath := written.since(before.writes).total() - n
 	b.pods = append(b.pods, names...)
 	span, sorted := b.loader.span(names), b.loader.latencies(names)
 	b.addRatio(scenario, "rate", "pods/s", float64(n)/span.Seconds(), span.Seconds()/(b.floors.perPod.Seconds()*float64(n)))
@@ -117,6 +122,7 @@ func (b *bench) burst(ctx context.Context, n int) error {
 	if err := <-profiled; err != nil {
 		return err
 	}
+	b.add(scenario, "API writes per pod until annotated", "", float64(onPath)/float64(n))
 	return b.addCosts(ctx, scenario, n, before, spent)
 }
 
@@ -196,12 +202,17 @@ func (b *bench) addCosts(ctx context.Context, scenario string, n int, before sta
 	} else {
 		b.add(scenario, "  until annotated, against the first burst", "×", path/b.firstCost)
 	}
-	for _, name := range slices.Sorted(maps.Keys(annotated)) {
-		if name != controller {
-			b.add(scenario, "CPU of "+name+" per pod", "ms", milliseconds(annotated[name]-before.cpu[name])/float64(n))
+	b.addCPU(scenario, n, before.cpu, annotated)
+	return b.addMemory(ctx, scenario)
+}
+
+// addCPU adds what everything but the controller has spent per pod.
+func (b *bench) addCPU(scenario string, n int, before, after map[string]time.Duration) {
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if spent := after[name] - before[name]; name != controller && spent > 0 {
+			b.add(scenario, "CPU of "+name+" per pod", "ms", milliseconds(spent)/float64(n))
 		}
 	}
-	return b.addMemory(ctx, scenario)
 }
 
 func (b *bench) addMemory(ctx context.Context, scenario string) error {
