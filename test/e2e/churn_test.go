@@ -244,8 +244,19 @@ func disagreements(ctx context.Context) ([]string, error) {
 	if err := suite.Objects.Get(ctx, types.NamespacedName{Name: "ovn-default"}, &subnet); err != nil {
 		return nil, err
 	}
-	if used := int(subnet.Status.V4UsingIPs); used != len(want) {
-		problems = append(problems, fmt.Sprintf("subnet ovn-default counts %d IPv4 addresses in use, pods hold %d", used, len(want)))
+	v4, v6 := 0, 0
+	for _, addresses := range want {
+		for _, a := range strings.Split(addresses, ",") {
+			if strings.Contains(a, ":") {
+				v6++
+			} else {
+				v4++
+			}
+		}
+	}
+	if used := subnet.Status; int(used.V4UsingIPs) != v4 || int(used.V6UsingIPs) != v6 {
+		problems = append(problems, fmt.Sprintf("subnet ovn-default counts %v IPv4 and %v IPv6 addresses in use, pods hold %d and %d",
+			used.V4UsingIPs, used.V6UsingIPs, v4, v6))
 	}
 	return problems, nil
 }
