@@ -50,7 +50,7 @@ demo-down: ## Take the cluster of `make demo` down; leaves nothing but the cache
 
 .PHONY: test-unit
 test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
-	go test -timeout 20m ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/...
+	go test -timeout 20m ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/...
 
 .PHONY: test-e2e
 test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leaves the lab up)
