@@ -32,8 +32,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// workers reconcile nodes at once: most of their time is spent waiting for replies.
-const workers = 8
+// workers reconcile nodes at once: most of their time is spent waiting for replies, and for others to share a transaction with.
+const workers = 32
 
 // Reconciler connects each node to the default VPC.
 type Reconciler struct {

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -88,17 +86,7 @@ func benchmark(b *testing.B, pods, workers int) {
 // transactions is the number of transactions sent by this process.
 func transactions(b *testing.B) float64 {
 	b.Helper()
-	families, err := metrics.Registry.Gather()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, family := range families {
-		if family.GetName() == "kiln_northbound_transaction_operations" {
-			return float64(family.GetMetric()[0].GetHistogram().GetSampleCount())
-		}
-	}
-	b.Fatal("transactions are not counted")
-	return 0
+	return float64(histogram(b, "kiln_northbound_transaction_operations").GetSampleCount())
 }
 
 func cpuTime(b *testing.B) time.Duration {

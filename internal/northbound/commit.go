@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
@@ -19,17 +20,48 @@ const maxOperations = 4000
 // errDiverged says that rows are not what was just written: someone else writes them too.
 var errDiverged = errors.New("rows changed while they were written")
 
-// commitLoop commits what is queued until ctx ends. One transaction is in flight at a time; what comes meanwhile shares the next.
+// commitLoop commits what is queued until ctx ends. One transaction is in flight at a time; what comes meanwhile, and in the
+// gatherer's window, shares the next. An Apply that waits is its caller's back-pressure.
 func (e *Engine) commitLoop(ctx context.Context) {
+	var g gatherer
 	for {
 		select {
 		case <-e.queue.wake:
 		case <-ctx.Done():
 			return
 		}
-		for batch := e.queue.take(); len(batch) > 0; batch = e.queue.take() {
+		for e.gather(ctx, &g) {
+			batch := e.queue.take()
 			e.commit(ctx, batch)
+			g.committed(time.Now(), len(batch))
 		}
+	}
+}
+
+// gather waits until the next transaction is due. It is false when there is nothing to write, or ctx has ended.
+func (e *Engine) gather(ctx context.Context, g *gatherer) bool {
+	var waited time.Duration
+	for {
+		requests, first := e.queue.waiting()
+		if requests == 0 {
+			return false
+		}
+		wait := g.wait(time.Now(), first, requests)
+		if wait == 0 {
+			gathering.Observe(waited.Seconds())
+			return true
+		}
+		start := time.Now()
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-e.queue.wake:
+			timer.Stop()
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		}
+		waited += time.Since(start)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/ovn-kubernetes/libovsdb/model"
@@ -96,7 +97,7 @@ func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row)
 			return nil
 		}
 	}
-	r := &request{ctx: ctx, owner: o, want: want, done: make(chan error, 1)}
+	r := &request{ctx: ctx, owner: o, want: want, came: time.Now(), done: make(chan error, 1)}
 	e.queue.add(r)
 	var err error
 	select {

@@ -30,6 +30,11 @@ var (
 		Help:    "Owners whose rows one transaction changed.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 9),
 	})
+	gathering = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "kiln_northbound_gather_seconds",
+		Help:    "Time that a transaction waited for more owners to share it.",
+		Buckets: append([]float64{0}, prometheus.ExponentialBuckets(0.001, 2, 7)...),
+	})
 	waitingOwners = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kiln_northbound_waiting_owners",
 		Help: "Owners that wait for a row of another owner.",
@@ -37,7 +42,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(latency, operationsPerTransaction, ownersPerTransaction, waitingOwners)
+	metrics.Registry.MustRegister(latency, operationsPerTransaction, ownersPerTransaction, gathering, waitingOwners)
 }
 
 // send sends a transaction and measures it.

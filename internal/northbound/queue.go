@@ -6,6 +6,7 @@ package northbound
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
@@ -19,6 +20,7 @@ type request struct {
 	ctx   context.Context
 	owner desired.Owner
 	want  []desired.Row
+	came  time.Time
 	done  chan error // holds the result; buffered
 }
 
@@ -27,7 +29,7 @@ type queue struct {
 	mu       sync.Mutex
 	requests []*request
 	busy     map[desired.Owner]int
-	wake     chan struct{} // buffered; holds a token while there may be requests
+	wake     chan struct{} // buffered; holds a token when requests came to an empty queue, or have become many
 }
 
 func newQueue() *queue {
@@ -38,11 +40,25 @@ func (q *queue) add(r *request) {
 	q.mu.Lock()
 	q.requests = append(q.requests, r)
 	q.busy[r.owner]++
+	waiting := len(q.requests)
 	q.mu.Unlock()
+	if waiting != 1 && waiting != full {
+		return
+	}
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
+}
+
+// waiting returns how many requests there are, and when the oldest came.
+func (q *queue) waiting() (requests int, first time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.requests) == 0 {
+		return 0, time.Time{}
+	}
+	return len(q.requests), q.requests[0].came
 }
 
 // isBusy says whether a request of the owner is not done. The state of its rows is then judged when it is.

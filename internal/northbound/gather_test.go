@@ -1,0 +1,156 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"testing"
+	"time"
+)
+
+// clock is the time of a simulated engine.
+type clock struct{ now time.Time }
+
+func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
+
+// simulated is an engine whose transactions take a fixed time, fed with requests that come at known times.
+type simulated struct {
+	clock
+	gatherer
+	arrivals []time.Time
+	commit   time.Duration
+	batches  []int
+	waits    []time.Duration
+}
+
+func simulate(commit time.Duration, gaps ...time.Duration) *simulated {
+	s := &simulated{clock: clock{now: time.Unix(1000, 0)}, commit: commit}
+	at := s.now
+	for _, gap := range gaps {
+		at = at.Add(gap)
+		s.arrivals = append(s.arrivals, at)
+	}
+	return s
+}
+
+// run commits everything: requests join until the window ends, as in the engine.
+func (s *simulated) run() {
+	for len(s.arrivals) > 0 {
+		first := s.arrivals[0]
+		if first.After(s.now) {
+			s.now = first
+		}
+		began := s.now
+		for s.wait(s.now, first, s.queued()) > 0 {
+			next := s.now.Add(s.wait(s.now, first, s.queued()))
+			if n := s.queued(); n < len(s.arrivals) && s.arrivals[n].Before(next) {
+				next = s.arrivals[n]
+			}
+			s.now = next
+		}
+		s.waits = append(s.waits, s.now.Sub(began))
+		n := s.queued()
+		s.arrivals = s.arrivals[n:]
+		s.pass(s.commit)
+		s.committed(s.now, n)
+		s.batches = append(s.batches, n)
+	}
+}
+
+func (s *simulated) queued() int {
+	n := 0
+	for n < len(s.arrivals) && !s.arrivals[n].After(s.now) {
+		n++
+	}
+	return n
+}
+
+func repeated(n int, gaps ...time.Duration) []time.Duration {
+	var all []time.Duration
+	for range n {
+		all = append(all, gaps...)
+	}
+	return all
+}
+
+func longest(waits []time.Duration) time.Duration {
+	var most time.Duration
+	for _, w := range waits {
+		most = max(most, w)
+	}
+	return most
+}
+
+func TestGathering(t *testing.T) {
+	const ms = time.Millisecond
+	for name, test := range map[string]struct {
+		commit       time.Duration
+		gaps         []time.Duration
+		transactions int           // at most
+		wait         time.Duration // at most, of any transaction
+	}{
+		"one after the other, each when the last is done, never waits": {
+			commit: 2 * ms, gaps: repeated(200, 5*ms), transactions: 200, wait: 0,
+		},
+		"now and then two at once after a pause never wait": {
+			commit: 2 * ms, gaps: repeated(20, 200*ms, 0), transactions: 20, wait: 0,
+		},
+		"now and then two, the second while the first is written, wait a moment at most": {
+			commit: 2 * ms, gaps: repeated(20, 200*ms, ms, 0), transactions: 40, wait: ms,
+		},
+		"250 a second in twos shares a tenth of the transactions": {
+			commit: 3 * ms, gaps: repeated(500, 8*ms, 0), transactions: 100, wait: widest,
+		},
+		"160 a second in irregular steps shares a tenth of the transactions": {
+			commit: 3 * ms, gaps: repeated(200, 2*ms, 15*ms, 0, 10*ms, ms), transactions: 110, wait: widest,
+		},
+		"a thousand at once need no window for long": {
+			commit: 5 * ms, gaps: repeated(1000, 0), transactions: 5, wait: 0,
+		},
+		"ten thousand a second wait until a transaction carries enough": {
+			commit: ms, gaps: repeated(10000, ms/10), transactions: 10000 / enough, wait: 8 * ms,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := simulate(test.commit, test.gaps...)
+			s.run()
+			if len(s.batches) > test.transactions {
+				t.Errorf("%d transactions for %d requests, want at most %d", len(s.batches), len(test.gaps), test.transactions)
+			}
+			if most := longest(s.waits); most > test.wait {
+				t.Errorf("a transaction waited %s, want at most %s", most, test.wait)
+			}
+		})
+	}
+}
+
+func TestGatheringEndsWithTheBurst(t *testing.T) {
+	const ms = time.Millisecond
+	burst := repeated(100, 8*ms, 0)
+	for name, test := range map[string]struct {
+		after []time.Duration
+		waits []time.Duration // at most, from the first transaction after the burst
+	}{
+		"a request long after it does not wait": {after: []time.Duration{time.Second}, waits: []time.Duration{0}},
+		"serial requests right after it wait twice": {
+			after: []time.Duration{5 * ms, 70 * ms, 70 * ms, 5 * ms, 5 * ms},
+			waits: []time.Duration{widest, widest / 2, 0, 0, 0},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := simulate(2*ms, burst...)
+			s.run()
+			at, before := s.now, len(s.waits)
+			for _, gap := range test.after {
+				at = at.Add(gap)
+				s.arrivals = append(s.arrivals, at)
+			}
+			s.run()
+			for i, w := range s.waits[before:] {
+				if w > test.waits[i] {
+					t.Errorf("transaction %d after the burst waited %s, want at most %s", i, w, test.waits[i])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// histogram reads a metric of this process; tests look at its differences.
+func histogram(t testing.TB, name string) *dto.Histogram {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetHistogram()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return nil
+}
+
+const metricGather = "kiln_northbound_gather_seconds"
+
+func TestABurstSharesTransactions(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(node("n"), nodeRows("n"))
+	names := podNames(480)
+	burst := func(what string, rows func(string) []desired.Row) {
+		sent := proxy.Transactions()
+		e.spread(names, rows)
+		if got := proxy.Transactions() - sent; got > len(names)/10 {
+			t.Errorf("%s %d pods that came over time took %d transactions, want a tenth", what, len(names), got)
+		}
+	}
+	burst("creating", func(name string) []desired.Row { return podRows(name, "s", "n") })
+	burst("deleting", func(string) []desired.Row { return nil })
+}
+
+// spread applies pods as they come in a burst: a few at once every few milliseconds, whether or not earlier ones are done.
+func (e *engine) spread(names []string, rows func(string) []desired.Row) {
+	e.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var running sync.WaitGroup
+	for few := range slices.Chunk(names, 8) {
+		for _, name := range few {
+			running.Go(func() {
+				if err := e.try(pod(name), rows(name)); err != nil {
+					e.t.Error(err)
+				}
+			})
+		}
+		<-tick.C
+	}
+	running.Wait()
+}
+
+func TestOneAfterTheOtherNeverWaits(t *testing.T) {
+	e := lead(t, nbtest.Start(t).Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	before := histogram(t, metricGather)
+	names := podNames(100)
+	for _, name := range names {
+		e.apply(pod(name), podRows(name, "s"))
+	}
+	for _, name := range names {
+		e.apply(pod(name), nil)
+	}
+	after := histogram(t, metricGather)
+	if got := after.GetSampleCount() - before.GetSampleCount(); got != uint64(2*len(names)) {
+		t.Errorf("%d transactions for %d requests in a row", got, 2*len(names))
+	}
+	if waited := after.GetSampleSum() - before.GetSampleSum(); waited != 0 {
+		t.Errorf("requests in a row waited %f s in all for others to join them", waited)
+	}
+}
