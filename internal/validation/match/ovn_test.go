@@ -1,0 +1,157 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package match
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+)
+
+// TestOVNAgrees has ovn-trace read the same matches as logical flows: a good one it takes, of a bad one it says "parsing expression
+// failed".
+func TestOVNAgrees(t *testing.T) {
+	o := startOVN(t)
+	matches := append([]string(nil), good...)
+	for _, tt := range append(bad, strict...) {
+		if tt.match != "" && !strings.Contains(tt.match, "\x00") { // strings of OVSDB hold none
+			matches = append(matches, tt.match)
+		}
+	}
+	refused := o.refuses(matches)
+	for _, text := range good {
+		if why, ok := refused[text]; ok {
+			t.Errorf("OVN refuses %q, which is taken here: %s", text, why)
+		}
+	}
+	for _, tt := range bad {
+		if _, ok := refused[tt.match]; !ok && strings.TrimSpace(tt.match) != "" && !strings.Contains(tt.match, "\x00") {
+			t.Errorf("OVN takes %q, which is refused here: %s", tt.match, tt.message)
+		}
+	}
+	for _, tt := range strict {
+		if why, ok := refused[tt.match]; ok {
+			t.Errorf("OVN refuses %q, too: %s", tt.match, why)
+		}
+	}
+}
+
+// ovn is a southbound database.
+type ovn struct {
+	*testing.T
+	dir, root string
+}
+
+// startOVN serves an empty southbound database until the test ends.
+func startOVN(t *testing.T) *ovn {
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		home, _ := os.UserHomeDir()
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	o := &ovn{T: t, dir: t.TempDir(), root: filepath.Join(cache, "rootfs")}
+	if _, err := os.Stat(filepath.Join(o.root, "usr/bin/ovn-trace")); err != nil {
+		t.Fatalf("no ovn-trace in %s, run: make prepare", cache)
+	}
+	schemaFile, database := filepath.Join(o.dir, "schema"), filepath.Join(o.dir, "db")
+	if err := os.WriteFile(schemaFile, schema.Southbound, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := o.program("usr/bin/ovsdb-tool", "create", database, schemaFile).CombinedOutput(); err != nil {
+		t.Fatalf("ovsdb-tool: %v\n%s", err, out)
+	}
+	server := o.program("usr/sbin/ovsdb-server", "--remote=punix:"+o.socket(), "--unixctl="+filepath.Join(o.dir, "ctl"), "-vconsole:warn", database)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	return o
+}
+
+func (o *ovn) socket() string { return filepath.Join(o.dir, "s") }
+
+// program runs a program of the cached root file system with that system's own libraries.
+func (o *ovn) program(path string, args ...string) *exec.Cmd {
+	libraries := filepath.Join(o.root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(o.root, "usr/lib/x86_64-linux-gnu")
+	cmd := exec.Command(filepath.Join(o.root, "lib64/ld-linux-x86-64.so.2"), append([]string{"--library-path", libraries, filepath.Join(o.root, path)}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// refuses returns what OVN says about those matches that it refuses.
+func (o *ovn) refuses(matches []string) map[string]string {
+	o.Helper()
+	insert := func(table string, row map[string]any) any {
+		return map[string]any{"op": "insert", "table": table, "row": row}
+	}
+	datapath := insert("Datapath_Binding", map[string]any{"tunnel_key": 1, "external_ids": []any{"map", [][]string{{"name", "sw"}, {"logical-switch", "sw"}}}})
+	datapath.(map[string]any)["uuid-name"] = "dp"
+	group := func(name string) any {
+		return insert("Port_Group", map[string]any{"name": name, "ports": "p"})
+	}
+	set := func(name string) any {
+		return insert("Address_Set", map[string]any{"name": name, "addresses": "10.0.0.9"})
+	}
+	operations := []any{
+		"OVN_Southbound", datapath, set("set"), set("r"), set("s"), set("a.set_1"), group("1_group"), group("1_a"), group("1_b"),
+		insert("Port_Binding", map[string]any{"logical_port": "p", "datapath": []string{"named-uuid", "dp"}, "tunnel_key": 1}),
+	}
+	for i, text := range matches {
+		operations = append(operations, insert("Logical_Flow", map[string]any{
+			"logical_datapath": []string{"named-uuid", "dp"}, "pipeline": "ingress", "table_id": 0, "priority": i, "match": text, "actions": "next;",
+		}))
+	}
+	o.transact(operations)
+	out, err := o.program("usr/bin/ovn-trace", "--db=unix:"+o.socket(), "--minimal", "sw", `inport == "p"`).CombinedOutput()
+	if err != nil {
+		o.Fatalf("ovn-trace: %v\n%s", err, out)
+	}
+	refused := map[string]string{}
+	for line := range strings.SplitSeq(string(out), "\n") {
+		before, why, ok := strings.Cut(line, ": parsing expression failed (")
+		if !ok {
+			continue
+		}
+		_, text, _ := strings.Cut(before, "|WARN|")
+		refused[text] = why
+	}
+	return refused
+}
+
+// transact commits operations, once the server listens: it is asked until it does.
+func (o *ovn) transact(operations []any) {
+	o.Helper()
+	var conn net.Conn
+	for err := error(syscall.ENOENT); err != nil; {
+		conn, err = net.Dial("unix", o.socket())
+		if o.Context().Err() != nil {
+			o.Fatal(err)
+		}
+	}
+	defer conn.Close()
+	if err := json.NewEncoder(conn).Encode(map[string]any{"method": "transact", "params": operations, "id": 1}); err != nil {
+		o.Fatal(err)
+	}
+	var reply struct{ Result []map[string]any }
+	if err := json.NewDecoder(conn).Decode(&reply); err != nil {
+		o.Fatal(err)
+	}
+	for i, result := range reply.Result {
+		if result["error"] != nil {
+			o.Fatal("operation " + strconv.Itoa(i) + ": " + fmt.Sprint(result))
+		}
+	}
+}
