@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"strconv"
+	"sync/atomic"
 	"testing"
 )
 
@@ -16,26 +17,126 @@ var cidrs = []struct{ name, cidrs, gateways string }{
 	{"dual", "10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1"},
 }
 
-// BenchmarkAllocateRelease is one pod's addresses and their return, with 50,000 others held.
-func BenchmarkAllocateRelease(b *testing.B) {
+// BenchmarkAllocate is one pod's addresses, on top of 10,000 to 20,000 others.
+func BenchmarkAllocate(b *testing.B) {
 	for _, bb := range cidrs {
 		b.Run(bb.name, func(b *testing.B) {
-			a := filled(b, spec(b, bb.cidrs, bb.gateways, "10.0.0.9..10.0.0.20", "fd00::9"), 50_000)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := a.Allocate("pod.ns", Request{Subnet: "s"}); err != nil {
-					b.Fatal(err)
-				}
-				a.Release("pod.ns")
-			}
+			a := filled(b, benchSpec(b, bb.cidrs, bb.gateways), 10_000)
+			inRounds(b, names(20_000)[10_000:], nil, func(port string) { allocatePort(b, a, port) }, a.Release)
 		})
 	}
 }
 
-// BenchmarkFill is a start with 10,000 pods; one operation is one pod.
-func BenchmarkFill(b *testing.B) {
-	ports := names(10_000)
+// BenchmarkRelease is the return of one pod's addresses, with 10,000 to 20,000 held.
+func BenchmarkRelease(b *testing.B) {
+	for _, bb := range cidrs {
+		b.Run(bb.name, func(b *testing.B) {
+			a := filled(b, benchSpec(b, bb.cidrs, bb.gateways), 10_000)
+			inRounds(b, names(20_000)[10_000:], func(port string) { allocatePort(b, a, port) }, a.Release, nil)
+		})
+	}
+}
+
+// inRounds measures work on one port after another; before and after each round over all of them it prepares and undoes, unmeasured.
+func inRounds(b *testing.B, ports []string, prepare, work, undo func(port string)) {
+	b.ReportAllocs()
+	each := func(ports []string, f func(string)) {
+		if f == nil {
+			return
+		}
+		b.StopTimer()
+		for _, port := range ports {
+			f(port)
+		}
+		b.StartTimer()
+	}
+	for left := b.N; left > 0; left -= len(ports) {
+		round := ports[:min(left, len(ports))]
+		each(round, prepare)
+		for _, port := range round {
+			work(port)
+		}
+		each(round, undo)
+	}
+}
+
+// BenchmarkReleaseAllocate is a pod that goes and comes again, with others held: in a subnet where every second address is free, and
+// in others where fresh addresses are left. With scattered it is another pod each time, found in memory that no cache holds.
+func BenchmarkReleaseAllocate(b *testing.B) {
+	fragmented := func(b *testing.B) (*Allocator, []string) {
+		ports := names(65_533)
+		a := filled(b, spec(b, "10.16.0.0/16", "10.16.0.1"), len(ports))
+		var held []string
+		for i, port := range ports {
+			if i%2 == 0 {
+				a.Release(port)
+			} else {
+				held = append(held, port)
+			}
+		}
+		return a, held
+	}
+	b.Run("fragmented-16", func(b *testing.B) {
+		a, held := fragmented(b)
+		releaseAllocate(b, a, held[:1])
+	})
+	b.Run("fragmented-16-scattered", func(b *testing.B) {
+		a, held := fragmented(b)
+		releaseAllocate(b, a, held)
+	})
+	for _, bb := range cidrs {
+		b.Run(bb.name, func(b *testing.B) {
+			releaseAllocate(b, filled(b, benchSpec(b, bb.cidrs, bb.gateways), 50_000), names(1))
+		})
+	}
+}
+
+func releaseAllocate(b *testing.B, a *Allocator, held []string) {
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		port := held[i*7919%len(held)]
+		a.Release(port)
+		allocatePort(b, a, port)
+		i++
+	}
+}
+
+// BenchmarkParallel is eight goroutines' pods that come and go in one subnet.
+func BenchmarkParallel(b *testing.B) {
+	a := filled(b, benchSpec(b, "10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1"), 50_000)
+	var workers atomic.Int64
+	b.SetParallelism(8)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		port := "worker-" + strconv.FormatInt(workers.Add(1), 10) + ".ns"
+		for pb.Next() {
+			allocatePort(b, a, port)
+			a.Release(port)
+		}
+	})
+}
+
+// BenchmarkExhausted is a pod that finds its subnet full.
+func BenchmarkExhausted(b *testing.B) {
+	a := filled(b, spec(b, "10.16.0.0/16", "10.16.0.1"), 65_533)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := a.Allocate("one-more.ns", Request{Subnet: "s"}); err == nil {
+			b.Fatal("a full subnet gave an address")
+		}
+	}
+}
+
+// BenchmarkRestore is a start with 100,000 pods; one operation is one pod.
+func BenchmarkRestore(b *testing.B) {
+	ports := names(100_000)
 	s := spec(b, "10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1")
+	from := filled(b, s, len(ports))
+	leases := make([]Lease, len(ports))
+	for i, port := range ports {
+		leases[i], _ = from.Lookup(port)
+	}
 	b.ReportAllocs()
 	var a *Allocator
 	i := 0
@@ -43,7 +144,7 @@ func BenchmarkFill(b *testing.B) {
 		if i%len(ports) == 0 {
 			a = with(b, s)
 		}
-		if _, err := a.Allocate(ports[i%len(ports)], Request{Subnet: "s"}); err != nil {
+		if err := a.Restore(ports[i%len(ports)], leases[i%len(ports)]); err != nil {
 			b.Fatal(err)
 		}
 		i++
@@ -59,13 +160,23 @@ func BenchmarkUsage(b *testing.B) {
 	}
 }
 
-func filled(b *testing.B, s Subnet, n int) *Allocator {
+// benchSpec excludes something, as every real subnet does.
+func benchSpec(b *testing.B, cidrs, gateways string) Subnet {
 	b.Helper()
-	a := with(b, s)
+	return spec(b, cidrs, gateways, "10.0.0.9..10.0.0.20", "fd00::9")
+}
+
+func allocatePort(t testing.TB, a *Allocator, port string) {
+	if _, err := a.Allocate(port, Request{Subnet: "s"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func filled(t testing.TB, s Subnet, n int) *Allocator {
+	t.Helper()
+	a := with(t, s)
 	for _, port := range names(n) {
-		if _, err := a.Allocate(port, Request{Subnet: "s"}); err != nil {
-			b.Fatal(err)
-		}
+		allocatePort(t, a, port)
 	}
 	return a
 }

@@ -17,6 +17,8 @@ type slot struct {
 	addr       netip.Addr
 	port       string // who holds it; empty in a released slot
 	prev, next int32  // neighbours in the list of released slots; next also links unused slots
+	allowed    bool   // ports get the address unasked
+	derived    bool   // the port has the MAC address that follows from the address
 }
 
 // pool is the addresses of one family of a subnet. The subnet's lock guards it.
@@ -48,12 +50,14 @@ func newPool() pool {
 func (p *pool) setSpans(s spans) {
 	p.spans = s
 	p.heldAllowed = 0
-	for i, sl := range p.slots {
-		switch allowed := p.allows(sl.addr); {
+	for i := range p.slots {
+		sl := &p.slots[i]
+		sl.allowed = sl.addr.IsValid() && p.allows(sl.addr)
+		switch {
 		case !sl.addr.IsValid():
-		case sl.port != "" && allowed:
+		case sl.port != "" && sl.allowed:
 			p.heldAllowed++
-		case sl.port == "" && !allowed:
+		case sl.port == "" && !sl.allowed:
 			p.unlink(int32(i))
 			p.drop(int32(i))
 		}
@@ -73,7 +77,7 @@ func (p *pool) take(port string) int32 {
 		p.advance()
 		if _, known := p.index[addr]; !known {
 			p.started = true
-			return p.add(addr, port)
+			return p.add(addr, true, port)
 		}
 	}
 	if p.oldest == none {
@@ -89,7 +93,7 @@ func (p *pool) take(port string) int32 {
 func (p *pool) takeThis(addr netip.Addr, port string) (int32, string) {
 	i, known := p.index[addr]
 	if !known {
-		return p.add(addr, port), ""
+		return p.add(addr, p.allows(addr), port), ""
 	}
 	if by := p.slots[i].port; by != "" {
 		return none, by
@@ -110,9 +114,9 @@ func (p *pool) passed(addr netip.Addr) {
 // free releases a slot. Addresses that ports get unasked come to the end of the list of released ones.
 func (p *pool) free(i int32) {
 	s := &p.slots[i]
-	s.port = ""
+	s.port, s.derived = "", false
 	p.held--
-	if !p.allows(s.addr) {
+	if !s.allowed {
 		p.drop(i)
 		return
 	}
@@ -128,7 +132,7 @@ func (p *pool) free(i int32) {
 }
 
 // add makes a slot for an address that has none.
-func (p *pool) add(addr netip.Addr, port string) int32 {
+func (p *pool) add(addr netip.Addr, allowed bool, port string) int32 {
 	i := p.unused
 	if i == none {
 		i = int32(len(p.slots))
@@ -136,7 +140,7 @@ func (p *pool) add(addr netip.Addr, port string) int32 {
 	} else {
 		p.unused = p.slots[i].next
 	}
-	p.slots[i].addr = addr
+	p.slots[i].addr, p.slots[i].allowed = addr, allowed
 	p.index[addr] = i
 	p.hold(i, port)
 	return i
@@ -146,7 +150,7 @@ func (p *pool) hold(i int32, port string) {
 	s := &p.slots[i]
 	s.port, s.prev, s.next = port, none, none
 	p.held++
-	if p.allows(s.addr) {
+	if s.allowed {
 		p.heldAllowed++
 	}
 }
@@ -208,6 +212,14 @@ func (p *pool) enabled() bool { return p.usable.From.IsValid() }
 
 // canHold reports whether a port may ask for the address.
 func (p *pool) canHold(addr netip.Addr) bool { return p.enabled() && p.usable.Contains(addr) }
+
+// holderOfDerived is who holds an address together with the MAC address that follows from it; nobody when it is the empty string.
+func (p *pool) holderOfDerived(addr netip.Addr) string {
+	if i, known := p.index[addr]; known && p.slots[i].derived {
+		return p.slots[i].port
+	}
+	return ""
+}
 
 // available counts the addresses that ports can still get unasked.
 func (p *pool) available() float64 { return p.size - float64(p.heldAllowed) }

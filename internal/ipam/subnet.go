@@ -21,9 +21,9 @@ type subnet struct {
 	name   string
 	closed bool // deleted: nothing can be held any more
 	cidrs  []netip.Prefix
-	order  []ipfamily.Family // of CIDRs; the other family, if any, last
-	pools  [2]pool           // by family
-	macs   map[[6]byte]string
+	order  []ipfamily.Family  // of CIDRs; the other family, if any, last
+	pools  [2]pool            // by family
+	macs   map[[6]byte]string // holders of those that do not follow from the holder's IPv4 address
 }
 
 // holding is what one port holds, compact. Without a subnet it is nothing.
@@ -241,21 +241,43 @@ func (s *subnet) takeMAC(port string, want net.HardwareAddr, h holding) ([6]byte
 		if by := s.macHolder(mac); by != "" {
 			return noMAC, &TakenError{MAC: slices.Clone(want), By: by}
 		}
-		s.macs[mac] = port
+		s.holdMAC(port, mac, h)
 		return mac, nil
 	}
 	first := s.firstAddress(h)
 	for attempt := uint32(0); ; attempt++ {
 		mac := ipfamily.MAC(first, attempt)
-		if s.macHolder(mac) == "" {
-			s.macs[mac] = port
+		if s.listedMAC(mac) == "" { // no other address has it following from it
+			s.holdMAC(port, mac, h)
 			return mac, nil
 		}
 	}
 }
 
+// holdMAC notes who has a MAC address that nobody else has. One that follows from the holder's IPv4 address needs no entry of its own.
+func (s *subnet) holdMAC(port string, mac [6]byte, h holding) {
+	if addr, ok := ipfamily.OfMAC(mac); ok {
+		if i := h.slots[ipfamily.IPv4]; i != none && s.pools[ipfamily.IPv4].slots[i].addr == addr {
+			s.pools[ipfamily.IPv4].slots[i].derived = true
+			return
+		}
+	}
+	s.macs[mac] = port
+}
+
 // macHolder is who has the MAC address: a port or the router.
 func (s *subnet) macHolder(mac [6]byte) string {
+	if by := s.listedMAC(mac); by != "" {
+		return by
+	}
+	if addr, ok := ipfamily.OfMAC(mac); ok {
+		return s.pools[ipfamily.IPv4].holderOfDerived(addr)
+	}
+	return ""
+}
+
+// listedMAC is macHolder without those whose IPv4 address the MAC address follows from.
+func (s *subnet) listedMAC(mac [6]byte) string {
 	for i := range s.pools {
 		if s.pools[i].gatewayMAC == mac {
 			return ByGateway
@@ -295,8 +317,8 @@ func (s *subnet) restore(port string, l Lease) (holding, error) {
 	}
 	if len(l.MAC) == 6 {
 		h.mac = [6]byte(l.MAC)
-		if h.mac != noMAC && s.macs[h.mac] == "" {
-			s.macs[h.mac] = port
+		if h.mac != noMAC && s.macHolder(h.mac) == "" {
+			s.holdMAC(port, h.mac, h)
 		}
 	}
 	return h, nil
@@ -304,7 +326,7 @@ func (s *subnet) restore(port string, l Lease) (holding, error) {
 
 func (s *subnet) free(port string, h holding) {
 	s.freeSlots(h)
-	if s.macs[h.mac] == port {
+	if len(s.macs) > 0 && s.macs[h.mac] == port {
 		delete(s.macs, h.mac)
 	}
 }

@@ -14,6 +14,8 @@ import (
 const (
 	macIPv4 = 0x06
 	macIPv6 = 0x0e
+	// macIPv4Second is the second octet of those of IPv4.
+	macIPv4Second = 0x4b
 )
 
 // MAC is the MAC address that follows from an address: the same one every time, so that it survives restarts without being
@@ -22,7 +24,7 @@ const (
 func MAC(addr netip.Addr, attempt uint32) [6]byte {
 	if addr.Is4() && attempt == 0 {
 		ip := addr.As4()
-		return [6]byte{macIPv4, 0x4b, ip[0], ip[1], ip[2], ip[3]}
+		return [6]byte{macIPv4, macIPv4Second, ip[0], ip[1], ip[2], ip[3]}
 	}
 	ip := addr.As16()
 	h := fnv.New64a()
@@ -31,4 +33,12 @@ func MAC(addr netip.Addr, attempt uint32) [6]byte {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], h.Sum64())
 	return [6]byte{macIPv6, sum[3], sum[4], sum[5], sum[6], sum[7]}
+}
+
+// OfMAC is the IPv4 address that a MAC address follows from; false when it is not one that MAC derives from IPv4.
+func OfMAC(mac [6]byte) (netip.Addr, bool) {
+	if mac[0] != macIPv4 || mac[1] != macIPv4Second {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFrom4([4]byte(mac[2:])), true
 }
