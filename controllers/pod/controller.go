@@ -63,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.waiting.remove(req.NamespacedName)
 	switch err := r.Northbound.Apply(ctx, translate.PodOwner(pod.Namespace, pod.Name), translate.Pod(a.port())); {
 	case errors.Is(err, northbound.ErrWaiting):
-		return ctrl.Result{}, nil // for the subnet's switch or the node's port groups, which enqueue the pod
+		return ctrl.Result{}, nil // for the subnet's switch or the node's address sets, which enqueue the pod
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}

@@ -6,6 +6,7 @@ package pod_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,11 +47,17 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 			if len(port.Strings("port_security")) != 0 {
 				t.Errorf("port security is on")
 			}
-			for _, group := range w.Database.Rows("Port_Group") {
-				owner := fmt.Sprint(group["external_ids"])
-				if n := len(group.Strings("ports")); n != 0 && !strings.Contains(owner, "n1") || n != 1 && strings.Contains(owner, "n1") {
-					t.Errorf("group of %s has %d ports", owner, n)
+			var left []string // by the pod's own node
+			for _, set := range w.Database.Rows("Address_Set") {
+				if strings.Contains(fmt.Sprint(set["external_ids"]), "n1") {
+					left = append(left, set.Strings("addresses")...)
+				} else if others := set.Strings("addresses"); len(others) > 0 {
+					t.Errorf("%v is in a set of another node", others)
 				}
+			}
+			slices.Sort(left)
+			if got, want := strings.Join(left, ","), ipfamily.Join(network.Addresses); got != want {
+				t.Errorf("the sets of the node hold %s, want %s", got, want)
 			}
 			ip := w.record(p)
 			if ip.Spec.NodeName != "n1" || ip.Spec.Subnet != "ovn-default" || ip.Spec.MACAddress != network.MAC.String() ||

@@ -68,8 +68,8 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	}
 	n.rows("Logical_Switch_Port", "addresses", got.MAC.String()+" 100.64.0.2 fd00:100:64::2", "router", "router")
 	n.nodePolicies("ip4.dst == 192.0.2.11 via 100.64.0.2", "ip6.dst == 2001:db8::11 via fd00:100:64::2")
-	if groups := n.Database.Names("Port_Group"); len(groups) != 2 {
-		t.Errorf("the node has port groups %q, want two", groups)
+	if sets := n.Database.Names("Address_Set"); len(sets) != 2 {
+		t.Errorf("the node has address sets %q, want one per family", sets)
 	}
 
 	n.setAddresses(o, "192.0.2.12")
@@ -85,7 +85,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	n.Delete(o)
 	n.nodePolicies()
 	n.gone(ip)
-	n.rows("Port_Group", "name")
+	n.rows("Address_Set", "name")
 	n.Eventually(func() string {
 		if lease, held := n.process.Allocator.Lookup(translate.NodePort("n1")); held {
 			return fmt.Sprintf("the node still holds %v", lease)
@@ -104,7 +104,7 @@ func TestNodesKeepTheirAddressesOverARestart(t *testing.T) {
 		addresses[name] = fmt.Sprint(n.connected(o).Addresses)
 	}
 	n.Delete(nodes[0])
-	n.rows("Port_Group", "acls", "", "", "", "")
+	n.rows("Address_Set", "addresses", "", "", "", "")
 	n.run()
 	late := n.node("n0", "192.0.2.10")
 	n.connected(late)

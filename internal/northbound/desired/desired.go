@@ -111,6 +111,9 @@ func GroupPorts(r Ref) Set { return Set{Table: TablePortGroup, Column: "ports", 
 // GroupACLs is the set of ACLs of a port group.
 func GroupACLs(r Ref) Set { return Set{Table: TablePortGroup, Column: "acls", Row: r} }
 
+// SetAddresses is what an address set holds.
+func SetAddresses(r Ref) Set { return Set{Table: TableAddressSet, Column: "addresses", Row: r} }
+
 // GroupLoadBalancers is the set of load balancers of a load balancer group.
 func GroupLoadBalancers(r Ref) Set {
 	return Set{Table: TableLoadBalancerGroup, Column: "load_balancer", Row: r}

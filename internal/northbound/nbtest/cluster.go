@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
 // StartCluster makes an empty northbound database that members serve as a Raft cluster until the test ends.
@@ -15,7 +17,7 @@ func StartCluster(t testing.TB, members int) []*Server {
 	t.Helper()
 	servers := make([]*Server, members)
 	for i := range servers {
-		s := newServer(t)
+		s := newServer(t, database, schema.Northbound)
 		servers[i] = s
 		if i == 0 {
 			s.tool("create-cluster", s.database(), s.schema(), s.raft())
@@ -65,7 +67,7 @@ func (s *Server) await(what string, done func() bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("ovsdb-server did not %s\n%s", what, s.stderr.String())
+			s.t.Fatalf("the server did not %s\n%s", what, s.stderr.String())
 		}
 	}
 }

@@ -20,7 +20,7 @@ type Row map[string]any
 // Transact runs operations as another system would, and fails the test when one of them fails.
 func (s *Server) Transact(operations ...Op) {
 	s.t.Helper()
-	params := []any{database}
+	params := []any{s.name}
 	for _, operation := range operations {
 		params = append(params, operation)
 	}
@@ -54,7 +54,7 @@ func Map(m map[string]string) []any {
 func (s *Server) Rows(table string) map[string]Row {
 	s.t.Helper()
 	var results []struct{ Rows []map[string]any }
-	raw := s.call("transact", database, Op{"op": "select", "table": table, "where": []any{}})
+	raw := s.call("transact", s.name, Op{"op": "select", "table": table, "where": []any{}})
 	if err := json.Unmarshal(raw, &results); err != nil {
 		s.t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func (s *Server) Dump(tables ...string) map[string]map[string]Row {
 	s.t.Helper()
 	if len(tables) == 0 {
 		var schema struct{ Tables map[string]any }
-		if err := json.Unmarshal(s.call("get_schema", database), &schema); err != nil {
+		if err := json.Unmarshal(s.call("get_schema", s.name), &schema); err != nil {
 			s.t.Fatal(err)
 		}
 		for table := range schema.Tables {

@@ -19,9 +19,10 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
-// Server is one server of a northbound database on a Unix socket.
+// Server is one server of a northbound database, or of Northd's southbound one, on a Unix socket.
 type Server struct {
 	t       testing.TB
+	name    string // of the database
 	dir     string
 	cache   string
 	process *exec.Cmd
@@ -31,26 +32,30 @@ type Server struct {
 // Start makes an empty northbound database and serves it until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := newServer(t)
+	return create(newServer(t, database, schema.Northbound))
+}
+
+func create(s *Server) *Server {
+	s.t.Helper()
 	s.tool("create", s.database(), s.schema())
 	s.start()
 	return s
 }
 
-func newServer(t testing.TB) *Server {
+func newServer(t testing.TB, name string, schema []byte) *Server {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nb") // t.TempDir can exceed the length of a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, dir: dir, cache: cacheDir(t)}
+	s := &Server{t: t, name: name, dir: dir, cache: cacheDir(t)}
 	t.Cleanup(func() {
 		s.Stop()
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.WriteFile(s.schema(), schema.Northbound, 0o600); err != nil {
+	if err := os.WriteFile(s.schema(), schema, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -92,9 +97,9 @@ func (s *Server) program(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func (s *Server) database() string { return filepath.Join(s.dir, "ovnnb_db.db") }
-func (s *Server) schema() string   { return filepath.Join(s.dir, "ovn-nb.ovsschema") }
-func (s *Server) socket() string   { return filepath.Join(s.dir, "ovnnb_db.sock") }
+func (s *Server) database() string { return filepath.Join(s.dir, "ovn.db") }
+func (s *Server) schema() string   { return filepath.Join(s.dir, "ovn.ovsschema") }
+func (s *Server) socket() string   { return filepath.Join(s.dir, "ovn.sock") }
 
 // Endpoint is where the server listens, in OVSDB's form.
 func (s *Server) Endpoint() string { return "unix:" + s.socket() }
@@ -102,7 +107,7 @@ func (s *Server) Endpoint() string { return "unix:" + s.socket() }
 func (s *Server) start() {
 	s.t.Helper()
 	s.process = s.program("usr/sbin/ovsdb-server", "--remote=punix:"+s.socket(),
-		"--unixctl="+filepath.Join(s.dir, "ovnnb_db.ctl"), "-vconsole:warn", "-vfile:off", "-vsyslog:off", s.database())
+		"--unixctl="+filepath.Join(s.dir, "ovn.ctl"), "-vconsole:warn", "-vfile:off", "-vsyslog:off", s.database())
 	s.process.Stderr = &s.stderr
 	if err := s.process.Start(); err != nil {
 		s.t.Fatalf("start ovsdb-server: %v", err)

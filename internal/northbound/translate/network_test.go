@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
@@ -29,19 +30,19 @@ func TestNode(t *testing.T) {
 	})
 }
 
-// TestGroupNames guards what matches depend on: an identifier, and never one name for two groups.
-func TestGroupNames(t *testing.T) {
+// TestSetNames guards what matches depend on: an identifier, and never one name for two sets.
+func TestSetNames(t *testing.T) {
 	identifier := regexp.MustCompile(`^[a-zA-Z_.][a-zA-Z_.0-9]*$`)
 	seen := map[string]desired.Ref{}
 	for _, node := range []string{"a-b", "a.b", "a", "1", "worker-with-a-very-long-name.example.com"} {
 		for _, vpc := range []string{"ovn-cluster", "b", "b-a"} {
-			for _, r := range []desired.Ref{NodePodsRef(vpc, node), NodeEgressRef(vpc, node)} {
-				name := groupName(r)
+			for _, r := range []desired.Ref{NodeEgressRef(vpc, node, ipfamily.IPv4), NodeEgressRef(vpc, node, ipfamily.IPv6)} {
+				name := setName(r)
 				if !identifier.MatchString(name) {
-					t.Errorf("group %v is named %q, which is no identifier", r, name)
+					t.Errorf("set %v is named %q, which is no identifier", r, name)
 				}
 				if other, ok := seen[name]; ok {
-					t.Errorf("groups %v and %v are both named %q", r, other, name)
+					t.Errorf("sets %v and %v are both named %q", r, other, name)
 				}
 				seen[name] = r
 			}

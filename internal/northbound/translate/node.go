@@ -29,26 +29,27 @@ type NodeInputs struct {
 	InternalIPs []netip.Addr
 }
 
-// Node returns a node's port on the join switch; the port groups of its pods; and the policies that send through this port what
-// goes to the node itself, and what the node's pods behind a distributed gateway send out of the VPC.
+// Node returns a node's port on the join switch; the address sets of its pods behind a distributed gateway, of both families
+// whatever the join subnet has; and the policies that send through the port what goes to the node itself, and what those pods
+// send out of the VPC.
 //
-// A pod joins the groups by its own rows. On OVN 25.03 the first and the last port that a switch has in a group cost ovn-northd
-// a full computation; every other change is incremental.
+// Pods add their addresses by their own rows, which ovn-northd follows by increments. Of a port group it would compute all flows
+// anew for the first and the last port that a switch has in it (OVN 25.03).
 func Node(in NodeInputs) []desired.Row {
 	ports := desired.SwitchPorts(SwitchRef(in.Switch))
-	rows := []desired.Row{
-		{
-			Key: "port",
-			Model: &nb.LogicalSwitchPort{
-				Name:        NodePort(in.Name),
-				Addresses:   []string{portAddress(in.MAC, in.Addresses)},
-				Options:     map[string]string{optionChassis: in.Name},
-				ExternalIDs: map[string]string{idSwitch: in.Switch},
-			},
-			Parent: &ports,
+	rows := []desired.Row{{
+		Key: "port",
+		Model: &nb.LogicalSwitchPort{
+			Name:        NodePort(in.Name),
+			Addresses:   []string{portAddress(in.MAC, in.Addresses)},
+			Options:     map[string]string{optionChassis: in.Name},
+			ExternalIDs: map[string]string{idSwitch: in.Switch},
 		},
-		groupRow(NodePodsRef(in.Vpc, in.Name)),
-		groupRow(NodeEgressRef(in.Vpc, in.Name)),
+		Parent: &ports,
+	}}
+	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+		set := NodeEgressRef(in.Vpc, in.Name, family)
+		rows = append(rows, desired.Row{Key: set.Key, Model: &nb.AddressSet{Name: setName(set)}})
 	}
 	for _, hop := range in.Addresses {
 		rows = append(rows, egressPolicy(in, hop))
@@ -59,10 +60,6 @@ func Node(in NodeInputs) []desired.Row {
 		}
 	}
 	return rows
-}
-
-func groupRow(r desired.Ref) desired.Row {
-	return desired.Row{Key: r.Key, Model: &nb.PortGroup{Name: groupName(r)}}
 }
 
 // nodePolicy sends what goes to one of the node's own addresses through the node's port, hop.
@@ -80,16 +77,15 @@ func nodePolicy(in NodeInputs, ip, hop netip.Addr) desired.Row {
 	}
 }
 
-// egressPolicy sends what leaves the VPC from the node's egress group through the node's port, hop. northd keeps the addresses
-// of a port group in two address sets, one per family (ovn-nb(5), Port_Group).
+// egressPolicy sends what leaves the VPC from the node's pods behind a distributed gateway through the node's port, hop.
 func egressPolicy(in NodeInputs, hop netip.Addr) desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
-	set := "$" + groupName(NodeEgressRef(in.Vpc, in.Name)) + "_" + matchFamily(hop)
+	set := setName(NodeEgressRef(in.Vpc, in.Name, ipfamily.Of(hop)))
 	return desired.Row{
 		Key: "egress-policy/" + familyKey(hop),
 		Model: &nb.LogicalRouterPolicy{
 			Priority: priorityEgress,
-			Match:    matchIP("src", hop, set),
+			Match:    matchIP("src", hop, "$"+set),
 			Action:   nb.LogicalRouterPolicyActionReroute,
 			Nexthops: []string{hop.String()},
 		},

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -56,7 +57,7 @@ func PodOfPort(port string) (namespace, name string, ok bool) {
 	return port[i+1:], port[:i], true
 }
 
-// Pod returns the logical switch port of a pod with its places in the port groups of its node.
+// Pod returns the logical switch port of a pod with its addresses in the sets of its node.
 func Pod(in PodInputs) []desired.Row {
 	port := &nb.LogicalSwitchPort{
 		Name:        PodPort(in.Namespace, in.Name),
@@ -68,19 +69,21 @@ func Pod(in PodInputs) []desired.Row {
 		port.PortSecurity = port.Addresses
 	}
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
-	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, Members: nodeGroups(in)}}
+	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, Elements: egress(in)}}
 }
 
-// nodeGroups are the port groups that a pod is in because of its node. Nodes are connected to the default VPC alone.
-func nodeGroups(in PodInputs) []desired.Set {
-	if in.Vpc != kubeovnv1.DefaultVpc {
+// egress are a pod's addresses in the sets of those that leave the VPC by the pod's own node. Nodes are connected to the default
+// VPC alone.
+func egress(in PodInputs) []desired.Element {
+	if in.Vpc != kubeovnv1.DefaultVpc || in.GatewayType == kubeovnv1.GatewayCentralized {
 		return nil
 	}
-	groups := []desired.Set{desired.GroupPorts(NodePodsRef(in.Vpc, in.Node))}
-	if in.GatewayType != kubeovnv1.GatewayCentralized {
-		groups = append(groups, desired.GroupPorts(NodeEgressRef(in.Vpc, in.Node)))
+	elements := make([]desired.Element, 0, len(in.Addresses))
+	for _, a := range in.Addresses {
+		set := desired.SetAddresses(NodeEgressRef(in.Vpc, in.Node, ipfamily.Of(a)))
+		elements = append(elements, desired.Element{Of: set, Value: a.String()})
 	}
-	return groups
+	return elements
 }
 
 // portAddress is one element of Logical_Switch_Port.addresses: a MAC address and the IP addresses behind it.

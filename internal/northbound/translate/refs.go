@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
@@ -26,7 +27,6 @@ const (
 	keyRouter   = "router"
 	keyServices = "services"
 	keySwitch   = "switch"
-	keyPods     = "pods/"
 	keyEgress   = "egress/"
 )
 
@@ -36,7 +36,7 @@ func VpcOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindVpc, Na
 // SubnetOwner owns the logical switch of a subnet and its connection to the VPC's router.
 func SubnetOwner(subnet string) desired.Owner { return desired.Owner{Kind: KindSubnet, Name: subnet} }
 
-// NodeOwner owns a node's port on the join switch, its routing policies and its port groups.
+// NodeOwner owns a node's port on the join switch, its routing policies and the address sets of these.
 func NodeOwner(node string) desired.Owner { return desired.Owner{Kind: KindNode, Name: node} }
 
 // PodOwner owns the logical switch ports of a pod.
@@ -60,21 +60,16 @@ func SwitchRef(subnet string) desired.Ref {
 	return desired.Ref{Owner: SubnetOwner(subnet), Key: keySwitch}
 }
 
-// NodePodsRef is the port group of every pod of a VPC on a node.
-func NodePodsRef(vpc, node string) desired.Ref {
-	return desired.Ref{Owner: NodeOwner(node), Key: keyPods + vpc}
+// NodeEgressRef is the address set, of one family, of those pods of a VPC on a node whose subnet has a distributed gateway: what
+// they send out of the VPC leaves by their own node.
+func NodeEgressRef(vpc, node string, family ipfamily.Family) desired.Ref {
+	return desired.Ref{Owner: NodeOwner(node), Key: keyEgress + vpc + "/" + family.String()}
 }
 
-// NodeEgressRef is the port group of those pods of a VPC on a node whose subnet has a distributed gateway: what they send out of
-// the VPC leaves by their own node.
-func NodeEgressRef(vpc, node string) desired.Ref {
-	return desired.Ref{Owner: NodeOwner(node), Key: keyEgress + vpc}
-}
-
-// groupName is the name of the port group that r stands for. A name that appears in a match must be an
-// identifier (ovn-nb(5), `[a-zA-Z_.][a-zA-Z_.0-9]*`), and northd appends `_ip4` and `_ip6` to it, so that names made from user
-// names could collide: it is a hash. The owner stands in the row's external_ids.
-func groupName(r desired.Ref) string {
+// setName is the name of the address set that r stands for. A name that appears in a match must be an identifier (ovn-nb(5),
+// `[a-zA-Z_.][a-zA-Z_.0-9]*`), and names made from user names could collide: it is a hash. The owner stands in the row's
+// external_ids.
+func setName(r desired.Ref) string {
 	sum := sha256.Sum256([]byte(r.Owner.String() + "\x00" + r.Key))
-	return "g" + hex.EncodeToString(sum[:10])
+	return "a" + hex.EncodeToString(sum[:10])
 }

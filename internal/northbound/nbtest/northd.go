@@ -1,0 +1,57 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nbtest
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+)
+
+// Northd is an ovn-northd between a northbound database and a southbound one of its own.
+type Northd struct {
+	nb         *Server
+	Southbound *Server
+	process    *exec.Cmd
+}
+
+// Northd starts an ovn-northd that runs until the test ends.
+func (s *Server) Northd() *Northd {
+	s.t.Helper()
+	n := &Northd{nb: s, Southbound: create(newServer(s.t, "OVN_Southbound", schema.Southbound))}
+	n.process = s.program("usr/bin/ovn-northd", "--ovnnb-db="+s.Endpoint(), "--ovnsb-db="+n.Southbound.Endpoint(),
+		"--unixctl="+n.control(), "-vconsole:warn", "-vfile:off", "-vsyslog:off")
+	n.process.Stderr = &n.Southbound.stderr
+	if err := n.process.Start(); err != nil {
+		s.t.Fatalf("start ovn-northd: %v", err)
+	}
+	s.t.Cleanup(func() {
+		_ = n.process.Process.Kill() // it may have ended
+		_ = n.process.Wait()         // "signal: killed"
+	})
+	n.Await("a first row", func(sb *Server) bool { return len(sb.Rows("SB_Global")) > 0 })
+	return n
+}
+
+func (n *Northd) control() string { return filepath.Join(n.Southbound.dir, "northd.ctl") }
+
+// Recomputes is how many times a node of northd's engine was computed in full rather than by increments (ovn-northd(8), inc-engine).
+func (n *Northd) Recomputes(node string) int {
+	n.nb.t.Helper()
+	out, err := n.nb.program("usr/bin/ovn-appctl", "-t", n.control(), "inc-engine/show-stats", node, "recompute").CombinedOutput()
+	count, convErr := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil || convErr != nil {
+		n.nb.t.Fatalf("inc-engine/show-stats %s: %v\n%s", node, err, out)
+	}
+	return count
+}
+
+// Await waits until the southbound database is as told.
+func (n *Northd) Await(what string, done func(southbound *Server) bool) {
+	n.nb.t.Helper()
+	n.nb.await("bring "+what+" to the southbound database", func() bool { return done(n.Southbound) })
+}
