@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -53,7 +55,7 @@ func OwnersOf(nb Northbound, kind string) Names {
 }
 
 // Orphans enqueues, once, what the lists name: after the informer of the kind has synced and the gate is open, so that an object
-// which is missing then is gone, and its reconciler cleans up after it on its usual path.
+// which is missing then is gone, and its reconciler cleans up after it on its usual path. What is new comes before them.
 func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ...Names) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		go func() {
@@ -78,10 +80,21 @@ func enqueueOrphans(ctx context.Context, q queue, informers cache.Informers, gat
 			return fmt.Errorf("list what may be left: %w", err)
 		}
 		for _, n := range names {
-			q.Add(request(n))
+			AddWith(q, handler.LowPriority, request(n))
 		}
 	}
 	return nil
+}
+
+// AddWith enqueues with a priority, where the queue has any.
+func AddWith(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority int, requests ...reconcile.Request) {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		pq.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
+		return
+	}
+	for _, r := range requests {
+		q.Add(r)
+	}
 }
 
 func nameOf(o desired.Owner) types.NamespacedName {
