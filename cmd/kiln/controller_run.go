@@ -42,9 +42,10 @@ const (
 	apiBurst = 2000
 )
 
-// Pods and Services worked on at a time. A worker mostly waits for a reply, and the engine commits together what comes together.
+// Pods and Services worked on at a time. A worker mostly waits for a reply, and the engine commits together what comes together: so
+// there are more workers for pods than the patches of pods under way at a time, which controllers/pod bounds.
 const (
-	podWorkers     = 64
+	podWorkers     = 256
 	serviceWorkers = 16
 )
 
@@ -204,6 +205,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
 		&pod.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Recorder: recorder, Gate: p.gate, Workers: podWorkers,
+			RecordPace: pod.DefaultRecordPace,
 		},
 		&service.Reconciler{Client: c, Northbound: engine, Gate: p.gate, Workers: serviceWorkers},
 	} {

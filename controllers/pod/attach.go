@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -105,14 +104,13 @@ func (r *Reconciler) owns(pod *corev1.Pod) bool {
 // publishedFor reports whether the pod's annotations hold the result of an allocation for it, in whatever state the others are.
 func publishedFor(pod *corev1.Pod) bool {
 	return kubeovnv1.PodNetwork{
-		Allocated: pod.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "true",
+		Allocated: pod.Annotations[keyAllocated] == "true",
 		UID:       uidOf(pod.Annotations),
 	}.IsFor(pod.UID)
 }
 
 // choose allocates from the first of the pod's subnets that can serve it.
 func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (ipam.Lease, error) {
-	seen := time.Now()
 	request, err := kubeovnv1.ParsePodRequest(pod.Annotations)
 	if err != nil {
 		return ipam.Lease{}, &problem{message: err.Error()}
@@ -125,8 +123,8 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 	for _, name := range names {
 		lease, err := r.allocate(ctx, port, name, request)
 		if err == nil {
-			r.ledger.hold(pod, seen)
-			r.observe(pod, legAllocated)
+			r.ledger.hold(pod)
+			r.journeys.reached(pod.UID, legAddress)
 			r.warnOfIgnored(pod)
 			return lease, nil
 		}

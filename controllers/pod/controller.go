@@ -35,11 +35,16 @@ type Reconciler struct {
 	Gate *k8s.Gate
 	// Workers is how many pods are worked on at a time.
 	Workers int
+	// RecordPace says when IP objects are written; the zero value means at once.
+	RecordPace RecordPace
 
-	adopt   sync.Once
-	ledger  ledger
-	waiting waiting
-	records feed // of the IP objects' controller
+	adopt    sync.Once
+	ledger   ledger
+	journeys journeys
+	waiting  waiting
+	records  backlog
+	recorder *recorder
+	patching chan struct{} // holds one value for each patch under way
 }
 
 // Reconcile brings one pod's port, lease and annotations up to date, or takes them away when the pod needs none.
@@ -67,11 +72,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}
-	r.observe(pod, legCommitted)
+	r.journeys.reached(pod.UID, legCommitted)
 	if err := r.publish(ctx, pod, a.network()); err != nil {
 		return ctrl.Result{}, err
 	}
-	r.records.Add(req)
+	if !r.recorder.isRecorded(ctx, a) {
+		r.records.hold(req.NamespacedName)
+	}
 	return ctrl.Result{}, nil
 }
 
@@ -111,6 +118,7 @@ func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) erro
 		return fmt.Errorf("remove port: %w", err)
 	}
 	r.ledger.forget(key)
+	r.records.drop(key)
 	port := translate.PodPort(key.Namespace, key.Name)
 	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
 		r.Allocator.Release(port)
@@ -122,6 +130,7 @@ func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) erro
 // wait reports, once, what keeps a pod from an address, and lets the pod be until that may have changed.
 func (r *Reconciler) wait(pod *corev1.Pod, p *problem) {
 	key := client.ObjectKeyFromObject(pod)
+	r.journeys.end(pod.UID)
 	again, news := r.waiting.add(key, pod.UID, p)
 	if again {
 		r.waiting.Add(ctrl.Request{NamespacedName: key})

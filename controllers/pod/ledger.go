@@ -6,11 +6,10 @@ package pod
 import (
 	"maps"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -22,16 +21,17 @@ type ledger struct {
 }
 
 type entry struct {
-	uid  types.UID
-	seen time.Time // when the address was asked for; zero once all legs are observed
-	// resourceVersion and annotations are the pod's as written; empty when the cache has them.
+	uid types.UID
+	// results are the annotations that a patch brings to the pod; nil when the cache has them.
+	results map[string]string
+	// resourceVersion and annotations are the pod's as the server answered the patch; empty before that, and when the cache has them.
 	resourceVersion string
 	annotations     map[string]string
 }
 
 // hold says that the lease of that name is the pod's.
-func (l *ledger) hold(pod *corev1.Pod, seen time.Time) {
-	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID, seen: seen})
+func (l *ledger) hold(pod *corev1.Pod) {
+	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID})
 }
 
 // adopt says whom a lease that another process made is for, unless it is known.
@@ -50,11 +50,32 @@ func (l *ledger) holder(key types.NamespacedName) types.UID {
 	return l.pods[key].uid
 }
 
-// wrote keeps what the server answered to a patch of the pod.
-func (l *ledger) wrote(pod *corev1.Pod) {
+// write says that a patch which brings these results to the pod is about to be sent.
+func (l *ledger) write(pod *corev1.Pod, results map[string]string) {
+	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: results})
+}
+
+// wrote keeps what the server answered to the patch.
+func (l *ledger) wrote(pod *metav1.PartialObjectMetadata, results map[string]string) {
 	l.set(client.ObjectKeyFromObject(pod), entry{
-		uid: pod.UID, resourceVersion: pod.ResourceVersion, annotations: maps.Clone(pod.Annotations),
+		uid: pod.UID, results: results, resourceVersion: pod.ResourceVersion, annotations: maps.Clone(pod.Annotations),
 	})
+}
+
+// shows takes note of what the cache has of a pod now. It reports whether those are the results that this process has written, or is
+// about to: then there is nothing to do about them.
+func (l *ledger) shows(cached *corev1.Pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.pods[client.ObjectKeyFromObject(cached)]
+	if !ok || e.uid != cached.UID || e.results == nil {
+		return false
+	}
+	own := len(difference(cached.Annotations, e.results)) == 0
+	if e.resourceVersion != "" && !older(cached.ResourceVersion, e.resourceVersion) {
+		l.put(client.ObjectKeyFromObject(cached), entry{uid: e.uid})
+	}
+	return own
 }
 
 // newest returns the pod with what was written on it, when the cache has it from before that.
@@ -63,24 +84,16 @@ func (l *ledger) newest(cached *corev1.Pod) *corev1.Pod {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.pods[key]
-	if !ok || e.resourceVersion == "" || e.uid != cached.UID {
+	if !ok || e.results == nil || e.uid != cached.UID {
 		return cached
 	}
-	if order, err := resourceversion.CompareResourceVersion(cached.ResourceVersion, e.resourceVersion); err != nil || order >= 0 {
+	if e.resourceVersion == "" || !older(cached.ResourceVersion, e.resourceVersion) { // no answer came, or the cache has it
 		l.put(key, entry{uid: e.uid})
 		return cached
 	}
 	pod := *cached
 	pod.Annotations = e.annotations
 	return &pod
-}
-
-// since is when the pod's address was asked for; false when its legs are observed already.
-func (l *ledger) since(pod *corev1.Pod) (time.Time, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.pods[client.ObjectKeyFromObject(pod)]
-	return e.seen, e.uid == pod.UID && !e.seen.IsZero()
 }
 
 // forget drops what is known of a pod.

@@ -4,31 +4,95 @@
 package pod
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Legs of the pod path, each measured from when the controller first asked for the pod's address.
+// Legs of the pod path, in order. Each is measured from the end of the one before it.
 const (
-	legAllocated = "allocated" // the address is chosen
-	legCommitted = "committed" // the port is in the northbound database
-	legPatched   = "patched"   // the pod says so
+	legSeen      = "seen"      // from the pod's creation, which has a grain of a second, until its first event on a node
+	legAddress   = "address"   // until the address is chosen
+	legCommitted = "committed" // until the port is in the northbound database
+	legAnnotated = "annotated" // until the pod says so
 )
 
-var legs = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-	Name:    "kiln_pod_network_seconds",
-	Help:    "Time from the controller's first sight of a pod until its address is allocated, its port committed, and the pod patched.",
-	Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
-}, []string{"leg"})
+// legBuckets are from half a millisecond to 25 seconds.
+var legBuckets = prometheus.ExponentialBuckets(0.0005, 1.5, 28)
 
-func init() { metrics.Registry.MustRegister(legs) }
+var (
+	legs = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:                        "kiln_pod_leg_seconds",
+		Help:                        "Time that new pods take for each leg of their path: seen, address, committed, annotated.",
+		Buckets:                     legBuckets,
+		NativeHistogramBucketFactor: 1.1,
+	}, []string{"leg"})
+	wholePath = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:                        "kiln_pod_network_seconds",
+		Help:                        "Time from a new pod's first event on a node until it is annotated with its network.",
+		Buckets:                     legBuckets,
+		NativeHistogramBucketFactor: 1.1,
+	})
+	heldRecords = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kiln_pod_records_held",
+		Help: "IP objects of pods that are to be written once fewer pods come.",
+	})
+)
 
-// observe measures a leg of a pod's first pass; what follows, such as a new gateway of its subnet, is none.
-func (r *Reconciler) observe(pod *corev1.Pod, leg string) {
-	if seen, ok := r.ledger.since(pod); ok {
-		legs.WithLabelValues(leg).Observe(time.Since(seen).Seconds())
+func init() { metrics.Registry.MustRegister(legs, wholePath, heldRecords) }
+
+// journeys are the pods that have no network yet, and how far they have come. A pod that has to wait for its user is not measured.
+type journeys struct {
+	mu   sync.Mutex
+	pods map[types.UID]journey
+}
+
+type journey struct{ created, seen, reached time.Time }
+
+// begin is the first event of a pod that needs a network.
+func (j *journeys) begin(pod *corev1.Pod) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if _, ok := j.pods[pod.UID]; ok {
+		return
 	}
+	if j.pods == nil {
+		j.pods = map[types.UID]journey{}
+	}
+	now := time.Now()
+	j.pods[pod.UID] = journey{created: pod.CreationTimestamp.Time, seen: now, reached: now}
+}
+
+// reached is the end of a leg that this process has worked on; a standby only sees pods. What follows the last leg, such as a new
+// gateway of the pod's subnet, is not measured.
+func (j *journeys) reached(pod types.UID, leg string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	was, ok := j.pods[pod]
+	if !ok {
+		return
+	}
+	now := time.Now()
+	legs.WithLabelValues(leg).Observe(now.Sub(was.reached).Seconds())
+	switch leg {
+	case legAddress:
+		legs.WithLabelValues(legSeen).Observe(was.seen.Sub(was.created).Seconds())
+	case legAnnotated:
+		wholePath.Observe(now.Sub(was.seen).Seconds())
+		delete(j.pods, pod)
+		return
+	}
+	was.reached = now
+	j.pods[pod] = was
+}
+
+// end gives up on a pod.
+func (j *journeys) end(pod types.UID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.pods, pod)
 }

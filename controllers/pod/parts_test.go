@@ -129,8 +129,8 @@ func podAt(uid types.UID, resourceVersion string, annotations map[string]string)
 
 func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
 	var l ledger
-	l.hold(podAt("u1", "5", nil), time.Now())
-	l.wrote(podAt("u1", "100", map[string]string{"k": "written"}))
+	l.hold(podAt("u1", "5", nil))
+	l.wrote(&metav1.PartialObjectMetadata{ObjectMeta: podAt("u1", "100", map[string]string{"k": "written"}).ObjectMeta}, map[string]string{})
 	for _, c := range []struct {
 		what   string
 		cached *corev1.Pod

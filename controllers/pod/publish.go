@@ -20,19 +20,35 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// results are the annotations that PodNetwork writes. One that it leaves out must not stay from before.
-var results = []kubeovnv1.Annotation{
+// results are the keys of the annotations that PodNetwork writes. One that it leaves out must not stay from before.
+var results = keysOf(
 	kubeovnv1.AnnotationPodUID, kubeovnv1.AnnotationAllocated, kubeovnv1.AnnotationRouted,
 	kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationCIDR, kubeovnv1.AnnotationGateway,
 	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationLogicalRouter, kubeovnv1.AnnotationMTU, kubeovnv1.AnnotationPodNICType,
+)
+
+// requests are the keys of the annotations that only users write and a port depends on.
+var requests = keysOf(kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity)
+
+// keyAllocated and keyUID are looked at in every event of a pod.
+var keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()
+
+func keysOf(annotations ...kubeovnv1.Annotation) []string {
+	keys := make([]string, len(annotations))
+	for i, a := range annotations {
+		keys[i] = a.Key()
+	}
+	return keys
 }
 
-// requests are the annotations that only users write and a port depends on.
-var requests = []kubeovnv1.Annotation{kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity}
+// patchesInFlight bounds the patches of pods that are under way: enough for the API server to be busy, and the workers beyond them are
+// free to bring more pods into the next transaction.
+const patchesInFlight = 40
 
 // publish writes the network on the pod, in one patch which only this very pod takes; nothing when it is there already.
 func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork) error {
-	changes := difference(pod.Annotations, network.Annotations())
+	want := network.Annotations()
+	changes := difference(pod.Annotations, want)
 	if len(changes) == 0 {
 		return nil
 	}
@@ -40,17 +56,33 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	if err != nil {
 		return fmt.Errorf("encode annotations: %w", err)
 	}
-	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), k8s.FieldOwner)
+	r.ledger.write(pod, want)
+	written, err := r.patch(ctx, client.ObjectKeyFromObject(pod), patch)
 	if apierrors.IsNotFound(err) || isOtherPod(err) {
 		return nil // the watch tells of it
 	}
 	if err != nil {
 		return fmt.Errorf("patch annotations: %w", err)
 	}
-	r.observe(pod, legPatched)
-	r.ledger.wrote(written)
-	return nil
+	r.journeys.reached(pod.UID, legAnnotated)
+	r.records.podCame()
+	r.ledger.wrote(written, want)
+	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // the cache may have it by now
+	return err
+}
+
+// patch sends a patch, one of patchesInFlight, and returns what the server answers: the metadata, which is all that is asked for.
+func (r *Reconciler) patch(ctx context.Context, key types.NamespacedName, patch []byte) (*metav1.PartialObjectMetadata, error) {
+	select {
+	case r.patching <- struct{}{}:
+		defer func() { <-r.patching }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	pod := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	err := r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), k8s.FieldOwner)
+	return pod, err
 }
 
 // isOtherPod reports whether a patch was refused because the pod of that name has another UID by now.
@@ -70,8 +102,7 @@ func causesOf(err error) []metav1.StatusCause {
 // difference is what a merge patch changes: values, and nil for results that are wanted no more.
 func difference(have, want map[string]string) map[string]*string {
 	changes := map[string]*string{}
-	for _, a := range results {
-		key := a.Key()
+	for _, key := range results {
 		before, had := have[key]
 		after, wanted := want[key]
 		switch {
@@ -84,18 +115,11 @@ func difference(have, want map[string]string) map[string]*string {
 	return changes
 }
 
-// sameNetworkAnnotations reports whether two states of a pod agree in every annotation that its port depends on.
-func sameNetworkAnnotations(a, b *corev1.Pod) bool {
-	for _, list := range [][]kubeovnv1.Annotation{results, requests} {
-		for _, annotation := range list {
-			if a.Annotations[annotation.Key()] != b.Annotations[annotation.Key()] {
-				return false
-			}
-		}
-	}
-	return true
+// agree reports whether two states of a pod have the same values of these annotations.
+func agree(a, b *corev1.Pod, keys []string) bool {
+	return !slices.ContainsFunc(keys, func(key string) bool { return a.Annotations[key] != b.Annotations[key] })
 }
 
 func uidOf(annotations map[string]string) types.UID {
-	return types.UID(annotations[kubeovnv1.AnnotationPodUID.Key()])
+	return types.UID(annotations[keyUID])
 }

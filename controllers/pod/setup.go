@@ -9,13 +9,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -31,9 +29,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("index pods by subnet: %w", err)
 	}
 	r.Allocator.Notify(r.waiting.subnetChanged)
+	r.patching = make(chan struct{}, patchesInFlight)
+	r.records.pace = r.RecordPace
+	r.recorder = &recorder{client: r.Client, allocator: r.Allocator, done: r.records.done}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
-		For(&corev1.Pod{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: changesPort})).
+		Watches(&corev1.Pod{}, r.onPod()).
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet()).
 		Watches(&kubeovnv1.Vpc{}, r.onVpc()).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
@@ -56,11 +57,59 @@ func subnetOf(o client.Object) []string {
 	return []string{subnet}
 }
 
-// changesPort drops the many updates of a pod's status that its port does not depend on.
-func changesPort(e event.UpdateEvent) bool {
-	before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
-	return before.UID != after.UID || onPodNetwork(before) != onPodNetwork(after) ||
-		before.Spec.NodeName != after.Spec.NodeName || !sameNetworkAnnotations(before, after)
+// onPod enqueues pods whose port may have to change. Those that have their network already when the controller starts come after all
+// others.
+func (r *Reconciler) onPod() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+			if pod := e.Object.(*corev1.Pod); onPodNetwork(pod) { // what others have left, the engine's owners tell
+				r.arrived(pod, q)
+			}
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			r.updated(e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod), q)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			r.journeys.end(e.Object.GetUID())
+			q.Add(requestFor(e.Object))
+		},
+	}
+}
+
+// arrived enqueues a pod that is new on the pod network. q gives what is in the initial list a low priority.
+func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
+	if publishedFor(pod) {
+		q.Add(requestFor(pod))
+		return
+	}
+	r.journeys.begin(pod)
+	r.records.podCame()
+	k8s.AddWith(q, 0, requestFor(pod))
+}
+
+func (r *Reconciler) updated(before, after *corev1.Pod, q queue) {
+	own := r.ledger.shows(after)
+	if before.UID != after.UID || !onPodNetwork(after) || !own && publishedFor(after) {
+		r.journeys.end(before.UID)
+	}
+	switch {
+	case !changesPort(before, after, own):
+	case onPodNetwork(after) && (before.UID != after.UID || !onPodNetwork(before)):
+		r.arrived(after, q)
+	default:
+		q.Add(requestFor(after))
+	}
+}
+
+func requestFor(o client.Object) ctrl.Request {
+	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}
+}
+
+// changesPort is false for the many updates of a pod's status that its port does not depend on, and for those that bring nothing but
+// this process's own results.
+func changesPort(before, after *corev1.Pod, own bool) bool {
+	return before.UID != after.UID || onPodNetwork(before) != onPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
+		!agree(before, after, requests) || !own && !agree(before, after, results)
 }
 
 // onSubnet enqueues the pods of a subnet when what they know of it changes, and those that wait when any subnet does.
@@ -96,6 +145,7 @@ func podView(s *kubeovnv1.Subnet) [5]string {
 	return [5]string{s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, string(s.Spec.GatewayType), fmt.Sprint(s.Spec.MTU)}
 }
 
+// enqueuePodsOf enqueues the pods of a subnet, after those that have no network yet.
 func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) {
 	var pods corev1.PodList
 	err := r.Client.List(ctx, &pods, client.MatchingFields{indexSubnet: subnet}, client.UnsafeDisableDeepCopy)
@@ -104,7 +154,7 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) 
 		return
 	}
 	for i := range pods.Items {
-		q.Add(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&pods.Items[i])})
+		k8s.AddWith(q, handler.LowPriority, requestFor(&pods.Items[i]))
 	}
 }
 

@@ -24,23 +24,26 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// steps run the reconciler of pods.
-var steps = controllertest.Steps{
-	Setup: func(ctx context.Context, p *controllertest.Process) error {
-		r := &pod.Reconciler{
-			Client:     p.Manager.GetClient(),
-			Northbound: p.Engine,
-			Allocator:  p.Allocator,
-			Namespaces: p.Namespaces,
-			Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
-			Gate:       p.Gate,
-			Workers:    8,
-		}
-		return r.SetupWithManager(ctx, p.Manager)
-	},
-	Restore: func(ctx context.Context, p *controllertest.Process) error {
-		return pod.Restore(ctx, p.Manager.GetClient(), p.Engine, p.Allocator)
-	},
+// stepsAt run the reconciler of pods, which writes IP objects at a pace.
+func stepsAt(pace pod.RecordPace) controllertest.Steps {
+	return controllertest.Steps{
+		Setup: func(ctx context.Context, p *controllertest.Process) error {
+			r := &pod.Reconciler{
+				Client:     p.Manager.GetClient(),
+				Northbound: p.Engine,
+				Allocator:  p.Allocator,
+				Namespaces: p.Namespaces,
+				Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
+				Gate:       p.Gate,
+				Workers:    8,
+				RecordPace: pace,
+			}
+			return r.SetupWithManager(ctx, p.Manager)
+		},
+		Restore: func(ctx context.Context, p *controllertest.Process) error {
+			return pod.Restore(ctx, p.Manager.GetClient(), p.Engine, p.Allocator)
+		},
+	}
 }
 
 // world is a World with what tests of pods say often.
@@ -48,7 +51,7 @@ type world struct{ *controllertest.World }
 
 func newWorld(t *testing.T) world { return world{controllertest.New(t)} }
 
-func (w world) start() *controllertest.Process { return w.Start(steps) }
+func (w world) start() *controllertest.Process { return w.Start(stepsAt(pod.RecordPace{})) }
 
 func (w world) subnet(name, cidr string, change ...func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
 	return w.subnetIn(nil, name, cidr, change...)

@@ -1,0 +1,106 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// paced runs a test of a backlog in time of its own. out gives what the backlog has handed out since the last call.
+func paced(t *testing.T, pace RecordPace, test func(t *testing.T, b *backlog, out func() []string)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{pace: pace}
+		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+		defer q.ShutDown()
+		if err := b.Start(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+		test(t, b, func() []string {
+			synctest.Wait()
+			return drain(q)
+		})
+	})
+}
+
+func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
+	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *backlog, out func() []string) {
+		b.podCame()
+		b.hold(key("a"))
+		b.hold(key("a"))
+		b.hold(key("b"))
+		time.Sleep(900 * time.Millisecond)
+		b.podCame()
+		time.Sleep(900 * time.Millisecond)
+		expect(t, "while pods come", out())
+		time.Sleep(200 * time.Millisecond)
+		expect(t, "a second after the last pod", out(), "a", "b")
+		b.hold(key("c"))
+		expect(t, "when no pod came", out(), "c")
+	})
+}
+
+func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
+	paced(t, RecordPace{}, func(t *testing.T, b *backlog, out func() []string) {
+		for i := range recordWriters + 2 {
+			b.hold(key(fmt.Sprintf("p%d", i)))
+		}
+		expect(t, "at first", out(), "p0", "p1", "p2", "p3")
+		b.done(key("stranger"))
+		expect(t, "after the pass for another's object", out())
+		b.done(key("p2"))
+		b.done(key("p2"))
+		expect(t, "after one is written", out(), "p4")
+	})
+}
+
+func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
+	paced(t, RecordPace{Quiet: time.Second, AtMost: 10 * time.Second}, func(t *testing.T, b *backlog, out func() []string) {
+		ctx := t.Context()
+		go func() {
+			for tick := time.NewTicker(100 * time.Millisecond); ; {
+				select {
+				case <-tick.C:
+					b.podCame()
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		b.podCame()
+		for i := range 5 {
+			b.hold(key(fmt.Sprintf("p%d", i)))
+		}
+		time.Sleep(9950 * time.Millisecond)
+		expect(t, "before the limit", out())
+		time.Sleep(100 * time.Millisecond)
+		expect(t, "at the limit, one writer", out(), "p0")
+		b.done(key("p0"))
+		expect(t, "when it is done", out(), "p1")
+		time.Sleep(10 * time.Second)
+		b.done(key("p1"))
+		expect(t, "when the oldest has waited twice as long", out(), "p2", "p3")
+	})
+}
+
+func TestAReleasedPodLeavesNothingInTheBacklog(t *testing.T) {
+	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *backlog, out func() []string) {
+		b.podCame()
+		b.hold(key("a"))
+		b.hold(key("b"))
+		b.drop(key("a"))
+		b.drop(key("never-held"))
+		time.Sleep(time.Minute)
+		expect(t, "released", out(), "b")
+		b.done(key("b"))
+		if len(b.held)+len(b.writing)+b.order.Len() != 0 {
+			t.Errorf("left behind: %v %v %d", b.held, b.writing, b.order.Len())
+		}
+	})
+}
