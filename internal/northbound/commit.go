@@ -33,7 +33,7 @@ func (e *Engine) commitLoop(ctx context.Context) {
 		for e.gather(ctx, &g) {
 			batch := e.queue.take()
 			e.commit(ctx, batch)
-			g.committed(time.Now(), len(batch))
+			g.committed(time.Now(), len(batch), slices.ContainsFunc(batch, func(r *request) bool { return r.crowd }))
 		}
 	}
 }

@@ -17,12 +17,12 @@ const (
 )
 
 // gatherer decides how long a transaction waits for more requests to share it. While requests come one after the other, each when
-// the one before is done, it does not wait. The window opens when some came while another was being committed, doubles with
-// each transaction until they carry enough, and closes when two in succession carry one. It is not safe for concurrent use.
+// the one before is done, it does not wait. The window opens when one came while another was under way, doubles with each
+// transaction until they carry enough, and closes when two in succession carry one that came alone. It is not safe for concurrent use.
 type gatherer struct {
 	window time.Duration // from the arrival of a transaction's first request
 	last   time.Time     // when the last transaction ended
-	alone  bool          // it carried one request
+	alone  bool          // it carried one request, which came when nothing else was under way
 }
 
 // wait returns how much longer the next transaction waits, given when its first request came and how many there are.
@@ -36,17 +36,17 @@ func (g *gatherer) wait(now, first time.Time, requests int) time.Duration {
 	return max(0, g.window-now.Sub(first))
 }
 
-// committed takes note of how many requests shared the transaction that has just ended.
-func (g *gatherer) committed(now time.Time, requests int) {
+// committed takes note of the transaction that has just ended: how many requests shared it, and whether any of them came while
+// another was under way. One that did not had no company to wait for.
+func (g *gatherer) committed(now time.Time, requests int, crowded bool) {
 	g.last = now
-	alone := requests == 1
 	switch {
-	case alone && g.alone, alone && g.window <= narrowest:
+	case !crowded && (g.alone || g.window <= narrowest):
 		g.window = 0
-	case alone:
+	case !crowded:
 		g.window /= 2 // a lull, or the end of the burst: the next one tells
 	case requests < enough:
 		g.window = min(max(2*g.window, narrowest), widest)
 	}
-	g.alone = alone
+	g.alone = !crowded
 }

@@ -52,7 +52,7 @@ func (s *simulated) run() {
 		n := s.queued()
 		s.arrivals = s.arrivals[n:]
 		s.pass(s.commit)
-		s.committed(s.now, n)
+		s.committed(s.now, n, n > 1 || first.Before(s.last))
 		s.batches = append(s.batches, n)
 	}
 }
@@ -98,10 +98,13 @@ func TestGathering(t *testing.T) {
 		"now and then two, the second while the first is written, wait a moment at most": {
 			commit: 2 * ms, gaps: repeated(20, 200*ms, ms, 0), transactions: 40, wait: ms,
 		},
-		"250 a second in twos shares a tenth of the transactions": {
+		"250 a second in twos, the second while the first is written, share a tenth of the transactions": {
+			commit: ms / 2, gaps: repeated(500, 8*ms, ms/10), transactions: 100, wait: widest,
+		},
+		"250 a second in twos share a tenth of the transactions": {
 			commit: 3 * ms, gaps: repeated(500, 8*ms, 0), transactions: 100, wait: widest,
 		},
-		"160 a second in irregular steps shares a tenth of the transactions": {
+		"160 a second in irregular steps share a tenth of the transactions": {
 			commit: 3 * ms, gaps: repeated(200, 2*ms, 15*ms, 0, 10*ms, ms), transactions: 110, wait: widest,
 		},
 		"a thousand at once need no window for long": {

@@ -21,6 +21,7 @@ type request struct {
 	owner desired.Owner
 	want  []desired.Row
 	came  time.Time
+	crowd bool       // others were under way when it came
 	done  chan error // holds the result; buffered
 }
 
@@ -38,6 +39,7 @@ func newQueue() *queue {
 
 func (q *queue) add(r *request) {
 	q.mu.Lock()
+	r.crowd = len(q.busy) > 0
 	q.requests = append(q.requests, r)
 	q.busy[r.owner]++
 	waiting := len(q.requests)
