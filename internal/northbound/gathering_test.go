@@ -43,7 +43,7 @@ func TestABurstSharesTransactions(t *testing.T) {
 	names := podNames(480)
 	burst := func(what string, rows func(string) []desired.Row) {
 		sent := proxy.Transactions()
-		e.spread(names, rows)
+		e.spread(8, 10*time.Millisecond, names, rows)
 		if got := proxy.Transactions() - sent; got > len(names)/10 {
 			t.Errorf("%s %d pods that came over time took %d transactions, want a tenth", what, len(names), got)
 		}
@@ -52,14 +52,14 @@ func TestABurstSharesTransactions(t *testing.T) {
 	burst("deleting", func(string) []desired.Row { return nil })
 }
 
-// spread applies pods as they come in a burst: a few at once every few milliseconds, whether or not earlier ones are done.
-func (e *engine) spread(names []string, rows func(string) []desired.Row) {
+// spread applies pods as they come in a burst: a few at once every so often, whether or not earlier ones are done.
+func (e *engine) spread(few int, every time.Duration, names []string, rows func(string) []desired.Row) {
 	e.t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var running sync.WaitGroup
-	for few := range slices.Chunk(names, 8) {
-		for _, name := range few {
+	for these := range slices.Chunk(names, few) {
+		for _, name := range these {
 			running.Go(func() {
 				if err := e.try(pod(name), rows(name)); err != nil {
 					e.t.Error(err)

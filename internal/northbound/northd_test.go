@@ -113,11 +113,12 @@ func applyNetwork(e *engine) {
 // podOf completes the inputs of the nth pod.
 func podOf(in translate.PodInputs, n int) []desired.Row {
 	in.Namespace, in.UID, in.Vpc = "ns", in.Name, kubeovnv1.DefaultVpc
-	in.MAC = net.HardwareAddr{2, 1, 0, 0, 0, byte(n)}
+	n += 2 // the first address is the gateway's
+	in.MAC = net.HardwareAddr{2, 1, 0, 0, byte(n >> 8), byte(n)}
 	third := in.Subnet[1] - '1' + 16
 	in.Addresses = []netip.Addr{
-		netip.AddrFrom4([4]byte{10, third, 0, byte(2 + n)}),
-		netip.MustParseAddr(fmt.Sprintf("fd00:%d::%x", third, 2+n)),
+		netip.AddrFrom4([4]byte{10, third, byte(n >> 8), byte(n)}),
+		netip.MustParseAddr(fmt.Sprintf("fd00:%d::%x", third, n)),
 	}
 	return translate.Pod(in)
 }

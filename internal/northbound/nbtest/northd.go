@@ -29,10 +29,7 @@ func (s *Server) Northd() *Northd {
 	if err := n.process.Start(); err != nil {
 		s.t.Fatalf("start ovn-northd: %v", err)
 	}
-	s.t.Cleanup(func() {
-		_ = n.process.Process.Kill() // it may have ended
-		_ = n.process.Wait()         // "signal: killed"
-	})
+	s.t.Cleanup(n.Stop)
 	n.Await("a first row", func(sb *Server) bool { return len(sb.Rows("SB_Global")) > 0 })
 	return n
 }
@@ -54,4 +51,17 @@ func (n *Northd) Recomputes(node string) int {
 func (n *Northd) Await(what string, done func(southbound *Server) bool) {
 	n.nb.t.Helper()
 	n.nb.await("bring "+what+" to the southbound database", func() bool { return done(n.Southbound) })
+}
+
+// PID is the process of ovn-northd.
+func (n *Northd) PID() int { return n.process.Process.Pid }
+
+// Stop kills ovn-northd and its southbound database.
+func (n *Northd) Stop() {
+	if n.process != nil {
+		_ = n.process.Process.Kill() // it may have ended
+		_ = n.process.Wait()         // "signal: killed"
+		n.process = nil
+	}
+	n.Southbound.Stop()
 }
