@@ -106,22 +106,37 @@ $(GOLANGCI_LINT):
 
 ##@ Benchmarks
 
-# BENCH: serial, burst, restart, delete; N: pods of the bursts, each on top of those before (N=1000,5000); NORTHD: on, paused or both.
+# BENCH: serial, burst, flat, restart, takeover, delete, nodes; or ipam, northbound, cni: Go benchmarks of a package.
+# N: pods of the bursts, each on top of those before (N=1000,5000); NORTHD: on, paused or both.
 BENCH ?= serial,burst,restart,delete
 N ?= 1000
 NORTHD ?= on paused
-# Everything runs on these CPUs (taskset -c): one, so that no system gains by spreading its work.
-BENCH_CPUS ?= 1
+# one: everything on one CPU; split: servers on one, controller and driver on another. By default split, with two CPUs or more.
+LAYOUT ?=
+# More flags of the bench: BENCH_FLAGS='-restarts 9 -profiles /tmp'.
+BENCH_FLAGS ?=
+
+# Go benchmarks, pinned to one CPU.
+BENCH_PACKAGE := $(if $(filter ipam,$(BENCH)),./internal/ipam,$(if $(filter northbound,$(BENCH)),./internal/northbound,$(if $(filter cni,$(BENCH)),./agent)))
+RUN_BENCH = bin/bench -bench floor,$(BENCH) -n $(N) $(if $(LAYOUT),-layout $(LAYOUT)) $(BENCH_FLAGS)
 
 .PHONY: bench
-bench: ## Measure the pod path against the floors of this machine (needs `make prepare`; docs/performance.md): make bench BENCH=burst N=5000
+bench: $(if $(BENCH_PACKAGE),bench-package,bench-system) ## Measure against the floors of this machine (needs `make prepare`; docs/performance.md): make bench BENCH=burst N=5000
+
+.PHONY: bench-system
+bench-system:
 	go build -o bin/bench ./test/bench
-	for northd in $(NORTHD); do taskset -c $(BENCH_CPUS) bin/bench -bench floor,$(BENCH) -n $(N) -northd $$northd -json bin/bench-$$northd.json; done
+	for northd in $(NORTHD); do $(RUN_BENCH) -northd $$northd -json bin/bench-$$northd.json; done
+
+.PHONY: bench-package
+bench-package:
+	go test -c -o bin/$(BENCH).test $(BENCH_PACKAGE)
+	cd $(BENCH_PACKAGE) && taskset -c $$(($$(nproc --all) - 1)) $(CURDIR)/bin/$(BENCH).test -test.run '^$$' -test.bench . -test.benchmem $(BENCH_FLAGS)
 
 .PHONY: bench-compare
 bench-compare: ## Measure two git revisions in alternation: make bench-compare OLD=main NEW=HEAD
 	go build -o bin/bench ./test/bench
-	taskset -c $(BENCH_CPUS) bin/bench -bench floor,$(BENCH) -n $(N) -northd paused -old $(OLD) -new $(NEW) -json bin/bench-compare.json
+	$(RUN_BENCH) -northd paused -old $(OLD) -new $(NEW) -json bin/bench-compare.json
 
 ##@ Help
 

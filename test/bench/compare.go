@@ -47,7 +47,7 @@ func compare(ctx context.Context, o options, m machine) (err error) {
 		for i, binary := range binaries {
 			run := o
 			run.kiln = binary
-			rows, err := measure(ctx, run)
+			rows, err := measure(ctx, run, (*bench).scenarios)
 			if err != nil {
 				return err
 			}

@@ -38,25 +38,41 @@ func TestPercentileIsTheSmallestThatSoManyDoNotExceed(t *testing.T) {
 	}
 }
 
-func TestCountCommitsTellsNorthdsApart(t *testing.T) {
+func TestCommitLogTellsNorthdsApartAndSurvivesCompaction(t *testing.T) {
 	schema, northd, ours := `{"name":"OVN_Northbound"}`+"\n", `{"_date":1,"_comment":"ovn-northd"}`+"\n", `{"_date":2}`+"\n"
-	var file []byte
-	for _, record := range []string{schema, northd, ours, ours} {
-		file = append(file, "OVSDB JSON "...)
-		file = append(file, []byte(strconv.Itoa(len(record))+" 0123\n"+record)...)
-	}
 	path := filepath.Join(t.TempDir(), "nb.db")
-	if err := os.WriteFile(path, append(file, "OVSDB JSON 100 0123\n{\"_da"...), 0o600); err != nil {
+	write := func(name, more string, records ...string) {
+		t.Helper()
+		var file []byte
+		for _, record := range records {
+			file = append(file, "OVSDB JSON "...)
+			file = append(file, []byte(strconv.Itoa(len(record))+" 0123\n"+record)...)
+		}
+		if err := os.WriteFile(name, append(file, more...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commits := newCommitLog(path)
+	expect := func(want transactions) {
+		t.Helper()
+		if got, err := commits.transactions(); err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+	write(path, "OVSDB JSON 100 0123\n{\"_da", schema, northd, ours, ours)
+	expect(transactions{CMS: 2, Northd: 1})
+	write(path, "", schema, northd, ours, ours, ours)
+	expect(transactions{CMS: 3, Northd: 1})
+	write(path, "", schema, northd, ours, ours, ours, northd) // not looked at before it is replaced
+	write(path+".tmp", "", schema, `{"all":"of it"}`+"\n", ours)
+	if err := os.Rename(path+".tmp", path); err != nil {
 		t.Fatal(err)
 	}
-	got, err := countCommits(path)
-	if want := (transactions{CMS: 3, Northd: 1}); err != nil || got != want { // only differences count, so the schema may
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
+	expect(transactions{CMS: 4, Northd: 2})
 }
 
 func TestAWriteIsCountedSinceTheLastLook(t *testing.T) {
-	got := writes{"PATCH pods": 7, "POST ips": 3, "POST events": 1}.since(writes{"PATCH pods": 5, "POST events": 1})
+	got := requests{"PATCH pods": 7, "POST ips": 3, "POST events": 1}.since(requests{"PATCH pods": 5, "POST events": 1})
 	if got.total() != 5 || got["PATCH pods"] != 2 || got["POST ips"] != 3 {
 		t.Errorf("got %v", got)
 	}

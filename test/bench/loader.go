@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,9 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
@@ -25,134 +29,100 @@ type loader struct {
 	world *world
 	// parallel is how many requests are sent at a time.
 	parallel, nodes int
+	annotated       *arrivals
 
-	mu        sync.Mutex
-	changed   chan struct{} // closed with the next change
-	created   map[string]time.Time
-	annotated map[string]time.Time
-	err       error
+	mu      sync.Mutex
+	created map[string]time.Time
 }
 
 // newLoader starts the watch, which ends with ctx.
 func newLoader(ctx context.Context, w *world, parallel, nodes int) (*loader, error) {
-	l := &loader{
-		world: w, parallel: parallel, nodes: nodes,
-		changed: make(chan struct{}), created: map[string]time.Time{}, annotated: map[string]time.Time{},
-	}
-	list, err := w.clients.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
-	}
-	go func() { l.end(l.follow(ctx, list.ResourceVersion)) }()
-	return l, nil
+	l := &loader{world: w, parallel: parallel, nodes: nodes, created: map[string]time.Time{}}
+	var err error
+	l.annotated, err = follow(ctx, w.clients.CoreV1().RESTClient(), "pods", namespace)
+	return l, err
 }
 
-// follow watches pods from a version on. The API server ends watches that are slow to read; then it goes on where that one ended.
-func (l *loader) follow(ctx context.Context, version string) error {
+// follow watches which objects are annotated as the network does it, until ctx ends.
+func follow(ctx context.Context, c rest.Interface, resource, namespace string) (*arrivals, error) {
+	from := &metav1.PartialObjectMetadataList{}
+	raw, err := c.Get().Resource(resource).NamespaceIfScoped(namespace, namespace != "").SetHeader("Accept", "application/json").
+		VersionedParams(&metav1.ListOptions{Limit: 1}, scheme.ParameterCodec).Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(raw, from)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", resource, err)
+	}
+	seen := newArrivals()
+	go func() { seen.end(watchAnnotations(ctx, c, resource, namespace, from.ResourceVersion, seen)) }()
+	return seen, nil
+}
+
+// watchAnnotations watches from a version on. The API server ends watches that are slow to read; then it goes on where that one ended.
+func watchAnnotations(ctx context.Context, c rest.Interface, resource, namespace, version string, seen *arrivals) error {
 	for {
-		watcher, err := l.world.clients.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
+		watcher, err := c.Get().Resource(resource).NamespaceIfScoped(namespace, namespace != "").
+			VersionedParams(&metav1.ListOptions{ResourceVersion: version, Watch: true}, scheme.ParameterCodec).Watch(ctx)
 		if err != nil {
-			return fmt.Errorf("watch pods: %w", err)
+			return fmt.Errorf("watch %s: %w", resource, err)
 		}
 		for event := range watcher.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			if !ok {
-				return fmt.Errorf("watch pods: %w", apierrors.FromObject(event.Object))
+			object, err := meta.Accessor(event.Object)
+			if err != nil {
+				return fmt.Errorf("watch %s: %w", resource, apierrors.FromObject(event.Object))
 			}
-			version = pod.ResourceVersion
-			l.take(event.Type, pod)
+			version = object.GetResourceVersion()
+			if event.Type != watch.Deleted && object.GetAnnotations()[kubeovnv1.AnnotationAllocated.Key()] == "true" {
+				seen.change([]string{object.GetName()}, nil)
+			}
 		}
 	}
-}
-
-func (l *loader) take(event watch.EventType, pod *corev1.Pod) {
-	if event == watch.Deleted || pod.Annotations[kubeovnv1.AnnotationAllocated.Key()] != "true" {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, known := l.annotated[pod.Name]; known {
-		return
-	}
-	l.annotated[pod.Name] = time.Now()
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-func (l *loader) end(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.err = err
-	close(l.changed)
-	l.changed = make(chan struct{})
 }
 
 // await waits until all these pods have their annotations.
 func (l *loader) await(ctx context.Context, names []string) error {
-	for next := 0; ; {
-		l.mu.Lock()
-		for next < len(names) && !l.annotated[names[next]].IsZero() {
-			next++
-		}
-		changed, err := l.changed, l.err
-		l.mu.Unlock()
-		switch {
-		case next == len(names):
-			return nil
-		case err != nil:
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("pod %s and maybe others have no network: %w", names[next], ctx.Err())
-		case <-changed:
-		}
-	}
+	return l.annotated.awaitNames(ctx, names, true)
 }
 
 // span is from the first creation to the last annotation of pods.
 func (l *loader) span(names []string) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	first, last := l.created[names[0]], l.annotated[names[0]]
+	return span(names, l.createdAt, l.annotated.at)
+}
+
+// span is from the first that began to the last that ended.
+func span(names []string, began, ended func(string) time.Time) time.Duration {
+	first, last := began(names[0]), ended(names[0])
 	for _, name := range names {
-		if l.created[name].Before(first) {
-			first = l.created[name]
+		if at := began(name); at.Before(first) {
+			first = at
 		}
-		if l.annotated[name].After(last) {
-			last = l.annotated[name]
+		if at := ended(name); at.After(last) {
+			last = at
 		}
 	}
 	return last.Sub(first)
 }
 
-// latencies are from sending the creation to seeing the annotation, of each pod, in ascending order.
-func (l *loader) latencies(names []string) []time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// took is how long it was from one time to another, of each name, in ascending order.
+func took(names []string, from, to func(string) time.Time) []time.Duration {
 	all := make([]time.Duration, len(names))
 	for i, name := range names {
-		all[i] = l.annotated[name].Sub(l.created[name])
+		all[i] = to(name).Sub(from(name))
 	}
 	slices.Sort(all)
 	return all
 }
 
-// percentile of sorted values: the smallest that at least so many percent do not exceed.
-func percentile(sorted []time.Duration, percent int) time.Duration {
-	return sorted[max(0, (len(sorted)*percent+99)/100-1)]
+// latencies are from sending the creation to seeing the annotation, of each pod, in ascending order.
+func (l *loader) latencies(names []string) []time.Duration {
+	return took(names, l.createdAt, l.annotated.at)
 }
 
 func (l *loader) createdAt(name string) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.created[name]
-}
-
-func (l *loader) annotatedAt(name string) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.annotated[name]
 }
 
 func podNames(prefix string, n int) []string {
@@ -195,13 +165,18 @@ func (l *loader) createOne(ctx context.Context, i int, name string) error {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "bench"}},
 		Spec:       corev1.PodSpec{NodeName: nodeName(i % l.nodes), Containers: []corev1.Container{{Name: "main", Image: "bench"}}},
 	}
-	l.mu.Lock()
-	l.created[name] = time.Now()
-	l.mu.Unlock()
+	l.creates(name)
 	if _, err := l.world.clients.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create pod %s: %w", name, err)
 	}
 	return nil
+}
+
+// creates notes when the creation is sent.
+func (l *loader) creates(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.created[name] = time.Now()
 }
 
 // annotate writes on a pod as much as a network's controller does.

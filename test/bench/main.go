@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures the pod path of `kiln controller` against what the same machine can do at best. It starts its own etcd,
-// API server, OVN databases and ovn-northd, and speaks only to the API server and the databases. docs/performance.md says how to
-// read what it prints.
+// Command bench measures a controller of pod networks, `kiln controller` if no other is named, against what the same machine can
+// do at best. It starts its own etcd, API server, OVN databases and ovn-northd, and speaks only to the API server and the
+// databases. docs/performance.md says how to read what it prints.
 package main
 
 import (
@@ -29,13 +29,14 @@ type options struct {
 	scenarios []string
 	// sizes of the bursts, each on top of those before.
 	sizes []int
-	// floorPods, serial, restarts and remove are how often the other scenarios do what they do.
-	floorPods, serial, restarts, remove int
-	parallel, nodes                     int
+	// floorPods, serial, restarts and remove are how often the other scenarios do what they do; subnets and joining are theirs, too.
+	floorPods, serial, restarts, remove, subnets, joining int
+	parallel, nodes                                       int
 	// northd says whether ovn-northd runs or is paused.
 	northd bool
-	// kiln is the binary under test.
-	kiln string
+	layout layout
+	// system is the command under test, kiln the binary that Kiln's has; crds, lease and legs belong to it.
+	system, kiln, crds, lease, legs string
 	// json is the file of results, profiles the directory of profiles; empty for none.
 	json, profiles string
 	// old and new are the revisions to compare, in so many pairs of runs.
@@ -44,14 +45,36 @@ type options struct {
 	timeout  time.Duration
 }
 
+// scenario is something to measure.
+type scenario struct {
+	name string
+	run  func(*bench, context.Context) error
+	// pods says that it needs those of the bursts.
+	pods bool
+}
+
 // scenarios in the order in which they run, whatever the order they are asked for.
-var scenarios = []string{"floor", "serial", "burst", "restart", "delete"}
+var scenarios = []scenario{
+	{name: "floor", run: (*bench).measureFloors},
+	{name: "serial", run: (*bench).serial},
+	{name: "burst", run: (*bench).fill, pods: true},
+	{name: "flat", run: (*bench).flat, pods: true},
+	{name: "restart", run: (*bench).restart, pods: true},
+	{name: "takeover", run: (*bench).takeover, pods: true},
+	{name: "delete", run: (*bench).remove, pods: true},
+	{name: "nodes", run: (*bench).join},
+}
 
 func main() {
-	ctrl.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		err = o.layout.pin()
+	}
 	if err == nil {
 		err = run(ctx, o)
 	}
@@ -63,12 +86,18 @@ func main() {
 }
 
 func parse(args []string) (options, error) {
-	var o options
+	o := options{}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	what := f.String("bench", strings.Join(scenarios, ","), "what to measure; without floor there are no ratios")
+	what := f.String("bench", "floor,serial,burst,restart,delete", "what to measure, of "+strings.Join(scenarioNames(), ", ")+"; without floor there are no ratios")
 	sizes := f.String("n", "1000", "pods of the bursts, each on top of those before, such as 1000,5000")
 	northd := f.String("northd", "on", "on, or paused: then only the system's own part is measured")
-	f.StringVar(&o.kiln, "kiln", "", "binary to measure; by default it is built from the working directory")
+	on := f.String("layout", "", "one: everything on one CPU; split: servers on one, system under test and driver on another (the default with two CPUs)")
+	chosen := f.String("cpus", "", "CPUs to use, such as 0,1; by default those that this process may run on")
+	f.StringVar(&o.kiln, "kiln", "", "Kiln's binary; by default it is built from the working directory")
+	f.StringVar(&o.system, "system", kilnCommand, "command under test, for a shell; docs/performance.md says which variables it finds")
+	f.StringVar(&o.crds, "crds", kilnCRDs, "directory of the kinds that the system under test needs")
+	f.StringVar(&o.lease, "lease", kilnLease, "namespace and name of the Lease of its leader")
+	f.StringVar(&o.legs, "legs", kilnLegs, "prefix of its histograms that tell where a pod's time goes")
 	f.StringVar(&o.json, "json", "", "file for the results")
 	f.StringVar(&o.old, "old", "", "with -new: compare two git revisions or two binaries, in alternation")
 	f.StringVar(&o.new, "new", "", "the other revision")
@@ -76,9 +105,11 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.profiles, "profiles", "", "directory for CPU profiles of the controller in bursts")
 	f.IntVar(&o.floorPods, "floor-pods", 1000, "pods of the floor of bursts")
 	f.IntVar(&o.serial, "serial", 200, "pods one at a time")
-	f.IntVar(&o.restarts, "restarts", 3, "restarts of the controller")
+	f.IntVar(&o.restarts, "restarts", 5, "restarts and takeovers")
 	f.IntVar(&o.remove, "delete", 1000, "pods to delete")
-	f.IntVar(&o.nodes, "nodes", 3, "nodes without a kubelet")
+	f.IntVar(&o.nodes, "nodes", 3, "nodes of the pods, without a kubelet")
+	f.IntVar(&o.subnets, "subnets", 100, "subnets that there are when nodes join")
+	f.IntVar(&o.joining, "joining", 1000, "nodes that join")
 	f.IntVar(&o.parallel, "parallel", 32, "requests of the driver at a time")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "time for everything")
 	if err := f.Parse(args); err != nil {
@@ -87,26 +118,56 @@ func parse(args []string) (options, error) {
 	if (o.old == "") != (o.new == "") {
 		return o, errors.New("-old and -new belong together")
 	}
-	switch *northd {
-	case "on", "paused":
-		o.northd = *northd == "on"
-	default:
+	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs) < 1 || o.subnets < 0 || o.joining%quarters != 0 {
+		return o, fmt.Errorf("a number of things to do is less than one, or -joining is no multiple of %d", quarters)
+	}
+	if *northd != "on" && *northd != "paused" {
 		return o, fmt.Errorf("-northd %s: on or paused", *northd)
 	}
-	for size := range strings.SplitSeq(*sizes, ",") {
+	o.northd = *northd == "on"
+	if err := o.place(*on, *chosen); err != nil {
+		return o, err
+	}
+	return o, o.choose(*what, *sizes)
+}
+
+// place reads the layout.
+func (o *options) place(name, chosen string) error {
+	on, err := cpus()
+	if err != nil {
+		return err
+	}
+	if chosen != "" {
+		on = strings.Split(chosen, ",")
+	}
+	o.layout, err = layoutOf(name, on)
+	return err
+}
+
+// choose reads what is to be measured.
+func (o *options) choose(what, sizes string) error {
+	for size := range strings.SplitSeq(sizes, ",") {
 		n, err := strconv.Atoi(size)
 		if err != nil || n < 1 {
-			return o, fmt.Errorf("-n %s: not a list of numbers of pods", *sizes)
+			return fmt.Errorf("-n %s: not a list of numbers of pods", sizes)
 		}
 		o.sizes = append(o.sizes, n)
 	}
-	o.scenarios = strings.Split(*what, ",")
+	o.scenarios = strings.Split(what, ",")
 	for _, name := range o.scenarios {
-		if !slices.Contains(scenarios, name) {
-			return o, fmt.Errorf("-bench %s: there are %s", name, strings.Join(scenarios, ", "))
+		if !slices.Contains(scenarioNames(), name) {
+			return fmt.Errorf("-bench %s: there are %s", name, strings.Join(scenarioNames(), ", "))
 		}
 	}
-	return o, nil
+	return nil
+}
+
+func scenarioNames() []string {
+	var names []string
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	return names
 }
 
 // bench is one run.
@@ -114,25 +175,24 @@ type bench struct {
 	options options
 	world   *world
 	loader  *loader
+	leader  *instance
 	floors  floors
-	// ports follows NB's logical switch ports, bindings SB's port bindings.
-	ports, bindings *rowWatch
+	// ports follows NB's logical switch ports, switches its logical switches, bindings SB's port bindings.
+	ports, switches, bindings *arrivals
 	// pods that exist, the oldest first.
-	pods   []string
-	bursts int
-	// firstCost is the CPU time per pod of the first burst, in milliseconds.
-	firstCost float64
-	rows      []row
+	pods []string
+	// made counts the groups of pods, which are named by it.
+	made   int
+	bursts []costs
+	// firstSerial is the median of the first pods one by one, from the creation to the port in NB.
+	firstSerial time.Duration
+	rows        []row
 }
 
 func run(ctx context.Context, o options) error {
 	ctx, stop := context.WithTimeout(ctx, o.timeout)
 	defer stop()
-	on, err := cpus()
-	if err != nil {
-		return err
-	}
-	m := machineOf(on, o.northd)
+	m := machineOf(o)
 	if o.kiln != "" {
 		m.Revision = filepath.Base(o.kiln)
 	}
@@ -140,7 +200,7 @@ func run(ctx context.Context, o options) error {
 		m.Revision = o.old + " and " + o.new
 		return compare(ctx, o, m)
 	}
-	rows, err := measure(ctx, o)
+	rows, err := measure(ctx, o, (*bench).scenarios)
 	if err != nil {
 		return err
 	}
@@ -148,19 +208,23 @@ func run(ctx context.Context, o options) error {
 	return writeJSON(o.json, m, rows)
 }
 
-// measure runs the scenarios in a world of their own.
-func measure(ctx context.Context, o options) (rows []row, err error) {
-	ctx, stop := context.WithCancel(ctx)
+// measure does something in a world of its own.
+func measure(ctx context.Context, o options, do func(*bench, context.Context) error) (rows []row, err error) {
+	ctrl.SetLogger(logr.Discard())
+	ctx, stop := context.WithCancelCause(ctx)
 	b := &bench{options: o}
-	b.world, err = newWorld(ctx, o.nodes)
+	b.world, err = newWorld(ctx, o, stop)
 	defer func() {
-		stop() // the watches first: the API server waits for them
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		stop(context.Canceled) // the watches first: the API server waits for them
 		err = errors.Join(err, b.world.close())
 	}()
 	if err != nil {
 		return nil, err
 	}
-	if o.kiln == "" {
+	if o.kiln == "" && o.system == kilnCommand {
 		if b.options.kiln, err = build(ctx, ".", b.world.dir); err != nil {
 			return nil, err
 		}
@@ -168,44 +232,24 @@ func measure(ctx context.Context, o options) (rows []row, err error) {
 	if b.loader, err = newLoader(ctx, b.world, o.parallel, o.nodes); err != nil {
 		return nil, err
 	}
-	err = b.scenarios(ctx)
+	err = do(b, ctx)
 	return b.rows, err
 }
 
+// scenarios runs what was asked for. Those that need pods get them from the bursts, and all but the floor the system under test.
 func (b *bench) scenarios(ctx context.Context) error {
-	if b.wanted("floor") {
-		if err := b.measureFloors(ctx); err != nil {
-			return fmt.Errorf("floor: %w", err)
+	needPods := slices.ContainsFunc(scenarios, func(s scenario) bool { return s.pods && b.wanted(s.name) })
+	for _, s := range scenarios {
+		if !b.wanted(s.name) && (s.name != "burst" || !needPods) {
+			continue
 		}
-	}
-	if !slices.ContainsFunc(scenarios[1:], b.wanted) {
-		return nil
-	}
-	if err := b.prepare(ctx); err != nil {
-		return err
-	}
-	if b.wanted("serial") {
-		if err := b.serial(ctx); err != nil {
-			return fmt.Errorf("serial: %w", err)
+		if s.name != "floor" && b.leader == nil {
+			if err := b.prepare(ctx); err != nil {
+				return fmt.Errorf("start: %w", err)
+			}
 		}
-	}
-	sizes := b.options.sizes
-	if !slices.ContainsFunc([]string{"burst", "restart", "delete"}, b.wanted) {
-		sizes = nil // the others need pods that exist
-	}
-	for _, n := range sizes {
-		if err := b.burst(ctx, n); err != nil {
-			return fmt.Errorf("burst of %d: %w", n, err)
-		}
-	}
-	if b.wanted("restart") {
-		if err := b.restart(ctx); err != nil {
-			return fmt.Errorf("restart: %w", err)
-		}
-	}
-	if b.wanted("delete") {
-		if err := b.remove(ctx, b.options.remove); err != nil {
-			return fmt.Errorf("delete: %w", err)
+		if err := s.run(b, ctx); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil

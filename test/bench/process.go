@@ -12,10 +12,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // clockTick is USER_HZ, the unit of times in /proc/PID/stat, on every architecture that Linux's Go runs on.
@@ -25,29 +24,45 @@ const clockTick = 10 * time.Millisecond
 type process struct {
 	cmd *exec.Cmd
 	log string
+	// stopping is whether it ends because we want it to.
+	stopping atomic.Bool
+	ended    chan struct{}
 }
 
-// start runs a program with its output in dir/name.log. It does not outlive the bench.
-func start(dir, name string, cmd *exec.Cmd) (*process, error) {
+// start runs a program with its output in dir/name.log. It does not outlive the bench, and an interrupt from the terminal does not
+// reach it. lost hears of it when it ends on its own.
+func start(dir, name string, cmd *exec.Cmd, lost func(error)) (*process, error) {
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	return &process{cmd: cmd, log: log.Name()}, nil
+	p := &process{cmd: cmd, log: log.Name(), ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		err := cmd.Wait()
+		if err == nil {
+			err = errors.New("exit status 0")
+		}
+		if !p.stopping.Load() {
+			lost(fmt.Errorf("%s ended on its own: %w\n%s", name, err, p.tail()))
+		}
+	}()
+	return p, nil
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // kill ends the process as a crash would and waits until it is gone.
 func (p *process) kill() {
+	p.stopping.Store(true)
 	_ = p.cmd.Process.Kill() // it may have ended
-	_ = p.cmd.Wait()         // "signal: killed"
+	<-p.ended
 }
 
 // tail is the end of what the process printed.
@@ -89,6 +104,18 @@ func statFields(pid int) ([]string, error) {
 	return fields, nil
 }
 
+// traffic is what a process has read and written so far, sockets included, in bytes (proc_pid_io(5)).
+func traffic(pid int) (read, written int64, err error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the traffic of process %d: %w", pid, err)
+	}
+	if _, err := fmt.Sscanf(string(content), "rchar: %d\nwchar: %d", &read, &written); err != nil {
+		return 0, 0, fmt.Errorf("read the traffic of process %d: %w", pid, err)
+	}
+	return read, written, nil
+}
+
 // residentBytes is the memory of a process that is in RAM.
 func residentBytes(pid int) (int64, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
@@ -127,22 +154,4 @@ func childNamed(name string) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("no process %s of ours", name)
-}
-
-// cpus says which CPUs everything here runs on; children inherit it from taskset(1).
-func cpus() (string, error) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return "", fmt.Errorf("read the CPU affinity: %w", err)
-	}
-	var list []string
-	for cpu := range len(set) * 64 {
-		if set.IsSet(cpu) {
-			list = append(list, strconv.Itoa(cpu))
-		}
-	}
-	if len(list) == 0 {
-		return "", errors.New("no CPU to run on")
-	}
-	return strings.Join(list, ","), nil
 }

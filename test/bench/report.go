@@ -46,11 +46,20 @@ var bars = []bar{
 	{"burst", "NB transactions per pod", 0.1, false, "3.0", "1"},
 	{"burst", "API writes per pod", 2, false, "5.2 to 7", "1.0 to 1.4"},
 	{"burst", "controller CPU per pod", 1.5, false, "10 to 28", "3.5 to 7"},
-	{"burst", "  until annotated, against the first burst", 1.2, false, "2.8 at 6,000", "2 at 7,000"},
+	{"burst", "API lists", 0, false, "", ""},
+	{"burst", "controller CPU until annotated, against the first burst", 1.2, false, "2.8 at 6,000", "2 at 7,000"},
+	{"burst", "controller allocations, against the first burst", 1.2, false, "", ""},
+	{"burst", "created to port in NB, p50, against the first burst of this size", 1.2, false, "", ""},
 	{"burst", "controller RSS", 120, false, "265 at 6,100", "265 at 7,100"},
 	{"serial", "created to annotated, p50", 6, false, "38.5", "10.7"},
 	{"serial", "created to annotated, p99", 12, false, "71", "19.6"},
+	{"serial", "created to port in NB, p50, against the first pods", 1.2, false, "", ""},
 	{"restart", "exec to the first new pod, median", 1.5, false, "7.1 at 6,100", "5.9 at 7,100"},
+	{"takeover", "Lease taken to the first new pod, median", 1, false, "", ""},
+	{"takeover", "API lists per takeover", 0, false, "", ""},
+	{"1000 nodes", "all joined after", 60, false, "hours", "–"},
+	{"1000 nodes", "controller CPU, last quarter against the first", 1.2, false, "", ""},
+	{"delete", "IP objects left behind", 0, false, "", ""},
 	{"delete", "NB clean after the last delete", 2, false, "10.5", "–"},
 }
 
@@ -91,19 +100,22 @@ func (b bar) judge(r *row) {
 type machine struct {
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
-	PinnedTo string `json:"pinnedTo"`
+	Layout   layout `json:"layout"`
 	Northd   string `json:"northd"`
 	Revision string `json:"revision"`
 	Go       string `json:"go"`
 }
 
 func (m machine) String() string {
-	return fmt.Sprintf("%s, %d cores, everything on CPU %s, %s", m.CPU, m.Cores, m.PinnedTo, m.Go)
+	return fmt.Sprintf("%s, %d cores, %s; %s", m.CPU, m.Cores, m.Layout, m.Go)
 }
 
-func machineOf(pinned string, northd bool) machine {
-	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), PinnedTo: pinned, Northd: "on", Revision: revision(), Go: runtime.Version()}
-	if !northd {
+func machineOf(o options) machine {
+	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), Layout: o.layout, Northd: "on", Revision: revision(), Go: runtime.Version()}
+	if o.system != kilnCommand {
+		m.Revision = o.system
+	}
+	if !o.northd {
 		m.Northd = "paused"
 	}
 	info, err := os.ReadFile("/proc/cpuinfo")

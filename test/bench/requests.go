@@ -9,64 +9,103 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// writes are counts of requests that change something, by verb and resource: "PATCH pods", "PATCH subnets/status". Those that the
-// server refused are there with its code: "POST ips, 409".
-type writes map[string]int
+// requests are counts of requests by verb and resource: "PATCH pods", "PATCH subnets/status", "LIST ips". Those that the server
+// refused are there with its code: "POST ips, 409".
+type requests map[string]int
 
-// requestTotal is a sample of the API server's counter of requests.
-var requestTotal = regexp.MustCompile(`^apiserver_request_total\{(.*)\} ([0-9.e+]+)$`)
+// served are what the API server has seen.
+type served struct {
+	// writes change something; lists read all of a kind, be it as the start of a watch.
+	writes, lists requests
+}
 
-var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
+// Samples of the API server's counters of requests, and of watches that begin with a list.
+var (
+	requestTotal = regexp.MustCompile(`^apiserver_request_total\{(.*)\} ([0-9.e+]+)$`)
+	watchLists   = regexp.MustCompile(`^apiserver_watch_list_duration_seconds_count\{(.*)\} ([0-9.e+]+)$`)
+	labelValue   = regexp.MustCompile(`(\w+)="([^"]*)"`)
+)
 
-// writes asks the API server how many writes it has seen, Leases left out: their number depends on time, not on pods.
-func (w *world) writes(ctx context.Context) (writes, error) {
+// apart are kinds whose requests depend on time, not on pods: Leases are renewed, and the API server itself looks for limits now and then
+// when a pod is created.
+var apart = []string{"leases", "limitranges", "resourcequotas"}
+
+// served asks the API server what it has seen.
+func (w *world) served(ctx context.Context) (served, error) {
+	seen := served{writes: requests{}, lists: requests{}}
 	body, err := w.clients.RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").Stream(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read the API server's metrics: %w", err)
+		return seen, fmt.Errorf("read the API server's metrics: %w", err)
 	}
 	defer body.Close()
-	seen := writes{}
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		match := requestTotal.FindStringSubmatch(lines.Text())
-		if match == nil {
+		if !strings.HasPrefix(lines.Text(), "apiserver_") {
 			continue
 		}
-		labels := map[string]string{}
-		for _, l := range label.FindAllStringSubmatch(match[1], -1) {
-			labels[l[1]] = l[2]
-		}
-		n, err := strconv.ParseFloat(match[2], 64)
-		if err != nil {
-			return nil, fmt.Errorf("read the API server's metrics: %w", err)
-		}
-		switch labels["verb"] {
-		case "POST", "PUT", "PATCH", "APPLY", "DELETE":
-			if resource := labels["resource"]; resource != "" && resource != "leases" {
-				key := labels["verb"] + " " + strings.TrimSuffix(resource+"/"+labels["subresource"], "/")
-				if code := labels["code"]; !strings.HasPrefix(code, "2") {
-					key += ", " + code
-				}
-				seen[key] += int(n)
+		if match := requestTotal.FindStringSubmatch(lines.Text()); match != nil {
+			err = seen.count(labelsOf(match[1]), match[2])
+		} else if match := watchLists.FindStringSubmatch(lines.Text()); match != nil {
+			if resource := labelsOf(match[1])["resource"]; !slices.Contains(apart, resource) {
+				err = seen.lists.count("WATCH "+resource, match[2])
 			}
+		}
+		if err != nil {
+			return seen, err
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the API server's metrics: %w", err)
+		return seen, fmt.Errorf("read the API server's metrics: %w", err)
 	}
 	return seen, nil
 }
 
+func labelsOf(text string) map[string]string {
+	labels := map[string]string{}
+	for _, l := range labelValue.FindAllStringSubmatch(text, -1) {
+		labels[l[1]] = l[2]
+	}
+	return labels
+}
+
+func (s served) count(labels map[string]string, value string) error {
+	resource := labels["resource"]
+	if resource == "" || slices.Contains(apart, resource) {
+		return nil
+	}
+	key := labels["verb"] + " " + strings.TrimSuffix(resource+"/"+labels["subresource"], "/")
+	if code := labels["code"]; !strings.HasPrefix(code, "2") {
+		key += ", " + code
+	}
+	switch labels["verb"] {
+	case "POST", "PUT", "PATCH", "APPLY", "DELETE":
+		return s.writes.count(key, value)
+	case "LIST":
+		return s.lists.count(key, value)
+	}
+	return nil
+}
+
+func (r requests) count(key, value string) error {
+	n, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		return fmt.Errorf("read the API server's metrics: %w", err)
+	}
+	r[key] += int(n)
+	return nil
+}
+
 // since is what came on top of an earlier count.
-func (s writes) since(before writes) writes {
-	more := writes{}
-	for key, n := range s {
+func (r requests) since(before requests) requests {
+	more := requests{}
+	for key, n := range r {
 		if n > before[key] {
 			more[key] = n - before[key]
 		}
@@ -74,9 +113,15 @@ func (s writes) since(before writes) writes {
 	return more
 }
 
-func (s writes) total() int {
+func (r requests) add(more requests) {
+	for key, n := range more {
+		r[key] += n
+	}
+}
+
+func (r requests) total() int {
 	sum := 0
-	for _, n := range s {
+	for _, n := range r {
 		sum += n
 	}
 	return sum
@@ -85,20 +130,20 @@ func (s writes) total() int {
 // quiet is how long nothing is written once everything has settled; the status of subnets is written at most once in a second.
 const quiet = 2500 * time.Millisecond
 
-// settle waits until nobody writes any more and returns what was written by then.
-func (w *world) settle(ctx context.Context) (writes, error) {
-	last, err := w.writes(ctx)
+// settle waits until nobody writes any more and returns what was asked for by then.
+func (w *world) settle(ctx context.Context) (served, error) {
+	last, err := w.served(ctx)
 	for err == nil {
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return last, context.Cause(ctx)
 		case <-time.After(quiet):
 		}
-		var next writes
-		if next, err = w.writes(ctx); maps.Equal(next, last) {
-			return last, err
+		var next served
+		if next, err = w.served(ctx); maps.Equal(next.writes, last.writes) {
+			return next, err
 		}
 		last = next
 	}
-	return nil, err
+	return last, err
 }

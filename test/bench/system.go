@@ -4,16 +4,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,127 +23,106 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
+// The system under test is what a shell starts, with the environment that environment says. It is ready when the first pods have
+// their annotations. What is Kiln's own is in this file only, as the defaults of the flags.
 const (
 	controller = "controller"
-	// lease is the controller's, in leaseNamespace.
-	lease          = "kube-ovn-controller"
-	leaseNamespace = "default"
+	// kilnCommand is the default of -system.
+	kilnCommand = `"$KILN" controller --pod-cidrs=10.16.0.0/16 --tls-dir="$TLS_DIR"` +
+		` --address="$METRICS_ADDRESS" --pprof-address="$PPROF_ADDRESS"`
+	// kilnCRDs, kilnLease and kilnLegs are the defaults of -crds, -lease and -legs.
+	kilnCRDs  = "config/crd/bases"
+	kilnLease = "default/kube-ovn-controller"
+	kilnLegs  = "kiln_"
 )
 
-// build compiles kiln from a source tree into a directory.
-func build(ctx context.Context, tree, into string) (string, error) {
-	binary := filepath.Join(into, "kiln")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/kiln")
-	cmd.Dir = tree
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build kiln: %w\n%s", err, out)
-	}
-	return binary, nil
+// instance is a process of the system under test. Two at a time have addresses of their own.
+type instance struct {
+	*process
+	slot           int
+	metrics, pprof string
 }
 
-// createOVNCluster tells the controller where the northbound database is, as the operator would.
-func (w *world) createOVNCluster(ctx context.Context) error {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("register the OVNCluster: %w", err)
-	}
-	c, err := client.New(w.api.Config, client.Options{Scheme: scheme})
-	if err != nil {
-		return fmt.Errorf("make a client of the OVNCluster: %w", err)
-	}
-	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	if err := c.Create(ctx, cluster); err != nil {
-		return fmt.Errorf("create the OVNCluster: %w", err)
-	}
-	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: nodeName(0), Address: northboundAddress}}
-	if err := c.Status().Update(ctx, cluster); err != nil {
-		return fmt.Errorf("name the member of the northbound database: %w", err)
-	}
-	return nil
+// environment is all that a system has to know.
+func (b *bench) environment(i instance) []string {
+	w := b.world
+	namespace, _, _ := strings.Cut(b.options.lease, "/")
+	return append(os.Environ(),
+		"KILN="+b.options.kiln, "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE="+namespace,
+		"METRICS_ADDRESS="+i.metrics, "PPROF_ADDRESS="+i.pprof,
+		"OVN_NB=ssl:"+w.address+":"+northboundPort, "TLS_DIR="+w.clientTLS(),
+		"OVN_NB_TCP=tcp:"+w.address+":"+plainNorthboundPort, "OVN_SB_TCP=tcp:"+w.address+":"+plainSouthboundPort,
+		"OVN_NB_UNIX=unix:"+w.socket("nb"), "OVN_SB_UNIX=unix:"+w.socket("sb"),
+	)
 }
 
-// startController runs a kiln binary as a process of its own.
-func (w *world) startController(kiln string) error {
-	cmd := exec.Command(kiln, "controller", "--pod-cidrs=10.16.0.0/16", "--tls-dir="+w.clientTLS(),
-		"--address="+controllerAddress, "--pprof-address="+pprofAddress)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE="+leaseNamespace)
-	p, err := start(w.dir, controller, cmd)
+// startInstance executes the system under test on the CPU that the driver is on.
+func (b *bench) startInstance(slot int) (*instance, error) {
+	i := instance{
+		slot:    slot,
+		metrics: fmt.Sprintf("%s:%d", b.world.address, 10660+10*slot), pprof: fmt.Sprintf("%s:%d", b.world.address, 10661+10*slot),
+	}
+	cmd := exec.Command("sh", "-c", "exec "+b.options.system)
+	cmd.Env = b.environment(i)
+	var err error
+	if i.process, err = b.world.start(fmt.Sprint(controller, slot), cmd); err != nil {
+		return nil, err
+	}
+	return &i, nil
+}
+
+// startLeader starts the instance that is measured from now on.
+func (b *bench) startLeader(slot int) error {
+	i, err := b.startInstance(slot)
 	if err != nil {
 		return err
 	}
-	w.running[controller], w.pids[controller] = p, p.pid()
+	b.leads(i)
 	return nil
 }
 
-// awaitController waits until the controller reaches the northbound database.
-func (w *world) awaitController() error {
-	return within(time.Minute, func() error {
-		body, err := get(context.Background(), "http://"+controllerAddress+"/readyz")
-		if err != nil {
-			return fmt.Errorf("wait for the controller: %w\n%s", err, w.running[controller].tail())
-		}
-		return body.Close()
-	})
+func (b *bench) leads(i *instance) {
+	b.leader, b.world.pids[controller] = i, i.pid()
 }
 
-// crash kills the controller and takes its Lease away, which it could not release itself.
-func (w *world) crash(ctx context.Context) error {
-	w.running[controller].kill()
+// crash kills the leader and takes its Lease away, which it could not release itself.
+func (b *bench) crash(ctx context.Context) error {
+	b.leader.kill()
+	namespace, name, _ := strings.Cut(b.options.lease, "/")
 	patch := []byte(`{"spec":{"holderIdentity":""}}`)
-	_, err := w.clients.CoordinationV1().Leases(leaseNamespace).Patch(ctx, lease, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := b.world.clients.CoordinationV1().Leases(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("release the Lease: %w", err)
 	}
 	return nil
 }
 
-// liveHeap is what the controller uses once it has freed everything else.
-func (w *world) liveHeap(ctx context.Context) (int64, error) {
-	if err := w.profile(ctx, "heap?gc=1", filepath.Join(w.dir, "heap.pprof")); err != nil {
-		return 0, err
-	}
-	body, err := get(ctx, "http://"+controllerAddress+"/metrics")
+// acquired is when the present holder of the Lease took it.
+func (b *bench) acquired(ctx context.Context) (time.Time, error) {
+	namespace, name, _ := strings.Cut(b.options.lease, "/")
+	lease, err := b.world.clients.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("read the controller's metrics: %w", err)
+		return time.Time{}, fmt.Errorf("read the Lease: %w", err)
 	}
-	defer body.Close()
-	lines := bufio.NewScanner(body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), "go_memstats_heap_alloc_bytes "); ok {
-			bytes, err := strconv.ParseFloat(value, 64)
-			return int64(bytes), err
-		}
+	if lease.Spec.AcquireTime == nil {
+		return time.Time{}, fmt.Errorf("the Lease %s does not say when it was taken", b.options.lease)
 	}
-	return 0, errors.Join(errors.New("the controller does not say how large its heap is"), lines.Err())
+	return lease.Spec.AcquireTime.Time, nil
 }
 
-// countIPs counts the IP objects of pods in the pods' namespace.
-func (w *world) countIPs(ctx context.Context) (int, error) {
-	scheme := runtime.NewScheme()
-	if err := kubeovnv1.AddToScheme(scheme); err != nil {
-		return 0, fmt.Errorf("register the IP objects: %w", err)
+// liveHeap is what the leader uses once it has freed everything else, zero when it does not say.
+func (b *bench) liveHeap(ctx context.Context) (float64, error) {
+	if err := b.profile(ctx, "heap?gc=1", filepath.Join(b.world.dir, "heap.pprof")); err != nil {
+		return 0, nil //nolint:nilerr // it has no profiles
 	}
-	c, err := client.New(w.api.Config, client.Options{Scheme: scheme})
-	if err != nil {
-		return 0, fmt.Errorf("make a client of IP objects: %w", err)
-	}
-	var list kubeovnv1.IPList
-	if err := c.List(ctx, &list); err != nil {
-		return 0, fmt.Errorf("list IP objects: %w", err)
-	}
-	ofPods := 0
-	for i := range list.Items {
-		if list.Items[i].Spec.Namespace == namespace {
-			ofPods++
-		}
-	}
-	return ofPods, nil
+	after, err := scrape(ctx, b.leader.metrics)
+	heap, _ := after.value("go_memstats_heap_alloc_bytes")
+	return heap, err
 }
 
-// profile saves one of the controller's profiles.
-func (w *world) profile(ctx context.Context, what, file string) error {
-	body, err := get(ctx, "http://"+pprofAddress+"/debug/pprof/"+what)
+// profile saves one of the leader's profiles (net/http/pprof).
+func (b *bench) profile(ctx context.Context, what, file string) error {
+	body, err := get(ctx, "http://"+b.leader.pprof+"/debug/pprof/"+what)
 	if err != nil {
 		return fmt.Errorf("take a profile: %w", err)
 	}
@@ -162,17 +138,69 @@ func (w *world) profile(ctx context.Context, what, file string) error {
 	return nil
 }
 
-func get(ctx context.Context, url string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+// build compiles kiln from a source tree into a directory.
+func build(ctx context.Context, tree, into string) (string, error) {
+	binary := filepath.Join(into, "kiln")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/kiln")
+	cmd.Dir = tree
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build kiln: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// objects is a client of the kinds that the network defines.
+func (w *world) objects() (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(kubeovnv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register the network's kinds: %w", err)
+	}
+	config := *w.api.Config
+	config.QPS = -1
+	c, err := client.New(&config, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a client of the network's kinds: %w", err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	return c, nil
+}
+
+// createOVNCluster tells Kiln's controller where the northbound database is, as the operator would. Others have no such kind.
+func (w *world) createOVNCluster(ctx context.Context) error {
+	c, err := w.objects()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if response.StatusCode != http.StatusOK {
-		return nil, errors.Join(fmt.Errorf("%s is %s", url, response.Status), response.Body.Close())
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	if err := c.Create(ctx, cluster); isAbsent(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("create the OVNCluster: %w", err)
 	}
-	return response.Body, nil
+	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: nodeName(0), Address: w.address}}
+	if err := c.Status().Update(ctx, cluster); err != nil {
+		return fmt.Errorf("name the member of the northbound database: %w", err)
+	}
+	return nil
+}
+
+// countIPs counts the IP objects of pods in the pods' namespace; false for a system without such a kind.
+func (w *world) countIPs(ctx context.Context) (int, bool, error) {
+	c, err := w.objects()
+	if err != nil {
+		return 0, false, err
+	}
+	var list kubeovnv1.IPList
+	if err := c.List(ctx, &list); isAbsent(err) {
+		return 0, false, nil
+	} else if err != nil {
+		return 0, false, fmt.Errorf("list IP objects: %w", err)
+	}
+	ofPods := 0
+	for i := range list.Items {
+		if list.Items[i].Spec.Namespace == namespace {
+			ofPods++
+		}
+	}
+	return ofPods, true, nil
 }

@@ -11,10 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,14 +28,13 @@ import (
 )
 
 const (
-	// northboundAddress is the member of the northbound database, at the port that the controller expects.
-	northboundAddress = "127.78.0.2"
-	northboundPort    = "6641"
+	// northboundPort is the one that the controller expects, with TLS. Other systems may come without.
+	northboundPort      = "6641"
+	plainNorthboundPort = "6643"
+	plainSouthboundPort = "6642"
 	// northboundName is what the server's certificate says.
 	northboundName = "ovn-nb"
-	// controllerAddress and pprofAddress are the controller's.
-	controllerAddress = "127.78.0.1:10660"
-	pprofAddress      = "127.78.0.1:10661"
+	northd         = "ovn-northd"
 	// namespace of the pods.
 	namespace = "bench"
 )
@@ -40,16 +42,27 @@ const (
 // world is everything around the system under test: an API server with its etcd, both databases of OVN and ovn-northd.
 type world struct {
 	dir, cache string
-	api        *envtest.Environment
-	config     *rest.Config
-	clients    *kubernetes.Clientset
-	running    map[string]*process
-	pids       map[string]int
+	// address of the databases and of the system under test, on the loopback interface.
+	address string
+	layout  layout
+	api     *envtest.Environment
+	config  *rest.Config
+	clients *kubernetes.Clientset
+	running map[string]*process
+	pids    map[string]int
+	commits map[string]*commitLog
+	// lost hears of a process that ended on its own.
+	lost func(error)
 }
 
 // newWorld starts everything but the system under test. close ends it, also after an error.
-func newWorld(ctx context.Context, nodes int) (*world, error) {
-	w := &world{running: map[string]*process{}, pids: map[string]int{"bench": os.Getpid()}}
+func newWorld(ctx context.Context, o options, lost func(error)) (*world, error) {
+	pid := os.Getpid()
+	w := &world{
+		address: fmt.Sprintf("127.%d.%d.%d", 64+pid>>16&63, pid>>8&255, pid&255), // two benches do not meet
+		layout:  o.layout, lost: lost,
+		running: map[string]*process{}, pids: map[string]int{"bench": pid}, commits: map[string]*commitLog{},
+	}
 	var err error
 	if w.cache, err = cacheDir(); err != nil {
 		return w, err
@@ -57,12 +70,13 @@ func newWorld(ctx context.Context, nodes int) (*world, error) {
 	if w.dir, err = os.MkdirTemp("", "bench"); err != nil {
 		return w, fmt.Errorf("make a directory: %w", err)
 	}
-	for _, step := range []func() error{w.startAPI, w.writeCertificates, w.startDatabases} {
+	startAPI := func() error { return w.startAPI(o.crds) }
+	for _, step := range []func() error{startAPI, w.writeCertificates, w.startDatabases} {
 		if err := step(); err != nil {
 			return w, err
 		}
 	}
-	return w, w.createNodes(ctx, nodes)
+	return w, w.createNodes(ctx, o.nodes)
 }
 
 // cacheDir is where `make prepare` puts the programs.
@@ -75,7 +89,7 @@ func cacheDir() (string, error) {
 		}
 		cache = filepath.Join(home, ".cache", "kiln")
 	}
-	for _, program := range []string{"bin/kube-apiserver", "rootfs/usr/bin/ovn-northd"} {
+	for _, program := range []string{"bin/etcd", "bin/kube-apiserver", "rootfs/usr/sbin/ovsdb-server", "rootfs/usr/bin/ovn-northd"} {
 		if _, err := os.Stat(filepath.Join(cache, program)); err != nil {
 			return "", fmt.Errorf("no %s in %s, run: make prepare", program, cache)
 		}
@@ -85,7 +99,7 @@ func cacheDir() (string, error) {
 
 func (w *world) close() error {
 	for name, p := range w.running {
-		if name == "ovn-northd" {
+		if name == northd {
 			_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be paused
 		}
 		p.kill()
@@ -98,15 +112,24 @@ func (w *world) close() error {
 }
 
 // startAPI starts etcd and the API server. What is written is not synced to disk: that would measure the disk.
-func (w *world) startAPI() error {
+func (w *world) startAPI(crds string) error {
+	etcd, err := w.serverScript("etcd")
+	if err != nil {
+		return err
+	}
+	server, err := w.serverScript("kube-apiserver")
+	if err != nil {
+		return err
+	}
 	w.api = &envtest.Environment{
-		BinaryAssetsDirectory:    filepath.Join(w.cache, "bin"),
-		CRDDirectoryPaths:        []string{filepath.Join("config", "crd", "bases")},
+		CRDDirectoryPaths:        []string{crds},
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: time.Minute,
+		ControlPlaneStopTimeout:  10 * time.Second,
 	}
-	w.api.ControlPlane.Etcd = &envtest.Etcd{}
+	w.api.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
 	w.api.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	w.api.ControlPlane.APIServer = &envtest.APIServer{Path: server}
 	config, err := w.api.Start()
 	if err != nil {
 		return fmt.Errorf("start the API server: %w", err)
@@ -126,6 +149,21 @@ func (w *world) startAPI() error {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	return nil
+}
+
+// serverScript is a program that envtest starts: on the CPU of the servers, and not outliving the bench.
+func (w *world) serverScript(name string) (string, error) {
+	setpriv, err := program("setpriv")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(w.dir, name)
+	command := append([]string{"exec", setpriv, "--pdeathsig", "KILL"}, w.layout.server(filepath.Join(w.cache, "bin", name))...)
+	content := "#!/bin/sh\n" + strings.Join(command, " ") + ` "$@"` + "\n"
+	if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
+		return "", fmt.Errorf("write the script of %s: %w", name, err)
+	}
+	return path, nil
 }
 
 func (w *world) kubeconfig() string { return filepath.Join(w.dir, "kubeconfig") }
@@ -173,16 +211,16 @@ func writeFiles(dir string, certificate, key, authorities []byte) error {
 func (w *world) startDatabases() error {
 	tls := w.serverTLS()
 	secure := []string{
-		"--remote=pssl:" + northboundPort + ":" + northboundAddress,
+		"--remote=pssl:" + northboundPort + ":" + w.address, "--remote=ptcp:" + plainNorthboundPort + ":" + w.address,
 		"--private-key=" + filepath.Join(tls, "tls.key"), "--certificate=" + filepath.Join(tls, "tls.crt"), "--ca-cert=" + filepath.Join(tls, "ca.crt"),
 	}
 	if err := w.startDatabase("nb", schema.Northbound, secure...); err != nil {
 		return err
 	}
-	if err := w.startDatabase("sb", schema.Southbound); err != nil {
+	if err := w.startDatabase("sb", schema.Southbound, "--remote=ptcp:"+plainSouthboundPort+":"+w.address); err != nil {
 		return err
 	}
-	return w.startOVN("ovn-northd", "usr/bin/ovn-northd", "--ovnnb-db=unix:"+w.socket("nb"), "--ovnsb-db=unix:"+w.socket("sb"),
+	return w.startOVN(northd, "usr/bin/ovn-northd", "--ovnnb-db=unix:"+w.socket("nb"), "--ovnsb-db=unix:"+w.socket("sb"),
 		"--unixctl="+filepath.Join(w.dir, "northd.ctl"), "-vconsole:warn", "-vsyslog:off")
 }
 
@@ -198,6 +236,7 @@ func (w *world) startDatabase(db string, content []byte, args ...string) error {
 		return fmt.Errorf("ovsdb-tool create: %w\n%s", err, out)
 	}
 	args = append([]string{"--remote=punix:" + w.socket(db), "--unixctl=" + filepath.Join(w.dir, db+".ctl"), "-vconsole:warn", "-vsyslog:off"}, args...)
+	w.commits[db] = newCommitLog(w.file(db))
 	name := "ovsdb-" + db
 	if err := w.startOVN(name, "usr/sbin/ovsdb-server", append(args, w.file(db))...); err != nil {
 		return err
@@ -212,20 +251,29 @@ func (w *world) startDatabase(db string, content []byte, args ...string) error {
 }
 
 func (w *world) startOVN(name, path string, args ...string) error {
-	p, err := start(w.dir, name, w.ovn(path, args...))
+	p, err := w.start(name, w.ovn(path, args...))
 	if err != nil {
 		return err
 	}
-	w.running[name], w.pids[name] = p, p.pid()
+	w.pids[name] = p.pid()
 	return nil
+}
+
+// start runs a program until close.
+func (w *world) start(name string, cmd *exec.Cmd) (*process, error) {
+	p, err := start(w.dir, name, cmd, w.lost)
+	if err == nil {
+		w.running[name] = p
+	}
+	return p, err
 }
 
 // ovn is a program of the cached root file system, run with that system's own libraries.
 func (w *world) ovn(path string, args ...string) *exec.Cmd {
 	root := filepath.Join(w.cache, "rootfs")
 	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
-	args = append([]string{"--library-path", libraries, filepath.Join(root, path)}, args...)
-	cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), args...)
+	command := w.layout.server(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries, filepath.Join(root, path))
+	cmd := exec.Command(command[0], append(command[1:], args...)...)
 	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+w.dir, "OVS_LOGDIR="+w.dir, "OVN_RUNDIR="+w.dir)
 	return cmd
 }
@@ -237,15 +285,20 @@ func (w *world) createNodes(ctx context.Context, nodes int) error {
 		return fmt.Errorf("create namespace %s: %w", namespace, err)
 	}
 	for i := range nodes {
-		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)},
-			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.%d.%d", 2+i/250, 1+i%250)},
-			}},
+		if err := w.createNode(ctx, nodeName(i), fmt.Sprintf("192.168.%d.%d", i/250, 1+i%250)); err != nil {
+			return err
 		}
-		if _, err := w.clients.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-			return fmt.Errorf("create node %s: %w", node.Name, err)
-		}
+	}
+	return nil
+}
+
+func (w *world) createNode(ctx context.Context, name, address string) error {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}},
+	}
+	if _, err := w.clients.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create node %s: %w", name, err)
 	}
 	return nil
 }
@@ -254,7 +307,7 @@ func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
 
 // pause stops ovn-northd in its tracks, so that what is measured is the system's own part.
 func (w *world) pause() error {
-	if err := w.running["ovn-northd"].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := w.running[northd].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pause ovn-northd: %w", err)
 	}
 	return nil
@@ -286,3 +339,6 @@ func within(limit time.Duration, try func() error) error {
 		<-tick.C
 	}
 }
+
+// isAbsent is whether the API server has no such kind.
+func isAbsent(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
