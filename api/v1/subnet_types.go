@@ -95,11 +95,13 @@ type SubnetSpec struct {
 	// mtu of pods, in bytes; the cluster's when 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
 	MTU uint32 `json:"mtu,omitempty"`
-	// private refuses what other subnets send, beside those of allowSubnets.
+	// private keeps the subnet's pods apart from everything but one another, allowSubnets and the nodes that they run on, in both
+	// directions.
 	// +optional
 	Private bool `json:"private,omitempty"`
-	// allowSubnets are CIDRs that may send to a private subnet.
+	// allowSubnets are CIDRs that may exchange traffic with a private subnet.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=64
@@ -170,6 +172,14 @@ type SubnetSpec struct {
 	NodeNetwork string `json:"nodeNetwork,omitempty"`
 }
 
+// Directions of ACLs.
+const (
+	// ACLFromPort is of packets that a port of the switch sends.
+	ACLFromPort = "from-lport"
+	// ACLToPort is of packets that a port of the switch, the router's included, receives.
+	ACLToPort = "to-lport"
+)
+
 // ACL is one access control rule of a logical switch (ovn-nb(5), ACL).
 type ACL struct {
 	// direction is from-lport or to-lport.
@@ -181,6 +191,7 @@ type ACL struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=32767
 	Priority int `json:"priority,omitempty"`
+	// match selects packets in OVN's language (ovn-sb(5), Logical_Flow, match), like `ip4.src == 10.16.0.0/16 && tcp.dst == 80`.
 	// +optional
 	Match string `json:"match,omitempty"`
 	// action is allow, allow-related, allow-stateless, drop, reject or pass.

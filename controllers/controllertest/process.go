@@ -159,7 +159,7 @@ func (p *Process) connect(ctx context.Context) {
 		w.Must(err)
 		w.Must(p.Allocator.SetSubnet(s.Name, ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: exclude}))
 		w.Must(p.Engine.Apply(ctx, translate.SubnetOwner(s.Name), translate.Subnet(translate.SubnetInputs{
-			Name: s.Name, Vpc: vpcOf(s), CIDRs: cidrs, Gateways: gateways, Services: true,
+			Name: s.Name, Vpc: vpcOf(s), CIDRs: cidrs, Gateways: gateways, Services: true, DHCP: s.Spec.EnableDHCP,
 		})))
 	}
 	p.connectNodes(ctx)

@@ -232,8 +232,17 @@ func (a *attachment) port() translate.PodInputs {
 		GatewayType:  a.subnet.Spec.GatewayType,
 		Addresses:    a.lease.Addresses,
 		MAC:          a.lease.MAC,
+		DHCP:         a.answersDHCP(),
 		PortSecurity: a.pod.Annotations[kubeovnv1.AnnotationPortSecurity.Key()] == "true",
 	}
+}
+
+// answersDHCP are the CIDRs in which the pod's subnet answers DHCP requests.
+func (a *attachment) answersDHCP() []netip.Prefix {
+	if !a.subnet.Spec.EnableDHCP {
+		return nil
+	}
+	return a.cidrs
 }
 
 // network is what the agent needs to connect the pod.

@@ -330,3 +330,29 @@ func TestAChangedSubnetReachesItsPods(t *testing.T) {
 		return ""
 	})
 }
+
+func TestPodsAnswerToDHCPAsTheirSubnetSays(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112", func(s *kubeovnv1.SubnetSpec) { s.EnableDHCP = true })
+	process := w.start()
+	both, one := w.pod("default", "both"), w.pod("default", "one", "ip_family", "ipv6")
+	expect := func(p *corev1.Pod, v4, v6 int) {
+		t.Helper()
+		w.Eventually(func() string {
+			port := w.portNow(p)
+			if got4, got6 := len(port.Strings("dhcpv4_options")), len(port.Strings("dhcpv6_options")); got4 != v4 || got6 != v6 {
+				return fmt.Sprintf("pod %s refers to %d rows of DHCPv4 and %d of DHCPv6, want %d and %d", p.Name, got4, got6, v4, v6)
+			}
+			return ""
+		})
+	}
+	expect(both, 1, 1)
+	expect(one, 0, 1)
+	for _, enable := range []bool{false, true} {
+		w.Change(s, func() { s.Spec.EnableDHCP = enable })
+		w.InForce(s, process)
+		n := map[bool]int{true: 1}[enable]
+		expect(both, n, n)
+		expect(one, 0, n)
+	}
+}

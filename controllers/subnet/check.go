@@ -16,18 +16,28 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// check reads the subnet's addresses and finds what is wrong with them, by themselves and against what others use. Nodes, the API
-// server and Services are reached from the default VPC only, so other VPCs may use their addresses.
-func (r *Reconciler) check(in inputs) (validation.Network, *validation.Problem) {
+// checked is what a subnet's spec says, found right.
+type checked struct {
+	network  validation.Network
+	features validation.Features
+}
+
+// check reads the subnet's spec and finds what is wrong with it, by itself and against what others use. Nodes, the API server and
+// Services are reached from the default VPC only, so other VPCs may use their addresses.
+func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	network, problem := validation.Subnet(in.subnet.Name, &in.subnet.Spec)
 	if problem != nil || len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
-		return network, problem
+		return checked{}, problem
+	}
+	features, problem := validation.SubnetFeatures(&in.subnet.Spec, network)
+	if problem != nil {
+		return checked{}, problem
 	}
 	around := validation.Surroundings{Peers: r.seniors(in, network.CIDRs)}
 	if vpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = r.ServiceCIDRs, in.hosts
 	}
-	return network, validation.Conflict(network.CIDRs, around)
+	return checked{network, features}, validation.Conflict(network.CIDRs, around)
 }
 
 // seniors are the subnets that overlap with this one and that it has to give way to.

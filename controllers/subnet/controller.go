@@ -79,27 +79,23 @@ type result struct {
 	err error
 }
 
+// inForce reports whether the present spec is.
+func (r result) inForce() bool { return r.problem == nil && !r.unbuilt && r.err == nil }
+
 // apply checks the subnet and, when there is nothing wrong, tells the allocator and commits its rows. Addresses are known before
 // the switch: a port that comes early waits for it.
 func (r *Reconciler) apply(ctx context.Context, in inputs) result {
-	network, problem := r.check(in)
+	checked, problem := r.check(in)
 	if problem != nil {
 		return result{problem: problem}
 	}
 	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
 		return result{unbuilt: true}
 	}
-	if err := r.tell(in.subnet.Name, network); err != nil {
+	if err := r.tell(in.subnet.Name, checked.network); err != nil {
 		return result{err: fmt.Errorf("tell the allocator: %w", err)}
 	}
-	rows := translate.Subnet(translate.SubnetInputs{
-		Name:     in.subnet.Name,
-		Vpc:      vpcOf(in.subnet),
-		CIDRs:    network.CIDRs,
-		Gateways: network.Gateways,
-		Services: servesServices(in.subnet),
-	})
-	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), rows)
+	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
 	if errors.Is(err, northbound.ErrWaiting) {
 		err = fmt.Errorf("%w: VPC %s does not exist or has no router yet", northbound.ErrWaiting, vpcOf(in.subnet))
 	}
@@ -149,11 +145,3 @@ func (r *Reconciler) held(name string) float64 {
 
 // vpcOf is the name of the VPC that a subnet belongs to.
 func vpcOf(s *kubeovnv1.Subnet) string { return cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc) }
-
-// servesServices reports whether the VPC's load balancers serve the ports of the subnet. Nodes reach Services by themselves.
-func servesServices(s *kubeovnv1.Subnet) bool {
-	if s.Spec.EnableLb != nil {
-		return *s.Spec.EnableLb
-	}
-	return s.Name != kubeovnv1.JoinSubnet
-}

@@ -63,12 +63,13 @@ func useOf(allocator *ipam.Allocator) source.Source {
 func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) }
 
 // rivals are the other subnets for which a subnet's appearance, change or end may decide: those that overlap with it, and those
-// that are wrong so far.
+// that are wrong so far; and for the nodes' own subnet those private ones that let nodes in.
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	changed := o.(*kubeovnv1.Subnet)
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
 	return r.those(ctx, func(s *kubeovnv1.Subnet) bool {
-		return s.Name != changed.Name && vpcOf(s) == vpcOf(changed) && (!validated(s) || overlaps(s, cidrs))
+		return s.Name != changed.Name && vpcOf(s) == vpcOf(changed) &&
+			(!validated(s) || overlaps(s, cidrs) || s.Spec.Private && changed.Name == kubeovnv1.JoinSubnet)
 	})
 }
 

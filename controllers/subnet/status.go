@@ -24,6 +24,9 @@ const ReasonAddressesInUse = "AddressesInUse"
 func (r *Reconciler) patchStatus(ctx context.Context, subnet *kubeovnv1.Subnet, result result) error {
 	base := subnet.DeepCopy()
 	r.setUsage(subnet)
+	if result.inForce() {
+		setOptionRows(subnet)
+	}
 	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation,
 		k8s.Validated(result.problem),
 		readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name)),

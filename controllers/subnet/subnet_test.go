@@ -178,10 +178,10 @@ func TestASubnetInForceOutlivesOverlaps(t *testing.T) {
 
 func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	n := start(t)
-	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Private: true}})
+	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", NodeNetwork: "n"}})
 	n.condition("a", kubeovnv1.ConditionReady, metav1.ConditionTrue)
-	if c := n.condition("a", kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse); !strings.Contains(c.Message, "private") {
-		t.Errorf("message %q does not name the field private", c.Message)
+	if c := n.condition("a", kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse); !strings.Contains(c.Message, "nodeNetwork") {
+		t.Errorf("message %q does not name the field nodeNetwork", c.Message)
 	}
 	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.21.0.0/24", Vlan: "v"}})
 	if c := n.condition("b", kubeovnv1.ConditionReady, metav1.ConditionFalse); c.Reason != kubeovnv1.ReasonFieldsIgnored {

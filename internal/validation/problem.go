@@ -17,14 +17,18 @@ type Problem struct {
 
 // Reasons of problems.
 const (
-	ReasonCIDRInvalid    = "CIDRInvalid"       // cidrBlock
-	ReasonCIDRConflict   = "CIDRConflict"      // cidrBlock against what others use
-	ReasonGatewayInvalid = "GatewayInvalid"    // gateway
-	ReasonExcludeInvalid = "ExcludeIPsInvalid" // excludeIps
-	ReasonFieldInvalid   = "FieldInvalid"      // any other field
-	ReasonRouteInvalid   = "RouteInvalid"      // staticRoutes, policyRoutes
-	ReasonPeeringInvalid = "PeeringInvalid"    // vpcPeerings
-	ReasonNameConflict   = "NameConflict"      // a name that something else needs
+	ReasonCIDRInvalid    = "CIDRInvalid"          // cidrBlock
+	ReasonCIDRConflict   = "CIDRConflict"         // cidrBlock against what others use
+	ReasonGatewayInvalid = "GatewayInvalid"       // gateway
+	ReasonExcludeInvalid = "ExcludeIPsInvalid"    // excludeIps
+	ReasonFieldInvalid   = "FieldInvalid"         // any other field
+	ReasonRouteInvalid   = "RouteInvalid"         // staticRoutes, policyRoutes
+	ReasonPeeringInvalid = "PeeringInvalid"       // vpcPeerings
+	ReasonACLInvalid     = "ACLInvalid"           // acls, allowSubnets
+	ReasonDHCPInvalid    = "DHCPOptionsInvalid"   // dhcpV4Options, dhcpV6Options
+	ReasonRAInvalid      = "IPv6RAConfigsInvalid" // ipv6RAConfigs
+	ReasonVipsInvalid    = "VipsInvalid"          // vips
+	ReasonNameConflict   = "NameConflict"         // a name that something else needs
 )
 
 func problem(reason, format string, args ...any) *Problem {

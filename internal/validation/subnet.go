@@ -14,8 +14,12 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// minIPv6MTU is the least MTU that IPv6 works with, in bytes (RFC 8200, section 5).
-const minIPv6MTU = 1280
+// Bounds of MTUs, in bytes (RFC 791, section 3.2; RFC 8200, section 5).
+const (
+	minIPv4MTU = 68
+	minIPv6MTU = 1280
+	maxMTU     = 65535
+)
 
 // Network is the addresses of a subnet, read from its spec. It converts to ipam.Subnet.
 type Network struct {
@@ -45,10 +49,23 @@ func Subnet(name string, spec *kubeovnv1.SubnetSpec) (Network, *Problem) {
 	if n.Exclude, err = ipfamily.ParseRanges(spec.ExcludeIPs); err != nil {
 		return Network{}, problem(ReasonExcludeInvalid, "excludeIps: %v: write addresses, or ranges like 10.16.0.10..10.16.0.20", err)
 	}
-	if ipfamily.Protocol(n.CIDRs) != ipfamily.ProtocolIPv4 && len(n.CIDRs) > 0 && spec.MTU > 0 && spec.MTU < minIPv6MTU {
-		return Network{}, problem(ReasonFieldInvalid, "mtu %d is too small for IPv6: make it %d or more, or leave it out", spec.MTU, minIPv6MTU)
+	if p = mtu(spec.MTU, n.CIDRs); p != nil {
+		return Network{}, p
 	}
 	return n, nil
+}
+
+// mtu checks the MTU of pods; 0 leaves it to the cluster.
+func mtu(bytes uint32, cidrs []netip.Prefix) *Problem {
+	ipv6 := slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool { return cidr.Addr().Is6() })
+	switch {
+	case bytes == 0:
+	case ipv6 && bytes < minIPv6MTU:
+		return problem(ReasonFieldInvalid, "mtu %d is too small for IPv6: make it %d or more, or leave it out", bytes, minIPv6MTU)
+	case bytes < minIPv4MTU || bytes > maxMTU:
+		return problem(ReasonFieldInvalid, "mtu %d: must be from %d to %d; leave it out for the cluster's", bytes, minIPv4MTU, maxMTU)
+	}
+	return nil
 }
 
 func subnetFields(name string, spec *kubeovnv1.SubnetSpec) *Problem {

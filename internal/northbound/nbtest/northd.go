@@ -65,3 +65,14 @@ func (n *Northd) Stop() {
 	}
 	n.Southbound.Stop()
 }
+
+// Trace is what becomes of a packet, as ovn-trace(8) tells it. Options are ovn-trace's, like `--ct=new`.
+func (n *Northd) Trace(datapath, packet string, options ...string) string {
+	n.nb.t.Helper()
+	args := append([]string{"--db=" + n.Southbound.Endpoint(), "--minimal"}, options...)
+	out, err := n.nb.program("usr/bin/ovn-trace", append(args, datapath, packet)...).CombinedOutput()
+	if err != nil {
+		n.nb.t.Fatalf("ovn-trace %s: %v\n%s", packet, err, out)
+	}
+	return string(out)
+}

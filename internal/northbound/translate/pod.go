@@ -41,6 +41,8 @@ type PodInputs struct {
 	// Addresses are the pod's, at most one of each family.
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
+	// DHCP are those CIDRs of the subnet in which it answers DHCP requests.
+	DHCP []netip.Prefix
 	// PortSecurity drops what the pod sends from other addresses than its own.
 	PortSecurity bool
 }
@@ -69,7 +71,7 @@ func Pod(in PodInputs) []desired.Row {
 		port.PortSecurity = port.Addresses
 	}
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
-	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, Elements: egress(in)}}
+	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}}
 }
 
 // egress are a pod's addresses in the sets of those that leave the VPC by the pod's own node. Nodes are connected to the default

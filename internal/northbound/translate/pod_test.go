@@ -22,13 +22,14 @@ type podInput struct {
 	Addresses    []netip.Addr
 	MAC          hardwareAddr
 	PortSecurity bool
+	DHCP         []netip.Prefix
 }
 
 func (in podInput) inputs() PodInputs {
 	return PodInputs{
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
 		Subnet: in.Subnet, Vpc: in.Vpc, GatewayType: in.GatewayType,
-		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity,
+		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP,
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 	keyRouter   = "router"
 	keyServices = "services"
 	keySwitch   = "switch"
+	keyDHCP     = "dhcp/"
 	keyEgress   = "egress/"
 )
 

@@ -6,6 +6,7 @@ package translate
 import (
 	"net/netip"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -28,10 +29,30 @@ type SubnetInputs struct {
 	Gateways []netip.Addr
 	// Services makes the VPC's load balancers serve the ports of the switch.
 	Services bool
+	// MTU of the ports in bytes, 0 when the subnet says nothing of it.
+	MTU int
+	// RouteTable of the VPC's router in which the subnet's traffic is looked up.
+	RouteTable string
+
+	// Private keeps the subnet apart from all but itself, AllowSubnets and NodeCIDRs, which nodes send from.
+	Private      bool
+	AllowSubnets []netip.Prefix
+	NodeCIDRs    []netip.Prefix
+	// ACLs are the user's, whose matches have been read. AllowEWTraffic lets the subnet's ports talk whatever they say, unless their
+	// priority is greater.
+	ACLs           []kubeovnv1.ACL
+	AllowEWTraffic bool
+
+	// DHCP answers the requests of ports; DHCPOptions are the user's, by family.
+	DHCP        bool
+	DHCPOptions map[string]map[string]string
+	// IPv6RA has the router advertise itself, with the user's IPv6RAConfigs.
+	IPv6RA        bool
+	IPv6RAConfigs map[string]string
 }
 
-// Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, and the policies that
-// route to it what any port of the VPC sends to its addresses.
+// Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, the policies that route to it
+// what any port of the VPC sends to its addresses, its ACLs and its DHCP answers.
 func Subnet(in SubnetInputs) []desired.Row {
 	rows := []desired.Row{switchRow(in)}
 	rows = append(rows, routerPair(in)...)
@@ -47,7 +68,8 @@ func Subnet(in SubnetInputs) []desired.Row {
 			Parent: &policies,
 		})
 	}
-	return rows
+	rows = append(rows, subnetACLs(in)...)
+	return append(rows, dhcpRows(in)...)
 }
 
 // switchRow is the switch itself. Nothing that changes while the subnet lives stands on it: any change of a switch's own row
@@ -72,12 +94,14 @@ func routerPair(in SubnetInputs) []desired.Row {
 	routerPort := in.Vpc + "-" + in.Name
 	routerPorts := desired.RouterPorts(RouterRef(in.Vpc))
 	switchPorts := desired.SwitchPorts(SwitchRef(in.Name))
+	port := &nb.LogicalRouterPort{
+		Name: routerPort, MAC: gatewayMAC(in.Gateways[0]).String(), Networks: networks, Ipv6RaConfigs: routerAdvertisements(in),
+	}
+	if in.RouteTable != "" {
+		port.Options = map[string]string{"route_table": in.RouteTable}
+	}
 	return []desired.Row{
-		{
-			Key:    "router-port",
-			Model:  &nb.LogicalRouterPort{Name: routerPort, MAC: gatewayMAC(in.Gateways[0]).String(), Networks: networks},
-			Parent: &routerPorts,
-		},
+		{Key: "router-port", Model: port, Parent: &routerPorts},
 		{
 			Key: "switch-port",
 			Model: &nb.LogicalSwitchPort{

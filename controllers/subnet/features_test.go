@@ -1,0 +1,187 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// ready creates a subnet and waits until it is in force.
+func (n *network) ready(name string, spec kubeovnv1.SubnetSpec) *kubeovnv1.Subnet {
+	n.Helper()
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	n.Create(s)
+	n.condition(name, kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.Get(s)
+	return s
+}
+
+// change changes a subnet's spec and waits until that is in force.
+func (n *network) change(s *kubeovnv1.Subnet, f func()) {
+	n.Helper()
+	n.Get(s)
+	n.Change(s, f)
+	n.condition(s.Name, kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.Get(s)
+}
+
+func TestAPrivateSubnetHasNoOpenWindow(t *testing.T) {
+	n := start(t)
+	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64", Private: true})
+	closed := []string{
+		"ip", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.64.0.0/16",
+		"ip6.src == fd00:100:64::/112", "ip6.src == fd00:20::/64 && ip6.dst == fd00:20::/64",
+	}
+	n.rows("ACL", "match", closed...)
+
+	before := n.process.Transactions()
+	n.change(s, func() {
+		s.Spec.AllowSubnets = []string{"10.21.0.0/24"}
+		s.Spec.ACLs = []kubeovnv1.ACL{{Direction: "to-lport", Priority: 2000, Match: "ip4 && tcp.dst == 22", Action: "drop"}}
+	})
+	if sent := n.process.Transactions() - before; sent != 1 {
+		t.Errorf("a change of the rules took %d transactions", sent)
+	}
+	n.rows("ACL", "match", "ip", "ip4 && tcp.dst == 22", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.21.0.0/24",
+		"ip4.src == 10.21.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.64.0.0/16", "ip6.src == fd00:100:64::/112", "ip6.src == fd00:20::/64 && ip6.dst == fd00:20::/64")
+
+	n.run()
+	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.change(s, func() { s.Spec.AllowSubnets, s.Spec.ACLs = nil, nil })
+	n.rows("ACL", "match", closed...)
+
+	n.Database.Transact(nbtest.Op{"op": "update", "table": "Logical_Switch", "where": nbtest.Where("name", "==", "shop"), "row": map[string]any{"acls": []any{"set", []any{}}}})
+	n.rows("ACL", "match", closed...)
+
+	n.change(s, func() { s.Spec.Private = false })
+	n.rows("ACL", "match")
+	n.rows("Meter", "unit")
+	n.rows("Meter_Band", "action")
+}
+
+func TestAPrivateSubnetFollowsTheNodesSubnet(t *testing.T) {
+	n := start(t)
+	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Private: true})
+	join := n.subnet("join")
+	n.change(join, func() { join.Spec.CIDRBlock, join.Spec.Gateway, join.Spec.ExcludeIPs = "100.65.0.0/16", "", nil })
+	n.rows("ACL", "match", "ip", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.65.0.0/16")
+}
+
+func TestWhatIsWrongOfAFeatureChangesNothing(t *testing.T) {
+	n := start(t)
+	s := n.ready("shop", kubeovnv1.SubnetSpec{
+		CIDRBlock: "10.20.0.0/24,fd00:20::/64", EnableDHCP: true, EnableIPv6RA: true,
+		ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 2000, Match: "tcp.dst == 22", Action: "drop"}},
+	})
+	right := s.Spec.DeepCopy()
+	for _, tt := range []struct {
+		reason, message string
+		change          func(*kubeovnv1.SubnetSpec)
+	}{
+		{validation.ReasonACLInvalid, "acls[0]: match", func(spec *kubeovnv1.SubnetSpec) { spec.ACLs[0].Match = "tcp.port == 22" }},
+		{validation.ReasonDHCPInvalid, "dhcpV4Options", func(spec *kubeovnv1.SubnetSpec) { spec.DHCPV4Options = "lease=5" }},
+		{validation.ReasonRAInvalid, "ipv6RAConfigs", func(spec *kubeovnv1.SubnetSpec) { spec.IPv6RAConfigs = "address_mode=auto" }},
+		{validation.ReasonFieldInvalid, "mtu 60", func(spec *kubeovnv1.SubnetSpec) { spec.MTU, spec.CIDRBlock, spec.Gateway = 60, "10.20.0.0/24", "" }},
+	} {
+		before := n.process.Transactions()
+		n.Get(s)
+		n.Change(s, func() { tt.change(&s.Spec) })
+		c := n.condition("shop", kubeovnv1.ConditionValidated, metav1.ConditionFalse)
+		if c.Reason != tt.reason || !strings.Contains(c.Message, tt.message) {
+			t.Errorf("condition says %s: %s", c.Reason, c.Message)
+		}
+		if sent := n.process.Transactions() - before; sent != 0 {
+			t.Errorf("%s: %d transactions were sent", tt.reason, sent)
+		}
+		n.rows("ACL", "match", "tcp.dst == 22")
+		n.rows("DHCP_Options", "cidr", "10.20.0.0/24", "fd00:20::/64")
+		if got := n.subnet("shop").Status; got.DHCPV4OptionsUUID == "" {
+			t.Error("the status forgot what is in force")
+		}
+		n.change(s, func() { s.Spec = *right.DeepCopy() })
+	}
+}
+
+func TestDHCPAndAdvertisementsComeChangeAndGo(t *testing.T) {
+	n := start(t)
+	s := n.ready("shop", kubeovnv1.SubnetSpec{
+		CIDRBlock: "10.20.0.0/24,fd00:20::/64", EnableDHCP: true, DHCPV4Options: "lease_time=60", EnableIPv6RA: true, RouteTable: "blue",
+	})
+	uuids := map[string]string{}
+	for uuid, row := range n.Database.Rows("DHCP_Options") {
+		uuids[row["cidr"].(string)] = uuid
+	}
+	if s.Status.DHCPV4OptionsUUID != uuids["10.20.0.0/24"] || s.Status.DHCPV6OptionsUUID != uuids["fd00:20::/64"] || len(uuids) != 2 {
+		t.Errorf("status has %+v, the rows are %v", s.Status, uuids)
+	}
+	n.option("DHCP_Options", "cidr", "10.20.0.0/24", "options", "lease_time", "60")
+	n.option("DHCP_Options", "cidr", "10.20.0.0/24", "options", "router", "10.20.0.1")
+	n.option("Logical_Router_Port", "name", "ovn-cluster-shop", "ipv6_ra_configs", "address_mode", "dhcpv6_stateful")
+	n.option("Logical_Router_Port", "name", "ovn-cluster-shop", "options", "route_table", "blue")
+
+	n.change(s, func() {
+		s.Spec.Gateway, s.Spec.MTU, s.Spec.IPv6RAConfigs, s.Spec.RouteTable = "10.20.0.254,fd00:20::1", 1400, "address_mode=slaac", ""
+	})
+	n.option("DHCP_Options", "cidr", "10.20.0.0/24", "options", "router", "10.20.0.254")
+	n.option("DHCP_Options", "cidr", "10.20.0.0/24", "options", "mtu", "1400")
+	n.option("Logical_Router_Port", "name", "ovn-cluster-shop", "ipv6_ra_configs", "address_mode", "slaac")
+	n.option("Logical_Router_Port", "name", "ovn-cluster-shop", "options", "route_table", "")
+
+	n.change(s, func() { s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.ExcludeIPs = "10.20.0.0/23", "10.20.0.1", nil })
+	n.rows("DHCP_Options", "cidr", "10.20.0.0/23")
+	if got := n.subnet("shop").Status; got.DHCPV6OptionsUUID != "" || got.DHCPV4OptionsUUID != uuids["10.20.0.0/24"] {
+		t.Errorf("status has %+v", got)
+	}
+	n.change(s, func() { s.Spec.EnableDHCP, s.Spec.EnableIPv6RA = false, false })
+	n.rows("DHCP_Options", "cidr")
+	n.option("Logical_Router_Port", "name", "ovn-cluster-shop", "ipv6_ra_configs", "address_mode", "")
+	if got := n.subnet("shop").Status.DHCPV4OptionsUUID; got != "" {
+		t.Errorf("status names row %s", got)
+	}
+}
+
+func TestServicesAreServedOrNot(t *testing.T) {
+	n := start(t)
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"})
+	groups := func() int {
+		for _, row := range n.Database.Rows("Logical_Switch") {
+			if row["name"] == "shop" {
+				return len(row.Strings("load_balancer_group"))
+			}
+		}
+		return -1
+	}
+	for _, serve := range []bool{false, true, false} {
+		n.change(s, func() { s.Spec.EnableLb = &serve })
+		if got := groups(); (got == 1) != serve {
+			t.Errorf("enableLb %t: the switch has %d load balancer groups", serve, got)
+		}
+	}
+}
+
+// option waits until a key of a map in the row with this name, or other column, has a value; "" for none.
+func (n *network) option(table, column, name, mapColumn, key, want string) {
+	n.Helper()
+	n.Eventually(func() string {
+		for _, row := range n.Database.Rows(table) {
+			if row[column] == name {
+				options, _ := row[mapColumn].(map[string]string)
+				if options[key] == want {
+					return ""
+				}
+				return table + " " + name + ": " + mapColumn + ":" + key + " is " + options[key] + ", want " + want
+			}
+		}
+		return "there is no " + table + " " + name
+	})
+}

@@ -1,0 +1,71 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"net/netip"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// rowInputs are what the rows of a subnet follow from, whose spec was found right.
+func rowInputs(in inputs, c checked) translate.SubnetInputs {
+	spec := &in.subnet.Spec
+	return translate.SubnetInputs{
+		Name:           in.subnet.Name,
+		Vpc:            vpcOf(in.subnet),
+		CIDRs:          c.network.CIDRs,
+		Gateways:       c.network.Gateways,
+		Services:       servesServices(in.subnet),
+		MTU:            int(spec.MTU),
+		RouteTable:     spec.RouteTable,
+		Private:        spec.Private,
+		AllowSubnets:   c.features.AllowSubnets,
+		NodeCIDRs:      in.nodeCIDRs(),
+		ACLs:           spec.ACLs,
+		AllowEWTraffic: spec.AllowEWTraffic,
+		DHCP:           spec.EnableDHCP,
+		DHCPOptions:    c.features.DHCPOptions,
+		IPv6RA:         spec.EnableIPv6RA,
+		IPv6RAConfigs:  c.features.RouterAdvertisements,
+	}
+}
+
+// nodeCIDRs are the CIDRs that nodes reach the pods of the subnet's VPC from: none but in the default VPC, whose subnet `join` they
+// are on.
+func (in inputs) nodeCIDRs() []netip.Prefix {
+	for _, peer := range in.peers {
+		if peer.Name == kubeovnv1.JoinSubnet {
+			cidrs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
+			return cidrs
+		}
+	}
+	return nil
+}
+
+// servesServices reports whether the VPC's load balancers serve the ports of the subnet. Nodes reach Services by themselves.
+func servesServices(s *kubeovnv1.Subnet) bool {
+	if s.Spec.EnableLb != nil {
+		return *s.Spec.EnableLb
+	}
+	return s.Name != kubeovnv1.JoinSubnet
+}
+
+// setOptionRows tells in the status of a subnet which rows its DHCP answers are in.
+func setOptionRows(subnet *kubeovnv1.Subnet) {
+	cidrs, _ := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+	uuids := map[ipfamily.Family]*string{
+		ipfamily.IPv4: &subnet.Status.DHCPV4OptionsUUID, ipfamily.IPv6: &subnet.Status.DHCPV6OptionsUUID,
+	}
+	for _, uuid := range uuids {
+		*uuid = ""
+	}
+	for _, cidr := range cidrs {
+		if family := ipfamily.Of(cidr.Addr()); subnet.Spec.EnableDHCP {
+			*uuids[family] = translate.DHCPRef(subnet.Name, family).UUID()
+		}
+	}
+}

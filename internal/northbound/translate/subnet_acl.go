@@ -1,0 +1,121 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// tierSubnet is the tier of a subnet's ACLs. Cluster-wide policies are looked at before, their baselines after (ovn-nb(5), ACL tier).
+const tierSubnet = 2
+
+// Priorities of a subnet's ACLs; the higher one wins. They are Kube-OVN's, so that a user's own ACLs keep their meaning.
+const (
+	priorityPrivateDrop  = 1000
+	priorityPrivateAllow = 1001
+	priorityEastWest     = 1900
+	priorityNodeAllow    = 3000
+)
+
+// privateDropLog is how many packets per second that a private subnet drops are logged on a node.
+const privateDropLog = 10
+
+// subnetACLs are the ACLs of a subnet. OVN itself lets neighbour discovery, router advertisements and answers to DHCP requests pass
+// before it looks at any of them.
+func subnetACLs(in SubnetInputs) []desired.Row {
+	acls := aclSet{parent: desired.SwitchACLs(SwitchRef(in.Name)), seen: map[string]bool{}}
+	if in.Private {
+		acls.private(in)
+	}
+	if in.AllowEWTraffic && len(in.ACLs) > 0 {
+		for _, cidr := range in.CIDRs {
+			for _, direction := range []nb.ACLDirection{nb.ACLDirectionFromLport, nb.ACLDirectionToLport} {
+				acls.add("east-west", &nb.ACL{
+					Direction: direction, Priority: priorityEastWest, Action: nb.ACLActionAllow, Match: between(cidr, cidr),
+				})
+			}
+		}
+	}
+	for _, rule := range in.ACLs {
+		acls.add("user", &nb.ACL{
+			Direction: rule.Direction, Priority: rule.Priority, Action: nb.ACLAction(rule.Action), Match: rule.Match,
+		})
+	}
+	return acls.rows
+}
+
+// aclSet gathers ACLs. A key follows from what its rule says, so that a rule that others are put before keeps its row; a rule that is
+// there twice is there once.
+type aclSet struct {
+	parent desired.Set
+	seen   map[string]bool
+	rows   []desired.Row
+}
+
+func (s *aclSet) add(group string, acl *nb.ACL) {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%s\x00%s", acl.Direction, acl.Priority, acl.Action, acl.Match))
+	key := "acl/" + group + "/" + hex.EncodeToString(sum[:8])
+	if s.seen[key] {
+		return
+	}
+	s.seen[key] = true
+	acl.Tier = tierSubnet
+	s.rows = append(s.rows, desired.Row{Key: key, Model: acl, Parent: &s.parent})
+}
+
+// private keeps the subnet apart: what leaves the switch for a port or for the router is dropped unless both ends may talk. Nodes may,
+// for kubelet's probes and what Services bring from outside.
+func (s *aclSet) private(in SubnetInputs) {
+	meter := "private-" + SwitchRef(in.Name).UUID()
+	name := in.Name[:min(len(in.Name), 63)]
+	s.add("private", &nb.ACL{
+		Direction: nb.ACLDirectionToLport, Priority: priorityPrivateDrop, Action: nb.ACLActionDrop, Match: "ip",
+		Log: true, Severity: new(nb.ACLSeverityWarning), Name: &name, Meter: &meter,
+	})
+	s.rows = append(s.rows, logMeter(in.Name, meter)...)
+	for _, cidr := range in.CIDRs {
+		s.allow(priorityPrivateAllow, between(cidr, cidr))
+		for _, other := range in.AllowSubnets {
+			if other.Addr().Is4() == cidr.Addr().Is4() && other != cidr {
+				s.allow(priorityPrivateAllow, between(other, cidr))
+				s.allow(priorityPrivateAllow, between(cidr, other))
+			}
+		}
+		for _, nodes := range in.NodeCIDRs {
+			if nodes.Addr().Is4() == cidr.Addr().Is4() {
+				s.allow(priorityNodeAllow, matchIP("src", nodes.Addr(), nodes.String()))
+			}
+		}
+	}
+}
+
+func (s *aclSet) allow(priority int, match string) {
+	s.add("private", &nb.ACL{
+		Direction: nb.ACLDirectionToLport, Priority: priority, Action: nb.ACLActionAllowRelated, Match: match,
+	})
+}
+
+// between matches what goes from one network to another.
+func between(from, to netip.Prefix) string {
+	return matchIP("src", from.Addr(), from.String()) + " && " + matchIP("dst", to.Addr(), to.String())
+}
+
+// logMeter bounds the log of a subnet's drops on each node.
+func logMeter(subnet, name string) []desired.Row {
+	band := desired.Ref{Owner: SubnetOwner(subnet), Key: "private-log-rate"}
+	return []desired.Row{
+		{Key: band.Key, Model: &nb.MeterBand{Action: nb.MeterBandActionDrop, Rate: privateDropLog}},
+		{
+			Key:        "private-log",
+			Model:      &nb.Meter{Name: name, Unit: nb.MeterUnitPktps},
+			References: []desired.Reference{{Column: "bands", To: []desired.Ref{band}}},
+		},
+	}
+}

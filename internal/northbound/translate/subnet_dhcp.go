@@ -1,0 +1,96 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"maps"
+	"net/netip"
+	"strconv"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// dhcpServer is the address that OVN answers DHCP requests from, which nothing else has.
+const dhcpServer = "169.254.0.254"
+
+// DHCPRef is the row of the DHCP answers of a subnet in a family.
+func DHCPRef(subnet string, family ipfamily.Family) desired.Ref {
+	return desired.Ref{Owner: SubnetOwner(subnet), Key: keyDHCP + family.String()}
+}
+
+// dhcpRows are the DHCP answers of a subnet, one row per family. What a user says counts before the defaults.
+func dhcpRows(in SubnetInputs) []desired.Row {
+	if !in.DHCP {
+		return nil
+	}
+	var rows []desired.Row
+	for i, cidr := range in.CIDRs {
+		family := ipfamily.Of(cidr.Addr())
+		options := dhcpDefaults(in, in.Gateways[i])
+		maps.Copy(options, in.DHCPOptions[family.String()])
+		rows = append(rows, desired.Row{
+			Key: DHCPRef(in.Name, family).Key,
+			Model: &nb.DHCPOptions{
+				Cidr: cidr.String(), Options: options, ExternalIDs: map[string]string{idSwitch: in.Name, "protocol": family.String()},
+			},
+		})
+	}
+	return rows
+}
+
+// dhcpDefaults are the options that a user need not write (ovn-nb(5), DHCP_Options). The server has the router's hardware address.
+func dhcpDefaults(in SubnetInputs, gateway netip.Addr) map[string]string {
+	server := gatewayMAC(in.Gateways[0]).String()
+	if gateway.Is6() {
+		return map[string]string{"server_id": server}
+	}
+	options := map[string]string{"server_id": dhcpServer, "server_mac": server, "lease_time": "3600", "router": gateway.String()}
+	if in.MTU > 0 {
+		options["mtu"] = strconv.Itoa(in.MTU)
+	}
+	return options
+}
+
+// dhcpReferences let a port answer DHCP requests as its subnet says, in those families in which the port has an address.
+func dhcpReferences(in PodInputs) []desired.Reference {
+	var references []desired.Reference
+	for _, cidr := range in.DHCP {
+		for _, address := range in.Addresses {
+			if address.Is4() != cidr.Addr().Is4() {
+				continue
+			}
+			references = append(references, desired.Reference{
+				Column: dhcpColumn[ipfamily.Of(address)],
+				To:     []desired.Ref{DHCPRef(in.Subnet, ipfamily.Of(address))},
+			})
+		}
+	}
+	return references
+}
+
+var dhcpColumn = map[ipfamily.Family]string{ipfamily.IPv4: "dhcpv4_options", ipfamily.IPv6: "dhcpv6_options"}
+
+// routerAdvertisements are the settings of a router port that advertises itself (ovn-nb(5), Logical_Router_Port, ipv6_ra_configs).
+func routerAdvertisements(in SubnetInputs) map[string]string {
+	ipv6 := false
+	for _, cidr := range in.CIDRs {
+		ipv6 = ipv6 || cidr.Addr().Is6()
+	}
+	if !in.IPv6RA || !ipv6 {
+		return nil
+	}
+	configs := map[string]string{"address_mode": "dhcpv6_stateful", "send_periodic": "true"}
+	_, most := in.IPv6RAConfigs["max_interval"]
+	_, least := in.IPv6RAConfigs["min_interval"]
+	if !most && !least { // OVN derives the one from the other
+		configs["max_interval"], configs["min_interval"] = "30", "5"
+	}
+	if in.MTU > 0 {
+		configs["mtu"] = strconv.Itoa(in.MTU)
+	}
+	maps.Copy(configs, in.IPv6RAConfigs)
+	return configs
+}

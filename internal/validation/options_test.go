@@ -1,0 +1,143 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+func TestOptions(t *testing.T) {
+	tests := []struct{ name, kind, text, want, message string }{
+		{name: "none", kind: "IPv4"},
+		{name: "one", kind: "IPv4", text: "lease_time=60", want: "lease_time=60"},
+		{name: "spaces and empty parts", kind: "IPv4", text: " lease_time = 60 , ,mtu=1400,", want: "lease_time=60 mtu=1400"},
+		{name: "a list", kind: "IPv4", text: "dns_server={10.96.0.10,10.96.0.11},T1=5", want: "T1=5 dns_server={10.96.0.10, 10.96.0.11}"},
+		{name: "a list with semicolons", kind: "IPv4", text: "dns_server=10.96.0.10;10.96.0.11", want: "dns_server={10.96.0.10, 10.96.0.11}"},
+		{name: "a list of one", kind: "IPv4", text: "dns_server={10.96.0.10}", want: "dns_server=10.96.0.10"},
+		{name: "routes", kind: "IPv4", text: "classless_static_route={30.0.0.1/24,10.0.0.10, 0.0.0.0/0,10.0.0.1}",
+			want: "classless_static_route={30.0.0.0/24,10.0.0.10, 0.0.0.0/0,10.0.0.1}"},
+		{name: "a text is quoted for OVN", kind: "IPv4", text: `domain_name=ovn.org,hostname="a,b"`, want: `domain_name="ovn.org" hostname="a,b"`},
+		{name: "a host by address or name", kind: "IPv4", text: "tftp_server=10.0.0.1", want: "tftp_server=10.0.0.1"},
+		{name: "a host by name", kind: "IPv4", text: "tftp_server=boot.example", want: `tftp_server="boot.example"`},
+		{name: "IPv6", kind: "IPv6", text: "dns_server={fd00::a,fd00::b},dhcpv6_stateless=true,server_id=0A:00:00:00:00:01",
+			want: "dhcpv6_stateless=true dns_server={fd00::a, fd00::b} server_id=0a:00:00:00:00:01"},
+		{name: "advertisements", kind: "RA", text: "address_mode=slaac,max_interval=60,min_interval=45,route_info={HIGH-fd00:1::/64;LOW-fd00:2::/64},dnssl=a.b",
+			want: "address_mode=slaac dnssl=a.b max_interval=60 min_interval=45 route_info=HIGH-fd00:1::/64,LOW-fd00:2::/64"},
+
+		{name: "no value", kind: "IPv4", text: "lease_time", message: `"lease_time" is no option: write key=value`},
+		{name: "an unknown option", kind: "IPv4", text: "lease=5", message: "there is no option lease: those there are, are T1, T2"},
+		{name: "what OVN fills itself", kind: "IPv4", text: "offerip=10.0.0.1", message: "no option offerip"},
+		{name: "an option of the other family", kind: "IPv6", text: "lease_time=5", message: "no option lease_time"},
+		{name: "twice", kind: "IPv4", text: "mtu=1400,mtu=1500", message: "written twice"},
+		{name: "a number too great", kind: "IPv4", text: "lease_time=4294967296", message: "must be a number from 0 to 4294967295"},
+		{name: "a small MTU", kind: "IPv4", text: "mtu=67", message: "from 68"},
+		{name: "no address", kind: "IPv4", text: "router=gw", message: `option router: "gw" must be an address of IPv4`},
+		{name: "an address of the other family", kind: "IPv4", text: "dns_server=fd00::a", message: "of IPv4"},
+		{name: "an empty list", kind: "IPv6", text: "dns_server={}", message: "of IPv6"},
+		{name: "half a route", kind: "IPv4", text: "classless_static_route={30.0.0.0/24}", message: "pairs of a CIDR"},
+		{name: "no MAC", kind: "IPv6", text: "server_id=10.0.0.1", message: "must be a MAC address"},
+		{name: "a text that would leave its quotes", kind: "IPv4", text: `domain_name="a\") ; drop"`, message: "without quotes"},
+		{name: "a text with a quote in it", kind: "IPv4", text: `domain_name=a"b`, message: "without quotes"},
+		{name: "control characters", kind: "IPv4", text: "domain_name=a\nb", message: "of ASCII"},
+		{name: "another mode", kind: "RA", text: "address_mode=dhcp", message: "must be one of slaac, dhcpv6_stateful, dhcpv6_stateless"},
+		{name: "intervals", kind: "RA", text: "max_interval=60,min_interval=46", message: "more than three quarters"},
+		{name: "a route without preference", kind: "RA", text: "route_info=fd00::/64", message: "must be like HIGH-"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got map[string]string
+			var err error
+			if tt.kind == "RA" {
+				got, err = RouterAdvertisements(tt.text)
+			} else {
+				got, err = DHCPOptions(tt.kind, tt.text)
+			}
+			if tt.message != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.message) {
+					t.Fatalf("got %v and %v, want an error that says %s", got, err, tt.message)
+				}
+				return
+			}
+			var parts []string
+			for _, key := range slices.Sorted(maps.Keys(got)) {
+				parts = append(parts, key+"="+got[key])
+			}
+			if text := strings.Join(parts, " "); err != nil || text != tt.want {
+				t.Errorf("got %s and %v, want %s", text, err, tt.want)
+			}
+		})
+	}
+}
+
+// FuzzDHCPOptions looks for texts that reach OVN's parser in another form than one option per key.
+func FuzzDHCPOptions(f *testing.F) {
+	f.Add("dns_server={10.96.0.10,10.96.0.11},T1=5")
+	f.Add(`domain_name="a,b",tftp_server=x,wpad={`)
+	f.Fuzz(func(t *testing.T, text string) {
+		options, err := DHCPOptions("IPv4", text)
+		if err != nil {
+			return
+		}
+		for key, value := range options {
+			outside := value
+			if strings.HasPrefix(value, `"`) && strings.Count(value, `"`) == 2 && strings.HasSuffix(value, `"`) {
+				outside = ""
+			}
+			if strings.ContainsAny(outside, `"();=\`) {
+				t.Errorf("%q gives %s=%s", text, key, value)
+			}
+			if again, err := DHCPOptions("IPv4", key+"="+value); err != nil || again[key] != value {
+				t.Errorf("%s=%s reads back as %v, %v", key, value, again, err)
+			}
+		}
+	})
+}
+
+func TestSubnetFeatures(t *testing.T) {
+	rule := func(direction, match, action string) kubeovnv1.SubnetSpec {
+		return kubeovnv1.SubnetSpec{ACLs: []kubeovnv1.ACL{{Direction: direction, Priority: 1, Match: match, Action: action}}}
+	}
+	tests := []struct {
+		name            string
+		spec            kubeovnv1.SubnetSpec
+		want            string
+		reason, message string
+	}{
+		{name: "nothing", want: "[] map[IPv4:map[] IPv6:map[]] map[] []"},
+		{name: "allowed subnets", spec: kubeovnv1.SubnetSpec{AllowSubnets: []string{"10.1.0.5/16", "fd00::/64"}}, want: "[10.1.0.0/16 fd00::/64] map[IPv4:map[] IPv6:map[]] map[] []"},
+		{name: "a rule", spec: rule("from-lport", `inport == "a" && ip4`, "allow-related"), want: "[] map[IPv4:map[] IPv6:map[]] map[] []"},
+		{name: "addresses that ports share", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.16.0.9", "fd00:10:16::9", "10.16.0.9"}}, want: "[] map[IPv4:map[] IPv6:map[]] map[] [10.16.0.9 fd00:10:16::9]"},
+
+		{name: "a wrong match", spec: rule("to-lport", "ip4.src = 10.0.0.1", "drop"), reason: ReasonACLInvalid,
+			message: "acls[0]: match \"ip4.src = 10.0.0.1\" is wrong at character 9, `=`: write == to compare"},
+		{name: "an empty match", spec: rule("to-lport", "", "drop"), reason: ReasonACLInvalid, message: "at its end"},
+		{name: "no direction", spec: rule("", "ip4", "drop"), reason: ReasonACLInvalid, message: "must be from-lport or to-lport"},
+		{name: "another action", spec: rule("to-lport", "ip4", "deny"), reason: ReasonACLInvalid, message: "must be one of allow, allow-related"},
+		{name: "outport before it is known", spec: rule("from-lport", `outport == "a"`, "drop"), reason: ReasonACLInvalid, message: "take direction to-lport"},
+		{name: "an allowed subnet that is none", spec: kubeovnv1.SubnetSpec{AllowSubnets: []string{"10.1.0.5"}}, reason: ReasonACLInvalid, message: "allowSubnets[0]"},
+		{name: "DHCPv4", spec: kubeovnv1.SubnetSpec{DHCPV4Options: "x=y"}, reason: ReasonDHCPInvalid, message: "dhcpV4Options: there is no option x"},
+		{name: "DHCPv6", spec: kubeovnv1.SubnetSpec{DHCPV6Options: "router=fd00::1"}, reason: ReasonDHCPInvalid, message: "dhcpV6Options: there is no option router"},
+		{name: "advertisements", spec: kubeovnv1.SubnetSpec{IPv6RAConfigs: "mtu=1000"}, reason: ReasonRAInvalid, message: "ipv6RAConfigs: option mtu"},
+		{name: "a shared address outside", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.17.0.9"}}, reason: ReasonVipsInvalid, message: "10.17.0.9 is outside of 10.16.0.0/16"},
+		{name: "the gateway shared", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.16.0.1"}}, reason: ReasonVipsInvalid, message: "is the gateway"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.spec.CIDRBlock = "10.16.0.0/16,fd00:10:16::/64"
+			network, p := Subnet("s", &tt.spec)
+			expect(t, p, "", "")
+			features, p := SubnetFeatures(&tt.spec, network)
+			expect(t, p, tt.reason, tt.message)
+			if got := fmt.Sprint(features.AllowSubnets, features.DHCPOptions, features.RouterAdvertisements, features.Vips); p == nil && got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,106 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/validation/match"
+)
+
+// Features is what a subnet's spec says beside its addresses, read.
+type Features struct {
+	// AllowSubnets may exchange traffic with a private subnet.
+	AllowSubnets []netip.Prefix
+	// DHCPOptions are the user's, by family ("IPv4"), in OVN's form.
+	DHCPOptions map[string]map[string]string
+	// RouterAdvertisements are the user's, in OVN's form.
+	RouterAdvertisements map[string]string
+	// Vips are the addresses that several ports share.
+	Vips []netip.Addr
+}
+
+// SubnetFeatures checks what Subnet does not, of a subnet whose addresses are those of network.
+func SubnetFeatures(spec *kubeovnv1.SubnetSpec, network Network) (Features, *Problem) {
+	var f Features
+	for i, written := range spec.AllowSubnets {
+		cidr, err := ipfamily.ParseCIDR(written)
+		if err != nil {
+			return f, problem(ReasonACLInvalid, "allowSubnets[%d]: %v: write one like 10.17.0.0/16", i, err)
+		}
+		f.AllowSubnets = append(f.AllowSubnets, cidr)
+	}
+	for i := range spec.ACLs {
+		if err := acl(&spec.ACLs[i]); err != nil {
+			return f, problem(ReasonACLInvalid, "acls[%d]: %v", i, err)
+		}
+	}
+	f.DHCPOptions = map[string]map[string]string{}
+	for _, options := range []struct{ field, family, text string }{
+		{"dhcpV4Options", "IPv4", spec.DHCPV4Options}, {"dhcpV6Options", "IPv6", spec.DHCPV6Options},
+	} {
+		read, err := DHCPOptions(options.family, options.text)
+		if err != nil {
+			return f, problem(ReasonDHCPInvalid, "%s: %v", options.field, err)
+		}
+		f.DHCPOptions[options.family] = read
+	}
+	var err error
+	if f.RouterAdvertisements, err = RouterAdvertisements(spec.IPv6RAConfigs); err != nil {
+		return f, problem(ReasonRAInvalid, "ipv6RAConfigs: %v", err)
+	}
+	if f.Vips, err = vips(spec.Vips, network); err != nil {
+		return f, problem(ReasonVipsInvalid, "vips: %v", err)
+	}
+	return f, nil
+}
+
+// acl checks one rule. The API server has checked its priority.
+func acl(rule *kubeovnv1.ACL) error {
+	if !slices.Contains([]string{kubeovnv1.ACLFromPort, kubeovnv1.ACLToPort}, rule.Direction) {
+		return fmt.Errorf("direction %q: must be %s or %s", rule.Direction, kubeovnv1.ACLFromPort, kubeovnv1.ACLToPort)
+	}
+	if actions := []string{"allow", "allow-related", "allow-stateless", "drop", "reject", "pass"}; !slices.Contains(actions, rule.Action) {
+		return fmt.Errorf("action %q: must be one of %s", rule.Action, strings.Join(actions, ", "))
+	}
+	if rule.Priority < 0 || rule.Priority > maxACLPriority {
+		return fmt.Errorf("priority %d: must be from 0 to %d", rule.Priority, maxACLPriority)
+	}
+	read, err := match.Parse(rule.Match)
+	if err != nil {
+		return fmt.Errorf("match %q is wrong %w", rule.Match, err)
+	}
+	if rule.Direction == kubeovnv1.ACLFromPort && read.Uses("outport") {
+		return fmt.Errorf("match %q looks at outport, which is not known yet in direction %s: take direction %s", rule.Match,
+			kubeovnv1.ACLFromPort, kubeovnv1.ACLToPort)
+	}
+	return nil
+}
+
+// maxACLPriority is the greatest of OVN's (ovn-nb(5), ACL).
+const maxACLPriority = 32767
+
+func vips(written []string, network Network) ([]netip.Addr, error) {
+	var list []netip.Addr
+	for _, s := range written {
+		addr, err := ipfamily.ParseAddr(s)
+		inside := slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(addr) })
+		switch {
+		case err != nil:
+			return nil, err
+		case !inside:
+			return nil, fmt.Errorf("%s is outside of %s: write one inside", addr, ipfamily.Join(network.CIDRs))
+		case slices.Contains(network.Gateways, addr):
+			return nil, fmt.Errorf("%s is the gateway: write another one", addr)
+		case !slices.Contains(list, addr):
+			list = append(list, addr)
+		}
+	}
+	return list, nil
+}
