@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -51,7 +52,8 @@ type Reconciler struct {
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode))).
-		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(nodeOfIP), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(nodeOfIP),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{}, notCreated)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isJoin), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.hungry.source(r.Allocator)).
@@ -81,6 +83,10 @@ func viewNode(n *corev1.Node) nodeView {
 }
 
 func isJoin(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
+
+// notCreated leaves out new IP objects. They are the reconciler's own: waking for them, before the cache shows the annotations that
+// it has just written, would write these twice.
+var notCreated = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
 
 // nodeOfIP maps a node's IP object to the node.
 func nodeOfIP(_ context.Context, o client.Object) []reconcile.Request {

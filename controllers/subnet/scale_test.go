@@ -1,0 +1,129 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// work is what the controllers have done so far.
+type work struct{ nodePatches, ipPosts, subnetPatches, transactions, nodeReconciles, subnetReconciles, rows int }
+
+func (n *network) work() work {
+	n.Helper()
+	w := work{
+		nodePatches:      n.process.Writes(http.MethodPatch, "/nodes/"),
+		ipPosts:          n.process.Writes(http.MethodPost, "/ips"),
+		subnetPatches:    n.process.Writes(http.MethodPatch, "/subnets/"),
+		transactions:     n.process.Transactions(),
+		nodeReconciles:   n.reconciles("node"),
+		subnetReconciles: n.reconciles("subnet"),
+	}
+	for _, rows := range n.Database.Dump() {
+		w.rows += len(rows)
+	}
+	return w
+}
+
+func (w work) since(o work) work {
+	return work{
+		w.nodePatches - o.nodePatches, w.ipPosts - o.ipPosts, w.subnetPatches - o.subnetPatches, w.transactions - o.transactions,
+		w.nodeReconciles - o.nodeReconciles, w.subnetReconciles - o.subnetReconciles, w.rows - o.rows,
+	}
+}
+
+// reconciles is how often a controller was at work in this process.
+func (n *network) reconciles(controller string) int {
+	n.Helper()
+	families, err := metrics.Registry.Gather()
+	n.Must(err)
+	total := 0.0
+	for _, family := range families {
+		if family.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, m := range family.Metric {
+			for _, label := range m.Label {
+				if label.GetName() == "controller" && label.GetValue() == controller {
+					total += m.Counter.GetValue()
+				}
+			}
+		}
+	}
+	return int(total)
+}
+
+// TestTheCostOfANodeDoesNotGrow counts: what a node costs must depend neither on the nodes that are there nor on the subnets.
+func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
+	n := start(t)
+	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	for i := range 20 {
+		name := fmt.Sprintf("s%d", i)
+		n.Create(&kubeovnv1.Subnet{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       kubeovnv1.SubnetSpec{CIDRBlock: fmt.Sprintf("10.%d.0.0/16", 120+i)},
+		})
+	}
+	for i := range 20 {
+		n.condition(fmt.Sprintf("s%d", i), kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	}
+	there := 0
+	for _, nodes := range []int{50, 200} {
+		before := n.work()
+		n.join(there, there+nodes)
+		there += nodes
+		got := n.work().since(before)
+		t.Logf("%d nodes: %+v", nodes, got)
+		// A second reconciliation sees what the first one wrote.
+		if got.nodePatches != nodes || got.ipPosts != nodes || got.nodeReconciles > 2*nodes+nodes/10 {
+			t.Errorf("%d nodes took %d patches of nodes, %d IP objects and %d reconciliations, want 1, 1 and 2 of each",
+				nodes, got.nodePatches, got.ipPosts, got.nodeReconciles)
+		}
+		// Its port, its address sets, its policies: two to leave by the node, one to reach it.
+		if got.rows != 6*nodes || got.transactions > nodes {
+			t.Errorf("%d nodes took %d rows in %d transactions, want 6 rows of each", nodes, got.rows, got.transactions)
+		}
+		// The use of the join subnet is written once a second at most.
+		if got.subnetReconciles > nodes/4 || got.subnetPatches > nodes/4 {
+			t.Errorf("%d nodes took %d reconciliations of subnets and %d patches", nodes, got.subnetReconciles, got.subnetPatches)
+		}
+	}
+}
+
+// join connects nodes, which come as kubelets make them: with their addresses.
+func (n *network) join(from, to int) {
+	n.Helper()
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := from; i < to; i++ {
+		group.Go(func() error {
+			return n.Client.Create(n.Context(), &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)},
+				Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+					{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.%d.%d", i/250, 1+i%250)},
+				}},
+			})
+		})
+	}
+	n.Must(group.Wait())
+	n.Eventually(func() string {
+		var nodes corev1.NodeList
+		n.Must(n.Client.List(n.Context(), &nodes))
+		for i := range nodes.Items {
+			if network, err := kubeovnv1.ParsePodNetwork(nodes.Items[i].Annotations); err != nil || !network.Allocated {
+				return fmt.Sprintf("node %s is not connected (%v)", nodes.Items[i].Name, err)
+			}
+		}
+		return ""
+	})
+}
