@@ -23,14 +23,21 @@ const (
 	keyBarrier = "kiln-barrier"
 )
 
+// globalOptions are set in NB_Global's options where they are not there (ovn-nb(5)); docs/decisions says why. What someone else has
+// set stays, and so do all others: ovn-northd keeps its own there.
+var globalOptions = map[any]any{
+	// ovn-northd rests after each computation for as long as that took, but no longer than this.
+	"northd-backoff-interval-ms": "300",
+}
+
 // term is the leadership of this process.
 type term struct {
 	number   string // empty: this process does not lead
 	barriers int
 }
 
-// Lead takes the next term and makes the engine write. Whoever led before is refused from then on. It returns when the term is
-// taken, or when ctx ends.
+// Lead takes the next term, sets the database's options that have defaults of ours, and makes the engine write. Whoever led before
+// is refused from then on. It returns when the term is taken, or when ctx ends.
 func (e *Engine) Lead(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -78,7 +85,9 @@ func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
 	uuid, global := e.global()
 	if global == nil {
 		ids := ovsdb.OvsMap{GoMap: map[any]any{keyTerm: "1"}}
-		return []ovsdb.Operation{{Op: ovsdb.OperationInsert, Table: nb.NBGlobalTable, Row: ovsdb.Row{"external_ids": ids}}}, "1"
+		return []ovsdb.Operation{{Op: ovsdb.OperationInsert, Table: nb.NBGlobalTable, Row: ovsdb.Row{
+			"external_ids": ids, "options": ovsdb.OvsMap{GoMap: globalOptions},
+		}}}, "1"
 	}
 	last, err := strconv.ParseUint(global.ExternalIDs[keyTerm], 10, 63)
 	if err != nil {
@@ -94,7 +103,17 @@ func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
 		Op: ovsdb.OperationWait, Table: nb.NBGlobalTable, Timeout: &now, Where: byUUID(uuid),
 		Columns: []string{"external_ids"}, Until: string(ovsdb.WaitConditionEqual), Rows: []ovsdb.Row{{"external_ids": known}},
 	}
-	return []ovsdb.Operation{unchanged, setGlobal(uuid, keyTerm, number)}, number
+	return []ovsdb.Operation{unchanged, setGlobal(uuid, keyTerm, number), defaultOptions(uuid)}, number
+}
+
+// defaultOptions sets those of globalOptions that are not there: an insert leaves a key that a map has (RFC 7047, section 5.1).
+func defaultOptions(uuid string) ovsdb.Operation {
+	return ovsdb.Operation{
+		Op: ovsdb.OperationMutate, Table: nb.NBGlobalTable, Where: byUUID(uuid),
+		Mutations: []ovsdb.Mutation{
+			{Column: "options", Mutator: ovsdb.MutateOperationInsert, Value: ovsdb.OvsMap{GoMap: globalOptions}},
+		},
+	}
 }
 
 // setGlobal sets one of NB_Global's external_ids and leaves the others, which may be anyone's.

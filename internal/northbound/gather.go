@@ -11,9 +11,9 @@ const (
 	enough = 16
 	// full is how many queued requests end the window.
 	full = 32
-	// narrowest and widest bound the window. At 250 pods/s the widest gathers 16, at 160 it gathers 10.
+	// narrowest and widest bound the window. At 250 pods/s a window of 64 ms gathers 16, at 100 the widest gathers 10.
 	narrowest = time.Millisecond
-	widest    = 64 * time.Millisecond
+	widest    = 100 * time.Millisecond
 )
 
 // gatherer decides how long a transaction waits for more requests to share it. While requests come one after the other, each when

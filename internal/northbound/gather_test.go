@@ -107,6 +107,9 @@ func TestGathering(t *testing.T) {
 		"160 a second in irregular steps share a tenth of the transactions": {
 			commit: 3 * ms, gaps: repeated(200, 2*ms, 15*ms, 0, 10*ms, ms), transactions: 110, wait: widest,
 		},
+		"100 a second in irregular steps share hardly more": {
+			commit: 5 * ms, gaps: repeated(200, 2*ms, 25*ms, 0, 20*ms, 3*ms), transactions: 120, wait: widest,
+		},
 		"a thousand at once need no window for long": {
 			commit: 5 * ms, gaps: repeated(1000, 0), transactions: 5, wait: 0,
 		},
@@ -136,7 +139,7 @@ func TestGatheringEndsWithTheBurst(t *testing.T) {
 	}{
 		"a request long after it does not wait": {after: []time.Duration{time.Second}, waits: []time.Duration{0}},
 		"serial requests right after it wait twice": {
-			after: []time.Duration{5 * ms, 70 * ms, 70 * ms, 5 * ms, 5 * ms},
+			after: []time.Duration{5 * ms, 104 * ms, 54 * ms, 5 * ms, 5 * ms},
 			waits: []time.Duration{widest, widest / 2, 0, 0, 0},
 		},
 	} {
