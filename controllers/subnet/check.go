@@ -37,7 +37,10 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if vpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = r.ServiceCIDRs, in.hosts
 	}
-	return checked{network, features}, validation.Conflict(network.CIDRs, around)
+	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
+		return checked{}, problem
+	}
+	return checked{network, features}, r.checkUse(in.subnet, network)
 }
 
 // seniors are the subnets that overlap with this one and that it has to give way to.
@@ -69,14 +72,12 @@ func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
 // inForce reports whether the router's port of a subnet has the CIDRs that its spec holds.
 func (r *Reconciler) inForce(s *kubeovnv1.Subnet) bool {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-	if err != nil {
+	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
+	if err != nil || port == nil {
 		return false
 	}
-	ports := northbound.List[nb.LogicalRouterPort](r.Northbound, translate.KindSubnet)[translate.SubnetOwner(s.Name)]
-	return slices.ContainsFunc(ports, func(port *nb.LogicalRouterPort) bool {
-		return len(port.Networks) == len(cidrs) && !slices.ContainsFunc(port.Networks, func(network string) bool {
-			cidr, err := ipfamily.ParseCIDR(network)
-			return err != nil || !slices.Contains(cidrs, cidr)
-		})
+	return len(port.Networks) == len(cidrs) && !slices.ContainsFunc(port.Networks, func(network string) bool {
+		cidr, err := ipfamily.ParseCIDR(network)
+		return err != nil || !slices.Contains(cidrs, cidr)
 	})
 }

@@ -104,15 +104,20 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 
 // tell makes the allocator know a subnet's addresses. It says nothing twice: whoever waits for an address would be woken.
 func (r *Reconciler) tell(name string, network validation.Network) error {
-	text := fmt.Sprint(network)
-	if last, ok := r.told.Load(name); ok && last == text && r.Allocator.HasSubnet(name) {
+	if r.knows(name, network) {
 		return nil
 	}
 	if err := r.Allocator.SetSubnet(name, ipam.Subnet(network)); err != nil {
 		return err
 	}
-	r.told.Store(name, text)
+	r.told.Store(name, fmt.Sprint(network))
 	return nil
+}
+
+// knows reports whether the allocator was told just this of a subnet.
+func (r *Reconciler) knows(name string, network validation.Network) bool {
+	last, ok := r.told.Load(name)
+	return ok && last == fmt.Sprint(network) && r.Allocator.HasSubnet(name)
 }
 
 // finish lets a deleted subnet go once nothing holds an address of it.

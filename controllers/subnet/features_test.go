@@ -4,12 +4,15 @@
 package subnet_test
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -184,4 +187,90 @@ func (n *network) option(table, column, name, mapColumn, key, want string) {
 		}
 		return "there is no " + table + " " + name
 	})
+}
+
+// hold has a port hold an address of a subnet.
+func (n *network) hold(port, subnet, address string) {
+	n.Helper()
+	_, err := n.process.Allocator.Allocate(port, ipam.Request{Subnet: subnet, Addresses: []netip.Addr{netip.MustParseAddr(address)}})
+	n.Must(err)
+}
+
+func TestACIDRGrowsInPlaceAndShrinksOnlyWhereNothingIs(t *testing.T) {
+	n := start(t)
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64"})
+	n.hold("web.default", "shop", "10.20.0.9")
+	n.change(s, func() { s.Spec.CIDRBlock = "10.20.0.0/23,fd00:20::/48" })
+	n.rows("Logical_Router_Port", "networks", "10.16.0.1/16 fd00:10:16::1/64", "10.20.0.1/23 fd00:20::1/48", "100.64.0.1/16 fd00:100:64::1/112")
+	n.rows("Logical_Router_Policy", "match", "ip4.dst == 10.16.0.0/16", "ip4.dst == 10.20.0.0/23", "ip4.dst == 100.64.0.0/16",
+		"ip6.dst == fd00:100:64::/112", "ip6.dst == fd00:10:16::/64", "ip6.dst == fd00:20::/48")
+	n.hold("db.default", "shop", "10.20.1.7")
+	for _, refused := range []struct {
+		message string
+		change  func()
+	}{
+		{"cidrBlock 10.20.0.0/24,fd00:20::/48 leaves out addresses in use: 10.20.1.7 (db.default)", func() { s.Spec.CIDRBlock = "10.20.0.0/24,fd00:20::/48" }},
+		{"10.20.0.9 (web.default), 10.20.1.7 (db.default)", func() { s.Spec.CIDRBlock, s.Spec.Gateway = "fd00:20::/48", "fd00:20::1" }},
+		{"gateway is in use: 10.20.0.9 (web.default)", func() { s.Spec.Gateway = "10.20.0.9,fd00:20::1" }},
+		{"vpc cannot change from ovn-cluster to tenant while addresses are in use: ", func() { s.Spec.Vpc = "tenant" }},
+	} {
+		right, before := s.Spec.DeepCopy(), n.process.Transactions()
+		n.Get(s)
+		n.Change(s, refused.change)
+		if c := n.condition("shop", kubeovnv1.ConditionValidated, metav1.ConditionFalse); c.Reason != validation.ReasonAddressesInUse || !strings.Contains(c.Message, refused.message) {
+			t.Errorf("condition says %s: %s, want %s", c.Reason, c.Message, refused.message)
+		}
+		if sent := n.process.Transactions() - before; sent != 0 {
+			t.Errorf("%s: %d transactions were sent", refused.message, sent)
+		}
+		n.change(s, func() { s.Spec = *right })
+	}
+
+	n.Get(s)
+	n.Change(s, func() { s.Spec.CIDRBlock = "10.20.0.0/24,fd00:20::/48" })
+	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionFalse)
+	n.process.Allocator.Release("db.default") // what was in the way goes
+	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	if got := n.subnet("shop").Status; got.V4UsingIPs != 1 || got.V4UsingIPRange != "10.20.0.9" || got.V4AvailableIPs != 252 ||
+		got.V4AvailableIPRange != "10.20.0.2-10.20.0.8,10.20.0.10-10.20.0.254" {
+		t.Errorf("status is %+v", got)
+	}
+}
+
+func TestExcludedAddressesInUseStayInUse(t *testing.T) {
+	n := start(t)
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/29"})
+	n.hold("web.default", "shop", "10.20.0.3")
+	usage := func(using, available float64, ranges string) {
+		t.Helper()
+		n.Eventually(func() string {
+			if got := n.subnet("shop").Status; got.V4UsingIPs != using || got.V4AvailableIPs != available || got.V4AvailableIPRange != ranges {
+				return fmt.Sprintf("status is %+v", got)
+			}
+			return ""
+		})
+	}
+	usage(1, 4, "10.20.0.2,10.20.0.4-10.20.0.6")
+	n.change(s, func() { s.Spec.ExcludeIPs = []string{"10.20.0.1..10.20.0.4"} })
+	usage(1, 2, "10.20.0.5-10.20.0.6")
+	n.change(s, func() { s.Spec.ExcludeIPs = []string{"10.20.0.6"} })
+	usage(1, 3, "10.20.0.2,10.20.0.4-10.20.0.5")
+	n.process.Allocator.Release("web.default")
+	usage(0, 4, "10.20.0.2-10.20.0.5")
+}
+
+func TestAnEmptySubnetMovesToAnotherVPC(t *testing.T) {
+	n := start(t)
+	n.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}})
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Private: true, EnableDHCP: true})
+	n.change(s, func() { s.Spec.Vpc = "tenant" })
+	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default", "tenant-shop")
+	n.rows("ACL", "match", "ip", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24")
+
+	n.Get(s)
+	n.Change(s, func() { s.Spec.Provider = "net.default.ovn" })
+	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionFalse)
+	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default", "tenant-shop")
+	n.Delete(s)
+	n.gone(s)
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // ReasonAddressesInUse says that a subnet is deleted and addresses of it are held.
-const ReasonAddressesInUse = "AddressesInUse"
+const ReasonAddressesInUse = validation.ReasonAddressesInUse
 
 // patchStatus reports how applying the subnet ended and how much of it is in use.
 func (r *Reconciler) patchStatus(ctx context.Context, subnet *kubeovnv1.Subnet, result result) error {

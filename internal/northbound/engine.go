@@ -143,6 +143,21 @@ func List[T any](e *Engine, kind string) map[desired.Owner][]*T {
 	return rows
 }
 
+// Get returns a copy of a row, nil when it is not there or not of the table that the model names.
+func Get[T any](e *Engine, ref desired.Ref) *T {
+	t := northbound().tables[reflect.TypeFor[*T]()]
+	if t == nil {
+		return nil
+	}
+	var found *T
+	e.session.Read(func(r *ovsdbclient.Replica) {
+		if row, ok := r.Row(t.name, ref.UUID()).(*T); ok {
+			found = model.Clone(row).(*T)
+		}
+	})
+	return found
+}
+
 // observe follows the replica. Owners with a request in progress are judged when it finishes.
 func (e *Engine) observe(r *ovsdbclient.Replica, u ovsdbclient.Update) {
 	fx := e.index.update(r, u)

@@ -28,6 +28,7 @@ const (
 	ReasonDHCPInvalid    = "DHCPOptionsInvalid"   // dhcpV4Options, dhcpV6Options
 	ReasonRAInvalid      = "IPv6RAConfigsInvalid" // ipv6RAConfigs
 	ReasonVipsInvalid    = "VipsInvalid"          // vips
+	ReasonAddressesInUse = "AddressesInUse"       // a change that addresses in use do not allow
 	ReasonNameConflict   = "NameConflict"         // a name that something else needs
 )
 

@@ -24,11 +24,12 @@ const (
 
 // Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.
 const (
-	keyRouter   = "router"
-	keyServices = "services"
-	keySwitch   = "switch"
-	keyDHCP     = "dhcp/"
-	keyEgress   = "egress/"
+	keyRouter     = "router"
+	keyServices   = "services"
+	keySwitch     = "switch"
+	keyRouterPort = "router-port"
+	keyDHCP       = "dhcp/"
+	keyEgress     = "egress/"
 )
 
 // VpcOwner owns the logical router of a VPC, its default routes and its load balancer group.
@@ -55,6 +56,11 @@ func RouterRef(vpc string) desired.Ref { return desired.Ref{Owner: VpcOwner(vpc)
 
 // ServicesRef is the load balancer group of a VPC, which holds the load balancers of its Services.
 func ServicesRef(vpc string) desired.Ref { return desired.Ref{Owner: VpcOwner(vpc), Key: keyServices} }
+
+// RouterPortRef is the port of a subnet's router on the subnet's switch.
+func RouterPortRef(subnet string) desired.Ref {
+	return desired.Ref{Owner: SubnetOwner(subnet), Key: keyRouterPort}
+}
 
 // SwitchRef is the logical switch of a subnet.
 func SwitchRef(subnet string) desired.Ref {

@@ -5,6 +5,7 @@ package translate
 
 import (
 	"net/netip"
+	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -91,7 +92,7 @@ func routerPair(in SubnetInputs) []desired.Row {
 	for i, cidr := range in.CIDRs {
 		networks = append(networks, netip.PrefixFrom(in.Gateways[i], cidr.Bits()).String())
 	}
-	routerPort := in.Vpc + "-" + in.Name
+	routerPort := routerPortName(in.Vpc, in.Name)
 	routerPorts := desired.RouterPorts(RouterRef(in.Vpc))
 	switchPorts := desired.SwitchPorts(SwitchRef(in.Name))
 	port := &nb.LogicalRouterPort{
@@ -101,7 +102,7 @@ func routerPair(in SubnetInputs) []desired.Row {
 		port.Options = map[string]string{"route_table": in.RouteTable}
 	}
 	return []desired.Row{
-		{Key: "router-port", Model: port, Parent: &routerPorts},
+		{Key: keyRouterPort, Model: port, Parent: &routerPorts},
 		{
 			Key: "switch-port",
 			Model: &nb.LogicalSwitchPort{
@@ -113,4 +114,11 @@ func routerPair(in SubnetInputs) []desired.Row {
 			Parent: &switchPorts,
 		},
 	}
+}
+
+func routerPortName(vpc, subnet string) string { return vpc + "-" + subnet }
+
+// VpcOfRouterPort is the VPC of the router that a subnet's RouterPortRef is of.
+func VpcOfRouterPort(port *nb.LogicalRouterPort, subnet string) string {
+	return strings.TrimSuffix(port.Name, routerPortName("", subnet))
 }

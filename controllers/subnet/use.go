@@ -1,0 +1,68 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// maxNamed is how many addresses in use a message names.
+const maxNamed = 5
+
+// checkUse finds changes that ports which hold addresses would be cut off by. What is in force is not checked again. Nodes follow
+// their subnet wherever it goes.
+func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *validation.Problem {
+	if s.Name == kubeovnv1.JoinSubnet {
+		return nil
+	}
+	if port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)); port != nil {
+		was := translate.VpcOfRouterPort(port, s.Name)
+		held := r.Allocator.Holders(s.Name, func(netip.Addr) bool { return was != vpcOf(s) })
+		if len(held) > 0 {
+			return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete what has them, or create another subnet",
+				was, vpcOf(s), listed(held))
+		}
+	}
+	if r.knows(s.Name, network) {
+		return nil
+	}
+	outside := func(a netip.Addr) bool {
+		return !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(a) })
+	}
+	if held := r.Allocator.Holders(s.Name, outside); len(held) > 0 {
+		return inUse("cidrBlock %s leaves out addresses in use: %s: delete what has them, or choose a cidrBlock that holds them",
+			s.Spec.CIDRBlock, listed(held))
+	}
+	if held := r.Allocator.Holders(s.Name, func(a netip.Addr) bool { return slices.Contains(network.Gateways, a) }); len(held) > 0 {
+		return inUse("gateway is in use: %s: delete what has it, or choose another one", listed(held))
+	}
+	return nil
+}
+
+func inUse(format string, args ...any) *validation.Problem {
+	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
+}
+
+// listed is a text that names the first of the held addresses.
+func listed(held []ipam.Holder) string {
+	parts := make([]string, 0, maxNamed+1)
+	for i, h := range held {
+		if i == maxNamed {
+			parts = append(parts, fmt.Sprintf("and %d more", len(held)-i))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s (%s)", h.Address, h.Port))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,35 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Holder is a port and an address that it holds.
+type Holder struct {
+	Address netip.Addr
+	Port    string
+}
+
+// Holders gives those held addresses of a subnet that are meant, in order. It looks at each held address.
+func (a *Allocator) Holders(subnet string, meant func(netip.Addr) bool) []Holder {
+	s := a.subnet(subnet)
+	if s == nil {
+		return nil
+	}
+	s.Lock()
+	defer s.Unlock()
+	var holders []Holder
+	for family := range s.pools {
+		for _, slot := range s.pools[family].slots {
+			if slot.port != "" && meant(slot.addr) {
+				holders = append(holders, Holder{Address: slot.addr, Port: slot.port})
+			}
+		}
+	}
+	slices.SortFunc(holders, func(a, b Holder) int { return a.Address.Compare(b.Address) })
+	return holders
+}
