@@ -120,7 +120,7 @@ func (e *Engine) prepare(batch []*request) (planned []*request, plans []*plan, r
 				e.queue.finish(request, err)
 				continue
 			}
-			p, err := e.plan(pl, request.owner, request.want)
+			p, err := e.plan(pl, request.owner, request.wanted)
 			if err != nil || p.empty() {
 				e.queue.finish(request, err)
 				continue
@@ -137,8 +137,8 @@ func (e *Engine) prepare(batch []*request) (planned []*request, plans []*plan, r
 }
 
 // plan makes one owner's plan and notes what it waits for.
-func (e *Engine) plan(pl *planner, owner desired.Owner, want []desired.Row) (*plan, error) {
-	p, missing, err := pl.plan(owner, want)
+func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*plan, error) {
+	p, missing, err := pl.plan(owner, wanted)
 	e.wait(owner, missing)
 	if err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (e *Engine) plan(pl *planner, owner desired.Owner, want []desired.Row) (*pl
 func (e *Engine) verify(batch []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		for _, request := range batch {
-			p, err := e.plan(e.planner(r), request.owner, request.want)
+			p, err := e.plan(e.planner(r), request.owner, request.wanted)
 			if err == nil && !p.empty() {
 				err = errDiverged
 			}
@@ -167,7 +167,7 @@ func (e *Engine) verify(batch []*request) {
 func (e *Engine) refuse(r *request, refused *failure) {
 	err := refused.err
 	e.session.Read(func(replica *ovsdbclient.Replica) {
-		if _, planErr := e.plan(e.planner(replica), r.owner, r.want); errors.Is(planErr, ErrWaiting) {
+		if _, planErr := e.plan(e.planner(replica), r.owner, r.wanted); errors.Is(planErr, ErrWaiting) {
 			err = planErr
 		}
 		e.queue.finish(r, err)

@@ -86,10 +86,13 @@ func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row)
 	if e.leads() == "" {
 		return owned(o, ErrDeposed)
 	}
+	wanted, err := interpretAll(o, want)
+	if err != nil {
+		return owned(o, err)
+	}
 	if !e.queue.isBusy(o) {
 		var p *plan
-		var err error
-		e.session.Read(func(r *ovsdbclient.Replica) { p, err = e.plan(e.planner(r), o, want) })
+		e.session.Read(func(r *ovsdbclient.Replica) { p, err = e.plan(e.planner(r), o, wanted) })
 		if err != nil {
 			return owned(o, err)
 		}
@@ -97,9 +100,8 @@ func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row)
 			return nil
 		}
 	}
-	r := &request{ctx: ctx, owner: o, want: want, came: time.Now(), done: make(chan error, 1)}
+	r := &request{ctx: ctx, owner: o, wanted: wanted, came: time.Now(), done: make(chan error, 1)}
 	e.queue.add(r)
-	var err error
 	select {
 	case err = <-r.done:
 	case <-ctx.Done():

@@ -4,6 +4,7 @@
 package northbound
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,17 +73,17 @@ func claim(model any) (desired.Ref, bool) {
 func reservedName(ref desired.Ref) string { return namePrefix + ref.Owner.String() + "#" + ref.Key }
 
 // stamp returns a row's external_ids with the keys of the engine.
-func stamp(ids map[string]string, ref desired.Ref, row desired.Row) (map[string]string, error) {
+func stamp(ids map[string]string, ref desired.Ref, parent *ovsdbclient.SetID, elements []element) (map[string]string, error) {
 	stamped := make(map[string]string, len(ids)+5)
 	maps.Copy(stamped, ids)
 	stamped[keyVendor] = vendor
 	stamped[keyOwner] = ref.Owner.String()
 	stamped[keyKey] = ref.Key
-	if row.Parent != nil {
-		stamped[keyParent] = formatSet(setID(*row.Parent))
+	if parent != nil {
+		stamped[keyParent] = formatSet(*parent)
 	}
-	if len(row.Elements) > 0 {
-		record, err := formatElements(row.Elements)
+	if len(elements) > 0 {
+		record, err := formatElements(elements)
 		if err != nil {
 			return nil, err
 		}
@@ -105,20 +106,28 @@ func parseSet(s string) (ovsdbclient.SetID, bool) {
 	return ovsdbclient.SetID{Table: parts[0], Column: parts[1], UUID: parts[2]}, true
 }
 
-func formatElements(elements []desired.Element) (string, error) {
-	values := map[string][]string{}
-	for _, e := range elements {
-		if e.Value == "" || strings.ContainsAny(e.Value, " ,=") {
-			return "", fmt.Errorf("element %q has a space, comma or equals sign", e.Value)
+// formatElements puts elements on record, in one order whatever theirs is.
+func formatElements(elements []element) (string, error) {
+	elements = slices.SortedFunc(slices.Values(elements), func(a, b element) int {
+		return cmp.Or(cmp.Compare(a.set.Table, b.set.Table), cmp.Compare(a.set.Column, b.set.Column),
+			cmp.Compare(a.set.UUID, b.set.UUID), cmp.Compare(a.value, b.value))
+	})
+	var record strings.Builder
+	for i, e := range slices.Compact(elements) {
+		if e.value == "" || strings.ContainsAny(e.value, " ,=") {
+			return "", fmt.Errorf("element %q has a space, comma or equals sign", e.value)
 		}
-		set := formatSet(setID(e.Of))
-		values[set] = append(values[set], e.Value)
+		switch {
+		case i == 0:
+			record.WriteString(formatSet(e.set) + "=")
+		case e.set != elements[i-1].set:
+			record.WriteString(" " + formatSet(e.set) + "=")
+		default:
+			record.WriteByte(',')
+		}
+		record.WriteString(e.value)
 	}
-	records := make([]string, 0, len(values))
-	for _, set := range slices.Sorted(maps.Keys(values)) {
-		records = append(records, set+"="+strings.Join(sorted(values[set]), ","))
-	}
-	return strings.Join(records, " "), nil
+	return record.String(), nil
 }
 
 // recordedElements returns the elements that a row of ours says it added; what cannot be read was not written by us.

@@ -60,11 +60,7 @@ type planner struct {
 }
 
 // plan compares. missing are the rows of others that the owner waits for; then there is no plan.
-func (pl *planner) plan(owner desired.Owner, want []desired.Row) (p *plan, missing []rowID, err error) {
-	wanted, err := interpretAll(owner, want)
-	if err != nil {
-		return nil, nil, err
-	}
+func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missing []rowID, err error) {
 	for _, w := range wanted.rows {
 		for _, id := range w.needs {
 			if !wanted.has(id) && pl.replica.Row(id.table, id.uuid) == nil {

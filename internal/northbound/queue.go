@@ -17,12 +17,12 @@ const maxBatch = 200
 
 // request is one Apply that has something to write.
 type request struct {
-	ctx   context.Context
-	owner desired.Owner
-	want  []desired.Row
-	came  time.Time
-	crowd bool       // others were under way when it came
-	done  chan error // holds the result; buffered
+	ctx    context.Context
+	owner  desired.Owner
+	wanted wantedRows
+	came   time.Time
+	crowd  bool       // others were under way when it came
+	done   chan error // holds the result; buffered
 }
 
 // queue holds requests until they join a transaction, and knows which owners have one that is not done.

@@ -21,6 +21,7 @@ type wantedRow struct {
 	values     []any // by index of table.columns
 	parent     *ovsdbclient.SetID
 	members    []ovsdbclient.SetID
+	elements   []element
 	references []rowID
 	needs      []rowID // all rows that must be there: the parent, references, and the rows of sets
 }
@@ -50,9 +51,9 @@ func interpretAll(owner desired.Owner, want []desired.Row) (wantedRows, error) {
 		}
 		all.ids[w.id] = struct{}{}
 		all.rows = append(all.rows, w)
-		for _, e := range row.Elements {
-			if wanted := (element{set: setID(e.Of), value: e.Value}); !slices.Contains(all.elements, wanted) {
-				all.elements = append(all.elements, wanted)
+		for _, e := range w.elements {
+			if !slices.Contains(all.elements, e) {
+				all.elements = append(all.elements, e)
 			}
 		}
 	}
@@ -91,8 +92,9 @@ func (w *wantedRow) join(row desired.Row) error {
 		if err := checkShared(set, w.table.name); err != nil {
 			return err
 		}
-		w.members = append(w.members, setID(set))
-		w.needs = append(w.needs, rowID{table: set.Table, uuid: set.Row.UUID()})
+		id := setID(set)
+		w.members = append(w.members, id)
+		w.needs = append(w.needs, rowID{table: id.Table, uuid: id.UUID})
 	}
 	for _, e := range row.Elements {
 		if w.table.named {
@@ -101,7 +103,9 @@ func (w *wantedRow) join(row desired.Row) error {
 		if err := checkShared(e.Of, ""); err != nil {
 			return err
 		}
-		w.needs = append(w.needs, rowID{table: e.Of.Table, uuid: e.Of.Row.UUID()})
+		id := setID(e.Of)
+		w.elements = append(w.elements, element{set: id, value: e.Value})
+		w.needs = append(w.needs, rowID{table: id.Table, uuid: id.UUID})
 	}
 	return nil
 }
@@ -113,7 +117,7 @@ func (w *wantedRow) fill(ref desired.Ref, row desired.Row) error {
 		w.values[i] = c.get(row.Model)
 		switch {
 		case c.name == "external_ids":
-			stamped, err := stamp(w.values[i].(map[string]string), ref, row)
+			stamped, err := stamp(w.values[i].(map[string]string), ref, w.parent, w.elements)
 			if err != nil {
 				return err
 			}
