@@ -4,6 +4,7 @@
 package northbound
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -73,14 +74,29 @@ func (c column) empty(value any) bool {
 
 // wire returns a value in the form of an operation.
 func (c column) wire(value any) (any, error) {
-	if set, ok := value.([]string); ok {
-		value = sorted(set)
+	switch v := value.(type) {
+	case map[string]string:
+		return stringMap(v), nil
+	case []string:
+		value = sorted(v)
 	}
 	wire, err := ovsdb.NativeToOvs(c.schema, value)
 	if err != nil {
 		return nil, fmt.Errorf("column %s: %w", c.name, err)
 	}
 	return wire, nil
+}
+
+// stringMap is a map in the form of an operation. libovsdb's own goes through reflection and a map of interfaces.
+type stringMap map[string]string
+
+// MarshalJSON is ["map", [[key, value], …]] (RFC 7047, section 5.1).
+func (m stringMap) MarshalJSON() ([]byte, error) {
+	pairs := make([][2]string, 0, len(m))
+	for key, value := range m {
+		pairs = append(pairs, [2]string{key, value})
+	}
+	return json.Marshal([]any{"map", pairs})
 }
 
 // references returns UUIDs as a value of the column, which is a reference, an optional one, or a set of them.
