@@ -45,6 +45,11 @@ func (b *bench) burst(ctx context.Context, n int) error {
 	scenario := fmt.Sprintf("burst %d on %d", n, len(b.pods))
 	c := costs{pods: n, on: len(b.pods)}
 	names := b.group("burst", n)
+	if b.options.northd {
+		if err := b.world.northdCaughtUp(ctx); err != nil {
+			return err
+		}
+	}
 	before, err := b.state(ctx)
 	if err != nil {
 		return err

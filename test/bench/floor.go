@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,7 +32,13 @@ func (b *bench) measureFloors(ctx context.Context) error {
 	if err := b.apiFloor(ctx); err != nil {
 		return err
 	}
-	return b.databaseFloor(ctx)
+	if err := b.world.pause(); err != nil {
+		return err
+	}
+	if err := errors.Join(b.databaseFloor(ctx), b.world.resume()); err != nil {
+		return err
+	}
+	return b.world.northdCaughtUp(ctx)
 }
 
 func (b *bench) apiFloor(ctx context.Context) error {
@@ -114,7 +121,7 @@ func (b *bench) createAndAnnotate(ctx context.Context, names []string) error {
 	return b.loader.await(ctx, names)
 }
 
-// databaseFloor inserts ports into a switch of its own, one per transaction and many per transaction.
+// databaseFloor inserts ports into a switch of its own, one per transaction and many per transaction. ovn-northd does not take part.
 func (b *bench) databaseFloor(ctx context.Context) error {
 	conn, err := jsonrpc.Dial(ctx, b.world.socket("nb"))
 	if err != nil {

@@ -41,6 +41,9 @@ func (b *bench) prepare(ctx context.Context) error {
 	if _, err := w.settle(ctx); err != nil {
 		return err
 	}
+	if err := w.northdCaughtUp(ctx); err != nil {
+		return err
+	}
 	if !b.options.northd {
 		if err := w.pause(); err != nil {
 			return err

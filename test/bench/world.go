@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -208,57 +206,6 @@ func writeFiles(dir string, certificate, key, authorities []byte) error {
 	return nil
 }
 
-func (w *world) startDatabases() error {
-	tls := w.serverTLS()
-	secure := []string{
-		"--remote=pssl:" + northboundPort + ":" + w.address, "--remote=ptcp:" + plainNorthboundPort + ":" + w.address,
-		"--private-key=" + filepath.Join(tls, "tls.key"), "--certificate=" + filepath.Join(tls, "tls.crt"), "--ca-cert=" + filepath.Join(tls, "ca.crt"),
-	}
-	if err := w.startDatabase("nb", schema.Northbound, secure...); err != nil {
-		return err
-	}
-	if err := w.startDatabase("sb", schema.Southbound, "--remote=ptcp:"+plainSouthboundPort+":"+w.address); err != nil {
-		return err
-	}
-	return w.startOVN(northd, "usr/bin/ovn-northd", "--ovnnb-db=unix:"+w.socket("nb"), "--ovnsb-db=unix:"+w.socket("sb"),
-		"--unixctl="+filepath.Join(w.dir, "northd.ctl"), "-vconsole:warn", "-vsyslog:off")
-}
-
-func (w *world) socket(db string) string { return filepath.Join(w.dir, db+".sock") }
-func (w *world) file(db string) string   { return filepath.Join(w.dir, db+".db") }
-
-func (w *world) startDatabase(db string, content []byte, args ...string) error {
-	schemaFile := filepath.Join(w.dir, db+".ovsschema")
-	if err := os.WriteFile(schemaFile, content, 0o600); err != nil {
-		return fmt.Errorf("write a schema: %w", err)
-	}
-	if out, err := w.ovn("usr/bin/ovsdb-tool", "create", w.file(db), schemaFile).CombinedOutput(); err != nil {
-		return fmt.Errorf("ovsdb-tool create: %w\n%s", err, out)
-	}
-	args = append([]string{"--remote=punix:" + w.socket(db), "--unixctl=" + filepath.Join(w.dir, db+".ctl"), "-vconsole:warn", "-vsyslog:off"}, args...)
-	w.commits[db] = newCommitLog(w.file(db))
-	name := "ovsdb-" + db
-	if err := w.startOVN(name, "usr/sbin/ovsdb-server", append(args, w.file(db))...); err != nil {
-		return err
-	}
-	return within(time.Minute, func() error {
-		conn, err := net.Dial("unix", w.socket(db))
-		if err != nil {
-			return fmt.Errorf("reach %s: %w\n%s", name, err, w.running[name].tail())
-		}
-		return conn.Close()
-	})
-}
-
-func (w *world) startOVN(name, path string, args ...string) error {
-	p, err := w.start(name, w.ovn(path, args...))
-	if err != nil {
-		return err
-	}
-	w.pids[name] = p.pid()
-	return nil
-}
-
 // start runs a program until close.
 func (w *world) start(name string, cmd *exec.Cmd) (*process, error) {
 	p, err := start(w.dir, name, cmd, w.lost)
@@ -266,16 +213,6 @@ func (w *world) start(name string, cmd *exec.Cmd) (*process, error) {
 		w.running[name] = p
 	}
 	return p, err
-}
-
-// ovn is a program of the cached root file system, run with that system's own libraries.
-func (w *world) ovn(path string, args ...string) *exec.Cmd {
-	root := filepath.Join(w.cache, "rootfs")
-	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
-	command := w.layout.server(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries, filepath.Join(root, path))
-	cmd := exec.Command(command[0], append(command[1:], args...)...)
-	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+w.dir, "OVS_LOGDIR="+w.dir, "OVN_RUNDIR="+w.dir)
-	return cmd
 }
 
 // createNodes makes nodes that no kubelet stands behind, and the namespace of the pods.
@@ -304,14 +241,6 @@ func (w *world) createNode(ctx context.Context, name, address string) error {
 }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
-
-// pause stops ovn-northd in its tracks, so that what is measured is the system's own part.
-func (w *world) pause() error {
-	if err := w.running[northd].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return fmt.Errorf("pause ovn-northd: %w", err)
-	}
-	return nil
-}
 
 // cpu is what each process has spent so far.
 func (w *world) cpu() (map[string]time.Duration, error) {

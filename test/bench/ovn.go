@@ -1,0 +1,126 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+)
+
+// startDatabases starts both databases of OVN and ovn-northd.
+func (w *world) startDatabases() error {
+	tls := w.serverTLS()
+	secure := []string{
+		"--remote=pssl:" + northboundPort + ":" + w.address, "--remote=ptcp:" + plainNorthboundPort + ":" + w.address,
+		"--private-key=" + filepath.Join(tls, "tls.key"), "--certificate=" + filepath.Join(tls, "tls.crt"), "--ca-cert=" + filepath.Join(tls, "ca.crt"),
+	}
+	if err := w.startDatabase("nb", schema.Northbound, secure...); err != nil {
+		return err
+	}
+	if err := w.startDatabase("sb", schema.Southbound, "--remote=ptcp:"+plainSouthboundPort+":"+w.address); err != nil {
+		return err
+	}
+	return w.startOVN(northd, "usr/bin/ovn-northd", "--ovnnb-db=unix:"+w.socket("nb"), "--ovnsb-db=unix:"+w.socket("sb"),
+		"--unixctl="+filepath.Join(w.dir, "northd.ctl"), "-vconsole:warn", "-vsyslog:off")
+}
+
+func (w *world) socket(db string) string { return filepath.Join(w.dir, db+".sock") }
+func (w *world) file(db string) string   { return filepath.Join(w.dir, db+".db") }
+
+func (w *world) startDatabase(db string, content []byte, args ...string) error {
+	schemaFile := filepath.Join(w.dir, db+".ovsschema")
+	if err := os.WriteFile(schemaFile, content, 0o600); err != nil {
+		return fmt.Errorf("write a schema: %w", err)
+	}
+	if out, err := w.ovn("usr/bin/ovsdb-tool", "create", w.file(db), schemaFile).CombinedOutput(); err != nil {
+		return fmt.Errorf("ovsdb-tool create: %w\n%s", err, out)
+	}
+	args = append([]string{"--remote=punix:" + w.socket(db), "--unixctl=" + filepath.Join(w.dir, db+".ctl"), "-vconsole:warn", "-vsyslog:off"}, args...)
+	w.commits[db] = newCommitLog(w.file(db))
+	name := "ovsdb-" + db
+	if err := w.startOVN(name, "usr/sbin/ovsdb-server", append(args, w.file(db))...); err != nil {
+		return err
+	}
+	return within(time.Minute, func() error {
+		conn, err := net.Dial("unix", w.socket(db))
+		if err != nil {
+			return fmt.Errorf("reach %s: %w\n%s", name, err, w.running[name].tail())
+		}
+		return conn.Close()
+	})
+}
+
+func (w *world) startOVN(name, path string, args ...string) error {
+	p, err := w.start(name, w.ovn(path, args...))
+	if err != nil {
+		return err
+	}
+	w.pids[name] = p.pid()
+	return nil
+}
+
+// ovn is a program of the cached root file system, run with that system's own libraries.
+func (w *world) ovn(path string, args ...string) *exec.Cmd {
+	root := filepath.Join(w.cache, "rootfs")
+	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	command := w.layout.server(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries, filepath.Join(root, path))
+	cmd := exec.Command(command[0], append(command[1:], args...)...)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+w.dir, "OVS_LOGDIR="+w.dir, "OVN_RUNDIR="+w.dir)
+	return cmd
+}
+
+// pause stops ovn-northd in its tracks, so that what is measured is the system's own part.
+func (w *world) pause() error { return w.signalNorthd(syscall.SIGSTOP) }
+
+// resume lets it go on.
+func (w *world) resume() error { return w.signalNorthd(syscall.SIGCONT) }
+
+func (w *world) signalNorthd(signal syscall.Signal) error {
+	if err := w.running[northd].cmd.Process.Signal(signal); err != nil {
+		return fmt.Errorf("send %s a %s: %w", northd, signal, err)
+	}
+	return nil
+}
+
+// northdCaughtUp waits until ovn-northd has brought to SB all that is in NB so far (nb_cfg and sb_cfg in ovn-nb(5)).
+func (w *world) northdCaughtUp(ctx context.Context) error {
+	conn, err := jsonrpc.Dial(ctx, w.socket("nb"))
+	if err != nil {
+		return fmt.Errorf("dial the northbound database: %w", err)
+	}
+	defer conn.Close()
+	bump := map[string]any{"op": "mutate", "table": "NB_Global", "where": []any{}, "mutations": []any{[]any{"nb_cfg", "+=", 1}}}
+	look := map[string]any{"op": "select", "table": "NB_Global", "where": []any{}, "columns": []string{"nb_cfg", "sb_cfg"}}
+	if err := transact(conn, bump); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		var results []struct {
+			Rows []struct {
+				NB int `json:"nb_cfg"`
+				SB int `json:"sb_cfg"`
+			}
+		}
+		if err := conn.Call("transact", []any{northbound, look}, &results); err != nil {
+			return fmt.Errorf("read how far ovn-northd is: %w", err)
+		}
+		if len(results) == 1 && len(results[0].Rows) == 1 && results[0].Rows[0].SB >= results[0].Rows[0].NB {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return context.Cause(ctx)
+}
