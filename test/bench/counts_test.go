@@ -14,12 +14,6 @@ import (
 // Sizes of the check: small enough for every run, and a second burst of the first's size on top of four times as many.
 const checkedBurst, checkedBetween = 200, 800
 
-// What is not met yet: a stale cache lets an IP object be created twice, which the API server refuses, and nodes be patched twice.
-const (
-	refusedIPs  = 0.25 // of the pods; to be 0
-	nodePatches = 2    // of each node; to be 1
-)
-
 // growth is how much more a pod may cost on top of the others than without. The counts vary by a few percent.
 const growth = 1.2
 
@@ -65,14 +59,11 @@ func TestCounts(t *testing.T) {
 
 func checkBurst(t *testing.T, c costs) {
 	t.Helper()
-	if float64(c.writes["POST ips, 409"]) <= refusedIPs*float64(c.pods) {
-		delete(c.writes, "POST ips, 409")
-	}
 	expectWrites(t, "pods", c.writes, requests{"PATCH pods": c.pods, "POST ips": c.pods})
 	if c.lists.total() > 0 {
 		t.Errorf("a burst asks for lists: %v", c.lists)
 	}
-	// A transaction carries ten pods, or what comes while it waits, 64 ms at most: on a slow machine that is less than ten.
+	// A transaction carries ten pods, or what comes while it waits, which is tens of milliseconds: on a slow machine that is less than ten.
 	if most := c.pods/10 + int(c.took/(32*time.Millisecond)); c.transactions > most {
 		t.Errorf("%d pods in %s took %d transactions, want at most %d", c.pods, c.took, c.transactions, most)
 	}
@@ -124,7 +115,7 @@ func checkRemoval(t *testing.T, b *bench) {
 func checkNodes(t *testing.T, b *bench) {
 	t.Helper()
 	const scenario = "40 nodes, 10 subnets"
-	for metric, most := range map[string]float64{"  PATCH nodes": nodePatches, "  POST ips": 1, "API writes per node": nodePatches + 1.1, "NB transactions per node": 1} {
+	for metric, most := range map[string]float64{"  PATCH nodes": 1, "  POST ips": 1, "API writes per node": 2.1, "NB transactions per node": 1} {
 		if got := valueOf(t, b.rows, scenario, metric); got > most {
 			t.Errorf("%s: %s is %v, want at most %v", scenario, metric, got, most)
 		}
