@@ -11,6 +11,8 @@ const (
 	ConditionValidated = "Validated"
 	// ConditionFieldsSupported is False while the spec uses fields that this version takes and does not act on; the message names them.
 	ConditionFieldsSupported = "FieldsSupported"
+	// ConditionNamespacesBound, of subnets of custom VPCs, is False while the subnet names namespaces that its VPC does not list.
+	ConditionNamespacesBound = "NamespacesBound"
 )
 
 // Reasons of conditions, beside those of the checks of a spec.

@@ -194,12 +194,19 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	networks, err := selection.NewNetworks(ctx, mgr.GetFieldIndexer(), c)
+	if err != nil {
+		return err
+	}
 	for _, r := range []interface {
 		SetupWithManager(context.Context, ctrl.Manager) error
 	}{
-		&vpc.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate},
+		&vpc.Reconciler{
+			Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
+		},
 		&subnet.Reconciler{
-			Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate, ServiceCIDRs: p.options.serviceCIDRs,
+			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate,
+			ServiceCIDRs: p.options.serviceCIDRs,
 		},
 		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},

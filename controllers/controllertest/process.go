@@ -35,6 +35,7 @@ type Process struct {
 	Engine     *northbound.Engine
 	Allocator  *ipam.Allocator
 	Namespaces *selection.Namespaces
+	Networks   *selection.Networks
 	Gate       *k8s.Gate
 
 	world     *World
@@ -70,6 +71,8 @@ func (w *World) Start(steps Steps) *Process {
 	})
 	w.Must(err)
 	p.Namespaces, err = selection.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
+	w.Must(err)
+	p.Networks, err = selection.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
 	w.Must(err)
 	w.Must(p.Manager.Add(p.Engine))
 	w.Must(steps.Setup(ctx, p))

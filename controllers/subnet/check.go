@@ -6,13 +6,13 @@ package subnet
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -33,27 +33,48 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem != nil {
 		return checked{}, problem
 	}
-	around := validation.Surroundings{Peers: r.seniors(in, network.CIDRs)}
-	if vpcOf(in.subnet) == kubeovnv1.DefaultVpc {
+	if in.namesake != nil && selection.Senior(in.namesake, in.subnet) {
+		return checked{}, validation.SameName("Vpc", in.subnet.Name)
+	}
+	around := validation.Surroundings{Peers: r.seniors(in)}
+	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = r.ServiceCIDRs, in.hosts
 	}
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
+		return checked{}, problem
+	}
+	if problem := r.linkConflict(in, network.CIDRs); problem != nil {
 		return checked{}, problem
 	}
 	return checked{network, features}, r.checkUse(in.subnet, network)
 }
 
 // seniors are the subnets that overlap with this one and that it has to give way to.
-func (r *Reconciler) seniors(in inputs, cidrs []netip.Prefix) []validation.Peer {
+func (r *Reconciler) seniors(in inputs) []validation.Peer {
 	var peers []validation.Peer
 	for _, peer := range in.peers {
-		if peer.Spec.Vlan == in.subnet.Spec.Vlan && overlaps(peer, cidrs) && r.yields(in.subnet, peer) {
+		if peer.Spec.Vlan == in.subnet.Spec.Vlan && r.yields(in.subnet, peer) {
 			theirs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
 			peers = append(peers, validation.Peer{Name: peer.Name, CIDRs: theirs})
 		}
 	}
-	slices.SortFunc(peers, func(a, b validation.Peer) int { return strings.Compare(a.Name, b.Name) })
 	return peers
+}
+
+// linkConflict finds a link between the subnet's VPC and another that holds addresses of the subnet. A link that is not in force yet
+// gives way.
+func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.Problem {
+	if in.vpc == nil || len(in.vpc.Spec.VpcPeerings) == 0 || r.inForce(in.subnet) {
+		return nil
+	}
+	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
+	for _, peering := range router.Peerings {
+		port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.PeerPortRef(in.vpc.Name, peering.Remote))
+		if p := validation.LinkConflict(cidrs, peering); p != nil && port != nil && hasNetworks(port, peering.Networks()) {
+			return p
+		}
+	}
+	return nil
 }
 
 // yields reports whether, of two subnets that overlap, s is the wrong one: the one whose CIDRs are not those in force, so that a
@@ -76,6 +97,11 @@ func (r *Reconciler) inForce(s *kubeovnv1.Subnet) bool {
 	if err != nil || port == nil {
 		return false
 	}
+	return hasNetworks(port, cidrs)
+}
+
+// hasNetworks reports whether a router's port is on these networks and no others.
+func hasNetworks(port *nb.LogicalRouterPort, cidrs []netip.Prefix) bool {
 	return len(port.Networks) == len(cidrs) && !slices.ContainsFunc(port.Networks, func(network string) bool {
 		cidr, err := ipfamily.ParseCIDR(network)
 		return err != nil || !slices.Contains(cidrs, cidr)

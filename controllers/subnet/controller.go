@@ -5,7 +5,6 @@
 package subnet
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -29,6 +29,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
+	Networks   *selection.Networks
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 	// ServiceCIDRs are the cluster's addresses of Services.
@@ -56,7 +57,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	result := r.apply(ctx, in)
-	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in.subnet, result))
+	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
 }
 
 // prepare writes what a new subnet lacks: the finalizer, and the fields of its spec that have defaults.
@@ -97,7 +98,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	}
 	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
 	if errors.Is(err, northbound.ErrWaiting) {
-		err = fmt.Errorf("%w: VPC %s does not exist or has no router yet", northbound.ErrWaiting, vpcOf(in.subnet))
+		err = fmt.Errorf("%w: VPC %s does not exist or has no router yet", northbound.ErrWaiting, selection.VpcOf(in.subnet))
 	}
 	return result{err: err}
 }
@@ -147,6 +148,3 @@ func (r *Reconciler) held(name string) float64 {
 	usage := r.Allocator.Usage(name)
 	return usage.IPv4().Using + usage.IPv6().Using
 }
-
-// vpcOf is the name of the VPC that a subnet belongs to.
-func vpcOf(s *kubeovnv1.Subnet) string { return cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc) }

@@ -7,8 +7,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // serviceOfAPIServer is the Service that the API server keeps for itself in the namespace `default`.
@@ -25,8 +25,16 @@ const serviceOfAPIServer = "kubernetes"
 // inputs are what a subnet's rows and status follow from.
 type inputs struct {
 	subnet *kubeovnv1.Subnet
-	// peers are the other subnets of its VPC.
+	// vpc is the subnet's, nil when it does not exist.
+	vpc *kubeovnv1.Vpc
+	// peers are the other subnets of its VPC that share addresses with it.
 	peers []*kubeovnv1.Subnet
+	// join is the subnet of the nodes, when it is another one of its VPC.
+	join *kubeovnv1.Subnet
+	// namesake is the VPC of the subnet's name, nil when there is none.
+	namesake client.Object
+	// nameTaken: something older wants the name of a port between the subnet and its VPC's router.
+	nameTaken bool
 	// hosts are addresses that the nodes must keep reaching by their own network, with what they belong to.
 	hosts map[netip.Addr]string
 }
@@ -40,31 +48,61 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 		return inputs{}, fmt.Errorf("get it: %w", err)
 	}
 	in := inputs{subnet: subnet}
-	var subnets kubeovnv1.SubnetList
-	if err := r.Client.List(ctx, &subnets, client.UnsafeDisableDeepCopy); err != nil {
-		return inputs{}, fmt.Errorf("list subnets: %w", err)
+	vpc := &kubeovnv1.Vpc{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: selection.VpcOf(subnet)}, vpc, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return inputs{}, fmt.Errorf("get its VPC: %w", err)
 	}
-	for i := range subnets.Items {
-		if peer := &subnets.Items[i]; peer.Name != name && vpcOf(peer) == vpcOf(subnet) {
-			in.peers = append(in.peers, peer)
-		}
+	if err == nil {
+		in.vpc = vpc
 	}
-	var err error
-	in.hosts, err = r.hosts(ctx)
-	return in, err
+	if in.join, err = r.join(ctx, subnet); err != nil {
+		return inputs{}, err
+	}
+	if in.namesake, err = r.Networks.SameName(ctx, subnet); err != nil {
+		return inputs{}, err
+	}
+	if in.nameTaken, err = r.Networks.SubnetNameTaken(ctx, subnet); err != nil {
+		return inputs{}, err
+	}
+	return in, r.gatherAround(ctx, &in)
 }
 
-// hosts are the addresses of nodes and of the API server.
-func (r *Reconciler) hosts(ctx context.Context) (map[netip.Addr]string, error) {
-	hosts := map[netip.Addr]string{}
-	var nodes corev1.NodeList
-	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+// join is the subnet of the nodes, nil unless it is another one of the subnet's VPC.
+func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeovnv1.Subnet, error) {
+	join := &kubeovnv1.Subnet{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, join, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
 	}
-	for i := range nodes.Items {
-		for _, ip := range k8s.InternalIPs(&nodes.Items[i]) {
-			hosts[ip] = "node " + nodes.Items[i].Name
-		}
+	if err != nil || join.Name == subnet.Name || selection.VpcOf(join) != selection.VpcOf(subnet) {
+		return nil, nil
+	}
+	return join, nil
+}
+
+// gatherAround finds who uses addresses of the subnet.
+func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
+	cidrs, err := ipfamily.ParseCIDRs(in.subnet.Spec.CIDRBlock)
+	if err != nil {
+		return nil // the check says so
+	}
+	if in.peers, err = r.Networks.Overlapping(ctx, selection.VpcOf(in.subnet), cidrs); err != nil {
+		return err
+	}
+	in.peers = slices.DeleteFunc(in.peers, func(peer *kubeovnv1.Subnet) bool { return peer.Name == in.subnet.Name })
+	in.hosts, err = r.hosts(ctx, cidrs)
+	return err
+}
+
+// hosts are the addresses of nodes in the CIDRs, and those of the API server.
+func (r *Reconciler) hosts(ctx context.Context, cidrs []netip.Prefix) (map[netip.Addr]string, error) {
+	hosts, err := r.Networks.NodesIn(ctx, cidrs)
+	if err != nil {
+		return nil, err
+	}
+	for addr, node := range hosts {
+		hosts[addr] = "node " + node
 	}
 	var slices discoveryv1.EndpointSliceList
 	if err := r.Client.List(ctx, &slices, client.InNamespace(metav1.NamespaceDefault),

@@ -9,6 +9,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // rowInputs are what the rows of a subnet follow from, whose spec was found right.
@@ -16,7 +17,8 @@ func rowInputs(in inputs, c checked) translate.SubnetInputs {
 	spec := &in.subnet.Spec
 	return translate.SubnetInputs{
 		Name:           in.subnet.Name,
-		Vpc:            vpcOf(in.subnet),
+		Vpc:            selection.VpcOf(in.subnet),
+		NameTaken:      in.nameTaken,
 		CIDRs:          c.network.CIDRs,
 		Gateways:       c.network.Gateways,
 		Services:       servesServices(in.subnet),
@@ -37,13 +39,11 @@ func rowInputs(in inputs, c checked) translate.SubnetInputs {
 // nodeCIDRs are the CIDRs that nodes reach the pods of the subnet's VPC from: none but in the default VPC, whose subnet `join` they
 // are on.
 func (in inputs) nodeCIDRs() []netip.Prefix {
-	for _, peer := range in.peers {
-		if peer.Name == kubeovnv1.JoinSubnet {
-			cidrs, _ := ipfamily.ParseCIDRs(peer.Spec.CIDRBlock)
-			return cidrs
-		}
+	if in.join == nil {
+		return nil
 	}
-	return nil
+	cidrs, _ := ipfamily.ParseCIDRs(in.join.Spec.CIDRBlock)
+	return cidrs
 }
 
 // servesServices reports whether the VPC's load balancers serve the ports of the subnet. Nodes reach Services by themselves.

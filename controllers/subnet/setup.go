@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,17 +29,20 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // usageDelay gathers changes of a subnet's use into one status update.
 const usageDelay = time.Second
 
-// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for nodes and for the API server, whose
-// addresses it must not hold; for use of its addresses; and for drift.
+// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes and for the API server, whose
+// addresses and names it must not hold; for use of its addresses; and for drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
@@ -60,25 +64,81 @@ func useOf(allocator *ipam.Allocator) source.Source {
 	})
 }
 
+// vpcView is what the reconciler looks at in a VPC: a subnet may wait for a link to end.
+type vpcView struct {
+	generation int64
+	links      string
+}
+
+func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
+	return vpcView{vpc.Generation, strings.Join(vpc.Status.VpcPeerings, ",")}
+}
+
 func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) }
 
-// rivals are the other subnets for which a subnet's appearance, change or end may decide: those that overlap with it, and those
-// that are wrong so far; and for the nodes' own subnet those private ones that let nodes in.
+// rivals are the other subnets for which a subnet's appearance, change or end may decide: those that overlap with it, those that want a
+// port of the same name, and for the nodes' own subnet those private ones that let nodes in.
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	changed := o.(*kubeovnv1.Subnet)
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
-	return r.those(ctx, func(s *kubeovnv1.Subnet) bool {
-		return s.Name != changed.Name && vpcOf(s) == vpcOf(changed) &&
-			(!validated(s) || overlaps(s, cidrs) || s.Spec.Private && changed.Name == kubeovnv1.JoinSubnet)
-	})
+	requests := append(r.overlapping(ctx, selection.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
+	if changed.Name == kubeovnv1.JoinSubnet {
+		requests = append(requests, r.privateOnes(ctx)...)
+	}
+	return slices.DeleteFunc(requests, func(req reconcile.Request) bool { return req.Name == changed.Name })
 }
 
-// aroundNode are the subnets that a node's addresses are in, and those that are wrong so far.
+// privateOnes are the private subnets of the default VPC.
+func (r *Reconciler) privateOnes(ctx context.Context) []reconcile.Request {
+	subnets, err := r.Networks.SubnetsOf(ctx, kubeovnv1.DefaultVpc)
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	for i := range subnets {
+		if subnets[i].Spec.Private {
+			requests = append(requests, named(subnets[i].Name))
+		}
+	}
+	return requests
+}
+
+// aroundVpc are the subnets for which a VPC's appearance, change or end may decide: the one of its name, those that its links overlap
+// with, and those that want a port of the same name.
+func (r *Reconciler) aroundVpc(ctx context.Context, o client.Object) []reconcile.Request {
+	vpc := o.(*kubeovnv1.Vpc)
+	requests := r.sameNames(ctx, vpc)
+	if namesake, err := r.Networks.SameName(ctx, vpc); err == nil && namesake != nil {
+		requests = append(requests, named(namesake.GetName()))
+	}
+	router, _ := validation.Vpc(vpc.Name, &vpc.Spec)
+	return slices.Concat(requests, r.overlapping(ctx, vpc.Name, router.Networks()), r.boundOtherwise(ctx, vpc))
+}
+
+// boundOtherwise are the subnets of a custom VPC whose namespaces it lists now and did not before, or the other way round.
+func (r *Reconciler) boundOtherwise(ctx context.Context, vpc *kubeovnv1.Vpc) []reconcile.Request {
+	if vpc.Name == kubeovnv1.DefaultVpc {
+		return nil
+	}
+	subnets, err := r.Networks.SubnetsOf(ctx, vpc.Name)
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	for i := range subnets {
+		if boundOtherwise(&subnets[i], vpc) {
+			requests = append(requests, named(subnets[i].Name))
+		}
+	}
+	return requests
+}
+
+// aroundNode are the subnets that a node's addresses are in.
 func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.around(ctx, k8s.InternalIPs(o.(*corev1.Node)))
 }
 
-// aroundAPIServer are the subnets that the API server's addresses are in, and those that are wrong so far.
+// aroundAPIServer are the subnets that the API server's addresses are in.
 func (r *Reconciler) aroundAPIServer(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.around(ctx, endpoints(o.(*discoveryv1.EndpointSlice)))
 }
@@ -88,7 +148,7 @@ func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile
 	for _, addr := range addrs {
 		hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()))
 	}
-	return r.those(ctx, func(s *kubeovnv1.Subnet) bool { return !validated(s) || overlaps(s, hosts) })
+	return r.overlapping(ctx, kubeovnv1.DefaultVpc, hosts)
 }
 
 // isOfAPIServer selects the EndpointSlices of the Service `kubernetes`.
@@ -96,29 +156,32 @@ func isOfAPIServer(o client.Object) bool {
 	return o.GetNamespace() == metav1.NamespaceDefault && o.GetLabels()[discoveryv1.LabelServiceName] == serviceOfAPIServer
 }
 
-func (r *Reconciler) those(ctx context.Context, which func(*kubeovnv1.Subnet) bool) []reconcile.Request {
-	var subnets kubeovnv1.SubnetList
-	if err := r.Client.List(ctx, &subnets, client.UnsafeDisableDeepCopy); err != nil {
+// overlapping are the subnets of a VPC that share addresses with any of the prefixes.
+func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []netip.Prefix) []reconcile.Request {
+	subnets, err := r.Networks.Overlapping(ctx, vpc, prefixes)
+	if err != nil {
 		return nil // the cache is stopping
 	}
-	var requests []reconcile.Request
-	for i := range subnets.Items {
-		if which(&subnets.Items[i]) {
-			requests = append(requests, named(subnets.Items[i].Name))
-		}
+	requests := make([]reconcile.Request, 0, len(subnets))
+	for _, s := range subnets {
+		requests = append(requests, named(s.Name))
 	}
 	return requests
 }
 
-// validated reports whether a subnet's present spec was found right.
-func validated(s *kubeovnv1.Subnet) bool { return k8s.ViewSubnet(s).Validated }
-
-// overlaps reports whether a subnet shares addresses with any of the prefixes.
-func overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {
-	own, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-	return slices.ContainsFunc(own, func(a netip.Prefix) bool {
-		return slices.ContainsFunc(prefixes, a.Overlaps)
-	})
+// sameNames are the subnets that want a port of a name that the object wants.
+func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
+	rivals, err := r.Networks.PortNameRivals(ctx, o)
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	for _, rival := range rivals {
+		if _, ok := rival.(*kubeovnv1.Subnet); ok {
+			requests = append(requests, named(rival.GetName()))
+		}
+	}
+	return requests
 }
 
 func named(subnet string) reconcile.Request {

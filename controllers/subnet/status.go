@@ -21,12 +21,13 @@ import (
 const ReasonAddressesInUse = validation.ReasonAddressesInUse
 
 // patchStatus reports how applying the subnet ended and how much of it is in use.
-func (r *Reconciler) patchStatus(ctx context.Context, subnet *kubeovnv1.Subnet, result result) error {
-	base := subnet.DeepCopy()
+func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) error {
+	subnet, base := in.subnet, in.subnet.DeepCopy()
 	r.setUsage(subnet)
 	if result.inForce() {
 		setOptionRows(subnet)
 	}
+	r.setNamespacesBound(in)
 	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation,
 		k8s.Validated(result.problem),
 		readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name)),

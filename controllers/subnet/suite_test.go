@@ -60,9 +60,11 @@ func (n *network) run() {
 			for _, r := range []interface {
 				SetupWithManager(context.Context, ctrl.Manager) error
 			}{
-				&vpc.Reconciler{Client: c, Northbound: p.Engine, Recorder: events, Gate: p.Gate},
+				&vpc.Reconciler{
+					Client: c, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: events, Gate: p.Gate,
+				},
 				&subnet.Reconciler{
-					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Recorder: events, Gate: p.Gate,
+					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: events, Gate: p.Gate,
 					ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
 				},
 				&node.Reconciler{Client: c, Northbound: p.Engine, Allocator: p.Allocator, Recorder: events, Gate: p.Gate},

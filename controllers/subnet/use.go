@@ -14,6 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -28,10 +29,10 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 	}
 	if port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)); port != nil {
 		was := translate.VpcOfRouterPort(port, s.Name)
-		held := r.Allocator.Holders(s.Name, func(netip.Addr) bool { return was != vpcOf(s) })
+		held := r.Allocator.Holders(s.Name, func(netip.Addr) bool { return was != selection.VpcOf(s) })
 		if len(held) > 0 {
 			return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete what has them, or create another subnet",
-				was, vpcOf(s), listed(held))
+				was, selection.VpcOf(s), listed(held))
 		}
 	}
 	if r.knows(s.Name, network) {

@@ -6,14 +6,11 @@ package vpc
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/validation"
@@ -22,22 +19,28 @@ import (
 // ReasonSubnetsExist says that a VPC is deleted and has subnets.
 const ReasonSubnetsExist = "SubnetsExist"
 
+// maxNamed is how many subnets a message names.
+const maxNamed = 10
+
 // patchStatus reports how applying the VPC ended.
-func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) error {
+func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) error {
 	base := in.vpc.DeepCopy()
 	status := &in.vpc.Status
 	// A router that stands stays when a later change of it fails.
-	status.Standby = status.Standby || applied == nil
+	status.Standby = status.Standby || found.applied
 	status.Default = in.vpc.Name == kubeovnv1.DefaultVpc
 	status.Router = in.vpc.Name
 	status.DefaultLogicalSwitch = in.vpc.Spec.DefaultSubnet
 	if status.Default && status.DefaultLogicalSwitch == "" {
 		status.DefaultLogicalSwitch = kubeovnv1.DefaultSubnet
 	}
-	status.Subnets = slices.Sorted(slices.Values(in.subnets))
-	problem := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
+	status.Subnets = in.subnetNames()
+	if found.err == nil {
+		status.VpcPeerings = found.linked
+	}
+	problem := validation.Joined(found.problems)
 	k8s.SetConditions(&status.Conditions, in.vpc.Generation,
-		k8s.Ready(applied, northbound.ErrWaiting),
+		readyCondition(found),
 		k8s.Validated(problem),
 		k8s.FieldsSupported(validation.IgnoredVpcFields(&in.vpc.Spec)))
 	if problem != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
@@ -46,12 +49,33 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
 }
 
+// readyCondition says whether all of the present spec is in force.
+func readyCondition(found result) metav1.Condition {
+	missing := validation.Joined(found.missing)
+	switch {
+	case found.err != nil:
+		return k8s.Ready(found.err, northbound.ErrWaiting)
+	case len(found.problems) > 0:
+		message := "see condition " + kubeovnv1.ConditionValidated
+		if found.applied {
+			message += "; what is right is in force"
+		}
+		return metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid, Message: message,
+		}
+	case missing != nil:
+		return metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: missing.Reason, Message: missing.Message,
+		}
+	}
+	return k8s.Ready(nil, northbound.ErrWaiting)
+}
+
 // patchBlocked reports why a deleted VPC is still there.
 func (r *Reconciler) patchBlocked(ctx context.Context, in inputs) error {
 	base := in.vpc.DeepCopy()
-	subnets := slices.Sorted(slices.Values(in.subnets))
-	message := fmt.Sprintf("deleted once its subnets are: %s", strings.Join(subnets, ", "))
-	in.vpc.Status.Subnets = subnets
+	message := "deleted once its subnets are: " + strings.Join(blockers(in), ", ")
+	in.vpc.Status.Subnets = in.subnetNames()
 	k8s.SetConditions(&in.vpc.Status.Conditions, in.vpc.Generation, metav1.Condition{
 		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonSubnetsExist, Message: message,
 	})
@@ -61,14 +85,19 @@ func (r *Reconciler) patchBlocked(ctx context.Context, in inputs) error {
 	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
 }
 
-// nextHops are the gateways of the join subnet, and none without such a subnet. They are not known while it is not valid.
-func nextHops(join *kubeovnv1.Subnet) (hops []netip.Addr, known bool) {
-	if join == nil {
-		return nil, true
+// blockers name the subnets in the way, and what each of them waits for: to be deleted, or for its addresses.
+func blockers(in inputs) []string {
+	var names []string
+	for i := range in.subnets {
+		if i == maxNamed {
+			return append(names, fmt.Sprintf("and %d more", len(in.subnets)-maxNamed))
+		}
+		s := &in.subnets[i]
+		if s.DeletionTimestamp == nil {
+			names = append(names, s.Name)
+		} else {
+			names = append(names, s.Name+" (which is being deleted: see its conditions)")
+		}
 	}
-	if !k8s.IsTrue(join.Status.Conditions, kubeovnv1.ConditionValidated, join.Generation) {
-		return nil, false
-	}
-	hops, err := ipfamily.ParseAddrs(join.Spec.Gateway)
-	return hops, err == nil
+	return names
 }

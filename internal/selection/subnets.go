@@ -76,14 +76,12 @@ func (n *Namespaces) Subnets(ctx context.Context, ns *corev1.Namespace) ([]strin
 
 // vpc returns the VPC that lists a namespace or, for one that none lists, the default VPC; nil while there is none.
 func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.Vpc, listed bool, err error) {
-	var list kubeovnv1.VpcList
-	err = n.reader.List(ctx, &list, client.MatchingFields{indexVpcNamespaces: namespace}, client.UnsafeDisableDeepCopy)
+	listing, err := n.Listing(ctx, namespace)
 	if err != nil {
-		return nil, false, fmt.Errorf("list VPCs of namespace %s: %w", namespace, err)
+		return nil, false, err
 	}
-	if len(list.Items) > 0 {
-		first := slices.MinFunc(list.Items, func(a, b kubeovnv1.Vpc) int { return cmp.Compare(a.Name, b.Name) })
-		return &first, true, nil
+	if len(listing) > 0 {
+		return listing[0], true, nil
 	}
 	vpc = &kubeovnv1.Vpc{}
 	err = n.reader.Get(ctx, client.ObjectKey{Name: kubeovnv1.DefaultVpc}, vpc, client.UnsafeDisableDeepCopy)
@@ -96,12 +94,34 @@ func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.
 	return vpc, false, nil
 }
 
+// Listing returns the VPCs that list a namespace; the first of them has it. They are the cache's: they are not to be changed.
+func (n *Namespaces) Listing(ctx context.Context, namespace string) ([]*kubeovnv1.Vpc, error) {
+	var list kubeovnv1.VpcList
+	err := n.reader.List(ctx, &list, client.MatchingFields{indexVpcNamespaces: namespace}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list VPCs of namespace %s: %w", namespace, err)
+	}
+	vpcs := make([]*kubeovnv1.Vpc, 0, len(list.Items))
+	for i := range list.Items {
+		vpcs = append(vpcs, &list.Items[i])
+	}
+	slices.SortFunc(vpcs, func(a, b *kubeovnv1.Vpc) int {
+		if Senior(a, b) {
+			return -1
+		}
+		return 1
+	})
+	return vpcs, nil
+}
+
 // SubnetsOf returns the names of those subnets that serve a namespace, the oldest first; before them the default subnet of the
 // VPC when the VPC lists the namespace or the subnet serves it. A namespace that no subnet serves is left to the default subnet.
+// Those of a custom VPC serve the namespaces that the VPC has, and no others.
 func SubnetsOf(ns *corev1.Namespace, subnets []*kubeovnv1.Subnet, vpc *kubeovnv1.Vpc, listed bool) []string {
 	var bound []*kubeovnv1.Subnet
 	for _, s := range subnets {
-		if ServesPods(s) && Binds(s, ns) {
+		open := VpcOf(s) == kubeovnv1.DefaultVpc || listed && vpc.Name == VpcOf(s)
+		if open && ServesPods(s) && Binds(s, ns) {
 			bound = append(bound, s)
 		}
 	}

@@ -50,6 +50,10 @@ func provider(p string) option { return func(s *kubeovnv1.Subnet) { s.Spec.Provi
 
 func deleting(s *kubeovnv1.Subnet) { s.DeletionTimestamp = &metav1.Time{Time: time.Now()} }
 
+func in(vpc string) func(*kubeovnv1.Subnet) {
+	return func(s *kubeovnv1.Subnet) { s.Spec.Vpc = vpc }
+}
+
 func vpc(name, defaultSubnet string) *kubeovnv1.Vpc {
 	return &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.VpcSpec{DefaultSubnet: defaultSubnet}}
 }
@@ -86,6 +90,14 @@ func TestSubnetsOf(t *testing.T) {
 		"the default subnet of the default VPC is not added to those that serve": {
 			subnets: []*kubeovnv1.Subnet{subnet("a", names("shop"))},
 			vpc:     vpc("ovn-cluster", "main"), want: []string{"a"},
+		},
+		"a subnet of a custom VPC does not serve a namespace that the VPC does not have": {
+			subnets: []*kubeovnv1.Subnet{subnet("a", names("shop"), in("tenant"))},
+			vpc:     vpc("ovn-cluster", ""), want: []string{"ovn-default"},
+		},
+		"a subnet of a custom VPC serves a namespace that the VPC has": {
+			subnets: []*kubeovnv1.Subnet{subnet("a", names("shop"), in("tenant")), subnet("b", selects("team", "sales"), in("other"))},
+			vpc:     vpc("tenant", ""), listed: true, want: []string{"a"},
 		},
 		"any of several selectors is enough": {
 			subnets: []*kubeovnv1.Subnet{subnet("a", selects("team", "other"), selects("team", "sales"))},

@@ -3,7 +3,11 @@
 
 package validation
 
-import kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+import (
+	"slices"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
 
 // field is a field of a spec, and whether it is in use.
 type field struct {
@@ -55,9 +59,7 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 // IgnoredVpcFields are the fields in use that this version takes and does not act on.
 func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 	return used([]field{
-		{"staticRoutes", len(spec.StaticRoutes) > 0},
-		{"policyRoutes", len(spec.PolicyRoutes) > 0},
-		{"vpcPeerings", len(spec.VpcPeerings) > 0},
+		{"staticRoutes.bfdId", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.BFDID != "" })},
 		{"enableExternal", spec.EnableExternal},
 		{"extraExternalSubnets", len(spec.ExtraExternalSubnets) > 0},
 		{"enableBfd", spec.EnableBfd},

@@ -30,6 +30,11 @@ const (
 	ReasonVipsInvalid    = "VipsInvalid"          // vips
 	ReasonAddressesInUse = "AddressesInUse"       // a change that addresses in use do not allow
 	ReasonNameConflict   = "NameConflict"         // a name that something else needs
+	ReasonPeerMissing    = "PeerMissing"          // vpcPeerings that the other VPC does not have
+	ReasonNamespaceTaken = "NamespaceTaken"       // a namespace that another VPC lists, or that the subnet's VPC does not list
+
+	ReasonSubnetMissing      = "SubnetMissing"      // a subnet that does not exist
+	ReasonNextHopUnreachable = "NextHopUnreachable" // a next hop in no network of the router
 )
 
 func problem(reason, format string, args ...any) *Problem {

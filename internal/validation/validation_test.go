@@ -108,41 +108,6 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-func TestVpc(t *testing.T) {
-	route := func(policy kubeovnv1.RoutePolicy, cidr, hop string) kubeovnv1.VpcSpec {
-		return kubeovnv1.VpcSpec{StaticRoutes: []*kubeovnv1.StaticRoute{{Policy: policy, CIDR: cidr, NextHopIP: hop}}}
-	}
-	policy := func(priority int, action kubeovnv1.PolicyRouteAction, hop string) kubeovnv1.VpcSpec {
-		return kubeovnv1.VpcSpec{PolicyRoutes: []*kubeovnv1.PolicyRoute{{Priority: priority, Match: "ip4.src == 10.0.0.0/8", Action: action, NextHopIP: hop}}}
-	}
-	peering := func(remote, local string) kubeovnv1.VpcSpec {
-		return kubeovnv1.VpcSpec{VpcPeerings: []*kubeovnv1.VpcPeering{{RemoteVpc: remote, LocalConnectIP: local}}}
-	}
-	tests := []struct {
-		name            string
-		spec            kubeovnv1.VpcSpec
-		reason, message string
-	}{
-		{name: "nothing"},
-		{name: "a route by destination", spec: route("", "0.0.0.0/0", "10.0.0.1")},
-		{name: "a route by source, of one address", spec: route("policySrc", "10.0.1.1", "10.0.0.1")},
-		{name: "a policy that reroutes to two", spec: policy(32767, "reroute", "10.0.0.1, 10.0.0.2")},
-		{name: "a dual-stack peering", spec: peering("other", "169.254.0.1/30,fd00::1/126")},
-		{name: "another route policy", spec: route("dst", "0.0.0.0/0", "10.0.0.1"), reason: ReasonRouteInvalid, message: "must be policyDst or policySrc"},
-		{name: "a wrong CIDR", spec: route("", "10.0.0.0/33", "10.0.0.1"), reason: ReasonRouteInvalid, message: "staticRoutes[0]: cidr"},
-		{name: "no next hop", spec: route("", "10.0.0.0/8", ""), reason: ReasonRouteInvalid, message: "nextHopIP"},
-		{name: "a priority too great", spec: policy(32768, "drop", ""), reason: ReasonRouteInvalid, message: "from 0 to 32767"},
-		{name: "another action", spec: policy(1, "deny", ""), reason: ReasonRouteInvalid, message: "must be allow, drop or reroute"},
-		{name: "reroute to nowhere", spec: policy(1, "reroute", ""), reason: ReasonRouteInvalid, message: "nextHopIP of action reroute"},
-		{name: "a peering with itself", spec: peering("v", "169.254.0.1/30"), reason: ReasonPeeringInvalid, message: "must be another VPC"},
-		{name: "a peering without prefix length", spec: peering("other", "169.254.0.1"), reason: ReasonPeeringInvalid, message: "with its prefix length"},
-		{name: "a peering without address", spec: peering("other", ""), reason: ReasonPeeringInvalid, message: "localConnectIP is empty"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { expect(t, Vpc("v", &tt.spec), tt.reason, tt.message) })
-	}
-}
-
 func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	lb := false
 	quiet := kubeovnv1.SubnetSpec{

@@ -6,6 +6,7 @@ package translate
 import (
 	"net/netip"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -57,5 +58,32 @@ func TestGatewayMACIsStableAndUnicast(t *testing.T) {
 	}
 	if a[0]&3 != 2 {
 		t.Errorf("MAC address %s is not a locally administered unicast address", a)
+	}
+}
+
+// TestPortNames guards that no two ports between routers and switches have one name when it is known which names are taken, nor that of
+// a pod's port or a node's.
+func TestPortNames(t *testing.T) {
+	for _, tt := range []struct {
+		vpc, subnet      string
+		taken            bool
+		router, onSwitch string
+	}{
+		{"ovn-cluster", "ovn-default", false, "ovn-cluster-ovn-default", "ovn-default-ovn-cluster"},
+		{"a", "b-c", true, "a-b-c_", "b-c-a_"},
+		{"n1", "node", false, "n1-node", "node-n1_"},
+		{"z.y", "x", false, "z.y-x_", "x-z.y_"},
+	} {
+		router, onSwitch := PortNames(tt.vpc, tt.subnet, tt.taken)
+		for got, want := range map[string]string{router: tt.router, onSwitch: tt.onSwitch} {
+			if hash, ok := strings.CutPrefix(got, want); !ok || strings.HasSuffix(want, "_") != (len(hash) == 8) {
+				t.Errorf("a port of VPC %s and subnet %s is named %s, want %s", tt.vpc, tt.subnet, got, want)
+			}
+		}
+	}
+	one, _ := PortNames("a", "b-c", true)
+	other, _ := PortNames("a-b", "c", true)
+	if one == other {
+		t.Errorf("two ports are named %s", one)
 	}
 }

@@ -8,6 +8,7 @@ package translate
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -26,6 +27,7 @@ const (
 const (
 	keyRouter     = "router"
 	keyServices   = "services"
+	keyPeer       = "peer/"
 	keySwitch     = "switch"
 	keyRouterPort = "router-port"
 	keyDHCP       = "dhcp/"
@@ -79,4 +81,30 @@ func NodeEgressRef(vpc, node string, family ipfamily.Family) desired.Ref {
 func setName(r desired.Ref) string {
 	sum := sha256.Sum256([]byte(r.Owner.String() + "\x00" + r.Key))
 	return "a" + hex.EncodeToString(sum[:10])
+}
+
+// PortNames are the names of the ports that join a subnet to its VPC's router: the router's and the switch's. taken says that something
+// else has one of them.
+func PortNames(vpc, subnet string, taken bool) (router, onSwitch string) {
+	return portName(vpc, subnet, taken), portName(subnet, vpc, taken)
+}
+
+// PeerPortRef is a router's port to a peer.
+func PeerPortRef(vpc, remote string) desired.Ref {
+	return desired.Ref{Owner: VpcOwner(vpc), Key: keyPeer + remote}
+}
+
+// PeerPort is the name of a router's port to a peer.
+func PeerPort(vpc, remote string, taken bool) string { return portName(vpc, remote, taken) }
+
+// portName is the name of the port of one router or switch to another. It is Kube-OVN's, `<from>-<to>`, unless something else has it
+// or may have it: pods' ports hold a dot, nodes' begin with `node-`, and what northd adds for a gateway port begins with `cr-`. Then a
+// hash follows behind an underscore, which no name of Kubernetes holds.
+func portName(from, to string, taken bool) string {
+	name := from + "-" + to
+	if !taken && !strings.Contains(name, ".") && !strings.HasPrefix(name, "node-") && !strings.HasPrefix(name, "cr-") {
+		return name
+	}
+	sum := sha256.Sum256([]byte(from + "\x00" + to))
+	return name + "_" + hex.EncodeToString(sum[:4])
 }

@@ -50,6 +50,8 @@ type SubnetInputs struct {
 	// IPv6RA has the router advertise itself, with the user's IPv6RAConfigs.
 	IPv6RA        bool
 	IPv6RAConfigs map[string]string
+	// NameTaken: something else has one of the names of the ports between the switch and the router.
+	NameTaken bool
 }
 
 // Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, the policies that route to it
@@ -92,7 +94,7 @@ func routerPair(in SubnetInputs) []desired.Row {
 	for i, cidr := range in.CIDRs {
 		networks = append(networks, netip.PrefixFrom(in.Gateways[i], cidr.Bits()).String())
 	}
-	routerPort := routerPortName(in.Vpc, in.Name)
+	routerPort, switchPort := PortNames(in.Vpc, in.Name, in.NameTaken)
 	routerPorts := desired.RouterPorts(RouterRef(in.Vpc))
 	switchPorts := desired.SwitchPorts(SwitchRef(in.Name))
 	port := &nb.LogicalRouterPort{
@@ -106,7 +108,7 @@ func routerPair(in SubnetInputs) []desired.Row {
 		{
 			Key: "switch-port",
 			Model: &nb.LogicalSwitchPort{
-				Name:      in.Name + "-" + in.Vpc,
+				Name:      switchPort,
 				Type:      "router",
 				Addresses: []string{"router"},
 				Options:   map[string]string{"router-port": routerPort},
@@ -116,9 +118,8 @@ func routerPair(in SubnetInputs) []desired.Row {
 	}
 }
 
-func routerPortName(vpc, subnet string) string { return vpc + "-" + subnet }
-
 // VpcOfRouterPort is the VPC of the router that a subnet's RouterPortRef is of.
 func VpcOfRouterPort(port *nb.LogicalRouterPort, subnet string) string {
-	return strings.TrimSuffix(port.Name, routerPortName("", subnet))
+	name, _, _ := strings.Cut(port.Name, "_") // and a hash, when something else had the name
+	return strings.TrimSuffix(name, "-"+subnet)
 }

@@ -5,6 +5,7 @@ package translate
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -17,25 +18,49 @@ type VpcInputs struct {
 	// DefaultNextHops are where traffic leaves that no subnet of the VPC takes, at most one per family: for the default VPC the
 	// gateways of the join switch. Without one, such traffic of the family is dropped.
 	DefaultNextHops []netip.Addr
+	// RouteTables are those, beside the main one, in which ports of the router look routes up. They get the default routes, too.
+	RouteTables []string
+	// Routes and Policies are the user's, in any order, none of them twice.
+	Routes   []StaticRoute
+	Policies []PolicyRoute
+	// Peerings are the links to other routers that both sides want.
+	Peerings []Peering
 }
 
-// Vpc returns the logical router of a VPC, its default routes and the load balancer group of its Services.
+// Vpc returns the logical router of a VPC, its routes and policies, its ports to peers and the load balancer group of its Services.
 func Vpc(in VpcInputs) []desired.Row {
 	rows := []desired.Row{
 		{Key: keyRouter, Model: &nb.LogicalRouter{Name: in.Name, Options: routerOptions()}},
 		{Key: keyServices, Model: &nb.LoadBalancerGroup{}}, // its name says who owns it: the engine's part
 	}
+	rows = append(rows, defaultRoutes(in)...)
+	rows = append(rows, staticRoutes(in)...)
+	for _, policy := range in.Policies {
+		rows = append(rows, policyRoutes(in.Name, policy)...)
+	}
+	for _, peering := range in.Peerings {
+		rows = append(rows, peerPort(in.Name, peering))
+	}
+	return rows
+}
+
+// defaultRoutes lead to the default next hops, once in each route table. A user's default route takes the place of ours: beside it, half
+// of the traffic would go each way.
+func defaultRoutes(in VpcInputs) []desired.Row {
 	routes := desired.RouterRoutes(RouterRef(in.Name))
-	for _, hop := range in.DefaultNextHops {
-		rows = append(rows, desired.Row{
-			Key: "default-route/" + familyKey(hop),
-			Model: &nb.LogicalRouterStaticRoute{
-				IPPrefix: anywhere(hop).String(),
-				Nexthop:  hop.String(),
-				Policy:   new(nb.LogicalRouterStaticRoutePolicyDstIP),
-			},
-			Parent: &routes,
-		})
+	var rows []desired.Row
+	for _, table := range append([]string{""}, in.RouteTables...) {
+		for _, hop := range in.DefaultNextHops {
+			ours := StaticRoute{Prefix: anywhere(hop), NextHop: hop, Table: table}
+			if slices.ContainsFunc(in.Routes, ours.competes) {
+				continue
+			}
+			key := "default-route/" + familyKey(hop)
+			if table != "" {
+				key += "/" + table
+			}
+			rows = append(rows, desired.Row{Key: key, Model: ours.model(), Parent: &routes})
+		}
 	}
 	return rows
 }

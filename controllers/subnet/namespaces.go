@@ -1,0 +1,65 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// unbound says which of the namespaces that a subnet names it does not serve, because they are not its VPC's. It is empty when there
+// are none.
+func unbound(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) string {
+	if vpc == nil || vpc.Name == kubeovnv1.DefaultVpc {
+		return ""
+	}
+	var names []string
+	for _, name := range subnet.Spec.Namespaces {
+		if !slices.Contains(vpc.Spec.Namespaces, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("namespaces: the subnet does not serve %s, which VPC %s does not list: add them to the VPC's namespaces, or remove them here",
+		strings.Join(names, ", "), vpc.Name)
+}
+
+// setNamespacesBound sets the condition of a subnet of a custom VPC; others have none.
+func (r *Reconciler) setNamespacesBound(in inputs) {
+	conditions := &in.subnet.Status.Conditions
+	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
+		apimeta.RemoveStatusCondition(conditions, kubeovnv1.ConditionNamespacesBound)
+		return
+	}
+	before := slices.Clone(*conditions)
+	c := metav1.Condition{
+		Type: kubeovnv1.ConditionNamespacesBound, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonAllInForce,
+		Message: "the subnet serves every namespace that it names",
+	}
+	if message := unbound(in.subnet, in.vpc); message != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, validation.ReasonNamespaceTaken, message
+	}
+	k8s.SetConditions(conditions, in.subnet.Generation, c)
+	if c.Status == metav1.ConditionFalse && !k8s.SameMessage(before, *conditions, c.Type) {
+		k8s.Warn(r.Recorder, in.subnet, c.Reason, c.Message)
+	}
+}
+
+// boundOtherwise reports whether a subnet's condition does not say what follows from its VPC.
+func boundOtherwise(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) bool {
+	c := apimeta.FindStatusCondition(subnet.Status.Conditions, kubeovnv1.ConditionNamespacesBound)
+	message := unbound(subnet, vpc)
+	return c == nil || (message == "") != (c.Status == metav1.ConditionTrue) || message != "" && message != c.Message
+}

@@ -1,0 +1,135 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vpc
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// check reads what the VPC asks of its router, and finds what is wrong with it by itself and against what others have.
+func (r *Reconciler) check(ctx context.Context, in inputs) (translate.VpcInputs, result, error) {
+	router, problems := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
+	found := result{problems: problems}
+	for _, step := range []func(context.Context, inputs, *result) error{r.checkNamespaces, r.checkDefaultSubnet} {
+		if err := step(ctx, in, &found); err != nil {
+			return translate.VpcInputs{}, result{}, err
+		}
+	}
+	links, err := r.links(ctx, in, router.Peerings, &found)
+	if err != nil {
+		return translate.VpcInputs{}, result{}, err
+	}
+	if err := r.checkNextHops(ctx, in, router, links, &found); err != nil {
+		return translate.VpcInputs{}, result{}, err
+	}
+	return routerOf(in, router, links), found, nil
+}
+
+// routerOf is what the router's rows follow from. A next hop that is in no network makes no difference: OVN leaves such a route out
+// by itself, and takes it up when the network comes.
+func routerOf(in inputs, router validation.Router, links []translate.Peering) translate.VpcInputs {
+	out := translate.VpcInputs{Name: in.vpc.Name, RouteTables: in.routeTables(), Peerings: links}
+	for _, route := range router.Routes {
+		out.Routes = append(out.Routes, translate.StaticRoute{
+			Prefix:         route.Prefix,
+			BySource:       route.BySource,
+			NextHop:        route.NextHop,
+			Table:          route.Table,
+			SymmetricReply: route.SymmetricReply,
+			// No port of this version can run BFD: OVN does so on gateway ports only.
+		})
+	}
+	for _, policy := range router.Policies {
+		out.Policies = append(out.Policies, translate.PolicyRoute{
+			Priority: policy.Priority, Match: policy.Match, Action: policy.Action, NextHops: policy.NextHops,
+		})
+	}
+	return out
+}
+
+// checkNamespaces finds namespaces that an older VPC lists.
+func (r *Reconciler) checkNamespaces(ctx context.Context, in inputs, found *result) error {
+	for _, namespace := range in.vpc.Spec.Namespaces {
+		listing, err := r.Namespaces.Listing(ctx, namespace)
+		if err != nil {
+			return err
+		}
+		if len(listing) > 0 && listing[0].Name != in.vpc.Name {
+			found.problems = append(found.problems, validation.RivalNamespace(namespace, listing[0].Name))
+		}
+	}
+	return nil
+}
+
+// checkDefaultSubnet finds a default subnet of another VPC, or one that is not there.
+func (r *Reconciler) checkDefaultSubnet(ctx context.Context, in inputs, found *result) error {
+	name := in.vpc.Spec.DefaultSubnet
+	if name == "" {
+		return nil
+	}
+	subnet := &kubeovnv1.Subnet{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, subnet, client.UnsafeDisableDeepCopy)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("get subnet %s: %w", name, err)
+	case err != nil:
+		found.missing = append(found.missing, validation.NoDefaultSubnet(name))
+	case selection.VpcOf(subnet) != in.vpc.Name:
+		found.problems = append(found.problems, validation.ForeignDefaultSubnet(name, selection.VpcOf(subnet)))
+	}
+	return nil
+}
+
+// checkNextHops finds next hops that the router has no network for.
+func (r *Reconciler) checkNextHops(ctx context.Context, in inputs, router validation.Router, links []translate.Peering, found *result) error {
+	seen := map[netip.Addr]bool{}
+	check := func(field string, index int, hop netip.Addr) error {
+		reachable, known := seen[hop]
+		if !known {
+			var err error
+			if reachable, err = r.reaches(ctx, in.vpc.Name, links, hop); err != nil {
+				return err
+			}
+			seen[hop] = reachable
+		}
+		if !reachable {
+			found.missing = append(found.missing, validation.Unreachable(field, index, hop))
+		}
+		return nil
+	}
+	for _, route := range router.Routes {
+		if err := check("staticRoutes", route.Index, route.NextHop); err != nil {
+			return err
+		}
+	}
+	for _, policy := range router.Policies {
+		for _, hop := range policy.NextHops {
+			if err := check("policyRoutes", policy.Index, hop); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reaches reports whether an address is in a subnet of the VPC or on one of its links.
+func (r *Reconciler) reaches(ctx context.Context, vpc string, links []translate.Peering, hop netip.Addr) (bool, error) {
+	for _, link := range links {
+		if slices.ContainsFunc(link.Addresses, func(p netip.Prefix) bool { return p.Contains(hop) }) {
+			return true, nil
+		}
+	}
+	subnets, err := r.Networks.Overlapping(ctx, vpc, []netip.Prefix{netip.PrefixFrom(hop, hop.BitLen())})
+	return len(subnets) > 0, err
+}

@@ -1,0 +1,94 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vpc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// inputs are what a VPC's router and status follow from.
+type inputs struct {
+	vpc *kubeovnv1.Vpc
+	// subnets of the VPC, in order of name. They are not to be changed.
+	subnets []kubeovnv1.Subnet
+	// join is the subnet that connects the nodes, when it is one of them.
+	join *kubeovnv1.Subnet
+	// namesake is the subnet of the VPC's name, nil when there is none.
+	namesake client.Object
+}
+
+// gather reads the inputs from the cache. vpc is nil when there is no such object.
+func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
+	vpc := &kubeovnv1.Vpc{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, vpc); apierrors.IsNotFound(err) {
+		return inputs{}, nil
+	} else if err != nil {
+		return inputs{}, fmt.Errorf("get it: %w", err)
+	}
+	in := inputs{vpc: vpc}
+	var err error
+	if in.namesake, err = r.Networks.SameName(ctx, vpc); err != nil {
+		return inputs{}, err
+	}
+	if in.subnets, err = r.Networks.SubnetsOf(ctx, name); err != nil {
+		return inputs{}, err
+	}
+	slices.SortFunc(in.subnets, func(a, b kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range in.subnets {
+		if in.subnets[i].Name == kubeovnv1.JoinSubnet {
+			in.join = &in.subnets[i]
+		}
+	}
+	return in, nil
+}
+
+// misnamed reports whether an older subnet has the VPC's name.
+func (in inputs) misnamed() bool {
+	return in.namesake != nil && selection.Senior(in.namesake, in.vpc)
+}
+
+// subnetNames are the names of the VPC's subnets, in order.
+func (in inputs) subnetNames() []string {
+	names := make([]string, 0, len(in.subnets))
+	for i := range in.subnets {
+		names = append(names, in.subnets[i].Name)
+	}
+	return names
+}
+
+// routeTables are those beside the main one that the router's ports to the VPC's subnets use, in order.
+func (in inputs) routeTables() []string {
+	var tables []string
+	for i := range in.subnets {
+		if table := in.subnets[i].Spec.RouteTable; table != "" {
+			tables = append(tables, table)
+		}
+	}
+	slices.Sort(tables)
+	return slices.Compact(tables)
+}
+
+// nextHops are the gateways of the join subnet, and none without such a subnet. They are not known while it is not valid.
+func nextHops(join *kubeovnv1.Subnet) (hops []netip.Addr, known bool) {
+	if join == nil {
+		return nil, true
+	}
+	if !k8s.IsTrue(join.Status.Conditions, kubeovnv1.ConditionValidated, join.Generation) {
+		return nil, false
+	}
+	hops, err := ipfamily.ParseAddrs(join.Spec.Gateway)
+	return hops, err == nil
+}

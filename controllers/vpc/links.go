@@ -1,0 +1,84 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vpc
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// links are this VPC's ends of the links that both sides ask for and that nothing is wrong with.
+func (r *Reconciler) links(ctx context.Context, in inputs, peerings []validation.Peering, found *result) ([]translate.Peering, error) {
+	var links []translate.Peering
+	for _, peering := range peerings {
+		link, problem, err := r.link(ctx, in, peering)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("link with VPC %s: %w", peering.Remote, err)
+		case problem == nil:
+			links = append(links, link)
+			found.linked = append(found.linked, peering.Remote)
+		case problem.Reason == validation.ReasonPeerMissing:
+			found.missing = append(found.missing, problem)
+		default:
+			found.problems = append(found.problems, problem)
+		}
+	}
+	slices.Sort(found.linked)
+	return links, nil
+}
+
+func (r *Reconciler) link(ctx context.Context, in inputs, peering validation.Peering) (translate.Peering, *validation.Problem, error) {
+	remote := &kubeovnv1.Vpc{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: peering.Remote}, remote, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return translate.Peering{}, nil, fmt.Errorf("get it: %w", err)
+	}
+	if err != nil {
+		return translate.Peering{}, validation.OneSided(in.vpc.Name, peering, false), nil
+	}
+	theirs, _ := validation.Vpc(remote.Name, &remote.Spec)
+	back := slices.IndexFunc(theirs.Peerings, func(p validation.Peering) bool { return p.Remote == in.vpc.Name })
+	if back < 0 {
+		return translate.Peering{}, validation.OneSided(in.vpc.Name, peering, true), nil
+	}
+	if problem := validation.Link(peering, theirs.Peerings[back]); problem != nil {
+		return translate.Peering{}, problem, nil
+	}
+	if problem, err := r.overlap(ctx, in, peering); problem != nil || err != nil {
+		return translate.Peering{}, problem, err
+	}
+	link := translate.Peering{Remote: peering.Remote, Addresses: peering.Addresses}
+	if link.NameTaken, err = r.Networks.PeerNameTaken(ctx, in.vpc, remote.Name); err != nil {
+		return translate.Peering{}, nil, err
+	}
+	link.RemoteNameTaken, err = r.Networks.PeerNameTaken(ctx, remote, in.vpc.Name)
+	return link, nil, err
+}
+
+// overlap finds a subnet of the VPC on the link's networks. The subnet gives way to a link in force.
+func (r *Reconciler) overlap(ctx context.Context, in inputs, peering validation.Peering) (*validation.Problem, error) {
+	subnets, err := r.Networks.Overlapping(ctx, in.vpc.Name, peering.Networks())
+	if err != nil || len(subnets) == 0 || r.stands(in.vpc.Name, peering) {
+		return nil, err
+	}
+	return validation.PeeringOverlap(peering, subnets[0].Name, subnets[0].Spec.CIDRBlock), nil
+}
+
+// stands reports whether the router has its port of the link, with these addresses.
+func (r *Reconciler) stands(vpc string, peering validation.Peering) bool {
+	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.PeerPortRef(vpc, peering.Remote))
+	return port != nil && len(port.Networks) == len(peering.Addresses) &&
+		!slices.ContainsFunc(peering.Addresses, func(a netip.Prefix) bool { return !slices.Contains(port.Networks, a.String()) })
+}

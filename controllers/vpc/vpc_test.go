@@ -1,0 +1,219 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vpc_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+func TestVpcsMayHaveTheSameAddresses(t *testing.T) {
+	n := start(t)
+	for _, tenant := range []string{"red", "blue"} {
+		n.ready(n.newVpc(tenant, nil), n.newSubnet(tenant+"-net", tenant, "10.0.0.0/24,fd00:10::/64"))
+	}
+	n.rows("Logical_Router_Port", func(row nbtest.Row) string {
+		return fmt.Sprint(row["name"], " ", row.Strings("networks"))
+	}, "blue-blue-net [10.0.0.1/24 fd00:10::1/64]", "ovn-cluster-join [100.64.0.1/16]", "ovn-cluster-ovn-default [10.16.0.1/16]",
+		"red-red-net [10.0.0.1/24 fd00:10::1/64]")
+}
+
+func TestNamesThatCollideAreTold(t *testing.T) {
+	n := start(t)
+	first := n.newSubnet("c", "a-b", "10.0.0.0/24")
+	n.ready(n.newVpc("a-b", nil), first)
+	n.later(first)
+	second := n.newSubnet("b-c", "a", "10.0.0.0/24")
+	n.ready(n.newVpc("a", nil), second)
+	ports := func(row nbtest.Row) string {
+		if name, _, hashed := strings.Cut(row["name"].(string), "_"); name == "a-b-c" {
+			return fmt.Sprint(hashed, " ", row["external_ids"].(map[string]string)["kiln-owner"])
+		}
+		return ""
+	}
+	n.rows("Logical_Router_Port", ports, "false Subnet//c", "true Subnet//b-c")
+	n.Delete(first)
+	n.rows("Logical_Router_Port", ports, "false Subnet//b-c")
+	n.ready(second)
+
+	n.later(second)
+	namesake := n.newVpc("b-c", nil)
+	n.says(namesake, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNameConflict, "Subnet named b-c")
+	n.says(namesake, kubeovnv1.ConditionReady, metav1.ConditionFalse)
+	n.Delete(second)
+	n.ready(namesake)
+	n.says(n.newSubnet("a-b", "b-c", "10.0.0.0/24"), kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNameConflict, "Vpc named a-b")
+}
+
+func staticRoutes(row nbtest.Row) string {
+	if !ofVpc(row, "tenant") {
+		return ""
+	}
+	text := fmt.Sprintf("%s %s by %s", row["policy"], row["ip_prefix"], row["nexthop"])
+	if table := row["route_table"]; table != "" {
+		text += fmt.Sprint(" in ", table)
+	}
+	if options := row["options"].(map[string]string); len(options) > 0 {
+		text += fmt.Sprint(" ", options)
+	}
+	return text
+}
+
+func TestStaticRoutes(t *testing.T) {
+	n := start(t)
+	vpc := n.newVpc("tenant", func(s *kubeovnv1.VpcSpec) {
+		s.StaticRoutes = []*kubeovnv1.StaticRoute{
+			{CIDR: "10.9.0.0/16", NextHopIP: "10.0.0.5"},
+			{CIDR: "10.9.0.0/16", NextHopIP: "10.0.0.6", ECMPMode: "ecmp_symmetric_reply"},
+			{CIDR: "10.0.0.0/24", NextHopIP: "10.0.0.1", Policy: "policySrc"},
+			{CIDR: "fd00:9::/64", NextHopIP: "fd00:10::5", RouteTable: "t"},
+		}
+	})
+	n.says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable,
+		"staticRoutes[0]: next hop 10.0.0.5", "staticRoutes[3]: next hop fd00:10::5")
+	n.newSubnet("net", "tenant", "10.0.0.0/24,fd00:10::/64")
+	n.ready(vpc)
+	want := []string{
+		"dst-ip 10.9.0.0/16 by 10.0.0.5", "dst-ip 10.9.0.0/16 by 10.0.0.6 map[ecmp_symmetric_reply:true]",
+		"dst-ip fd00:9::/64 by fd00:10::5 in t", "src-ip 10.0.0.0/24 by 10.0.0.1",
+	}
+	n.rows("Logical_Router_Static_Route", staticRoutes, want...)
+
+	rows := n.Database.Rows("Logical_Router_Static_Route")
+	before := n.process.Transactions()
+	n.Change(vpc, func() { slices.Reverse(vpc.Spec.StaticRoutes) })
+	n.ready(vpc)
+	if sent := n.process.Transactions() - before; sent != 0 {
+		t.Errorf("another order of the routes cost %d transactions", sent)
+	}
+	if after := n.Database.Rows("Logical_Router_Static_Route"); !slices.Equal(slices.Sorted(maps.Keys(rows)), slices.Sorted(maps.Keys(after))) {
+		t.Error("another order made other rows of the routes")
+	}
+
+	n.Change(vpc, func() {
+		vpc.Spec.StaticRoutes = append(vpc.Spec.StaticRoutes,
+			&kubeovnv1.StaticRoute{CIDR: "10.9.1.1/16", NextHopIP: "10.0.0.5"}, // the network is 10.9.0.0/16
+			&kubeovnv1.StaticRoute{CIDR: "10.8.0.0/16", NextHopIP: "fd00:10::5"},
+			&kubeovnv1.StaticRoute{CIDR: "10.7.0.0/16", NextHopIP: "10.0.0.7", BFDID: "watched"})
+	})
+	n.says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonRouteInvalid,
+		"staticRoutes[4]: the route to 10.9.0.0/16 by 10.0.0.5 is in staticRoutes[3] already", "staticRoutes[5]: cidr 10.8.0.0/16 and nextHopIP fd00:10::5")
+	n.says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonInvalid, "what is right is in force")
+	n.says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "staticRoutes.bfdId")
+	n.rows("Logical_Router_Static_Route", staticRoutes, slices.Insert(slices.Clone(want), 0, "dst-ip 10.7.0.0/16 by 10.0.0.7")...)
+
+	n.Change(vpc, func() { vpc.Spec.StaticRoutes = vpc.Spec.StaticRoutes[:1] })
+	n.ready(vpc)
+	n.rows("Logical_Router_Static_Route", staticRoutes, "dst-ip fd00:9::/64 by fd00:10::5 in t")
+}
+
+func TestAUsersDefaultRouteTakesThePlaceOfOurs(t *testing.T) {
+	n := start(t)
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
+	n.ready(vpc)
+	hops := func(row nbtest.Row) string {
+		return fmt.Sprint(row["ip_prefix"], " by ", row["nexthop"], " ", row["route_table"])
+	}
+	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 100.64.0.1 ")
+	n.Change(vpc, func() {
+		vpc.Spec.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "0.0.0.0/0", NextHopIP: "10.16.0.9"}}
+	})
+	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 10.16.0.9 ")
+	other := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.17.0.0/16", RouteTable: "t"}}
+	n.Create(other)
+	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 10.16.0.9 ", "0.0.0.0/0 by 100.64.0.1 t")
+	n.Change(vpc, func() { vpc.Spec.StaticRoutes = nil })
+	n.Delete(other)
+	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 100.64.0.1 ")
+}
+
+func TestPolicyRoutes(t *testing.T) {
+	n := start(t)
+	policies := func(row nbtest.Row) string {
+		if !ofVpc(row, "tenant") {
+			return ""
+		}
+		return fmt.Sprintf("%v %s: %s %s", row["priority"], row["match"], row["action"], row.Strings("nexthops"))
+	}
+	n.newSubnet("net", "tenant", "10.0.0.0/24,fd00:10::/64")
+	vpc := n.newVpc("tenant", func(s *kubeovnv1.VpcSpec) {
+		s.PolicyRoutes = []*kubeovnv1.PolicyRoute{
+			{Priority: 11, Match: "ip4.src == 10.0.0.9", Action: "drop"},
+			{Priority: 10, Match: "tcp.dst == 80", Action: "reroute", NextHopIP: "10.0.0.5,10.0.0.6,fd00:10::5"},
+			{Priority: 9, Match: "ip4.src == 10.0.0.0/24", Action: "allow"},
+		}
+	})
+	n.ready(vpc)
+	want := []string{
+		"10 ip4 && (tcp.dst == 80): reroute [10.0.0.5 10.0.0.6]", "10 ip6 && (tcp.dst == 80): reroute [fd00:10::5]",
+		"11 ip4.src == 10.0.0.9: drop []", "9 ip4.src == 10.0.0.0/24: allow []",
+	}
+	n.rows("Logical_Router_Policy", policies, want...)
+	before := n.process.Transactions()
+	n.Change(vpc, func() { slices.Reverse(vpc.Spec.PolicyRoutes) })
+	n.ready(vpc)
+	if sent := n.process.Transactions() - before; sent != 0 {
+		t.Errorf("another order of the policies cost %d transactions", sent)
+	}
+
+	n.Change(vpc, func() {
+		vpc.Spec.PolicyRoutes = append(vpc.Spec.PolicyRoutes,
+			&kubeovnv1.PolicyRoute{Priority: 11, Match: "ip4.src == 10.0.0.9", Action: "allow"},
+			&kubeovnv1.PolicyRoute{Priority: 8, Match: "ip4.src === 10.0.0.9", Action: "drop"},
+			&kubeovnv1.PolicyRoute{Priority: 7, Match: "ip4", Action: "reroute", NextHopIP: "10.1.0.1"})
+	})
+	n.says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "policyRoutes[3]: priority 11 and match", "policyRoutes[4]: match: at character")
+	n.rows("Logical_Router_Policy", policies, slices.Insert(slices.Clone(want), 3, "7 ip4: reroute [10.1.0.1]")...)
+	n.Change(vpc, func() { vpc.Spec.PolicyRoutes = append(vpc.Spec.PolicyRoutes[:3], vpc.Spec.PolicyRoutes[5]) })
+	n.says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable, "policyRoutes[3]: next hop 10.1.0.1")
+	n.says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
+}
+
+func TestNamespacesAreOfOneVpc(t *testing.T) {
+	n := start(t)
+	owner := n.newVpc("owner", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop", "lab"} })
+	n.ready(owner)
+	n.later(owner)
+	rival := n.newVpc("a-rival", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop"} })
+	younger, older := rival, owner
+	n.says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNamespaceTaken, "shop is of VPC "+older.Name)
+	n.says(older, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
+	n.Change(older, func() { older.Spec.Namespaces = nil })
+	n.ready(younger)
+	n.Change(older, func() { older.Spec.Namespaces = []string{"lab2"} })
+
+	net := n.newSubnet("net", younger.Name, "10.0.0.0/24", "shop", "elsewhere")
+	n.says(net, kubeovnv1.ConditionNamespacesBound, metav1.ConditionFalse, "does not serve elsewhere", "VPC "+younger.Name)
+	n.ready(net)
+	n.Change(younger, func() { younger.Spec.Namespaces = []string{"shop", "elsewhere"} })
+	n.says(net, kubeovnv1.ConditionNamespacesBound, metav1.ConditionTrue)
+	n.Change(younger, func() { younger.Spec.DefaultSubnet = "none" })
+	n.says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, "defaultSubnet none does not exist")
+	foreign := n.newSubnet("none", older.Name, "10.0.0.0/24")
+	n.says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "defaultSubnet none is of VPC "+older.Name)
+	n.Delete(foreign)
+	n.Change(younger, func() { younger.Spec.DefaultSubnet = "net" })
+	n.ready(younger)
+	if younger.Status.DefaultLogicalSwitch != "net" || !slices.Equal(younger.Status.Subnets, []string{"net"}) || younger.Status.Router != younger.Name {
+		t.Errorf("status %+v", younger.Status)
+	}
+}
+
+func TestFieldsOfTheUnderlayAreNamed(t *testing.T) {
+	n := start(t)
+	vpc := n.newVpc("tenant", func(s *kubeovnv1.VpcSpec) {
+		s.EnableExternal, s.EnableBfd, s.ExtraExternalSubnets, s.BFDPort = true, true, []string{"extra"}, &kubeovnv1.BFDPort{Enabled: true}
+	})
+	n.says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "enableExternal", "extraExternalSubnets", "enableBfd", "bfdPort")
+	n.ready(vpc)
+}

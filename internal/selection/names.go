@@ -1,0 +1,110 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package selection
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// The ports between routers and switches have the names of both with a dash between them, and such names hold dashes: subnet `c` of
+// VPC `a-b` and subnet `b-c` of VPC `a` want one name. The older one has it. The ports of routers and of switches share their names,
+// for ovn-northd puts both into one table.
+
+// subnetPortNames are the names that a subnet wants: the router's port to it, and its port to the router.
+func subnetPortNames(o client.Object) []string {
+	s := o.(*kubeovnv1.Subnet)
+	return []string{VpcOf(s) + "-" + s.Name, s.Name + "-" + VpcOf(s)}
+}
+
+// vpcPortNames are the names that a VPC wants for its ports to peers.
+func vpcPortNames(o client.Object) []string {
+	vpc := o.(*kubeovnv1.Vpc)
+	var names []string
+	for _, p := range vpc.Spec.VpcPeerings {
+		names = append(names, peerPortName(vpc.Name, p.RemoteVpc))
+	}
+	return names
+}
+
+func peerPortName(vpc, remote string) string { return vpc + "-" + remote }
+
+// PortNameTaken reports whether an older object than this Subnet or Vpc wants one of these names for a port.
+func (n *Networks) PortNameTaken(ctx context.Context, o client.Object, names ...string) (bool, error) {
+	claimants, err := n.claimants(ctx, names)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(claimants, func(c client.Object) bool { return c.GetUID() != o.GetUID() && Senior(c, o) }), nil
+}
+
+// SubnetNameTaken is PortNameTaken for the two ports between a subnet and its VPC's router.
+func (n *Networks) SubnetNameTaken(ctx context.Context, s *kubeovnv1.Subnet) (bool, error) {
+	return n.PortNameTaken(ctx, s, subnetPortNames(s)...)
+}
+
+// PeerNameTaken is PortNameTaken for a VPC's port to a peer.
+func (n *Networks) PeerNameTaken(ctx context.Context, vpc *kubeovnv1.Vpc, remote string) (bool, error) {
+	return n.PortNameTaken(ctx, vpc, peerPortName(vpc.Name, remote))
+}
+
+// PortNameRivals returns the Subnets and Vpcs that want a name that this Subnet or Vpc wants, itself included.
+func (n *Networks) PortNameRivals(ctx context.Context, o client.Object) ([]client.Object, error) {
+	switch o := o.(type) {
+	case *kubeovnv1.Subnet:
+		return n.claimants(ctx, subnetPortNames(o))
+	case *kubeovnv1.Vpc:
+		return n.claimants(ctx, vpcPortNames(o))
+	}
+	return nil, nil
+}
+
+func (n *Networks) claimants(ctx context.Context, names []string) ([]client.Object, error) {
+	var claimants []client.Object
+	for _, name := range names {
+		var subnets kubeovnv1.SubnetList
+		var vpcs kubeovnv1.VpcList
+		for _, list := range []client.ObjectList{&subnets, &vpcs} {
+			if err := n.reader.List(ctx, list, client.MatchingFields{indexPortNames: name}, client.UnsafeDisableDeepCopy); err != nil {
+				return nil, fmt.Errorf("list who wants port name %s: %w", name, err)
+			}
+		}
+		for i := range subnets.Items {
+			claimants = append(claimants, &subnets.Items[i])
+		}
+		for i := range vpcs.Items {
+			claimants = append(claimants, &vpcs.Items[i])
+		}
+	}
+	return claimants, nil
+}
+
+// SameName returns the Vpc of a Subnet's name, or the Subnet of a Vpc's; nil when there is none.
+func (n *Networks) SameName(ctx context.Context, o client.Object) (client.Object, error) {
+	var other client.Object = &kubeovnv1.Vpc{}
+	if _, ok := o.(*kubeovnv1.Vpc); ok {
+		other = &kubeovnv1.Subnet{}
+	}
+	err := n.reader.Get(ctx, client.ObjectKeyFromObject(o), other, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("look for another object named %s: %w", o.GetName(), err)
+	}
+	if err != nil {
+		return nil, nil
+	}
+	return other, nil
+}
+
+// Senior reports whether, of two objects that want one thing, a has the better right: it is older or, of the same second, the first
+// by name.
+func Senior(a, b client.Object) bool {
+	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time),
+		cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetUID(), b.GetUID())) < 0
+}

@@ -1,0 +1,203 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package selection
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// Indexes of the cache that Networks looks up.
+const (
+	// indexAddresses finds subnets and nodes by their addresses, as keysOf writes them.
+	indexAddresses = "selection.addresses"
+	// indexVpc finds subnets by their VPC.
+	indexVpc = "selection.vpc"
+	// indexPortNames finds subnets and VPCs by the names that they want for ports.
+	indexPortNames = "selection.portNames"
+	// indexPeers finds VPCs by those that they name in vpcPeerings.
+	indexPeers = "selection.peers"
+	// indexDefaultSubnet finds VPCs by their defaultSubnet.
+	indexDefaultSubnet = "selection.defaultSubnet"
+)
+
+// Networks answers, from the cache, who uses which addresses and which names of ports. What an answer costs does not grow with how
+// many subnets and nodes there are, but with how many it names.
+type Networks struct {
+	reader client.Reader
+}
+
+// NewNetworks adds the indexes it needs to the cache. It is called once per cache, before the cache starts.
+func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Networks, error) {
+	for _, index := range []struct {
+		object client.Object
+		name   string
+		keys   client.IndexerFunc
+	}{
+		{&kubeovnv1.Subnet{}, indexAddresses, subnetAddresses},
+		{&kubeovnv1.Subnet{}, indexVpc, func(o client.Object) []string { return []string{VpcOf(o.(*kubeovnv1.Subnet))} }},
+		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
+		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
+		{&kubeovnv1.Vpc{}, indexPeers, peersOf},
+		{&kubeovnv1.Vpc{}, indexDefaultSubnet, func(o client.Object) []string { return []string{o.(*kubeovnv1.Vpc).Spec.DefaultSubnet} }},
+		{&corev1.Node{}, indexAddresses, nodeAddresses},
+	} {
+		if err := indexer.IndexField(ctx, index.object, index.name, index.keys); err != nil {
+			return nil, fmt.Errorf("index %T by %s: %w", index.object, index.name, err)
+		}
+	}
+	return &Networks{reader: reader}, nil
+}
+
+// VpcOf is the name of the VPC that a subnet belongs to.
+func VpcOf(s *kubeovnv1.Subnet) string { return cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc) }
+
+// SubnetsOf returns the subnets of a VPC, in no order. They are the cache's: they are not to be changed.
+func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subnet, error) {
+	var list kubeovnv1.SubnetList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexVpc: vpc}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list subnets of VPC %s: %w", vpc, err)
+	}
+	return list.Items, nil
+}
+
+// PeersOf returns the names of the VPCs that name this one in their vpcPeerings, in order.
+func (n *Networks) PeersOf(ctx context.Context, vpc string) ([]string, error) {
+	return n.vpcs(ctx, client.MatchingFields{indexPeers: vpc})
+}
+
+// VpcsWithDefault returns the names of the VPCs whose defaultSubnet is this one, in order.
+func (n *Networks) VpcsWithDefault(ctx context.Context, subnet string) ([]string, error) {
+	return n.vpcs(ctx, client.MatchingFields{indexDefaultSubnet: subnet})
+}
+
+func (n *Networks) vpcs(ctx context.Context, which client.MatchingFields) ([]string, error) {
+	var list kubeovnv1.VpcList
+	if err := n.reader.List(ctx, &list, which, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list VPCs: %w", err)
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func peersOf(o client.Object) []string {
+	var names []string
+	for _, p := range o.(*kubeovnv1.Vpc).Spec.VpcPeerings {
+		names = append(names, p.RemoteVpc)
+	}
+	return names
+}
+
+// Overlapping returns the subnets of a VPC that share addresses with any of the prefixes, in order of name.
+func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip.Prefix) ([]*kubeovnv1.Subnet, error) {
+	found := map[string]*kubeovnv1.Subnet{}
+	for _, key := range keysAround(vpc, prefixes) {
+		var list kubeovnv1.SubnetList
+		if err := n.reader.List(ctx, &list, client.MatchingFields{indexAddresses: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list subnets by address: %w", err)
+		}
+		for i := range list.Items {
+			if s := &list.Items[i]; Overlaps(s, prefixes) {
+				found[s.Name] = s
+			}
+		}
+	}
+	subnets := make([]*kubeovnv1.Subnet, 0, len(found))
+	for _, s := range found {
+		subnets = append(subnets, s)
+	}
+	slices.SortFunc(subnets, func(a, b *kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
+	return subnets, nil
+}
+
+// Overlaps reports whether a subnet shares addresses with any of the prefixes.
+func Overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {
+	own, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	return slices.ContainsFunc(own, func(a netip.Prefix) bool { return slices.ContainsFunc(prefixes, a.Overlaps) })
+}
+
+// NodesIn returns the nodes' own addresses that are in any of the prefixes, with the names of the nodes.
+func (n *Networks) NodesIn(ctx context.Context, prefixes []netip.Prefix) (map[netip.Addr]string, error) {
+	found := map[netip.Addr]string{}
+	for _, key := range keysAround("", prefixes) {
+		var list corev1.NodeList
+		if err := n.reader.List(ctx, &list, client.MatchingFields{indexAddresses: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list nodes by address: %w", err)
+		}
+		for i := range list.Items {
+			for _, addr := range k8s.InternalIPs(&list.Items[i]) {
+				if slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+					found[addr] = list.Items[i].Name
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+func subnetAddresses(o client.Object) []string {
+	s := o.(*kubeovnv1.Subnet)
+	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	if err != nil {
+		return nil // the subnet's condition says so
+	}
+	return keysOf(VpcOf(s), cidrs)
+}
+
+func nodeAddresses(o client.Object) []string {
+	var hosts []netip.Prefix
+	for _, addr := range k8s.InternalIPs(o.(*corev1.Node)) {
+		hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	return keysOf("", hosts)
+}
+
+// The address space is cut into blocks within blocks, each step bits longer than the one around it. A prefix belongs to the smallest
+// block that holds it. Whatever overlaps with it belongs to a block around that one, or to a block within.
+var steps = map[ipfamily.Family]int{ipfamily.IPv4: 4, ipfamily.IPv6: 8}
+
+// keysOf are the keys that prefixes are found by: "at" the block that each belongs to, and "in" that block and all around it.
+func keysOf(scope string, prefixes []netip.Prefix) []string {
+	var keys []string
+	for _, p := range prefixes {
+		keys = append(keys, blockKey("at", scope, p, smallestBlock(p)))
+		for bits := smallestBlock(p); bits >= 0; bits -= steps[ipfamily.Of(p.Addr())] {
+			keys = append(keys, blockKey("in", scope, p, bits))
+		}
+	}
+	return keys
+}
+
+// keysAround are the keys under which everything stands that may overlap with the prefixes.
+func keysAround(scope string, prefixes []netip.Prefix) []string {
+	var keys []string
+	for _, p := range prefixes {
+		step := steps[ipfamily.Of(p.Addr())]
+		keys = append(keys, blockKey("in", scope, p, smallestBlock(p)))
+		for bits := smallestBlock(p) - step; bits >= 0; bits -= step {
+			keys = append(keys, blockKey("at", scope, p, bits))
+		}
+	}
+	return keys
+}
+
+func smallestBlock(p netip.Prefix) int { return p.Bits() - p.Bits()%steps[ipfamily.Of(p.Addr())] }
+
+func blockKey(relation, scope string, p netip.Prefix, bits int) string {
+	return relation + " " + scope + " " + netip.PrefixFrom(p.Addr(), bits).Masked().String()
+}
