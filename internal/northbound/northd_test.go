@@ -97,6 +97,7 @@ func applyNetwork(e *engine) {
 		v6 := map[string]string{"join": "fd00:64::", "s1": "fd00:16::", "s2": "fd00:17::"}[s]
 		e.apply(subnet(s), translate.Subnet(translate.SubnetInputs{
 			Name: s, Vpc: name, Gateways: addresses(v4, v6, 1), Services: s != "join",
+			Private: s == "s2", DHCP: s == "s2", IPv6RA: s == "s2", // s2 has all there is, s1 what is usual
 			CIDRs: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(v4), 16), netip.PrefixFrom(netip.MustParseAddr(v6), 112)},
 		}))
 	}
@@ -119,6 +120,9 @@ func podOf(in translate.PodInputs, n int) []desired.Row {
 	in.Addresses = []netip.Addr{
 		netip.AddrFrom4([4]byte{10, third, byte(n >> 8), byte(n)}),
 		netip.MustParseAddr(fmt.Sprintf("fd00:%d::%x", third, n)),
+	}
+	if in.Subnet == "s2" {
+		in.DHCP = []netip.Prefix{netip.PrefixFrom(in.Addresses[0], 16).Masked(), netip.PrefixFrom(in.Addresses[1], 112).Masked()}
 	}
 	return translate.Pod(in)
 }
