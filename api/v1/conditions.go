@@ -13,6 +13,9 @@ const (
 	ConditionFieldsSupported = "FieldsSupported"
 	// ConditionNamespacesBound, of subnets of custom VPCs, is False while the subnet names namespaces that its VPC does not list.
 	ConditionNamespacesBound = "NamespacesBound"
+	// ConditionGatewayReady: a gateway node carries the subnet's traffic. Subnets whose traffic leaves by the pods' own nodes lack it,
+	// unless something is wrong with how it leaves.
+	ConditionGatewayReady = "GatewayReady"
 )
 
 // Reasons of conditions, beside those of the checks of a spec.

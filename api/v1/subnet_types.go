@@ -26,6 +26,7 @@ const (
 )
 
 // SubnetSpec is one logical switch of the subnet's name and the addresses of its ports.
+// +kubebuilder:validation:XValidation:rule="!has(self.externalEgressGateway) || self.externalEgressGateway == ” || !has(self.natOutgoing) || !self.natOutgoing",message="externalEgressGateway and natOutgoing exclude each other"
 type SubnetSpec struct {
 	// default is true for the subnet of pods whose namespace is bound to no other; only `ovn-default` may be it.
 	// +optional
@@ -66,10 +67,12 @@ type SubnetSpec struct {
 	// gatewayType is distributed (the default) or centralized.
 	// +optional
 	GatewayType GatewayType `json:"gatewayType,omitempty"`
-	// gatewayNode lists the nodes of a centralized gateway, with commas between them.
+	// gatewayNode lists the nodes of a centralized gateway, the preferred one first, with commas between them: `node`, or
+	// `node:address` for traffic of natOutgoing to leave that node with this address.
 	// +optional
+	// +kubebuilder:validation:Pattern=`^ *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *(, *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *)*$`
 	GatewayNode string `json:"gatewayNode,omitempty"`
-	// gatewayNodeSelectors select the nodes of a centralized gateway.
+	// gatewayNodeSelectors select the nodes of a centralized gateway, in the order of their names, where gatewayNode names none.
 	// +optional
 	GatewayNodeSelectors []metav1.LabelSelector `json:"gatewayNodeSelectors,omitempty"`
 	// enableEcmp spreads a centralized gateway's traffic over all its nodes.
@@ -78,17 +81,20 @@ type SubnetSpec struct {
 	// natOutgoing masquerades what leaves the overlay with the node's address.
 	// +optional
 	NATOutgoing bool `json:"natOutgoing,omitempty"`
-	// natOutgoingPolicyRules say, in order, what is masqueraded and what is not.
+	// natOutgoingPolicyRules say, in order, what natOutgoing masquerades and what not. What none of them matches is masqueraded.
 	// +optional
 	NATOutgoingPolicyRules []NATOutgoingPolicyRule `json:"natOutgoingPolicyRules,omitempty"`
-	// externalEgressGateway is the address of a router outside that traffic leaves through.
+	// externalEgressGateway is the router outside through which traffic leaves the nodes, untranslated: one address, or one of each
+	// family with a comma between them. It takes policyRoutingPriority and policyRoutingTableID, and excludes natOutgoing.
 	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
 	ExternalEgressGateway string `json:"externalEgressGateway,omitempty"`
-	// policyRoutingPriority of the rules of externalEgressGateway on nodes.
+	// policyRoutingPriority of the rule of externalEgressGateway on nodes (ip-rule(8)): from 1 to 32765.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PolicyRoutingPriority uint32 `json:"policyRoutingPriority,omitempty"`
-	// policyRoutingTableID of the routes of externalEgressGateway on nodes.
+	// policyRoutingTableID of the routes of externalEgressGateway on nodes: a table that nothing else uses, not 253 to 255.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PolicyRoutingTableID uint32 `json:"policyRoutingTableID,omitempty"`
@@ -200,22 +206,36 @@ type ACL struct {
 	Action string `json:"action,omitempty"`
 }
 
+// NATOutgoingPolicyAction is what becomes of the source address of what leaves the overlay.
+type NATOutgoingPolicyAction string
+
+// Actions of natOutgoingPolicyRules.
+const (
+	// NATOutgoingPolicyNAT: it becomes that of the gateway.
+	NATOutgoingPolicyNAT NATOutgoingPolicyAction = "nat"
+	// NATOutgoingPolicyForward: it stays.
+	NATOutgoingPolicyForward NATOutgoingPolicyAction = "forward"
+)
+
 // NATOutgoingPolicyRule is one rule of what is masqueraded.
 type NATOutgoingPolicyRule struct {
 	// +optional
 	Match NATOutgoingPolicyMatch `json:"match,omitempty"`
-	// action is nat or forward.
+	// action is nat, which masquerades, or forward, which leaves the source address as it is.
 	// +optional
-	Action string `json:"action,omitempty"`
+	// +kubebuilder:validation:Enum=nat;forward
+	Action NATOutgoingPolicyAction `json:"action,omitempty"`
 }
 
 // NATOutgoingPolicyMatch selects packets by their addresses.
 type NATOutgoingPolicyMatch struct {
-	// srcIPs are addresses and CIDRs with commas between them.
+	// srcIPs are addresses and CIDRs of the subnet with commas between them; any when empty.
 	// +optional
+	// +kubebuilder:validation:Pattern=`^[ ,0-9a-fA-F.:/]*$`
 	SrcIPs string `json:"srcIPs,omitempty"`
-	// dstIPs are addresses and CIDRs with commas between them.
+	// dstIPs are addresses and CIDRs with commas between them; any when empty.
 	// +optional
+	// +kubebuilder:validation:Pattern=`^[ ,0-9a-fA-F.:/]*$`
 	DstIPs string `json:"dstIPs,omitempty"`
 }
 
@@ -257,7 +277,7 @@ type SubnetStatus struct {
 	V6UsingIPs float64 `json:"v6usingIPs"`
 	// +optional
 	V6UsingIPRange string `json:"v6usingIPrange"`
-	// activateGateway is the node of a centralized gateway that serves.
+	// activateGateway is the node of a centralized gateway that carries the traffic; with enableEcmp all that do, with commas between them.
 	// +optional
 	ActivateGateway string `json:"activateGateway,omitempty"`
 	// +optional

@@ -33,7 +33,18 @@ func trimPod(o any) (any, error) {
 func trimNode(o any) (any, error) {
 	if node, ok := o.(*corev1.Node); ok {
 		node.ManagedFields = nil
-		node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses}
+		node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses, Conditions: trimConditions(node.Status.Conditions)}
 	}
 	return o, nil
+}
+
+// trimConditions keeps whether a node serves, and not since when.
+func trimConditions(conditions []corev1.NodeCondition) []corev1.NodeCondition {
+	var kept []corev1.NodeCondition
+	for _, c := range conditions {
+		if c.Type == corev1.NodeReady || c.Type == corev1.NodeNetworkUnavailable {
+			kept = append(kept, corev1.NodeCondition{Type: c.Type, Status: c.Status})
+		}
+	}
+	return kept
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,6 +24,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/gateway"
 	"github.com/kiln-net/kiln/controllers/namespace"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/pod"
@@ -198,6 +200,14 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	clients, err := kubernetes.NewForConfig(p.config)
+	if err != nil {
+		return fmt.Errorf("make a client of Leases: %w", err)
+	}
+	pulses, err := gateway.NewPulses(clients.CoordinationV1().RESTClient(), p.options.namespace)
+	if err != nil {
+		return err
+	}
 	for _, r := range []interface {
 		SetupWithManager(context.Context, ctrl.Manager) error
 	}{
@@ -214,6 +224,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 			Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Recorder: recorder, Gate: p.gate, Workers: podWorkers,
 			RecordPace: pod.DefaultRecordPace,
 		},
+		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&service.Reconciler{Client: c, Northbound: engine, Gate: p.gate, Workers: serviceWorkers},
 	} {
 		if err := r.SetupWithManager(ctx, mgr); err != nil {

@@ -229,7 +229,6 @@ func (a *attachment) port() translate.PodInputs {
 		Node:         a.pod.Spec.NodeName,
 		Subnet:       a.subnet.Name,
 		Vpc:          a.vpc(),
-		GatewayType:  a.subnet.Spec.GatewayType,
 		Addresses:    a.lease.Addresses,
 		MAC:          a.lease.MAC,
 		DHCP:         a.answersDHCP(),

@@ -141,9 +141,9 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 }
 
 // podView is what a pod's port and annotations depend on of its subnet.
-func podView(s *kubeovnv1.Subnet) [6]string {
-	return [6]string{
-		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, string(s.Spec.GatewayType), fmt.Sprint(s.Spec.MTU), fmt.Sprint(s.Spec.EnableDHCP),
+func podView(s *kubeovnv1.Subnet) [5]string {
+	return [5]string{
+		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU), fmt.Sprint(s.Spec.EnableDHCP),
 	}
 }
 

@@ -4,6 +4,7 @@
 package k8s
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -18,7 +19,8 @@ const FieldOwner = client.FieldOwner("kube-ovn-controller")
 const Finalizer = "kubeovn.io/kube-ovn-controller"
 
 // PatchStatus sends how the status of obj differs from that of base, which was read from the cache. It sends nothing when they
-// are equal, and an object that is gone is no error.
+// are equal, and an object that is gone is no error. A patch replaces the whole list of conditions, to which several reconcilers may
+// contribute: one that changes them is refused when obj is not the newest.
 func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) error {
 	patch := client.MergeFrom(base)
 	data, err := patch.Data(obj)
@@ -27,6 +29,11 @@ func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) 
 	}
 	if string(data) == "{}" {
 		return nil
+	}
+	if bytes.Contains(data, []byte(`"conditions"`)) {
+		if data, err = client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}).Data(obj); err != nil {
+			return fmt.Errorf("compare status of %s: %w", obj.GetName(), err)
+		}
 	}
 	if err := c.Status().Patch(ctx, obj, client.RawPatch(patch.Type(), data), FieldOwner); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("patch status of %s: %w", obj.GetName(), err)

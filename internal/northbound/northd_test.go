@@ -53,7 +53,7 @@ func TestPodsAndServicesCostNorthdNoFullComputation(t *testing.T) {
 		{Name: "second-on-n1", Node: "n1", Subnet: "s1"},
 		{Name: "first-of-s2-on-n1", Node: "n1", Subnet: "s2"},
 		{Name: "first-on-n2", Node: "n2", Subnet: "s1"},
-		{Name: "centralized", Node: "n2", Subnet: "s2", GatewayType: kubeovnv1.GatewayCentralized, PortSecurity: true},
+		{Name: "secured", Node: "n2", Subnet: "s2", PortSecurity: true},
 	}
 	for i, in := range pods {
 		e.apply(pod(in.Name), podOf(in, i))

@@ -36,15 +36,12 @@ func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 
 // IgnoredSubnetFields are the fields in use that this version takes and does not act on.
 func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
+	custom := spec.Vpc != "" && spec.Vpc != kubeovnv1.DefaultVpc
 	return used([]field{
-		{"gatewayType " + string(spec.GatewayType), spec.GatewayType == kubeovnv1.GatewayCentralized},
-		{"gatewayNode", spec.GatewayNode != ""},
-		{"gatewayNodeSelectors", len(spec.GatewayNodeSelectors) > 0},
-		{"enableEcmp", spec.EnableECMP},
-		{"natOutgoingPolicyRules", len(spec.NATOutgoingPolicyRules) > 0},
-		{"externalEgressGateway", spec.ExternalEgressGateway != ""},
-		{"policyRoutingPriority", spec.PolicyRoutingPriority != 0},
-		{"policyRoutingTableID", spec.PolicyRoutingTableID != 0},
+		{"gatewayType centralized in VPC " + spec.Vpc, custom && spec.GatewayType == kubeovnv1.GatewayCentralized},
+		{"externalEgressGateway in VPC " + spec.Vpc, custom && spec.ExternalEgressGateway != ""},
+		{"gatewayNodeSelectors beside gatewayNode", spec.GatewayNode != "" && len(spec.GatewayNodeSelectors) > 0},
+		{"natOutgoingPolicyRules without natOutgoing", !spec.NATOutgoing && len(spec.NATOutgoingPolicyRules) > 0},
 		{"logicalGateway", spec.LogicalGateway},
 		{"u2oInterconnection", spec.U2OInterconnection},
 		{"u2oInterconnectionIP", spec.U2OInterconnectionIP != ""},

@@ -49,6 +49,9 @@ func Subnet(name string, spec *kubeovnv1.SubnetSpec) (Network, *Problem) {
 	if n.Exclude, err = ipfamily.ParseRanges(spec.ExcludeIPs); err != nil {
 		return Network{}, problem(ReasonExcludeInvalid, "excludeIps: %v: write addresses, or ranges like 10.16.0.10..10.16.0.20", err)
 	}
+	if p = egress(spec, n.CIDRs); p != nil {
+		return Network{}, p
+	}
 	if p = mtu(spec.MTU, n.CIDRs); p != nil {
 		return Network{}, p
 	}

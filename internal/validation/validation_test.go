@@ -47,6 +47,23 @@ func TestSubnet(t *testing.T) {
 		{name: "an underlay subnet may have no CIDR", spec: kubeovnv1.SubnetSpec{Vlan: "vlan1"}},
 		{name: "an attachment network of another CNI may have none", spec: kubeovnv1.SubnetSpec{Provider: "macvlan.default"}},
 
+		{name: "gateway nodes with addresses", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", GatewayNode: "a:192.0.2.1, a:2001:db8::1, b"}, gateways: "10.16.0.1"},
+		{name: "rules of what is translated", spec: natRule("nat", "10.16.1.0/24,10.16.0.5", "192.0.2.0/24,2001:db8::/32"), gateways: "10.16.0.1"},
+		{name: "an external gateway", spec: external("192.0.2.1", 1000, 1000, false), gateways: "10.16.0.1"},
+		{name: "gateway nodes that cannot be read", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", GatewayNode: "a:b"}, reason: ReasonFieldInvalid, message: "gatewayNode: egress address of node a"},
+		{name: "another action", spec: natRule("drop", "", ""), reason: ReasonFieldInvalid, message: "must be nat or forward"},
+		{name: "a rule that cannot be read", spec: natRule("nat", "10.16.0.0/33", ""), reason: ReasonFieldInvalid, message: "natOutgoingPolicyRules[0].match.srcIPs"},
+		{name: "a rule for other sources", spec: natRule("nat", "10.17.0.1", ""), reason: ReasonFieldInvalid, message: "10.17.0.1/32 is outside of cidrBlock"},
+		{name: "a rule for more sources", spec: natRule("nat", "10.0.0.0/8", ""), reason: ReasonFieldInvalid, message: "is outside of cidrBlock"},
+		{name: "a rule that matches nothing", spec: natRule("nat", "10.16.0.1", "2001:db8::1"), reason: ReasonFieldInvalid, message: "different families"},
+		{name: "an external gateway that is no address", spec: external("gw", 1000, 1000, false), reason: ReasonFieldInvalid, message: "externalEgressGateway"},
+		{name: "an external gateway and NAT", spec: external("192.0.2.1", 1000, 1000, true), reason: ReasonFieldInvalid, message: "exclude each other"},
+		{name: "an external gateway without priority", spec: external("192.0.2.1", 0, 1000, false), reason: ReasonFieldInvalid, message: "policyRoutingPriority 0"},
+		{name: "an external gateway after main", spec: external("192.0.2.1", 32766, 1000, false), reason: ReasonFieldInvalid, message: "from 1 to 32765"},
+		{name: "an external gateway in main", spec: external("192.0.2.1", 1000, 254, false), reason: ReasonFieldInvalid, message: "policyRoutingTableID 254"},
+		{name: "an external gateway inside", spec: external("10.16.0.9", 1000, 1000, false), reason: ReasonFieldInvalid, message: "inside of cidrBlock"},
+		{name: "an external gateway of another family", spec: external("192.0.2.1,2001:db8::1", 1000, 1000, false), reason: ReasonFieldInvalid, message: "2001:db8::1 is of a family"},
+
 		{name: "no CIDR", reason: ReasonCIDRInvalid, message: "cidrBlock is empty: write one CIDR"},
 		{name: "no CIDR at all", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0"}, reason: ReasonCIDRInvalid, message: `"10.16.0.0" is not a CIDR`},
 		{name: "two CIDRs of a family", spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16,10.17.0.0/16"}, reason: ReasonCIDRInvalid, message: "more than one value of family IPv4"},
@@ -108,6 +125,19 @@ func TestConflict(t *testing.T) {
 	}
 }
 
+func natRule(action kubeovnv1.NATOutgoingPolicyAction, src, dst string) kubeovnv1.SubnetSpec {
+	return kubeovnv1.SubnetSpec{CIDRBlock: "10.16.0.0/16", NATOutgoing: true, NATOutgoingPolicyRules: []kubeovnv1.NATOutgoingPolicyRule{
+		{Action: action, Match: kubeovnv1.NATOutgoingPolicyMatch{SrcIPs: src, DstIPs: dst}},
+	}}
+}
+
+func external(gateway string, priority, table uint32, nat bool) kubeovnv1.SubnetSpec {
+	return kubeovnv1.SubnetSpec{
+		CIDRBlock: "10.16.0.0/16", NATOutgoing: nat,
+		ExternalEgressGateway: gateway, PolicyRoutingPriority: priority, PolicyRoutingTableID: table,
+	}
+}
+
 func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 	lb := false
 	quiet := kubeovnv1.SubnetSpec{
@@ -119,7 +149,7 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 		t.Errorf("fields that have their effect are named: %v", got)
 	}
 	loud := kubeovnv1.SubnetSpec{Provider: "net.default.ovn", Vlan: "v", GatewayType: "centralized", LogicalGateway: true, NodeNetwork: "n"}
-	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan gatewayType centralized logicalGateway nodeNetwork" {
+	if got := strings.Join(append(UnbuiltSubnetFields(&loud), IgnoredSubnetFields(&loud)...), " "); got != "provider vlan logicalGateway nodeNetwork" {
 		t.Errorf("got %s", got)
 	}
 	vpc := kubeovnv1.VpcSpec{Namespaces: []string{"a"}, DefaultSubnet: "s", BFDPort: &kubeovnv1.BFDPort{}, EnableBfd: true}

@@ -53,9 +53,9 @@ func accesses() []access {
 				rule("kubeovn.io", []string{"get", "update", "patch"}, "vpcs/status", "subnets/status", "ips/status"),
 				rule("kubeovn.io", []string{"update"}, "vpcs/finalizers", "subnets/finalizers", "ips/finalizers"),
 			},
-			// Leader election, which reports by events of the core group.
+			// Leader election, which reports by events of the core group; and the Leases of gateway nodes.
 			own: []rbacv1.PolicyRule{
-				rule("coordination.k8s.io", []string{"get", "create", "update", "patch"}, "leases"),
+				rule("coordination.k8s.io", slices.Concat(read, []string{"create", "update", "patch"}), "leases"),
 				rule("", []string{"create", "patch"}, "events"),
 			},
 		},
@@ -67,6 +67,8 @@ func accesses() []access {
 				rule("", []string{"list"}, "events"), // what keeps a pod from an address
 				rule("kubeovn.io", read, "subnets"),
 			},
+			// Its node's Lease as a gateway. A role cannot say which one: config/rbac/gateway_leases.yaml does.
+			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"create", "patch"}, "leases")},
 		},
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 func TestVpc(t *testing.T) { golden(t, "vpc-", Vpc) }
 
+func TestGateway(t *testing.T) { golden(t, "gateway-", Gateway) }
+
 func TestSubnet(t *testing.T) { golden(t, "subnet-", Subnet) }
 
 func TestNode(t *testing.T) {

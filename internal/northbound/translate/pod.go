@@ -36,8 +36,6 @@ type PodInputs struct {
 	// Subnet is the logical switch, Vpc its router.
 	Subnet string
 	Vpc    string
-	// GatewayType is the subnet's; distributed when empty.
-	GatewayType kubeovnv1.GatewayType
 	// Addresses are the pod's, at most one of each family.
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
@@ -74,10 +72,10 @@ func Pod(in PodInputs) []desired.Row {
 	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}}
 }
 
-// egress are a pod's addresses in the sets of those that leave the VPC by the pod's own node. Nodes are connected to the default
-// VPC alone.
+// egress are a pod's addresses in the sets of those that leave the VPC by the pod's own node, unless the policy of a centralized gateway
+// comes first. Nodes are connected to the default VPC alone.
 func egress(in PodInputs) []desired.Element {
-	if in.Vpc != kubeovnv1.DefaultVpc || in.GatewayType == kubeovnv1.GatewayCentralized {
+	if in.Vpc != kubeovnv1.DefaultVpc {
 		return nil
 	}
 	elements := make([]desired.Element, 0, len(in.Addresses))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -18,7 +17,6 @@ type podInput struct {
 	Namespace, Name, Node, Subnet, Vpc string
 
 	UID          string
-	GatewayType  kubeovnv1.GatewayType
 	Addresses    []netip.Addr
 	MAC          hardwareAddr
 	PortSecurity bool
@@ -28,7 +26,7 @@ type podInput struct {
 func (in podInput) inputs() PodInputs {
 	return PodInputs{
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
-		Subnet: in.Subnet, Vpc: in.Vpc, GatewayType: in.GatewayType,
+		Subnet: in.Subnet, Vpc: in.Vpc,
 		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP,
 	}
 }

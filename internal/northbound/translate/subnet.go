@@ -15,9 +15,10 @@ import (
 // Priorities of the policies on a VPC's router; the higher one wins. They are those of Kube-OVN, so that policies which users
 // add in between keep their meaning.
 const (
-	priorityLocal  = 31000 // what goes to a subnet of the VPC is routed to it
-	priorityNode   = 30000 // what goes to a node goes through that node's port
-	priorityEgress = 29000 // what leaves the VPC leaves by a gateway
+	priorityLocal   = 31000 // what goes to a subnet of the VPC is routed to it
+	priorityNode    = 30000 // what goes to a node goes through that node's port
+	priorityCentral = 29010 // what leaves the VPC from a subnet with gateway nodes leaves through them
+	priorityEgress  = 29000 // what leaves the VPC leaves by the pod's own node
 )
 
 // SubnetInputs are what the logical switch of an overlay subnet follows from.

@@ -1,0 +1,207 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gateway sends what leaves a subnet with a centralized gateway through the gateway nodes that serve.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// Reconciler makes the way out of each Subnet so: the router policies of its gateway nodes, and what its status says of them.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+	// Pulses of the gateway nodes; nil when nobody follows their Leases.
+	Pulses *Pulses
+
+	// measured are the labels under which the gateway of each subnet is exported.
+	measured sync.Map
+}
+
+// Reconcile makes the way out of one Subnet so. While its spec is wrong the addresses that are in force stay so, and their gateway moves
+// when it has to.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	subnet := &kubeovnv1.Subnet{}
+	if err := r.Client.Get(ctx, req.NamespacedName, subnet); apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.remove(ctx, req.Name)
+	} else if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get subnet %s: %w", req.Name, err)
+	}
+	cidrs := r.cidrs(subnet)
+	if len(cidrs) == 0 {
+		return ctrl.Result{}, nil // the subnet's condition Validated says why
+	}
+	in, err := r.gather(ctx, subnet, cidrs)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("gather inputs of the gateway of subnet %s: %w", subnet.Name, err)
+	}
+	err = r.apply(ctx, in)
+	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
+}
+
+// cidrs are the addresses whose way out is to be made so: those of a valid spec, or else those that policies are in force for. Another
+// subnet may have those of a spec that is not valid.
+func (r *Reconciler) cidrs(subnet *kubeovnv1.Subnet) []netip.Prefix {
+	if k8s.ViewSubnet(subnet).Validated {
+		cidrs, _ := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+		return cidrs
+	}
+	var cidrs []netip.Prefix
+	policies := northbound.List[nb.LogicalRouterPolicy](r.Northbound, translate.KindGateway)[translate.GatewayOwner(subnet.Name)]
+	for _, policy := range policies {
+		if cidr, ok := translate.GatewayCIDR(policy); ok {
+			cidrs = append(cidrs, cidr)
+		}
+	}
+	return cidrs
+}
+
+// inputs are what the way out of a subnet follows from.
+type inputs struct {
+	subnet *kubeovnv1.Subnet
+	cidrs  []netip.Prefix
+	// centralized: the traffic leaves through gateway nodes.
+	centralized bool
+	spec        gateway.Spec
+	candidates  []gateway.Candidate
+	// hops are the addresses of the candidates on the join switch.
+	hops map[string][]netip.Addr
+	// chosen are the candidates that carry the traffic.
+	chosen []string
+	// conflict is the subnet that has the routing table.
+	conflict *kubeovnv1.Subnet
+}
+
+func (r *Reconciler) gather(ctx context.Context, subnet *kubeovnv1.Subnet, cidrs []netip.Prefix) (inputs, error) {
+	in := inputs{subnet: subnet, cidrs: cidrs, centralized: gateway.Centralized(subnet), hops: map[string][]netip.Addr{}}
+	var err error
+	if in.conflict, err = r.tableConflict(ctx, subnet); err != nil || !in.centralized {
+		return in, err
+	}
+	if in.spec, err = gateway.Parse(&subnet.Spec); err != nil {
+		return in, err
+	}
+	nodes, err := r.nodes(ctx, in.spec)
+	if err != nil {
+		return in, err
+	}
+	for _, node := range nodes {
+		candidate := gateway.Candidate{Name: node.Name, State: gateway.StateOf(node, r.Pulses.Of(node.Name))}
+		hops := joinAddresses(node)
+		if len(hops) == 0 {
+			candidate.State = gateway.Down // it is not connected yet
+		}
+		in.candidates, in.hops[node.Name] = append(in.candidates, candidate), hops
+	}
+	in.chosen = gateway.Choose(in.candidates, activeOf(subnet), in.spec.ECMP)
+	return in, nil
+}
+
+// nodes are those that a spec means, as far as they exist: in the user's order, or in the order of names.
+func (r *Reconciler) nodes(ctx context.Context, spec gateway.Spec) ([]*corev1.Node, error) {
+	var nodes []*corev1.Node
+	for _, named := range spec.Nodes {
+		node := &corev1.Node{}
+		err := r.Client.Get(ctx, client.ObjectKey{Name: named.Name}, node, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get node %s: %w", named.Name, err)
+		}
+		if err == nil {
+			nodes = append(nodes, node)
+		}
+	}
+	if len(spec.Nodes) > 0 || len(spec.Selectors) == 0 {
+		return nodes, nil
+	}
+	var list corev1.NodeList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	for i := range list.Items {
+		if node := &list.Items[i]; spec.Includes(node.Name, node.Labels) {
+			nodes = append(nodes, node)
+		}
+	}
+	sortByName(nodes)
+	return nodes, nil
+}
+
+func (r *Reconciler) tableConflict(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeovnv1.Subnet, error) {
+	if !gateway.UsesTable(subnet) {
+		return nil, nil
+	}
+	var list kubeovnv1.SubnetList
+	err := r.Client.List(ctx, &list, client.MatchingFields{indexTable: tableOf(subnet)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list subnets with routing table %s: %w", tableOf(subnet), err)
+	}
+	var others []*kubeovnv1.Subnet
+	for i := range list.Items {
+		others = append(others, &list.Items[i])
+	}
+	return gateway.TableConflict(subnet, others), nil
+}
+
+// joinAddresses are a node's addresses on the join switch, once it has any.
+func joinAddresses(node *corev1.Node) []netip.Addr {
+	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
+	if err != nil || !network.Allocated {
+		return nil
+	}
+	return network.Addresses
+}
+
+func (r *Reconciler) apply(ctx context.Context, in inputs) error {
+	owner := translate.GatewayOwner(in.subnet.Name)
+	if !in.centralized {
+		return r.remove(ctx, in.subnet.Name)
+	}
+	var hops []netip.Addr
+	for _, name := range in.chosen {
+		hops = append(hops, in.hops[name]...)
+	}
+	err := r.Northbound.Apply(ctx, owner, translate.Gateway(translate.GatewayInputs{
+		Vpc: kubeovnv1.DefaultVpc, CIDRs: in.cidrs, NextHops: hops,
+	}))
+	if err != nil {
+		return fmt.Errorf("apply the gateway of subnet %s: %w", in.subnet.Name, err)
+	}
+	r.measure(in, hops)
+	return nil
+}
+
+// remove takes the way out of a subnet that is gone from the database.
+func (r *Reconciler) remove(ctx context.Context, subnet string) error {
+	r.unmeasure(subnet)
+	if err := r.Northbound.Apply(ctx, translate.GatewayOwner(subnet), nil); err != nil {
+		return fmt.Errorf("delete the gateway of subnet %s: %w", subnet, err)
+	}
+	return nil
+}
+
+// is reports whether a condition says the same.
+func is(a *metav1.Condition, b metav1.Condition) bool {
+	return a != nil && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}

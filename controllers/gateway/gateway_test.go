@@ -1,0 +1,183 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+const dual = "10.17.0.0/24,fd00:10:17::/112"
+
+func TestActiveBackupFollowsTheNodes(t *testing.T) {
+	n := start(t, "n1", "n2")
+	s := n.centralized("s", dual, "n2, n1", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::2")
+	n.status("s", "n2", gatewayctl.ReasonReady)
+
+	second := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}
+	n.Get(second)
+	before := n.process.Transactions()
+	n.ready(second, corev1.ConditionUnknown)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
+	n.status("s", "n1", gatewayctl.ReasonReady)
+	n.event(s, gatewayctl.ReasonMoved)
+	if sent := n.process.Transactions() - before; sent != 1 {
+		t.Errorf("moving a gateway took %d transactions, want 1", sent)
+	}
+
+	n.ready(second, corev1.ConditionTrue)
+	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.Change(second, func() { second.Spec.Unschedulable = true })
+	n.status("s", "n1", gatewayctl.ReasonReady)
+
+	first := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	n.Get(first)
+	n.ready(first, corev1.ConditionFalse)
+	n.status("s", "n2", gatewayctl.ReasonReady) // cordoned, and better than none
+	n.ready(second, corev1.ConditionFalse)
+	n.status("s", "n2", gatewayctl.ReasonNoActiveGateway)
+	n.event(s, gatewayctl.ReasonNoActiveGateway)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::2") // the last hop stays
+
+	n.Delete(second)
+	n.status("s", "", gatewayctl.ReasonNoActiveGateway)
+	n.policies("ip4.src == 10.17.0.0/24 drop", "ip6.src == fd00:10:17::/112 drop")
+	n.ready(first, corev1.ConditionTrue)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
+}
+
+func TestECMPAndSelectorsFollowLabels(t *testing.T) {
+	n := start(t, "n1", "n2", "n3")
+	n.centralized("s", "10.17.0.0/24", "", func(s *kubeovnv1.SubnetSpec) {
+		s.EnableECMP = true
+		s.GatewayNodeSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"edge": "yes"}}}
+	})
+	n.policies("ip4.src == 10.17.0.0/24 drop")
+	n.status("s", "", gatewayctl.ReasonNoReadyGateway)
+	nodes := map[string]*corev1.Node{}
+	for _, name := range []string{"n3", "n1"} {
+		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		n.Get(o)
+		n.Change(o, func() { o.Labels = map[string]string{"edge": "yes"} })
+		nodes[name] = o
+	}
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.3")
+	n.status("s", "n1,n3", gatewayctl.ReasonReady)
+	n.ready(nodes["n1"], corev1.ConditionUnknown)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.3")
+	n.ready(nodes["n1"], corev1.ConditionTrue)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.3")
+	n.Get(nodes["n3"])
+	n.Change(nodes["n3"], func() { nodes["n3"].Labels = nil })
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+}
+
+func TestAGatewayChangesAndGoes(t *testing.T) {
+	n := start(t, "n1", "n2")
+	s := n.centralized("s", "10.17.0.0/24", "n1", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType = kubeovnv1.GatewayDistributed })
+	n.policies()
+	n.status("s", "", "")
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayType, s.GatewayNode = kubeovnv1.GatewayCentralized, "n2,n1" })
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode, s.EnableECMP = "n1,n2", true })
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
+
+	// A spec that nobody has found right changes nothing.
+	n.Get(s)
+	n.Change(s, func() { s.Spec.CIDRBlock = "10.18.0.0/24" })
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.17.0.0/24" })
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
+
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode = "n9" })
+	n.policies("ip4.src == 10.17.0.0/24 drop")
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode = "" })
+	n.status("s", "", gatewayctl.ReasonNoReadyGateway)
+
+	n.Get(s)
+	n.Change(s, func() { s.Finalizers = nil })
+	n.Delete(s)
+	n.policies()
+}
+
+func TestRestartAndDrift(t *testing.T) {
+	n := start(t, "n1", "n2")
+	n.centralized("s", "10.17.0.0/24", "n1", nil)
+	gone := n.centralized("gone", "10.18.0.0/24", "n1", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip4.src == 10.18.0.0/24 reroute 100.64.0.1")
+	n.process.Stop()
+	n.Delete(gone)
+	n.run()
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+
+	for uuid, row := range n.Database.Rows("Logical_Router_Policy") {
+		if fmt.Sprint(row["priority"]) == "29010" { // someone sends it elsewhere
+			n.Database.Transact(nbtest.Op{
+				"op": "update", "table": "Logical_Router_Policy", "where": []any{[]any{"_uuid", "==", []any{"uuid", uuid}}},
+				"row": map[string]any{"nexthops": "192.0.2.1"},
+			})
+		}
+	}
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+}
+
+func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
+	n := start(t, "n1", "n2")
+	stop := n.renew("n1")
+	n.renew("n2")
+	s := n.centralized("s", "10.17.0.0/24", "n1,n2", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+	stop() // the node's data path is dead; its kubelet is not
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
+	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.event(s, gatewayctl.ReasonMoved)
+
+	n.run() // a controller that has heard of nobody yet does not move it back
+	n.centralized("later", "10.18.0.0/24", "n2", nil)
+	n.status("later", "n2", gatewayctl.ReasonReady)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip4.src == 10.18.0.0/24 reroute 100.64.0.2")
+}
+
+func TestRulesAndTablesInStatus(t *testing.T) {
+	n := start(t)
+	s := n.Subnet("s", func(s *kubeovnv1.SubnetSpec) {
+		s.CIDRBlock, s.NATOutgoing = dual, true
+		s.NATOutgoingPolicyRules = []kubeovnv1.NATOutgoingPolicyRule{{
+			Match: kubeovnv1.NATOutgoingPolicyMatch{DstIPs: "192.0.2.0/24"}, Action: kubeovnv1.NATOutgoingPolicyForward,
+		}}
+	}, n.process)
+	rules := func(want int) {
+		t.Helper()
+		n.Eventually(func() string {
+			n.Get(s)
+			if got := s.Status.NATOutgoingPolicyRules; len(got) != want || want > 0 && len(got[0].RuleID) != 12 {
+				return fmt.Sprintf("status has rules %v, want %d", got, want)
+			}
+			return ""
+		})
+	}
+	rules(1)
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.NATOutgoing = false })
+	rules(0)
+
+	external := func(s *kubeovnv1.SubnetSpec) {
+		s.ExternalEgressGateway, s.PolicyRoutingPriority, s.PolicyRoutingTableID = "192.0.2.1", 1000, 1000
+	}
+	n.change(s, external)
+	n.status("s", "", "")
+	second := n.Subnet("t", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.18.0.0/24"; external(s) }, n.process)
+	n.status("t", "", gatewayctl.ReasonTableConflict)
+	n.event(second, gatewayctl.ReasonTableConflict)
+	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.PolicyRoutingTableID = 1001 })
+	n.status("t", "", "")
+}

@@ -1,0 +1,56 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+var (
+	// Name and labels are Kube-OVN's.
+	info = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "centralized_subnet_info", Help: "Gateway of a subnet with a centralized gateway; 1 while a node carries its traffic.",
+	}, []string{"subnet_name", "enable_ecmp", "gateway_node", "active_gateway", "match", "nexthops"})
+	failovers = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kiln_gateway_failovers_total", Help: "How often the traffic of a subnet left a gateway node that did not serve any more.",
+	}, []string{"subnet_name"})
+)
+
+func init() { metrics.Registry.MustRegister(info, failovers) }
+
+// measure exports the gateway of a subnet. The series under labels that it had before goes away.
+func (r *Reconciler) measure(in inputs, hops []netip.Addr) {
+	value := 0.0
+	if len(hops) > 0 {
+		value = 1
+	}
+	labels := [...]string{
+		in.subnet.Name, strconv.FormatBool(in.spec.ECMP), in.subnet.Spec.GatewayNode, strings.Join(in.chosen, ","),
+		ipfamily.Join(in.cidrs), ipfamily.Join(hops),
+	}
+	if before, ok := r.measured.Swap(in.subnet.Name, labels); ok && before != labels {
+		forget(before)
+	}
+	info.WithLabelValues(labels[:]...).Set(value)
+}
+
+// unmeasure takes the series of a subnet away.
+func (r *Reconciler) unmeasure(subnet string) {
+	if labels, ok := r.measured.LoadAndDelete(subnet); ok {
+		forget(labels)
+		failovers.DeleteLabelValues(subnet)
+	}
+}
+
+func forget(labels any) {
+	values := labels.([6]string)
+	info.DeleteLabelValues(values[:]...)
+}

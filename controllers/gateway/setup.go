@@ -1,0 +1,186 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// Indexes of subnets.
+const (
+	// indexCentralized finds those with a centralized gateway, by the value centralized.
+	indexCentralized = "gateway.centralized"
+	centralized      = "true"
+	// indexTable finds those with an external gateway by their routing table.
+	indexTable = "gateway.table"
+)
+
+// SetupWithManager registers the reconciler. It wakes for its Subnet, for the nodes that its gateway may be and their Leases, for
+// subnets with the same routing table, and for drift.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	for name, extract := range map[string]func(*kubeovnv1.Subnet) []string{
+		indexCentralized: func(s *kubeovnv1.Subnet) []string {
+			if gateway.Centralized(s) {
+				return []string{centralized}
+			}
+			return nil
+		},
+		indexTable: func(s *kubeovnv1.Subnet) []string {
+			if gateway.UsesTable(s) {
+				return []string{tableOf(s)}
+			}
+			return nil
+		},
+	} {
+		err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Subnet{}, name, func(o client.Object) []string {
+			return extract(o.(*kubeovnv1.Subnet))
+		})
+		if err != nil {
+			return fmt.Errorf("index subnets by %s: %w", name, err)
+		}
+	}
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("gateway").
+		For(&kubeovnv1.Subnet{}, builder.WithPredicates(k8s.Changed(viewSubnet))).
+		Watches(&kubeovnv1.Subnet{}, r.onTable()).
+		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
+		WatchesRawSource(r.Pulses.source(r.behind)).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindGateway)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindGateway))).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of gateways: %w", err)
+	}
+	return nil
+}
+
+func tableOf(s *kubeovnv1.Subnet) string { return strconv.Itoa(int(s.Spec.PolicyRoutingTableID)) }
+
+// subnetView is what the reconciler looks at in a subnet: its spec, and what it wrote in the status itself.
+type subnetView struct {
+	k8s.SubnetView
+	active string
+	ready  string
+	rules  int
+}
+
+func viewSubnet(s *kubeovnv1.Subnet) subnetView {
+	view := subnetView{SubnetView: k8s.ViewSubnet(s), active: s.Status.ActivateGateway, rules: len(s.Status.NATOutgoingPolicyRules)}
+	if c := apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionGatewayReady); c != nil {
+		view.ready = string(c.Status) + c.Reason + c.Message
+	}
+	return view
+}
+
+// nodeView is what decides whether a node can be a gateway.
+type nodeView struct {
+	up       gateway.State
+	hops     string
+	labels   string
+	leaving  bool
+	cordoned bool
+}
+
+func viewNode(n *corev1.Node) nodeView {
+	return nodeView{
+		up: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(joinAddresses(n)), labels: labels.Set(n.Labels).String(),
+		leaving: n.DeletionTimestamp != nil, cordoned: n.Spec.Unschedulable,
+	}
+}
+
+// onNode enqueues the subnets whose gateway a node may be, or might have been before the change.
+func (r *Reconciler) onNode() handler.EventHandler {
+	enqueue := func(ctx context.Context, q queue, nodes ...client.Object) {
+		for _, node := range nodes {
+			for _, subnet := range r.behind(ctx, node.GetName(), node.GetLabels()) {
+				q.Add(named(subnet))
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
+	}
+}
+
+// behind are the subnets whose gateway a node may be. Where its labels are not known, those with selectors all count.
+func (r *Reconciler) behind(ctx context.Context, node string, nodeLabels map[string]string) []string {
+	var list kubeovnv1.SubnetList
+	err := r.Client.List(ctx, &list, client.MatchingFields{indexCentralized: centralized}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "cannot list subnets with centralized gateways")
+		return nil
+	}
+	var subnets []string
+	for i := range list.Items {
+		s := &list.Items[i]
+		spec, err := gateway.Parse(&s.Spec)
+		if err == nil && (spec.Includes(node, nodeLabels) || nodeLabels == nil && len(spec.Nodes) == 0) {
+			subnets = append(subnets, s.Name)
+		}
+	}
+	return subnets
+}
+
+// onTable enqueues the other subnets that have, or had, the routing table of one that changes.
+func (r *Reconciler) onTable() handler.EventHandler {
+	enqueue := func(ctx context.Context, q queue, o client.Object) {
+		changed := o.(*kubeovnv1.Subnet)
+		if changed.Spec.PolicyRoutingTableID == 0 {
+			return
+		}
+		var list kubeovnv1.SubnetList
+		err := r.Client.List(ctx, &list, client.MatchingFields{indexTable: tableOf(changed)}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "cannot list subnets with a routing table")
+		}
+		for i := range list.Items {
+			if list.Items[i].Name != changed.Name {
+				q.Add(named(list.Items[i].Name))
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			before, after := e.ObjectOld.(*kubeovnv1.Subnet), e.ObjectNew.(*kubeovnv1.Subnet)
+			if gateway.UsesTable(before) != gateway.UsesTable(after) || tableOf(before) != tableOf(after) {
+				enqueue(ctx, q, before)
+				enqueue(ctx, q, after)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
+	}
+}
+
+func named(subnet string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: subnet}}
+}
+
+func sortByName(nodes []*corev1.Node) {
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+}

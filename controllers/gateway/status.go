@@ -1,0 +1,136 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+)
+
+// Reasons of the condition GatewayReady. The first three are Kube-OVN's.
+const (
+	// ReasonReady: gateway nodes carry the traffic.
+	ReasonReady = "ReconcileCentralizedGatewaySuccess"
+	// ReasonNoReadyGateway: no gateway node is named, or none of those with enableEcmp serves.
+	ReasonNoReadyGateway = "NoReadyGateway"
+	// ReasonNoActiveGateway: none of the gateway nodes serves.
+	ReasonNoActiveGateway = "NoActiveGatewayFound"
+	// ReasonTableConflict: another subnet has the policyRoutingTableID.
+	ReasonTableConflict = "PolicyRoutingTableConflict"
+	// ReasonMoved is the event of traffic that left a gateway node which does not serve any more.
+	ReasonMoved = "GatewayMoved"
+)
+
+// activeOf are the nodes that a subnet's status says carry its traffic.
+func activeOf(subnet *kubeovnv1.Subnet) []string {
+	if subnet.Status.ActivateGateway == "" {
+		return nil
+	}
+	return strings.Split(subnet.Status.ActivateGateway, ",")
+}
+
+// patchStatus reports which nodes carry the traffic, and what is wrong. While the policies could not be written the status keeps the
+// nodes of those that are in force.
+func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) error {
+	subnet := in.subnet
+	base := subnet.DeepCopy()
+	if applied == nil {
+		subnet.Status.ActivateGateway = strings.Join(in.chosen, ",")
+	}
+	subnet.Status.NATOutgoingPolicyRules = gateway.RuleStatus(subnet)
+	before := apimeta.FindStatusCondition(base.Status.Conditions, kubeovnv1.ConditionGatewayReady)
+	condition, wanted := condition(in, applied)
+	if !wanted {
+		apimeta.RemoveStatusCondition(&subnet.Status.Conditions, kubeovnv1.ConditionGatewayReady)
+	} else {
+		k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation, condition)
+	}
+	if err := k8s.PatchStatus(ctx, r.Client, base, subnet); err != nil {
+		return err
+	}
+	if wanted && condition.Status == metav1.ConditionFalse && !is(before, condition) && !errors.Is(applied, northbound.ErrWaiting) {
+		k8s.Warn(r.Recorder, subnet, condition.Reason, condition.Message)
+	}
+	if applied == nil {
+		r.tellOfMove(base, in)
+	}
+	return nil
+}
+
+// condition is GatewayReady; it is not wanted where there is nothing to say.
+func condition(in inputs, applied error) (condition metav1.Condition, wanted bool) {
+	c := metav1.Condition{Type: kubeovnv1.ConditionGatewayReady, Status: metav1.ConditionFalse}
+	switch {
+	case in.conflict != nil:
+		c.Reason = ReasonTableConflict
+		c.Message = fmt.Sprintf("subnet %s has policyRoutingTableID %d: choose another one; until then externalEgressGateway has no effect",
+			in.conflict.Name, in.conflict.Spec.PolicyRoutingTableID)
+	case !in.centralized:
+		return c, false
+	case applied != nil:
+		ready := k8s.Ready(applied, northbound.ErrWaiting)
+		c.Reason, c.Message = ready.Reason, ready.Message
+	case in.spec.Empty():
+		c.Reason = ReasonNoReadyGateway
+		c.Message = "gatewayType is centralized and no node is named: write gatewayNode or gatewayNodeSelectors; until then nothing leaves the subnet"
+	case !gateway.AnyUp(in.candidates, in.chosen):
+		c.Reason, c.Message = noneServes(in)
+	default:
+		c.Status, c.Reason = metav1.ConditionTrue, ReasonReady
+		c.Message = "traffic leaves through " + strings.Join(in.chosen, ", ")
+	}
+	return c, true
+}
+
+func noneServes(in inputs) (reason, message string) {
+	reason = ReasonNoActiveGateway
+	if in.spec.ECMP {
+		reason = ReasonNoReadyGateway
+	}
+	switch {
+	case len(in.candidates) == 0 && len(in.spec.Nodes) == 0:
+		return reason, "gatewayNodeSelectors select no node: nothing leaves the subnet"
+	case len(in.candidates) == 0:
+		return reason, "no node of gatewayNode exists: nothing leaves the subnet"
+	case len(in.chosen) == 0:
+		return reason, "no gateway node serves (" + names(in.candidates) + "): nothing leaves the subnet"
+	}
+	return reason, fmt.Sprintf("no gateway node serves (%s); traffic is still sent to %s", names(in.candidates), strings.Join(in.chosen, ", "))
+}
+
+func names(candidates []gateway.Candidate) string {
+	list := make([]string, 0, len(candidates))
+	for _, c := range candidates {
+		list = append(list, c.Name)
+	}
+	return strings.Join(list, ", ")
+}
+
+// tellOfMove reports, and counts, that traffic left nodes that do not serve any more.
+func (r *Reconciler) tellOfMove(base *kubeovnv1.Subnet, in inputs) {
+	var lost []string
+	for _, name := range activeOf(base) {
+		i := slices.IndexFunc(in.candidates, func(c gateway.Candidate) bool { return c.Name == name })
+		if !slices.Contains(in.chosen, name) && i >= 0 && in.candidates[i].State == gateway.Down {
+			lost = append(lost, name)
+		}
+	}
+	if len(lost) == 0 || len(in.chosen) == 0 {
+		return
+	}
+	failovers.WithLabelValues(in.subnet.Name).Inc()
+	k8s.Warn(r.Recorder, in.subnet, ReasonMoved, fmt.Sprintf("%s does not serve any more: traffic leaves through %s",
+		strings.Join(lost, ", "), strings.Join(in.chosen, ", ")))
+}

@@ -1,0 +1,210 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/internal/gateway"
+)
+
+// leases is the namespace of the Leases of gateway nodes.
+const leases = "kube-system"
+
+func TestMain(m *testing.M) { controllertest.Main(m) }
+
+// network is a world with the controller of gateways at work.
+type network struct {
+	*controllertest.World
+	process *controllertest.Process
+}
+
+// start returns a network with nodes that are ready and connected: node n<i> has 100.64.0.<i> and fd00:100:64::<i>.
+func start(t *testing.T, nodes ...string) *network {
+	t.Helper()
+	n := &network{World: controllertest.New(t)}
+	n.wipe()
+	t.Cleanup(n.wipe)
+	for _, name := range nodes {
+		n.node(name)
+	}
+	n.run()
+	return n
+}
+
+// wipe deletes what tests made.
+func (n *network) wipe() {
+	n.Helper()
+	ctx := context.Background() // also after the test
+	for _, o := range []client.Object{&kubeovnv1.Subnet{}, &corev1.Node{}} {
+		n.Must(n.Client.DeleteAllOf(ctx, o))
+	}
+	n.Must(n.Client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(leases)))
+}
+
+// run starts the controller, as after a crash when it ran before.
+func (n *network) run() {
+	n.Helper()
+	if n.process != nil {
+		n.process.Stop()
+	}
+	n.process = n.Start(controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
+		clients, err := kubernetes.NewForConfig(controllertest.Config())
+		n.Must(err)
+		pulses, err := gatewayctl.NewPulses(clients.CoordinationV1().RESTClient(), leases)
+		n.Must(err)
+		r := &gatewayctl.Reconciler{
+			Client: p.Manager.GetClient(), Northbound: p.Engine, Recorder: p.Manager.GetEventRecorder("test"), Gate: p.Gate, Pulses: pulses,
+		}
+		return r.SetupWithManager(ctx, p.Manager)
+	}})
+}
+
+func (n *network) node(name string) *corev1.Node {
+	n.Helper()
+	number := strings.TrimPrefix(name, "n")
+	network := kubeovnv1.PodNetwork{
+		Allocated: true, LogicalSwitch: "join", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+		Addresses: []netip.Addr{netip.MustParseAddr("100.64.0." + number), netip.MustParseAddr("fd00:100:64::" + number)},
+	}
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: network.Annotations()}}
+	n.Create(o)
+	n.ready(o, corev1.ConditionTrue)
+	return o
+}
+
+// ready sets what the kubelet says of a node.
+func (n *network) ready(o *corev1.Node, status corev1.ConditionStatus) {
+	n.Helper()
+	base := o.DeepCopy()
+	o.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	n.Must(n.Client.Status().Patch(n.Context(), o, client.MergeFrom(base)))
+}
+
+// centralized creates a subnet with a centralized gateway.
+func (n *network) centralized(name, cidrs, nodes string, change func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
+	n.Helper()
+	return n.Subnet(name, func(s *kubeovnv1.SubnetSpec) {
+		s.CIDRBlock, s.GatewayType, s.GatewayNode = cidrs, kubeovnv1.GatewayCentralized, nodes
+		if change != nil {
+			change(s)
+		}
+	}, n.process)
+}
+
+// change changes a subnet's spec and says that it is right.
+func (n *network) change(s *kubeovnv1.Subnet, f func(*kubeovnv1.SubnetSpec)) {
+	n.Helper()
+	n.Get(s)
+	n.Change(s, func() { f(&s.Spec) })
+	n.Eventually(func() string { // the controller writes the status, too
+		n.Get(s)
+		apimeta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{
+			Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonValid, ObservedGeneration: s.Generation,
+		})
+		if err := n.Client.Status().Update(n.Context(), s); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// policies waits until the policies of centralized gateways are these, in order.
+func (n *network) policies(want ...string) {
+	n.Helper()
+	n.Eventually(func() string {
+		var got []string
+		for _, row := range n.Database.Rows("Logical_Router_Policy") {
+			if fmt.Sprint(row["priority"]) == "29010" {
+				hops := row.Strings("nexthops")
+				slices.Sort(hops)
+				got = append(got, strings.TrimSpace(fmt.Sprint(row["match"], " ", row["action"], " ", strings.Join(hops, ","))))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			return fmt.Sprintf("policies are\n%q, want\n%q", got, want)
+		}
+		return ""
+	})
+}
+
+// status waits until a subnet's status names these nodes, and its condition has this reason.
+func (n *network) status(subnet, active, reason string) {
+	n.Helper()
+	n.Eventually(func() string {
+		s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: subnet}}
+		n.Get(s)
+		c := apimeta.FindStatusCondition(s.Status.Conditions, kubeovnv1.ConditionGatewayReady)
+		if s.Status.ActivateGateway != active || (c == nil) != (reason == "") || c != nil && c.Reason != reason {
+			return fmt.Sprintf("subnet %s: active %q, condition %+v, want %q, %s", subnet, s.Status.ActivateGateway, c, active, reason)
+		}
+		return ""
+	})
+}
+
+// event waits until an object has an event of this reason.
+func (n *network) event(o client.Object, reason string) {
+	n.Helper()
+	n.Eventually(func() string {
+		var events eventsv1.EventList
+		n.Must(n.Client.List(n.Context(), &events))
+		for i := range events.Items {
+			if e := &events.Items[i]; e.Regarding.UID == o.GetUID() && e.Reason == reason {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%s has no event %s", o.GetName(), reason)
+	})
+}
+
+// renew renews the Lease of a node until the test ends, or stop is called, as the node's agent does.
+func (n *network) renew(node string) (stop func()) {
+	n.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: leases, Name: gateway.LeasePrefix + node, Labels: map[string]string{gateway.LeaseLabel: ""},
+	}}
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	n.Create(lease)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(gateway.RenewEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				base := lease.DeepCopy()
+				lease.Spec.RenewTime = &metav1.MicroTime{Time: now}
+				if err := n.Client.Patch(ctx, lease, client.MergeFrom(base)); err != nil && ctx.Err() == nil {
+					n.Errorf("renew the Lease of %s: %v", node, err)
+				}
+			}
+		}
+	}()
+	stop = func() { cancel(); <-done }
+	n.Cleanup(stop)
+	return stop
+}

@@ -1,0 +1,126 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// clinic follows Leases by a clock that the test turns.
+type clinic struct {
+	*testing.T
+	Pulses
+	clock time.Time
+	// renewals says of each node whether its agent renews.
+	renewals map[string]bool
+}
+
+func newClinic(t *testing.T, nodes ...string) *clinic {
+	c := &clinic{T: t, clock: time.Unix(1000, 0), renewals: map[string]bool{}}
+	c.Now = func() time.Time { return c.clock }
+	for _, node := range nodes {
+		c.renewals[node] = true
+	}
+	return c
+}
+
+// pass lets time go by, and returns which pulses stopped meanwhile.
+func (c *clinic) pass(d time.Duration) (stopped []string) {
+	for end := c.clock.Add(d); c.clock.Before(end); c.clock = c.clock.Add(time.Second) {
+		if c.clock.Unix()%int64(RenewEvery/time.Second) == 0 {
+			for node, renews := range c.renewals {
+				if renews {
+					c.Renewed(node, c.clock.Add(-time.Hour), Tolerance) // the node's clock is wrong: it does not matter
+				}
+			}
+		}
+		now, _ := c.Expire()
+		stopped = append(stopped, now...)
+	}
+	slices.Sort(stopped)
+	return stopped
+}
+
+func (c *clinic) want(node string, want Pulse) {
+	c.Helper()
+	if got := c.Of(node); got != want {
+		c.Errorf("pulse of %s is %v, want %v", node, got, want)
+	}
+}
+
+func TestPulseStopsWhenOneNodeDies(t *testing.T) {
+	c := newClinic(t, "a", "b")
+	c.want("a", NoLease)
+	c.pass(time.Second)
+	c.want("a", Unheard)
+	c.pass(4 * time.Second)
+	c.want("a", Beating)
+	c.renewals["a"] = false
+	if stopped := c.pass(5 * time.Second); len(stopped) > 0 {
+		t.Errorf("after 5 s, within the tolerance, %v stopped", stopped)
+	}
+	if stopped := c.pass(5 * time.Second); !slices.Equal(stopped, []string{"a"}) {
+		t.Errorf("%v stopped, want a", stopped)
+	}
+	c.want("a", Stopped)
+	c.want("b", Beating)
+
+	c.renewals["a"] = true
+	c.pass(4 * time.Second)
+	c.want("a", Unheard)
+	c.pass(steady)
+	c.want("a", Beating)
+}
+
+func TestNobodyStopsWhileNobodyCanBeHeard(t *testing.T) {
+	for _, outage := range []time.Duration{Tolerance, time.Minute} {
+		for phase := range 2 { // of the last renewals
+			c := newClinic(t, "a", "b", "c")
+			c.pass(10*time.Second + time.Duration(phase)*time.Second)
+			for node := range c.renewals {
+				c.renewals[node] = false
+			}
+			if stopped := c.pass(outage); len(stopped) > 0 {
+				t.Errorf("%v stopped in an outage of %s", stopped, outage)
+			}
+			c.renewals["b"] = true // the first one is back
+			if stopped := c.pass(5 * time.Second); len(stopped) > 0 {
+				t.Errorf("%v stopped right after an outage of %s", stopped, outage)
+			}
+			c.renewals["a"] = true
+			if stopped := c.pass(10 * time.Second); !slices.Equal(stopped, []string{"c"}) {
+				t.Errorf("after the outage %v stopped, want c, which did not come back", stopped)
+			}
+		}
+	}
+}
+
+func TestRenewalsNeverCoincideInAnOutage(t *testing.T) {
+	c := newClinic(t)
+	c.Renewed("a", time.Unix(1, 0), Tolerance)
+	c.clock = c.clock.Add(RenewEvery)
+	c.Renewed("b", time.Unix(2, 0), Tolerance) // the last that is heard of anyone
+	if stopped := c.pass(time.Minute); len(stopped) > 0 {
+		t.Errorf("%v stopped, and only one renewal was missed before the outage", stopped)
+	}
+}
+
+func TestAnAgentMayAskForMoreTime(t *testing.T) {
+	c := newClinic(t, "b")
+	c.pass(time.Second)
+	c.Renewed("a", time.Unix(1, 0), Tolerance)
+	c.Renewed("a", time.Unix(3, 0), RestartTolerance)
+	if stopped := c.pass(RestartTolerance - time.Second); len(stopped) > 0 {
+		t.Errorf("%v stopped while its agent restarts", stopped)
+	}
+	if stopped := c.pass(3 * time.Second); !slices.Equal(stopped, []string{"a"}) {
+		t.Errorf("%v stopped, want a, whose agent did not come back", stopped)
+	}
+	if !c.Gone("a") || c.Gone("a") {
+		t.Error("a Lease goes once")
+	}
+	c.want("a", NoLease)
+}

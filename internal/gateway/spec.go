@@ -1,0 +1,152 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gateway answers by which nodes the traffic of a subnet leaves the cluster: which nodes its spec names, which of them are
+// fit, and which of those carry the traffic. The controllers route by the answer, and agents prepare the nodes that may be it.
+package gateway
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Spec is what a subnet says of its centralized gateway.
+type Spec struct {
+	// Nodes by name, in the user's order. When there are any, Selectors do not count.
+	Nodes []Node
+	// Selectors of nodes: a node that one of them selects is meant.
+	Selectors []labels.Selector
+	// ECMP spreads traffic over all nodes instead of sending it through the first one.
+	ECMP bool
+}
+
+// Node is a gateway node by name.
+type Node struct {
+	Name string
+	// EgressIPs are the addresses that traffic leaves this node with, at most one per family; those of the node where there are none.
+	EgressIPs []netip.Addr
+}
+
+// Parse reads the centralized gateway of a subnet. The form of gatewayNode is `node`, or `node:address`, with commas between them;
+// a node may be written once per family of its addresses.
+func Parse(spec *v1.SubnetSpec) (Spec, error) {
+	out := Spec{ECMP: spec.EnableECMP}
+	for entry := range strings.SplitSeq(spec.GatewayNode, ",") {
+		if err := out.add(strings.TrimSpace(entry)); err != nil {
+			return Spec{}, fmt.Errorf("gatewayNode: %w", err)
+		}
+	}
+	for i := range spec.GatewayNodeSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&spec.GatewayNodeSelectors[i])
+		if err != nil {
+			return Spec{}, fmt.Errorf("gatewayNodeSelectors[%d]: %w", i, err)
+		}
+		out.Selectors = append(out.Selectors, selector)
+	}
+	return out, nil
+}
+
+func (s *Spec) add(entry string) error {
+	name, address, hasAddress := strings.Cut(entry, ":")
+	name = strings.TrimSpace(name)
+	if name == "" {
+		if hasAddress {
+			return fmt.Errorf("%q names no node", entry)
+		}
+		return nil
+	}
+	i := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name })
+	if i < 0 {
+		i, s.Nodes = len(s.Nodes), append(s.Nodes, Node{Name: name})
+	}
+	if !hasAddress {
+		return nil
+	}
+	ip, err := ipfamily.ParseAddr(strings.TrimSpace(address))
+	if err != nil {
+		return fmt.Errorf("egress address of node %s: %w", name, err)
+	}
+	node := &s.Nodes[i]
+	if slices.ContainsFunc(node.EgressIPs, func(a netip.Addr) bool { return ipfamily.Of(a) == ipfamily.Of(ip) }) {
+		return fmt.Errorf("node %s has two egress addresses of one family", name)
+	}
+	node.EgressIPs = append(node.EgressIPs, ip)
+	return nil
+}
+
+// Empty reports whether no node can be meant.
+func (s Spec) Empty() bool { return len(s.Nodes) == 0 && len(s.Selectors) == 0 }
+
+// Includes reports whether a node is meant.
+func (s Spec) Includes(name string, nodeLabels map[string]string) bool {
+	if len(s.Nodes) > 0 {
+		return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Name == name })
+	}
+	return slices.ContainsFunc(s.Selectors, func(l labels.Selector) bool { return l.Matches(labels.Set(nodeLabels)) })
+}
+
+// EgressIPs of a node.
+func (s Spec) EgressIPs(name string) []netip.Addr {
+	for _, n := range s.Nodes {
+		if n.Name == name {
+			return n.EgressIPs
+		}
+	}
+	return nil
+}
+
+// Shared reports whether more nodes than one have an egress address. Nodes cannot answer for such an address themselves.
+func (s Spec) Shared(ip netip.Addr) bool {
+	count := 0
+	for _, n := range s.Nodes {
+		if slices.Contains(n.EgressIPs, ip) {
+			count++
+		}
+	}
+	return count > 1
+}
+
+// Routed reports whether the traffic of a subnet leaves through nodes: subnets of the default VPC in the overlay, and not the one that
+// connects the nodes themselves.
+func Routed(s *v1.Subnet) bool {
+	return s.Name != v1.JoinSubnet && s.Spec.Vlan == "" && (s.Spec.Provider == "" || s.Spec.Provider == v1.ProviderOVN) &&
+		(s.Spec.Vpc == "" || s.Spec.Vpc == v1.DefaultVpc)
+}
+
+// Centralized reports whether the traffic of a subnet leaves through gateway nodes.
+func Centralized(s *v1.Subnet) bool { return Routed(s) && s.Spec.GatewayType == v1.GatewayCentralized }
+
+// TableConflict is the subnet that has the routing table of an external gateway already, when s has to give way: of two subnets with one
+// table, the younger one. It is nil when there is none.
+func TableConflict(s *v1.Subnet, others []*v1.Subnet) *v1.Subnet {
+	if !UsesTable(s) {
+		return nil
+	}
+	for _, other := range others {
+		if other.Name != s.Name && UsesTable(other) && other.Spec.PolicyRoutingTableID == s.Spec.PolicyRoutingTableID && older(other, s) {
+			return other
+		}
+	}
+	return nil
+}
+
+// UsesTable reports whether nodes keep a routing table for a subnet.
+func UsesTable(s *v1.Subnet) bool {
+	return Routed(s) && s.DeletionTimestamp == nil && s.Spec.ExternalEgressGateway != "" && !s.Spec.NATOutgoing &&
+		s.Spec.PolicyRoutingTableID != 0 && s.Spec.PolicyRoutingPriority != 0
+}
+
+func older(a, b *v1.Subnet) bool {
+	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+		return c < 0
+	}
+	return a.Name < b.Name
+}

@@ -1,0 +1,81 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"net/netip"
+	"slices"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Bounds of policy routing: the rules of the tables main and default come after, and the tables from default to local are the kernel's
+// (ip-rule(8)).
+const (
+	maxRulePriority = 32765
+	tableDefault    = 253
+	tableLocal      = 255
+)
+
+// egress checks how the traffic of a subnet leaves the cluster.
+func egress(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem {
+	if _, err := gateway.Parse(spec); err != nil {
+		return problem(ReasonFieldInvalid, "%v: write nodes with commas between them, each as node or node:address", err)
+	}
+	if p := natRules(spec.NATOutgoingPolicyRules, cidrs); p != nil {
+		return p
+	}
+	return externalGateway(spec, cidrs)
+}
+
+func natRules(rules []kubeovnv1.NATOutgoingPolicyRule, cidrs []netip.Prefix) *Problem {
+	for i, r := range rules {
+		if r.Action != kubeovnv1.NATOutgoingPolicyNAT && r.Action != kubeovnv1.NATOutgoingPolicyForward {
+			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].action %q: must be %s or %s", i, r.Action,
+				kubeovnv1.NATOutgoingPolicyNAT, kubeovnv1.NATOutgoingPolicyForward)
+		}
+		rule, err := gateway.ParseNATRule(r)
+		if err != nil {
+			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].%v: write addresses and CIDRs with commas between them", i, err)
+		}
+		for _, source := range rule.Sources {
+			if !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Overlaps(source) && c.Bits() <= source.Bits() }) {
+				return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].match.srcIPs: %s is outside of cidrBlock %s", i, source, ipfamily.Join(cidrs))
+			}
+		}
+		if !slices.ContainsFunc([]ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6}, rule.Concerns) {
+			return problem(ReasonFieldInvalid, "natOutgoingPolicyRules[%d].match: srcIPs and dstIPs are of different families, so that nothing matches", i)
+		}
+	}
+	return nil
+}
+
+func externalGateway(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem {
+	if spec.ExternalEgressGateway == "" {
+		return nil
+	}
+	gateways, err := ipfamily.ParseAddrs(spec.ExternalEgressGateway)
+	switch {
+	case err != nil:
+		return problem(ReasonFieldInvalid, "externalEgressGateway: %v: write one address of each family, with a comma between them", err)
+	case spec.NATOutgoing:
+		return problem(ReasonFieldInvalid, "externalEgressGateway and natOutgoing exclude each other: set natOutgoing to false, or leave externalEgressGateway out")
+	case spec.PolicyRoutingPriority == 0 || spec.PolicyRoutingPriority > maxRulePriority:
+		return problem(ReasonFieldInvalid, "policyRoutingPriority %d: externalEgressGateway takes one from 1 to %d", spec.PolicyRoutingPriority, maxRulePriority)
+	case spec.PolicyRoutingTableID == 0 || spec.PolicyRoutingTableID >= tableDefault && spec.PolicyRoutingTableID <= tableLocal:
+		return problem(ReasonFieldInvalid, "policyRoutingTableID %d: externalEgressGateway takes the number of a routing table that nothing else uses, not %d to %d",
+			spec.PolicyRoutingTableID, tableDefault, tableLocal)
+	}
+	for _, g := range gateways {
+		if slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(g) }) {
+			return problem(ReasonFieldInvalid, "externalEgressGateway %s is inside of cidrBlock: write the address of a router outside", g)
+		}
+		if !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return ipfamily.Of(c.Addr()) == ipfamily.Of(g) }) {
+			return problem(ReasonFieldInvalid, "externalEgressGateway %s is of a family that cidrBlock %s does not have: leave it out", g, ipfamily.Join(cidrs))
+		}
+	}
+	return nil
+}
