@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,8 +41,9 @@ const sweepInterval = 5 * time.Minute
 
 // Options of the agent.
 type Options struct {
-	// Node is this node's name.
-	Node string
+	// Node is this node's name, Namespace that of the agent's pod.
+	Node      string
+	Namespace string
 	// Services are the CIDRs of Services, at most one per family.
 	Services []netip.Prefix
 	// TunnelType is geneve or vxlan, TunnelInterface the interface configured for tunnels, if any.
@@ -120,7 +122,8 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		},
 	}
 	ready.set(server.Ready)
-	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(server), mgr.Add(sweeper(mgr, server))); err != nil {
+	lease := &host.Lease{Client: mgr.GetClient(), Node: o.Node, Namespace: o.Namespace, Wanted: node.Gateway, Ready: node.Ready}
+	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(lease), mgr.Add(server), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil
@@ -162,7 +165,7 @@ func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 // newManager watches this node, its pods and all subnets, and nothing else.
 func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make the scheme: %w", err)
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{

@@ -25,6 +25,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -85,7 +86,7 @@ func newNode(t *testing.T) *node {
 		os.RemoveAll(dir)
 	})
 	n := &node{T: t, root: t, dir: dir, options: agent.Options{
-		Node: nodeName, Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelType: "geneve",
+		Node: nodeName, Namespace: "default", Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelType: "geneve",
 		PluginSource: plugins, CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"),
 		CNISocket: filepath.Join(dir, "cni.sock"), OVSSocket: filepath.Join(dir, "db.sock"), Address: healthPort,
 	}}
@@ -106,7 +107,7 @@ func newNode(t *testing.T) *node {
 }
 
 func (n *node) clear() {
-	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}} {
+	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}, &coordinationv1.Lease{}} {
 		must(n.T, n.api.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
 	}
 	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}} {

@@ -6,6 +6,8 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -49,17 +51,35 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 					q.Add(request)
 				}
 			})
-			go listen(ctx, func() { q.Add(request) })
+			go listen(ctx, &r.links, func() { q.Add(request) })
 			return nil
 		})).
 		Complete(r)
 }
 
-// listen calls changed when something that the agent made may have gone: ovn0, one of its addresses, a route. When the kernel drops
-// messages it begins again, and calls changed for what it may have missed.
-func listen(ctx context.Context, changed func()) {
+// links is a set of interfaces, by their indexes.
+type links struct {
+	mu      sync.Mutex
+	indexes []int
+}
+
+func (l *links) set(indexes []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.indexes = indexes
+}
+
+func (l *links) has(index int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.indexes, index)
+}
+
+// listen calls changed when something that the agent made may have gone: ovn0, one of its addresses, a route; or one of these other
+// interfaces. When the kernel drops messages it begins again, and calls changed for what it may have missed.
+func listen(ctx context.Context, others *links, changed func()) {
 	for ctx.Err() == nil {
-		if err := listenOnce(ctx, changed); err != nil && ctx.Err() == nil {
+		if err := listenOnce(ctx, others, changed); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "lost the kernel's messages; beginning again")
 		}
 		changed()
@@ -70,7 +90,7 @@ func listen(ctx context.Context, changed func()) {
 	}
 }
 
-func listenOnce(ctx context.Context, changed func()) error {
+func listenOnce(ctx context.Context, others *links, changed func()) error {
 	done := make(chan struct{})
 	defer close(done)
 	failed := make(chan error, 3)
@@ -94,14 +114,14 @@ func listenOnce(ctx context.Context, changed func()) error {
 	for {
 		select {
 		case update := <-links:
-			if update.Link != nil && (update.Attrs().Name == JoinInterface || update.Attrs().Name == TunnelBridge) {
+			if update.Link != nil && (update.Attrs().Name == JoinInterface || update.Attrs().Name == TunnelBridge || others.has(update.Attrs().Index)) {
 				if update.Attrs().Name == JoinInterface {
 					index = update.Attrs().Index
 				}
 				changed()
 			}
 		case update := <-addresses:
-			if index == 0 || update.LinkIndex == index {
+			if index == 0 || update.LinkIndex == index || others.has(update.LinkIndex) {
 				changed()
 			}
 		case update := <-routes:

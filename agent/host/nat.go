@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"sigs.k8s.io/knftables"
 
@@ -22,13 +21,24 @@ const (
 	setCluster  = "cluster"
 	setOutgoing = "outgoing"
 	setNode     = "node"
+	// chainOutgoing sees what leaves subnets with natOutgoing, and chainTranslate what of it is translated.
+	chainOutgoing  = "outgoing"
+	chainTranslate = "translate"
+	// mapPolicies leads from a subnet to the chain of its rules, whose name begins with policyPrefix.
+	mapPolicies  = "policies"
+	policyPrefix = "policy-"
+	// mapEgress leads from a subnet to the address that it leaves with.
+	mapEgress = "egress"
 )
 
-// families are how nftables spells each family.
-var families = []struct {
+// spelling is how nftables spells a family.
+type spelling struct {
 	family             ipfamily.Family
 	suffix, key, value string
-}{
+}
+
+// families are those that the agent writes rules for.
+var families = []spelling{
 	{ipfamily.IPv4, "4", "ip", "ipv4_addr"},
 	{ipfamily.IPv6, "6", "ip6", "ipv6_addr"},
 }
@@ -36,6 +46,10 @@ var families = []struct {
 // setMasquerade makes the agent's table be as m says, in one transaction: connections keep the translation they have. Nothing in it
 // is about single pods. A packet that another table drops stays dropped, whatever this one says (nft(8), "verdict statements").
 func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) error {
+	stale, err := staleChains(ctx, nft, m.Policies)
+	if err != nil {
+		return err
+	}
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("source NAT of pods that leave the overlay through this node")})
 	tx.Add(&knftables.Chain{
@@ -45,6 +59,10 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		Priority: knftables.PtrTo(knftables.SNATPriority),
 	})
 	tx.Flush(&knftables.Chain{Name: chainNAT})
+	for _, name := range append([]string{chainTranslate, chainOutgoing}, policyChains(m.Policies)...) {
+		tx.Add(&knftables.Chain{Name: name})
+		tx.Flush(&knftables.Chain{Name: name})
+	}
 	for _, f := range families {
 		for _, set := range []struct {
 			name     string
@@ -59,9 +77,15 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 				}
 			}
 		}
+		setMaps(tx, m, f)
 		for _, rule := range rules(f.key, f.suffix) {
 			tx.Add(&knftables.Rule{Chain: chainNAT, Rule: rule.text, Comment: knftables.PtrTo(rule.why)})
 		}
+	}
+	setOutgoingChains(tx, m.Policies)
+	for _, name := range stale {
+		tx.Flush(&knftables.Chain{Name: name})
+		tx.Delete(&knftables.Chain{Name: name})
 	}
 	if err := nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", NATTable, err)
@@ -85,13 +109,9 @@ func rules(key, suffix string) []rule {
 		text("meta nfproto", nfproto[key], "meta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn return"),
 		"answers on connections that began through another node",
 	}, {
-		text("oifname !=", JoinInterface, key, "saddr", outgoing, key, "daddr !=", cluster, "masquerade fully-random"),
+		text("oifname !=", JoinInterface, key, "saddr", outgoing, key, "daddr !=", cluster, "goto", chainOutgoing),
 		"from a subnet with natOutgoing to the outside",
 	}}
 }
 
 var nfproto = map[string]string{"ip": "ipv4", "ip6": "ipv6"}
-
-func (m Masquerade) equal(o Masquerade) bool {
-	return slices.Equal(m.Cluster, o.Cluster) && slices.Equal(m.Outgoing, o.Outgoing) && slices.Equal(m.Node, o.Node)
-}

@@ -21,6 +21,7 @@ type Plan struct {
 	Addresses []netip.Prefix
 	Routes    []Route
 	Masquerade
+	Egress
 }
 
 // Masquerade is what keeps its source address when it leaves the overlay through this node, and what does not. Prefixes of a list
@@ -32,6 +33,10 @@ type Masquerade struct {
 	Outgoing []netip.Prefix
 	// Node is the addresses of this node that the overlay routes back to it.
 	Node []netip.Prefix
+	// SourceNAT is the subnets of Outgoing that leave with another address than the node's.
+	SourceNAT []SourceNAT
+	// Policies are those of the subnets of Outgoing that are not translated altogether.
+	Policies []Policy
 }
 
 // Route is one of the agent's routes, through ovn0.
@@ -72,6 +77,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 		}
 		plan.Routes = append(plan.Routes, routesTo(cidrs, join.Gateways, internal)...)
 	}
+	plan.addEgress(node, subnets)
 	plan.Cluster, plan.Outgoing, plan.Node = disjoint(plan.Cluster), disjoint(plan.Outgoing), disjoint(plan.Node)
 	return plan, nil
 }

@@ -10,7 +10,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"reflect"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,9 +58,11 @@ type Reconciler struct {
 	// Plugin is installed once pods can be attached.
 	Plugin Plugin
 
-	status status
-	served Masquerade // what nftables was last told
-	at     time.Time  // and when
+	status  status
+	gateway atomic.Bool // the node may be the gateway of a subnet
+	links   links       // those that the node's part as a gateway depends on
+	served  Masquerade  // what nftables was last told
+	at      time.Time   // and when
 }
 
 // Reconcile makes everything so. It knows one object only: this node.
@@ -65,7 +71,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: r.Node}, node); err != nil {
 		return ctrl.Result{}, fmt.Errorf("read node %s: %w", r.Node, err)
 	}
-	problem := r.connect(ctx, node)
+	problem, egress := r.connect(ctx, node)
 	changed, down := r.status.set(problem, time.Now())
 	if changed {
 		log.FromContext(ctx).Info("the node's network has changed", "state", describe(problem))
@@ -76,6 +82,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	}
 	var waiting Waiting
 	switch {
+	case problem == nil && err == nil && egress != nil:
+		return ctrl.Result{}, egress
 	case problem == nil && err == nil:
 		return ctrl.Result{RequeueAfter: resync}, nil
 	case errors.As(problem, &waiting) && err == nil:
@@ -84,59 +92,90 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return ctrl.Result{}, errors.Join(problem, err)
 }
 
-// connect takes the node's network from nothing to serving, each step on what the one before made.
-func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
+// connect takes the node's network from nothing to serving, each step on what the one before made. What keeps the node from being the
+// gateway of one subnet is told apart: the rest serves.
+func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) (problem, egress error) {
+	plan, err := r.plan(ctx, node)
+	if err != nil {
+		return err, nil
+	}
+	r.gateway.Store(plan.Gateway)
+	return r.follow(ctx, node, plan)
+}
+
+// plan is what the node's network is to be.
+func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error) {
 	join, err := v1.ParsePodNetwork(node.Annotations)
 	if err != nil {
-		return fmt.Errorf("annotations of node %s: %w", node.Name, err)
+		return joined{}, fmt.Errorf("annotations of node %s: %w", node.Name, err)
 	}
 	if !join.Allocated || len(join.Addresses) == 0 || len(join.MAC) == 0 {
-		return Waiting("kube-ovn-controller to write the addresses of this node in its annotations")
+		return joined{}, Waiting("kube-ovn-controller to write the addresses of this node in its annotations")
 	}
 	var subnets v1.SubnetList
 	if err := r.Client.List(ctx, &subnets); err != nil {
-		return fmt.Errorf("list subnets: %w", err)
+		return joined{}, fmt.Errorf("list subnets: %w", err)
 	}
 	plan, err := NewPlan(join, node, subnets.Items, r.Services)
-	if err != nil {
-		return err
-	}
+	return joined{plan, join.MAC}, err
+}
+
+// joined is a plan with the hardware address of ovn0.
+type joined struct {
+	Plan
+	mac net.HardwareAddr
+}
+
+// follow makes the node's network what the plan says.
+func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined) (problem, egress error) {
 	if err := r.Bridge.Ready(ctx); err != nil {
-		return Waiting(err.Error())
+		return Waiting(err.Error()), nil
 	}
 	mtu, err := r.MTU(ctx)
 	if err != nil {
-		return err
+		return err, nil
 	}
-	port := ovs.Internal{Name: JoinInterface, LogicalPort: "node-" + node.Name, MAC: join.MAC.String(), MTU: mtu}
+	port := ovs.Internal{Name: JoinInterface, LogicalPort: "node-" + node.Name, MAC: plan.mac.String(), MTU: mtu}
 	if err := r.Bridge.EnsureInternal(ctx, port); err != nil {
-		return err
+		return err, nil
 	}
-	link, err := setJoinInterface(join.MAC, mtu, plan.Addresses)
+	link, err := setJoinInterface(plan.mac, mtu, plan.Addresses)
 	if err != nil {
-		return err
+		return err, nil
 	}
 	if err := setForwarding(plan.Addresses); err != nil {
-		return err
+		return err, nil
 	}
 	if err := setRoutes(link, plan.Routes); err != nil {
-		return err
+		return err, nil
 	}
 	if err := r.masquerade(ctx, plan.Masquerade); err != nil {
-		return err
+		return err, nil
 	}
+	egress = r.serveAsGateway(plan.Plan)
 	switch installed, err := r.Bridge.Installed(ctx, JoinInterface); {
 	case err != nil:
-		return err
+		return err, egress
 	case !installed:
-		return Waiting("ovn-controller to install the flows of " + port.LogicalPort)
+		return Waiting("ovn-controller to install the flows of " + port.LogicalPort), egress
 	}
-	return r.Plugin.Install()
+	return r.Plugin.Install(), egress
 }
+
+// serveAsGateway makes the node's part as a gateway so.
+func (r *Reconciler) serveAsGateway(plan Plan) error {
+	claimed, claimErr := setClaims(plan.Claims)
+	routed, routeErr := setExternal(plan.External, plan.Cluster)
+	r.links.set(slices.Concat(claimed, routed))
+	return errors.Join(claimErr, routeErr)
+}
+
+// Gateway reports whether the node may be the gateway of a subnet.
+func (r *Reconciler) Gateway() bool { return r.gateway.Load() }
 
 // masquerade writes to nftables when there is something new, and at each resync: others may have flushed the table.
 func (r *Reconciler) masquerade(ctx context.Context, m Masquerade) error {
-	if r.served.equal(m) && time.Since(r.at) < resync/2 {
+	if reflect.DeepEqual(r.served, m) && time.Since(r.at) < resync/2 {
 		return nil
 	}
 	if err := setMasquerade(ctx, r.NFT, m); err != nil {

@@ -41,6 +41,16 @@ func setForwarding(addresses []netip.Prefix) error {
 	return nil
 }
 
+// looseReversePath lets an interface take what comes back to an address of its own by another way than the routes say: a source need only
+// be reachable (rp_filter 2, ip-sysctl).
+func looseReversePath(name string) error {
+	key := "net/ipv4/conf/" + name + "/rp_filter"
+	if value(key) == "2" || value(key) != "1" && value("net/ipv4/conf/all/rp_filter") != "1" {
+		return nil
+	}
+	return sysctl(key, "2")
+}
+
 // keepRouterAdvertisements keeps the default route of interfaces that learn it: the kernel ignores advertisements on a node that
 // forwards unless accept_ra is 2 (ip-sysctl).
 func keepRouterAdvertisements() error {

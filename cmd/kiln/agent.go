@@ -21,7 +21,7 @@ func init() { commands = append(commands, newAgentCommand) }
 
 func newAgentCommand() *cobra.Command {
 	o := agent.Options{
-		Node: os.Getenv("NODE_NAME"), CNISocket: wire.DefaultSocket, OVSSocket: "/run/openvswitch/db.sock",
+		Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), CNISocket: wire.DefaultSocket, OVSSocket: "/run/openvswitch/db.sock",
 		PluginSource: "/opt/kiln/cni", Address: ":10665",
 	}
 	var services string

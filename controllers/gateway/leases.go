@@ -66,7 +66,13 @@ func (p *Pulses) Of(node string) gateway.Pulse {
 
 func (p *Pulses) renewed(o any) {
 	lease, ok := o.(*coordinationv1.Lease)
-	if !ok || lease.Spec.RenewTime == nil {
+	if !ok {
+		return
+	}
+	if lease.Spec.RenewTime == nil { // given up
+		if p.Gone(nodeOf(lease)) {
+			p.changed <- nodeOf(lease)
+		}
 		return
 	}
 	tolerance := gateway.Tolerance
@@ -78,7 +84,9 @@ func (p *Pulses) renewed(o any) {
 	}
 }
 
-func nodeOf(lease *coordinationv1.Lease) string { return strings.TrimPrefix(lease.Name, gateway.LeasePrefix) }
+func nodeOf(lease *coordinationv1.Lease) string {
+	return strings.TrimPrefix(lease.Name, gateway.LeasePrefix)
+}
 
 // source enqueues the subnets whose gateway a node may be when the node's pulse changes.
 func (p *Pulses) source(behind func(ctx context.Context, node string, labels map[string]string) []string) source.Source {

@@ -1,0 +1,124 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// claimTable is a routing table that no rule looks up ("kiln" in ASCII). A route in it is a note that the address which it goes to was put
+// on an interface by the agent: the kernel keeps no such note with the address itself before Linux 5.18 (IFA_PROTO).
+const claimTable = 0x6b696c6e
+
+// setClaims makes the node answer for addresses: each is put on the interface whose network it is in, unless the node has it anyway. One
+// that is in no network of the node is left to whoever routes it there. Addresses of earlier calls that are not wanted any more go; those
+// that someone else put there stay. It is idempotent, and returns the interfaces that have the addresses.
+func setClaims(want []netip.Addr) (links []int, err error) {
+	noted, err := claimNotes()
+	if err != nil || len(want) == 0 && len(noted) == 0 {
+		return nil, err
+	}
+	list, err := netlinksafe.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var failed []error
+	for address, note := range noted {
+		if !slices.Contains(want, address) {
+			failed = append(failed, release(address, note, list))
+		}
+	}
+	for _, address := range want {
+		_, ours := noted[address]
+		link, err := claim(address, ours, list)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("answer for egress address %s: %w", address, err))
+		} else if link != 0 {
+			links = append(links, link)
+		}
+	}
+	return links, errors.Join(failed...)
+}
+
+// claimNotes are the addresses that the agent put on interfaces.
+func claimNotes() (map[netip.Addr]netlink.Route, error) {
+	filter := &netlink.Route{Protocol: routeProtocol, Table: claimTable}
+	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list egress addresses: %w", err)
+	}
+	out := map[netip.Addr]netlink.Route{}
+	for _, r := range list {
+		if r.Dst != nil {
+			out[prefixOf(r.Dst).Addr()] = r
+		}
+	}
+	return out, nil
+}
+
+// claim puts an address on the interface whose network it is in, and returns the interface that has it; 0 for none.
+func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err error) {
+	network := 0
+	for _, a := range list {
+		switch p := prefixOf(a.IPNet); {
+		case p.Addr() == address && ours:
+			return a.LinkIndex, nil
+		case p.Addr() == address:
+			return 0, nil
+		case p.Contains(address) && !p.IsSingleIP() && network == 0:
+			network = a.LinkIndex
+		}
+	}
+	if network == 0 {
+		return 0, nil
+	}
+	device, err := netlink.LinkByIndex(network)
+	if err != nil {
+		return 0, fmt.Errorf("find the interface: %w", err)
+	}
+	if device.Attrs().Name == JoinInterface {
+		return 0, nil
+	}
+	host := ipNet(netip.PrefixFrom(address, address.BitLen()))
+	note := &netlink.Route{Dst: host, Table: claimTable, Protocol: routeProtocol, Type: unix.RTN_BLACKHOLE}
+	if err := netlink.RouteReplace(note); err != nil { // before the address: what was not noted would never be taken away
+		return 0, fmt.Errorf("note it: %w", err)
+	}
+	// Not preferred: the node itself opens no connection from it.
+	err = netlink.AddrAdd(device, &netlink.Addr{IPNet: host, ValidLft: math.MaxUint32, PreferedLft: 0})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, fmt.Errorf("put it on %s: %w", device.Attrs().Name, err)
+	}
+	if address.Is4() {
+		return network, looseReversePath(device.Attrs().Name)
+	}
+	return network, nil
+}
+
+func release(address netip.Addr, note netlink.Route, list []netlink.Addr) error {
+	for i := range list {
+		if p := prefixOf(list[i].IPNet); p.Addr() != address || !p.IsSingleIP() {
+			continue
+		}
+		device, err := netlink.LinkByIndex(list[i].LinkIndex)
+		if err == nil {
+			err = netlink.AddrDel(device, &list[i])
+		}
+		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("take back egress address %s: %w", address, err)
+		}
+	}
+	if err := netlink.RouteDel(&note); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("forget egress address %s: %w", address, err)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// Egress is what this node does as a gateway of subnets, beside masquerading.
+type Egress struct {
+	// Gateway: the node may be the centralized gateway of a subnet.
+	Gateway bool
+	// Claims are the addresses that traffic leaves this node with, and that no other node has: it answers for them.
+	Claims []netip.Addr
+	// External are the ways out through routers outside.
+	External []External
+}
+
+// External sends what comes from a prefix to a router outside, by a routing table of its own.
+type External struct {
+	From     netip.Prefix
+	Via      netip.Addr
+	Priority int
+	Table    int
+}
+
+// SourceNAT is the address that traffic from a prefix leaves with.
+type SourceNAT struct {
+	From netip.Prefix
+	To   netip.Addr
+}
+
+// Policy is which traffic of a subnet is translated; that which no rule matches is.
+type Policy struct {
+	Subnet string
+	From   []netip.Prefix
+	Rules  []gateway.NATRule
+}
+
+// addEgress adds what the node does for the subnets that may leave through it, the oldest first. Of prefixes that overlap, as a subnet's
+// may that the controller has not found right, the first counts.
+func (p *Plan) addEgress(node *corev1.Node, subnets []v1.Subnet) {
+	var list []*v1.Subnet
+	for i := range subnets {
+		if s := &subnets[i]; gateway.Routed(s) && s.DeletionTimestamp == nil {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *v1.Subnet) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	var taken []netip.Prefix
+	for _, s := range list {
+		cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+		spec, specErr := gateway.Parse(&s.Spec)
+		if err != nil || specErr != nil {
+			continue // the subnet's own condition says so
+		}
+		cidrs = slices.DeleteFunc(cidrs, func(c netip.Prefix) bool { return slices.ContainsFunc(taken, c.Overlaps) })
+		taken = append(taken, cidrs...)
+		if len(cidrs) == 0 {
+			continue
+		}
+		central := gateway.Centralized(s)
+		here := spec.Includes(node.Name, node.Labels)
+		p.Gateway = p.Gateway || central && here
+		if gateway.UsesTable(s) && (!central || here) && gateway.TableConflict(s, list) == nil {
+			p.addExternal(s, cidrs)
+		}
+		if s.Spec.NATOutgoing && len(s.Spec.NATOutgoingPolicyRules) > 0 {
+			p.Policies = append(p.Policies, policyOf(s, cidrs))
+		}
+		if s.Spec.NATOutgoing && central {
+			p.addEgressIPs(spec, node.Name, cidrs)
+		}
+	}
+	slices.SortFunc(p.Claims, netip.Addr.Compare)
+	p.Claims = slices.Compact(p.Claims)
+}
+
+func (p *Plan) addExternal(s *v1.Subnet, cidrs []netip.Prefix) {
+	gateways, _ := ipfamily.ParseAddrs(s.Spec.ExternalEgressGateway)
+	for _, cidr := range cidrs {
+		if via := ofFamily(gateways, cidr); via.IsValid() {
+			p.External = append(p.External, External{
+				From: cidr.Masked(), Via: via, Priority: int(s.Spec.PolicyRoutingPriority), Table: int(s.Spec.PolicyRoutingTableID),
+			})
+		}
+	}
+}
+
+func (p *Plan) addEgressIPs(spec gateway.Spec, node string, cidrs []netip.Prefix) {
+	for _, cidr := range cidrs {
+		ip := ofFamily(spec.EgressIPs(node), cidr)
+		if !ip.IsValid() {
+			continue
+		}
+		p.SourceNAT = append(p.SourceNAT, SourceNAT{From: cidr.Masked(), To: ip})
+		if !spec.Shared(ip) {
+			p.Claims = append(p.Claims, ip)
+		}
+	}
+}
+
+// policyOf leaves out rules that cannot be read: the subnet's own condition says so.
+func policyOf(s *v1.Subnet, cidrs []netip.Prefix) Policy {
+	policy := Policy{Subnet: s.Name}
+	for _, cidr := range cidrs {
+		policy.From = append(policy.From, cidr.Masked())
+	}
+	for _, r := range s.Spec.NATOutgoingPolicyRules {
+		if rule, err := gateway.ParseNATRule(r); err == nil {
+			policy.Rules = append(policy.Rules, rule)
+		}
+	}
+	return policy
+}

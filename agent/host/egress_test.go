@@ -1,0 +1,107 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+)
+
+func TestPlanOfAGateway(t *testing.T) {
+	const dual = "10.16.0.0/16,fd00:10:16::/112"
+	centralized := func(nodes string) func(*v1.SubnetSpec) {
+		return func(s *v1.SubnetSpec) {
+			s.GatewayType, s.GatewayNode, s.NATOutgoing = v1.GatewayCentralized, nodes, true
+		}
+	}
+	external := func(s *v1.SubnetSpec) {
+		s.ExternalEgressGateway, s.PolicyRoutingPriority, s.PolicyRoutingTableID = "192.0.2.254,2001:db8::fe", 100, 200
+	}
+	both := func(changes ...func(*v1.SubnetSpec)) func(*v1.SubnetSpec) {
+		return func(s *v1.SubnetSpec) {
+			for _, change := range changes {
+				change(s)
+			}
+		}
+	}
+	noNAT := func(s *v1.SubnetSpec) { s.NATOutgoing = false }
+	v4, v6 := netip.MustParsePrefix("10.16.0.0/16"), netip.MustParsePrefix("fd00:10:16::/112")
+	externals := []External{
+		{v4, netip.MustParseAddr("192.0.2.254"), 100, 200}, {v6, netip.MustParseAddr("2001:db8::fe"), 100, 200},
+	}
+	younger := func(s v1.Subnet) v1.Subnet {
+		s.CreationTimestamp = metav1.NewTime(time.Unix(1000, 0))
+		return s
+	}
+	for name, c := range map[string]struct {
+		subnets  []v1.Subnet
+		egress   Egress
+		nat      []SourceNAT
+		policies []Policy
+	}{
+		"none":            {subnets: []v1.Subnet{testSubnet("a", dual, nil)}},
+		"by name":         {subnets: []v1.Subnet{testSubnet("a", dual, centralized("n2,n1"))}, egress: Egress{Gateway: true}},
+		"of another node": {subnets: []v1.Subnet{testSubnet("a", dual, centralized("n2:192.0.2.7"))}},
+		"of another VPC":  {subnets: []v1.Subnet{testSubnet("a", dual, both(centralized("n1"), func(s *v1.SubnetSpec) { s.Vpc = "v" }))}},
+		"by label":        {subnets: []v1.Subnet{testSubnet("a", dual, both(centralized(""), selector("edge")))}, egress: Egress{Gateway: true}},
+		"not by label":    {subnets: []v1.Subnet{testSubnet("a", dual, both(centralized(""), selector("core")))}},
+		"cannot be read":  {subnets: []v1.Subnet{testSubnet("a", dual, centralized("n1:x"))}},
+		"with NAT by policy": {
+			subnets: []v1.Subnet{testSubnet("a", dual, func(s *v1.SubnetSpec) {
+				s.NATOutgoing = true
+				s.NATOutgoingPolicyRules = []v1.NATOutgoingPolicyRule{{Action: "forward", Match: v1.NATOutgoingPolicyMatch{DstIPs: "192.0.2.9"}}}
+			})},
+			policies: []Policy{{"a", prefixes("10.16.0.0/16", "fd00:10:16::/112"), []gateway.NATRule{{Destinations: prefixes("192.0.2.9/32"), Forward: true}}}},
+		},
+		"with addresses of its own": {
+			subnets: []v1.Subnet{testSubnet("a", dual, centralized("n1:192.0.2.7,n1:2001:db8::7,n2:192.0.2.8"))},
+			egress:  Egress{Gateway: true, Claims: addresses("192.0.2.7", "2001:db8::7")},
+			nat:     []SourceNAT{{v4, netip.MustParseAddr("192.0.2.7")}, {v6, netip.MustParseAddr("2001:db8::7")}},
+		},
+		"with an address that another node has, too": {
+			subnets: []v1.Subnet{testSubnet("a", "10.16.0.0/16", centralized("n1:192.0.2.7,n2:192.0.2.7"))},
+			egress:  Egress{Gateway: true}, nat: []SourceNAT{{v4, netip.MustParseAddr("192.0.2.7")}},
+		},
+		"with an address and without NAT": {
+			subnets: []v1.Subnet{testSubnet("a", dual, both(centralized("n1:192.0.2.7"), noNAT))}, egress: Egress{Gateway: true},
+		},
+		"to a router outside": {
+			subnets: []v1.Subnet{testSubnet("a", dual, both(centralized("n1"), noNAT, external))}, egress: Egress{Gateway: true, External: externals},
+		},
+		"to a router outside, by another node":        {subnets: []v1.Subnet{testSubnet("a", dual, both(centralized("n2"), noNAT, external))}},
+		"to a router outside, of distributed subnets": {subnets: []v1.Subnet{testSubnet("a", dual, external)}, egress: Egress{External: externals}},
+		"to a router outside, with NAT":               {subnets: []v1.Subnet{testSubnet("a", dual, both(centralized("n1"), external))}, egress: Egress{Gateway: true}},
+		"the older one has the table": {
+			subnets: []v1.Subnet{younger(testSubnet("a", "10.17.0.0/16", external)), testSubnet("z", dual, external)}, egress: Egress{External: externals},
+		},
+		"the older one has the addresses": {
+			subnets: []v1.Subnet{younger(testSubnet("a", "10.16.3.0/24", external)), testSubnet("z", "10.16.0.0/16", nil)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := testNode("192.0.2.1", "2001:db8::1")
+			node.Labels = map[string]string{"role": "edge"}
+			plan, err := NewPlan(testJoin(2), node, c.subnets, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(plan.Egress, c.egress) || !reflect.DeepEqual(plan.SourceNAT, c.nat) || !reflect.DeepEqual(plan.Policies, c.policies) {
+				t.Errorf("got %+v, %v, %v\nwant %+v, %v, %v", plan.Egress, plan.SourceNAT, plan.Policies, c.egress, c.nat, c.policies)
+			}
+		})
+	}
+}
+
+func selector(role string) func(*v1.SubnetSpec) {
+	return func(s *v1.SubnetSpec) {
+		s.GatewayNodeSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"role": role}}}
+	}
+}

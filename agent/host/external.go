@@ -1,0 +1,175 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// external is one of the agent's routes in the table of an external gateway: the default route through it, or one that leaves what
+// stays in the cluster to the tables that follow (RTN_THROW, rtnetlink(7)).
+type external struct {
+	table int
+	to    netip.Prefix
+}
+
+// setExternal makes the agent's rules, and the tables that they look up, be those given. What goes to the cluster is excepted. It is
+// idempotent, and touches no rule and no route of others. It returns the interfaces through which the gateways are reached.
+func setExternal(want []External, cluster []netip.Prefix) (links []int, err error) {
+	routes := map[external]netip.Addr{} // the gateway; invalid for a throw
+	for _, e := range want {
+		routes[external{e.Table, anywhere(e.Via)}] = e.Via
+		for _, p := range cluster {
+			if ipfamily.Of(p.Addr()) == ipfamily.Of(e.Via) {
+				routes[external{e.Table, p}] = netip.Addr{}
+			}
+		}
+	}
+	have, err := externalRoutes()
+	if err != nil {
+		return nil, err
+	}
+	var failed []error
+	for key, via := range routes {
+		index, err := setExternalRoute(key, via, have)
+		if err != nil {
+			failed = append(failed, err)
+		} else if index != 0 {
+			links = append(links, index)
+		}
+		delete(have, key)
+	}
+	failed = append(failed, setRules(want))
+	for key, r := range have { // after the rules that looked it up
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			failed = append(failed, fmt.Errorf("delete route to %s of table %d: %w", key.to, key.table, err))
+		}
+	}
+	return links, errors.Join(failed...)
+}
+
+func setExternalRoute(key external, via netip.Addr, have map[external]netlink.Route) (link int, err error) {
+	want := &netlink.Route{Dst: ipNet(key.to), Table: key.table, Protocol: routeProtocol, Type: unix.RTN_THROW}
+	if via.IsValid() {
+		want.Type, want.Gw = unix.RTN_UNICAST, via.AsSlice()
+	}
+	write := netlink.RouteAdd // refuses to replace a route of someone else
+	if current, exists := have[key]; exists {
+		if current.Type == want.Type && current.Gw.Equal(want.Gw) {
+			return interfaceOf(current), nil
+		}
+		write = netlink.RouteReplace
+	}
+	err = write(want)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return 0, fmt.Errorf("table %d has a route of someone else to %s: choose another policyRoutingTableID: %w", key.table, key.to, err)
+	case err != nil && via.IsValid():
+		return 0, fmt.Errorf("set the external gateway %s in table %d: %w (is it in a network of this node?)", via, key.table, err)
+	case err != nil:
+		return 0, fmt.Errorf("except %s from table %d: %w", key.to, key.table, err)
+	case !via.IsValid():
+		return 0, nil
+	}
+	made, err := netlink.RouteGet(via.AsSlice())
+	if err != nil || len(made) == 0 {
+		return 0, nil // it went away again: an event or the next pass tells
+	}
+	return made[0].LinkIndex, nil
+}
+
+// interfaceOf is 0 for a route through none.
+func interfaceOf(r netlink.Route) int {
+	if r.Type != unix.RTN_UNICAST {
+		return 0
+	}
+	return r.LinkIndex
+}
+
+// externalRoutes are the agent's routes in other tables than its own and main.
+func externalRoutes() (map[external]netlink.Route, error) {
+	filter := &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC} // every table
+	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes of every table: %w", err)
+	}
+	out := map[external]netlink.Route{}
+	for _, r := range list {
+		if r.Table != unix.RT_TABLE_MAIN && r.Table != claimTable {
+			out[external{r.Table, destination(r)}] = r
+		}
+	}
+	return out, nil
+}
+
+// destination of a route; netlink may leave out that of a default route.
+func destination(r netlink.Route) netip.Prefix {
+	if r.Dst != nil {
+		return prefixOf(r.Dst)
+	}
+	if r.Family == netlink.FAMILY_V6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+func anywhere(like netip.Addr) netip.Prefix {
+	if like.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+// policyRule is what the agent's rules differ in.
+type policyRule struct {
+	from            netip.Prefix
+	priority, table int
+}
+
+func setRules(want []External) error {
+	have := map[policyRule]netlink.Rule{}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		list, err := netlinksafe.RuleList(family)
+		if err != nil {
+			return fmt.Errorf("list rules: %w", err)
+		}
+		for _, r := range list {
+			if r.Protocol == uint8(routeProtocol) {
+				r.Family = family
+				have[policyRule{prefixOf(r.Src), r.Priority, r.Table}] = r
+			}
+		}
+	}
+	var failed []error
+	for _, e := range want {
+		key := policyRule{e.From, e.Priority, e.Table}
+		_, exists := have[key]
+		delete(have, key)
+		if exists {
+			continue
+		}
+		r := netlink.NewRule()
+		r.Src, r.Priority, r.Table, r.Protocol, r.Family = ipNet(e.From), e.Priority, e.Table, uint8(routeProtocol), netlink.FAMILY_V4
+		if e.From.Addr().Is6() {
+			r.Family = netlink.FAMILY_V6
+		}
+		if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			failed = append(failed, fmt.Errorf("add the rule for %s: %w", e.From, err))
+		}
+	}
+	for key, r := range have {
+		if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
+			failed = append(failed, fmt.Errorf("delete the rule for %s: %w", key.from, err))
+		}
+	}
+	return errors.Join(failed...)
+}

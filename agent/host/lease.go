@@ -1,0 +1,104 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/kiln-net/kiln/internal/gateway"
+)
+
+// Lease says to the controller that this node serves as a gateway, by renewing a Lease while it may be the gateway of a subnet and its
+// network serves. Other nodes write nothing.
+type Lease struct {
+	Client    client.Client
+	Node      string
+	Namespace string
+	// Wanted reports whether the node may be a gateway, and Ready is nil while its network serves.
+	Wanted func() bool
+	Ready  func(context.Context) error
+
+	held   bool
+	failed string // what was logged last
+}
+
+// Start renews until ctx ends (manager.Runnable). The last renewal asks for time until this node's next agent renews.
+func (l *Lease) Start(ctx context.Context) error {
+	tick := time.NewTicker(gateway.RenewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			l.step(context.WithoutCancel(ctx), gateway.RestartTolerance)
+			return nil
+		case <-tick.C:
+			l.step(ctx, gateway.Tolerance)
+		}
+	}
+}
+
+// step renews the Lease, or gives it up when the node is no gateway any more.
+func (l *Lease) step(ctx context.Context, tolerance time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, 2*gateway.RenewEvery)
+	defer cancel()
+	wanted := l.Wanted()
+	if !wanted && !l.held || wanted && l.Ready(ctx) != nil {
+		return
+	}
+	spec := map[string]any{"renewTime": nil}
+	if wanted {
+		spec = map[string]any{
+			"holderIdentity": l.Node, "leaseDurationSeconds": int(tolerance / time.Second), "renewTime": metav1.NowMicro(),
+		}
+	}
+	err := l.patch(ctx, spec)
+	if err == nil {
+		l.held, l.failed = wanted, ""
+	} else if err.Error() != l.failed {
+		l.failed = err.Error()
+		log.FromContext(ctx).Error(err, "cannot say that this node serves as a gateway")
+	}
+}
+
+func (l *Lease) patch(ctx context.Context, spec map[string]any) error {
+	data, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return fmt.Errorf("write the Lease: %w", err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: gateway.LeasePrefix + l.Node}}
+	err = l.Client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, data))
+	if !apierrors.IsNotFound(err) {
+		if err != nil {
+			return fmt.Errorf("renew Lease %s: %w", lease.Name, err)
+		}
+		return nil
+	}
+	if spec["renewTime"] == nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	if err := l.Client.Get(ctx, types.NamespacedName{Name: l.Node}, node); err != nil {
+		return fmt.Errorf("read node %s: %w", l.Node, err)
+	}
+	if err := json.Unmarshal(data, lease); err != nil {
+		return fmt.Errorf("read the Lease: %w", err)
+	}
+	lease.Labels = map[string]string{gateway.LeaseLabel: ""}
+	lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+	if err := l.Client.Create(ctx, lease); err != nil {
+		return fmt.Errorf("create Lease %s: %w", lease.Name, err)
+	}
+	return nil
+}
