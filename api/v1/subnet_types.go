@@ -26,7 +26,7 @@ const (
 )
 
 // SubnetSpec is one logical switch of the subnet's name and the addresses of its ports.
-// +kubebuilder:validation:XValidation:rule="!has(self.externalEgressGateway) || self.externalEgressGateway == ” || !has(self.natOutgoing) || !self.natOutgoing",message="externalEgressGateway and natOutgoing exclude each other"
+// +kubebuilder:validation:XValidation:rule="!has(self.externalEgressGateway) || self.externalEgressGateway.size() == 0 || !has(self.natOutgoing) || !self.natOutgoing",message="externalEgressGateway and natOutgoing exclude each other"
 type SubnetSpec struct {
 	// default is true for the subnet of pods whose namespace is bound to no other; only `ovn-default` may be it.
 	// +optional
