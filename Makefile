@@ -131,7 +131,7 @@ bench-system:
 .PHONY: bench-package
 bench-package:
 	go test -c -o bin/$(BENCH).test $(BENCH_PACKAGE)
-	cd $(BENCH_PACKAGE) && taskset -c $$(($$(nproc --all) - 1)) $(CURDIR)/bin/$(BENCH).test -test.run '^$$' -test.bench . -test.benchmem $(BENCH_FLAGS)
+	cd $(BENCH_PACKAGE) && taskset -c $$(($$(nproc --all) - 1)) $(CURDIR)/bin/$(BENCH).test -test.run '^$$' -test.bench . -test.benchmem $(if $(filter cni,$(BENCH)),-test.benchtime 200x) $(BENCH_FLAGS)
 
 .PHONY: bench-compare
 bench-compare: ## Measure two git revisions in alternation: make bench-compare OLD=main NEW=HEAD

@@ -91,7 +91,8 @@ func (b bar) judge(r *row) {
 		r.Bar = "≤ " + short(b.atMost) + "× floor"
 	}
 	if value != 0 || !b.timesFloor {
-		met := value <= b.atMost
+		printed, _ := strconv.ParseFloat(short(value), 64) // what is printed is what is judged
+		met := printed <= b.atMost
 		r.Met = &met
 	}
 }
