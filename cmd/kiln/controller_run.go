@@ -71,6 +71,8 @@ func runController(ctx context.Context, o controllerOptions) error {
 		return fmt.Errorf("load the API server's address and credentials: %w", err)
 	}
 	kubeconfig.QPS, kubeconfig.Burst = apiQPS, apiBurst
+	// A watch that began with the list is compressed for its whole life (Kubernetes 1.37): every event would be flushed through gzip.
+	kubeconfig.DisableCompression = true
 	p := &controllerProcess{
 		options: o, config: kubeconfig, log: ctrl.Log.WithName("controller"), gate: k8s.NewGate(), allocator: ipam.New(),
 	}

@@ -180,7 +180,7 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 	s := &kubeovnv1.Subnet{}
 	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy)
 	switch {
-	case client.IgnoreNotFound(err) != nil:
+	case err != nil && client.IgnoreNotFound(err) != nil:
 		return nil, fmt.Errorf("get subnet %s: %w", name, err)
 	case name == kubeovnv1.JoinSubnet:
 		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +45,8 @@ type Reconciler struct {
 	waiting  waiting
 	records  backlog
 	recorder *recorder
-	patching chan struct{} // holds one value for each patch under way
+	pods     metadata.Getter // to patch: it looks nothing up for a request, and asks for the metadata only
+	patching chan struct{}   // holds one value for each patch under way
 }
 
 // Reconcile brings one pod's port, lease and annotations up to date, or takes them away when the pod needs none.
@@ -85,12 +87,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // get returns the newest that is known of a pod, nil when there is none. It is not to be changed.
 func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, err
-	}
-	if err != nil {
-		return nil, nil
+	if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, client.IgnoreNotFound(err)
 	}
 	return r.ledger.newest(pod), nil
 }

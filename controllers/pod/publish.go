@@ -58,10 +58,11 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	}
 	r.ledger.write(pod, want)
 	written, err := r.patch(ctx, client.ObjectKeyFromObject(pod), patch)
-	if apierrors.IsNotFound(err) || isOtherPod(err) {
+	switch {
+	case err == nil:
+	case apierrors.IsNotFound(err) || isOtherPod(err):
 		return nil // the watch tells of it
-	}
-	if err != nil {
+	default:
 		return fmt.Errorf("patch annotations: %w", err)
 	}
 	r.journeys.reached(pod.UID, legAnnotated)
@@ -72,17 +73,15 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 }
 
 // patch sends a patch, one of patchesInFlight, and returns what the server answers: the metadata, which is all that is asked for.
-func (r *Reconciler) patch(ctx context.Context, key types.NamespacedName, patch []byte) (*metav1.PartialObjectMetadata, error) {
+func (r *Reconciler) patch(ctx context.Context, pod types.NamespacedName, patch []byte) (*metav1.PartialObjectMetadata, error) {
 	select {
 	case r.patching <- struct{}{}:
 		defer func() { <-r.patching }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	pod := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	err := r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), k8s.FieldOwner)
-	return pod, err
+	options := metav1.PatchOptions{FieldManager: string(k8s.FieldOwner)}
+	return r.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options)
 }
 
 // isOtherPod reports whether a patch was refused because the pod of that name has another UID by now.

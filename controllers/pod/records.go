@@ -135,11 +135,10 @@ func (r *recorder) isRecorded(ctx context.Context, a *attachment) bool {
 // cache. It is not to be changed.
 func (r *recorder) newest(ctx context.Context, name string) (*kubeovnv1.IP, time.Duration, error) {
 	ip := &kubeovnv1.IP{}
-	err := r.client.Get(ctx, client.ObjectKey{Name: name}, ip, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, 0, fmt.Errorf("get IP %s: %w", name, err)
-	}
-	if err != nil {
+	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, ip, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return nil, 0, fmt.Errorf("get IP %s: %w", name, err)
+		}
 		ip = nil
 	}
 	newest, believed := r.answers.newest(name, ip)
@@ -189,11 +188,10 @@ func (r *recorder) remove(ctx context.Context, ip *kubeovnv1.IP, pod types.Names
 }
 
 func (r *recorder) create(ctx context.Context, want *kubeovnv1.IP) error {
-	err := r.client.Create(ctx, want, k8s.FieldOwner)
-	if apierrors.IsAlreadyExists(err) {
-		return nil // it comes with the next event
-	}
-	if err != nil {
+	if err := r.client.Create(ctx, want, k8s.FieldOwner); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			return nil // it comes with the next event
+		}
 		return fmt.Errorf("create IP %s: %w", want.Name, err)
 	}
 	return r.wrote(ctx, want)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/metadata"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -28,11 +29,16 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexSubnet, subnetOf); err != nil {
 		return fmt.Errorf("index pods by subnet: %w", err)
 	}
+	pods, err := metadata.NewForConfigAndClient(metadata.ConfigFor(mgr.GetConfig()), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make a client of pods: %w", err)
+	}
+	r.pods = pods.Resource(corev1.SchemeGroupVersion.WithResource("pods"))
 	r.Allocator.Notify(r.waiting.subnetChanged)
 	r.patching = make(chan struct{}, patchesInFlight)
 	r.records.pace = r.RecordPace
 	r.recorder = &recorder{client: r.Client, allocator: r.Allocator, done: r.records.done}
-	err := ctrl.NewControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
 		Watches(&corev1.Pod{}, r.onPod()).
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet()).
