@@ -12,11 +12,15 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -135,8 +139,29 @@ func (p *controllerProcess) ready(req *http.Request) error {
 	return session.WaitConnected(ctx)
 }
 
+// needed are the kinds that the leader has to know before it gives addresses, and those of other controllers that are few.
+func needed() []client.Object {
+	return []client.Object{
+		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
+		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{},
+	}
+}
+
+// warm has the cache read what is needed, without waiting for it: beside the northbound database, and before the lead is taken.
+func (p *controllerProcess) warm(ctx context.Context) error {
+	for _, kind := range needed() {
+		if _, err := p.manager.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watch %T: %w", kind, err)
+		}
+	}
+	return nil
+}
+
 // run connects to the northbound database, adds what needs it, and from then on follows the database's members.
 func (p *controllerProcess) run(ctx context.Context) error {
+	if err := p.warm(ctx); err != nil {
+		return err
+	}
 	members, err := watchMembers(ctx, p.config)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -52,8 +53,8 @@ type Reconciler struct {
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode))).
-		Watches(&kubeovnv1.IP{}, handler.EnqueueRequestsFromMapFunc(nodeOfIP),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{}, notCreated)).
+		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
+			handler.EnqueueRequestsFromMapFunc(nodeOfIP), predicate.GenerationChangedPredicate{}, notCreated))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isJoin), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.hungry.source(r.Allocator)).

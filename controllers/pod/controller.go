@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,7 +38,6 @@ type Reconciler struct {
 	// RecordPace says when IP objects are written; the zero value means at once.
 	RecordPace RecordPace
 
-	adopt    sync.Once
 	ledger   ledger
 	journeys journeys
 	waiting  waiting

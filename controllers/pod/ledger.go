@@ -34,15 +34,6 @@ func (l *ledger) hold(pod *corev1.Pod) {
 	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID})
 }
 
-// adopt says whom a lease that another process made is for, unless it is known.
-func (l *ledger) adopt(key types.NamespacedName, uid types.UID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.pods[key]; !ok {
-		l.put(key, entry{uid: uid})
-	}
-}
-
 // holder is whom the lease of that name was made for; empty when it is not known.
 func (l *ledger) holder(key types.NamespacedName) types.UID {
 	l.mu.Lock()

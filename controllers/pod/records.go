@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -39,6 +41,8 @@ type recorder struct {
 	client    client.Client
 	allocator *ipam.Allocator
 	answers   answers
+	// complete says that IP objects can be looked up without waiting for them.
+	complete atomic.Bool
 	// done is called after each pass.
 	done func(pod types.NamespacedName)
 }
@@ -49,9 +53,9 @@ const recordWorkers = 16
 func (r *Reconciler) setupRecords(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("ip").
-		Watches(&kubeovnv1.IP{}, r.recorder.onIP()).
+		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{}, r.recorder.onIP()))).
 		WatchesRawSource(&r.records).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.IP{}, r.recorder.strays)).
+		WatchesRawSource(r.Gate.Behind(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.IP{}, r.recorder.strays))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: recordWorkers}).
 		Complete(r.Gate.Reconciler(r.recorder))
 	if err != nil {
@@ -84,19 +88,43 @@ func (r *recorder) onIP() handler.EventHandler {
 	}
 }
 
-// strays lists the pods whose IP objects are not what their leases want.
+// strays lists the pods whose IP objects are not what their leases want, those without one included. From then on pods are looked at
+// one by one (isRecorded).
 func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
+	r.complete.Store(true)
 	var ips kubeovnv1.IPList
 	if err := r.client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list IPs: %w", err)
 	}
-	var pods []types.NamespacedName
+	pods, err := r.unrecorded(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for i := range ips.Items {
 		if pod, ok := podOfIP(&ips.Items[i]); ok && !r.isRecord(ctx, &ips.Items[i], pod) {
 			pods = append(pods, pod)
 		}
 	}
 	return pods, nil
+}
+
+// unrecorded lists the pods that hold a lease and have no IP object.
+func (r *recorder) unrecorded(ctx context.Context) ([]types.NamespacedName, error) {
+	var pods corev1.PodList
+	if err := r.client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	var names []types.NamespacedName
+	for i := range pods.Items {
+		pod := client.ObjectKeyFromObject(&pods.Items[i])
+		if !r.holds(pod) {
+			continue
+		}
+		if ip, _, err := r.newest(ctx, translate.PodPort(pod.Namespace, pod.Name)); err == nil && ip == nil {
+			names = append(names, pod)
+		}
+	}
+	return names, nil
 }
 
 // podOfIP is the pod of whose first network an IP object is.
@@ -124,8 +152,12 @@ func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.Nam
 	return says(ip, ipOf(pod, ip.Name, lease))
 }
 
-// isRecorded reports whether the pod's IP object, as far as this process knows, says what the pod holds.
+// isRecorded reports whether the pod's IP object, as far as this process knows, says what the pod holds. Until the IP objects were read,
+// which no pod waits for, that is left to strays.
 func (r *recorder) isRecorded(ctx context.Context, a *attachment) bool {
+	if !r.complete.Load() {
+		return true
+	}
 	want := ipOf(a.pod, translate.PodPort(a.pod.Namespace, a.pod.Name), a.lease)
 	have, _, err := r.newest(ctx, want.Name)
 	return err == nil && have != nil && says(have, want)

@@ -6,9 +6,10 @@ package pod
 import (
 	"context"
 	"fmt"
-	"net"
+	"iter"
 	"net/netip"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,33 +19,26 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
 // Restore fills an empty allocator with every address in use: what ports in the northbound database hold, then what pods and nodes
-// were told, then what IP objects record. The first of them that names an address has it; the port or pod that comes too late is logged,
-// and its reconciler finds out what to do. Call it once the cache has synced, and before anything is allocated.
+// were told. The first of them that names an address has it; the port or pod that comes too late is logged, and its reconciler finds
+// out what to do. Call it once the caches of pods, nodes and subnets have synced, and before anything is allocated.
+//
+// IP objects are not asked: they record leases after the fact, so that who is recorded and has neither a port nor annotations uses no
+// address (docs/decisions/2026-11-21-start.md).
 func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator) error {
-	s := restoration{reader: reader, allocator: allocator}
-	if err := s.read(ctx); err != nil {
+	s := restoration{allocator: allocator, log: log.FromContext(ctx)}
+	if err := s.read(ctx, reader); err != nil {
 		return err
 	}
-	claims := [][]claim{
-		s.portClaims(portLeases(engine, translate.KindPod)), nodePortClaims(portLeases(engine, translate.KindNode)),
-		s.podClaims(), s.nodeClaims(), s.recordClaims(),
-	}
-	s.setSubnets(claims)
-	logger := log.FromContext(ctx)
-	for _, source := range claims {
-		for _, c := range source {
-			if _, held := allocator.Lookup(c.port); held {
-				continue
-			}
-			if err := allocator.Restore(c.port, c.lease); err != nil {
-				logger.Error(err, "cannot keep a lease from before the start", "port", c.port, "from", c.from)
-			}
-		}
+	s.readPorts(engine)
+	s.setSubnets()
+	for c := range s.claims() {
+		s.keep(c)
 	}
 	return nil
 }
@@ -57,19 +51,20 @@ type claim struct {
 }
 
 type restoration struct {
-	reader    client.Reader
 	allocator *ipam.Allocator
+	log       logr.Logger
 	subnets   kubeovnv1.SubnetList
-	ips       kubeovnv1.IPList
 	pods      map[types.NamespacedName]*corev1.Pod
-	nodes     map[string]*corev1.Node
+	nodes     []corev1.Node
+	ports     []translate.PortLease
+	nodePorts []translate.PortLease
 }
 
-func (s *restoration) read(ctx context.Context) error {
+func (s *restoration) read(ctx context.Context, reader client.Reader) error {
 	var pods corev1.PodList
 	var nodes corev1.NodeList
-	for _, list := range []client.ObjectList{&s.subnets, &s.ips, &pods, &nodes} {
-		if err := s.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+	for _, list := range []client.ObjectList{&s.subnets, &pods, &nodes} {
+		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
 	}
@@ -77,48 +72,68 @@ func (s *restoration) read(ctx context.Context) error {
 	for i := range pods.Items {
 		s.pods[client.ObjectKeyFromObject(&pods.Items[i])] = &pods.Items[i]
 	}
-	s.nodes = make(map[string]*corev1.Node, len(nodes.Items))
-	for i := range nodes.Items {
-		s.nodes[nodes.Items[i].Name] = &nodes.Items[i]
-	}
+	s.nodes = nodes.Items
 	return nil
 }
 
-// portLeases are the leases of the ports in the northbound database that pods or nodes own.
-func portLeases(engine *northbound.Engine, kind string) []translate.PortLease {
-	var leases []translate.PortLease
-	for _, rows := range northbound.List[nb.LogicalSwitchPort](engine, kind) {
-		for _, row := range rows {
+// readPorts reads the leases of the ports in the northbound database that pods and nodes own.
+func (s *restoration) readPorts(engine *northbound.Engine) {
+	for kind, leases := range map[string]*[]translate.PortLease{translate.KindPod: &s.ports, translate.KindNode: &s.nodePorts} {
+		northbound.Each(engine, kind, func(_ desired.Owner, row *nb.LogicalSwitchPort) {
 			if lease, ok := translate.ReadPortLease(row); ok {
-				leases = append(leases, lease)
+				*leases = append(*leases, lease)
+			}
+		})
+	}
+}
+
+// keep restores a claim unless its port has a lease already.
+func (s *restoration) keep(c claim) {
+	if s.held(c.port) {
+		return
+	}
+	if err := s.allocator.Restore(c.port, c.lease); err != nil {
+		s.log.Error(err, "cannot keep a lease from before the start", "port", c.port, "from", c.from)
+	}
+}
+
+func (s *restoration) held(port string) bool {
+	_, held := s.allocator.Lookup(port)
+	return held
+}
+
+// claims are all claims, the stronger ones first. What pods and nodes were told is left out when their ports have leases already:
+// after a usual restart nothing of it has to be parsed.
+func (s *restoration) claims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims()} {
+			for c := range source {
+				if !yield(c) {
+					return
+				}
 			}
 		}
 	}
-	return leases
 }
 
-// portClaims are what ports of pods hold, those of pods that are gone included: their addresses are in use until the ports are not
-// there. Left out are ports of a predecessor whose successor was already told an address: that one counts.
-func (s *restoration) portClaims(ports []translate.PortLease) []claim {
-	var claims []claim
-	for _, p := range ports {
-		namespace, name, _ := translate.PodOfPort(p.Port)
-		pod := s.pods[types.NamespacedName{Namespace: namespace, Name: name}]
-		if pod != nil && publishedFor(pod) && string(pod.UID) != p.UID {
-			continue
+// portClaims are what ports hold, those of pods that are gone included: their addresses are in use until the ports are not there. Left
+// out are ports of a predecessor whose successor was already told an address: that one counts.
+func (s *restoration) portClaims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for _, p := range s.ports {
+			namespace, name, _ := translate.PodOfPort(p.Port)
+			pod := s.pods[types.NamespacedName{Namespace: namespace, Name: name}]
+			superseded := pod != nil && publishedFor(pod) && string(pod.UID) != p.UID
+			if !superseded && !yield(claimOf(p)) {
+				return
+			}
 		}
-		claims = append(claims, claimOf(p))
+		for _, p := range s.nodePorts {
+			if !yield(claimOf(p)) {
+				return
+			}
+		}
 	}
-	return claims
-}
-
-// nodePortClaims are what ports of nodes hold.
-func nodePortClaims(ports []translate.PortLease) []claim {
-	var claims []claim
-	for _, p := range ports {
-		claims = append(claims, claimOf(p))
-	}
-	return claims
 }
 
 func claimOf(p translate.PortLease) claim {
@@ -126,74 +141,51 @@ func claimOf(p translate.PortLease) claim {
 }
 
 // podClaims are what pods were told.
-func (s *restoration) podClaims() []claim {
-	var claims []claim
-	for key, pod := range s.pods {
-		if !onPodNetwork(pod) || !publishedFor(pod) {
-			continue
+func (s *restoration) podClaims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for key, pod := range s.pods {
+			if !onPodNetwork(pod) || !publishedFor(pod) {
+				continue
+			}
+			if c, ok := s.annotated(translate.PodPort(key.Namespace, key.Name), pod.Annotations); ok && !yield(c) {
+				return
+			}
 		}
-		claims = appendAnnotated(claims, translate.PodPort(key.Namespace, key.Name), pod.Annotations)
 	}
-	return claims
 }
 
 // nodeClaims are what nodes were told.
-func (s *restoration) nodeClaims() []claim {
-	var claims []claim
-	for name, node := range s.nodes {
-		claims = appendAnnotated(claims, translate.NodePort(name), node.Annotations)
+func (s *restoration) nodeClaims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for i := range s.nodes {
+			if c, ok := s.annotated(translate.NodePort(s.nodes[i].Name), s.nodes[i].Annotations); ok && !yield(c) {
+				return
+			}
+		}
 	}
-	return claims
 }
 
-func appendAnnotated(claims []claim, port string, annotations map[string]string) []claim {
+// annotated is the claim that annotations are; false when there is none, or the port has a lease.
+func (s *restoration) annotated(port string, annotations map[string]string) (claim, bool) {
+	if s.held(port) {
+		return claim{}, false
+	}
 	network, err := kubeovnv1.ParsePodNetwork(annotations)
 	if err != nil || len(network.Addresses) == 0 {
-		return claims
+		return claim{}, false
 	}
 	lease := ipam.Lease{Subnet: network.LogicalSwitch, Addresses: network.Addresses, MAC: network.MAC}
-	return append(claims, claim{port, lease, "annotations"})
-}
-
-// recordClaims are what IP objects record of pods and nodes that need their addresses still.
-func (s *restoration) recordClaims() []claim {
-	var claims []claim
-	for i := range s.ips.Items {
-		ip := &s.ips.Items[i]
-		if !s.needed(ip) {
-			continue
-		}
-		addresses, err := ipfamily.ParseAddrs(ip.Spec.IPAddress)
-		if err != nil || len(addresses) == 0 {
-			continue
-		}
-		mac, err := net.ParseMAC(ip.Spec.MACAddress)
-		if err != nil {
-			mac = nil
-		}
-		claims = append(claims, claim{ip.Name, ipam.Lease{Subnet: ip.Spec.Subnet, Addresses: addresses, MAC: mac}, "IP object"})
-	}
-	return claims
-}
-
-// needed reports whether an IP object is of a node, or of a pod on the pod network, that exists.
-func (s *restoration) needed(ip *kubeovnv1.IP) bool {
-	if ip.Name == translate.NodePort(ip.Spec.NodeName) {
-		return s.nodes[ip.Spec.NodeName] != nil
-	}
-	key := types.NamespacedName{Namespace: ip.Spec.Namespace, Name: ip.Spec.PodName}
-	pod := s.pods[key]
-	return pod != nil && onPodNetwork(pod) && ip.Name == translate.PodPort(key.Namespace, key.Name)
+	return claim{port, lease, "annotations"}, true
 }
 
 // setSubnets makes every subnet known. One whose spec cannot be read, until its user mends it, has just what is claimed of it.
-func (s *restoration) setSubnets(claims [][]claim) {
+func (s *restoration) setSubnets() {
 	for i := range s.subnets.Items {
 		subnet := &s.subnets.Items[i]
 		if layout, err := layoutOf(subnet); err == nil && s.allocator.SetSubnet(subnet.Name, layout) == nil {
 			continue
 		}
-		_ = s.allocator.SetSubnet(subnet.Name, claimedLayout(subnet.Name, claims)) // refused when nothing is claimed: then it is not needed
+		_ = s.allocator.SetSubnet(subnet.Name, s.claimedLayout(subnet.Name)) // refused when nothing is claimed: then it is not needed
 	}
 }
 
@@ -214,33 +206,35 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 }
 
 // claimedLayout holds one claimed address of each family. Leases outside of it are restored all the same.
-func claimedLayout(subnet string, claims [][]claim) ipam.Subnet {
+func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	var layout ipam.Subnet
 	var has [2]bool
-	for _, source := range claims {
-		for _, c := range source {
-			if c.lease.Subnet != subnet {
-				continue
-			}
-			for _, address := range c.lease.Addresses {
-				if family := ipfamily.Of(address); !has[family] {
-					has[family] = true
-					layout.CIDRs = append(layout.CIDRs, netip.PrefixFrom(address, address.BitLen()))
-				}
+	for c := range s.claims() {
+		if c.lease.Subnet != subnet {
+			continue
+		}
+		for _, address := range c.lease.Addresses {
+			if family := ipfamily.Of(address); !has[family] {
+				has[family] = true
+				layout.CIDRs = append(layout.CIDRs, netip.PrefixFrom(address, address.BitLen()))
 			}
 		}
 	}
 	return layout
 }
 
-// holder is the UID of the pod that the lease of that name was made for, by this process or by one before it.
+// holder is the UID of the pod that the lease of that name was made for: by this process, or by one before it, which the port tells.
 func (r *Reconciler) holder(key types.NamespacedName) types.UID {
-	r.adopt.Do(func() {
-		for _, p := range portLeases(r.Northbound, translate.KindPod) {
-			if namespace, name, ok := translate.PodOfPort(p.Port); ok {
-				r.ledger.adopt(types.NamespacedName{Namespace: namespace, Name: name}, types.UID(p.UID))
-			}
-		}
-	})
-	return r.ledger.holder(key)
+	if uid := r.ledger.holder(key); uid != "" {
+		return uid
+	}
+	row := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(key.Namespace, key.Name))
+	if row == nil {
+		return ""
+	}
+	lease, ok := translate.ReadPortLease(row)
+	if !ok {
+		return ""
+	}
+	return types.UID(lease.UID)
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
 // Gate holds reconcilers back until the state they decide from is complete: the leader's term is taken and the allocator knows
@@ -34,6 +36,29 @@ func (g *Gate) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// standbyAfter is how long a process waits for its gate before it reads what only matters behind it: whoever can lead does so by then,
+// and a standby has time.
+const standbyAfter = 2 * time.Second
+
+// Behind is a source that is read once the gate is open, so that it does not hold back what the gate waits for. A standby reads it
+// before, to have it when it leads. Nothing waits for it to be complete.
+func (g *Gate) Behind(s source.Source) source.Source {
+	return source.Func(func(ctx context.Context, q queue) error {
+		go func() {
+			patience, stop := context.WithTimeout(ctx, standbyAfter)
+			_ = g.Wait(patience) // open, or nobody to wait for
+			stop()
+			if ctx.Err() != nil {
+				return
+			}
+			if err := s.Start(ctx, q); err != nil && ctx.Err() == nil {
+				log.FromContext(ctx).Error(err, "cannot start a source")
+			}
+		}()
+		return nil
+	})
 }
 
 // staleAfter is how long a reconciler waits for its cache to catch up, after the server has refused a change of what was not the

@@ -69,6 +69,11 @@ func SwitchRef(subnet string) desired.Ref {
 	return desired.Ref{Owner: SubnetOwner(subnet), Key: keySwitch}
 }
 
+// PodPortRef is the logical switch port of a pod.
+func PodPortRef(namespace, name string) desired.Ref {
+	return desired.Ref{Owner: PodOwner(namespace, name), Key: keyPodPort}
+}
+
 // NodeEgressRef is the address set, of one family, of those pods of a VPC on a node whose subnet has a distributed gateway: what
 // they send out of the VPC leaves by their own node.
 func NodeEgressRef(vpc, node string, family ipfamily.Family) desired.Ref {

@@ -1,0 +1,23 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+)
+
+// Each calls f with every row of one table, named by its model, that owners of a kind have. f must be quick, must neither change nor
+// keep the row, and must not call the engine.
+func Each[T any](e *Engine, kind string, f func(desired.Owner, *T)) {
+	e.session.Read(func(r *ovsdbclient.Replica) {
+		for owner, ids := range e.index.owners[kind] {
+			for _, id := range ids {
+				if row, ok := r.Row(id.table, id.uuid).(*T); ok {
+					f(owner, row)
+				}
+			}
+		}
+	})
+}
