@@ -4,28 +4,37 @@
 package main
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/intern"
 )
 
-// trimmedCache keeps of each object what the controllers read, because every pod and node of the cluster is in it. Objects are only
-// ever patched by differences, so that what is not kept is not lost.
+// trimmedCache keeps of each object what the controllers read, because every pod and node of the cluster is in it, and of what many
+// objects have in common one copy. Objects are only ever patched by differences, so that what is not kept is not lost.
 func trimmedCache() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:  {Transform: trimPod},
-			&corev1.Node{}: {Transform: trimNode},
+			&corev1.Pod{}:   {Transform: trimPod},
+			&corev1.Node{}:  {Transform: trimNode},
+			&kubeovnv1.IP{}: {Transform: trimIP},
 		},
 	}
 }
 
 func trimPod(o any) (any, error) {
 	if pod, ok := o.(*corev1.Pod); ok {
-		pod.ManagedFields = nil
-		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork}
-		pod.Status = corev1.PodStatus{Phase: pod.Status.Phase}
+		pod.TypeMeta = metav1.TypeMeta{}
+		pod.ObjectMeta = trimMeta(&pod.ObjectMeta, pod.Annotations)
+		pod.Spec = corev1.PodSpec{NodeName: intern.String(pod.Spec.NodeName), HostNetwork: pod.Spec.HostNetwork}
+		pod.Status = corev1.PodStatus{Phase: corev1.PodPhase(intern.String(string(pod.Status.Phase)))}
 	}
 	return o, nil
 }
@@ -47,4 +56,62 @@ func trimConditions(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 		}
 	}
 	return kept
+}
+
+func trimIP(o any) (any, error) {
+	if ip, ok := o.(*kubeovnv1.IP); ok {
+		ip.TypeMeta = metav1.TypeMeta{}
+		ip.ObjectMeta = trimMeta(&ip.ObjectMeta, nil)
+		s := &ip.Spec
+		s.Namespace, s.Subnet, s.NodeName = intern.String(s.Namespace), intern.String(s.Subnet), intern.String(s.NodeName)
+		s.PodName, s.V4IPAddress = partOf(ip.Name, s.PodName), partOf(s.IPAddress, s.V4IPAddress)
+		s.V6IPAddress = partOf(s.IPAddress, s.V6IPAddress)
+	}
+	return o, nil
+}
+
+// trimMeta keeps what names an object, its labels, and of its annotations those that this network is about.
+func trimMeta(meta *metav1.ObjectMeta, annotations map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: meta.Name, Namespace: intern.String(meta.Namespace), UID: meta.UID, ResourceVersion: meta.ResourceVersion,
+		Generation: meta.Generation, CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
+		Labels: intern.Set(meta.Labels), Annotations: networkAnnotations(meta.UID, annotations),
+	}
+}
+
+// networkAnnotations are those whose domain is a network's (kubeovnv1.Annotation.For).
+func networkAnnotations(uid types.UID, all map[string]string) map[string]string {
+	kept := 0
+	for key := range all {
+		if ofNetwork(key) {
+			kept++
+		}
+	}
+	if kept == 0 {
+		return nil
+	}
+	annotations := make(map[string]string, kept)
+	for key, value := range all {
+		switch {
+		case !ofNetwork(key):
+		case value == string(uid):
+			annotations[intern.String(key)] = string(uid)
+		default:
+			annotations[intern.String(key)] = intern.String(value)
+		}
+	}
+	return annotations
+}
+
+func ofNetwork(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	return strings.HasSuffix(domain, kubeovnv1.AnnotationDomain) && domain != "kubectl"+kubeovnv1.AnnotationDomain
+}
+
+// partOf is s, as a part of whole if it is one.
+func partOf(whole, s string) string {
+	if i := strings.Index(whole, s); i >= 0 {
+		return whole[i : i+len(s)]
+	}
+	return s
 }

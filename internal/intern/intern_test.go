@@ -1,0 +1,54 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package intern
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func TestEqualStringsAreOne(t *testing.T) {
+	first := String(strings.Clone("node-1"))
+	for i := range 100 {
+		String(fmt.Sprint("another-", i))
+	}
+	if second := String(strings.Clone("node-1")); unsafe.StringData(first) != unsafe.StringData(second) {
+		t.Error("the same name twice has two copies")
+	}
+	if String("") != "" {
+		t.Error("the empty string is another one")
+	}
+}
+
+func TestWhateverComesByStringsStayThemselves(t *testing.T) {
+	for i := range 10 * stringPlaces {
+		if s := fmt.Sprint("pod-", i); String(s) != s {
+			t.Fatalf("%s became %s", s, String(s))
+		}
+	}
+}
+
+func TestEqualSetsAreOne(t *testing.T) {
+	set := func() map[string]string { return map[string]string{"app": "web", "tier": "front"} }
+	first := Set(set())
+	if second := Set(set()); reflect.ValueOf(first).UnsafePointer() != reflect.ValueOf(second).UnsafePointer() {
+		t.Error("the same labels twice have two copies")
+	}
+	if swapped := Set(map[string]string{"app": "front", "tier": "web"}); swapped["app"] != "front" {
+		t.Errorf("other labels became %v", swapped)
+	}
+	if Set(map[string]string{}) != nil {
+		t.Error("no labels take memory")
+	}
+	for i := range 10 * setPlaces {
+		m := map[string]string{"pod": fmt.Sprint(i)}
+		if got := Set(maps.Clone(m)); !maps.Equal(got, m) {
+			t.Fatalf("%v became %v", m, got)
+		}
+	}
+}
