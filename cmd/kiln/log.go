@@ -6,8 +6,10 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
+	"github.com/go-logr/logr"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,7 +31,43 @@ func setLogger() error {
 	readable := func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339NanoTimeEncoder }
 	logger := zap.New(
 		zap.JSONEncoder(readable), zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel))
+	logger = logger.WithSink(lazySink{LogSink: logger.GetSink()})
 	ctrl.SetLogger(logger)
 	klog.SetLoggerWithOptions(logger, klog.ContextualLogger(true))
 	return nil
+}
+
+// lazySink keeps the values of a logger until something is logged. Zap writes them down at once, which takes 5 kB for each pass of a
+// reconciler, of which hardly one logs anything.
+type lazySink struct {
+	logr.LogSink
+	values []any
+}
+
+// WithValues implements logr.LogSink.
+func (s lazySink) WithValues(values ...any) logr.LogSink {
+	return lazySink{s.LogSink, append(slices.Clip(s.values), values...)}
+}
+
+// WithName implements logr.LogSink.
+func (s lazySink) WithName(name string) logr.LogSink {
+	return lazySink{s.LogSink.WithName(name), s.values}
+}
+
+// WithCallDepth implements logr.CallDepthLogSink.
+func (s lazySink) WithCallDepth(depth int) logr.LogSink {
+	if sink, ok := s.LogSink.(logr.CallDepthLogSink); ok {
+		return lazySink{sink.WithCallDepth(depth), s.values}
+	}
+	return s
+}
+
+// Info implements logr.LogSink.
+func (s lazySink) Info(level int, message string, values ...any) {
+	s.LogSink.Info(level, message, append(slices.Clip(s.values), values...)...)
+}
+
+// Error implements logr.LogSink.
+func (s lazySink) Error(err error, message string, values ...any) {
+	s.LogSink.Error(err, message, append(slices.Clip(s.values), values...)...)
 }

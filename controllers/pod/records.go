@@ -38,11 +38,14 @@ const (
 
 // recorder keeps one IP object per pod that holds a lease. It works behind the path of pods: nothing waits for it.
 type recorder struct {
-	client    client.Client
-	allocator *ipam.Allocator
-	answers   answers
+	client     client.Client
+	northbound k8s.Northbound
+	allocator  *ipam.Allocator
+	answers    answers
 	// complete says that IP objects can be looked up without waiting for them.
 	complete atomic.Bool
+	// hold asks for a pass that creates an IP object, in time.
+	hold func(pod types.NamespacedName)
 	// done is called after each pass.
 	done func(pod types.NamespacedName)
 }
@@ -88,18 +91,16 @@ func (r *recorder) onIP() handler.EventHandler {
 	}
 }
 
-// strays lists the pods whose IP objects are not what their leases want, those without one included. From then on pods are looked at
-// one by one (isRecorded).
+// strays lists the pods whose IP objects are not what their leases want, and asks for those that are missing. From then on pods are
+// looked at one by one (isRecorded).
 func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
 	r.complete.Store(true)
 	var ips kubeovnv1.IPList
 	if err := r.client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list IPs: %w", err)
 	}
-	pods, err := r.unrecorded(ctx)
-	if err != nil {
-		return nil, err
-	}
+	r.holdMissing(ctx)
+	var pods []types.NamespacedName
 	for i := range ips.Items {
 		if pod, ok := podOfIP(&ips.Items[i]); ok && !r.isRecord(ctx, &ips.Items[i], pod) {
 			pods = append(pods, pod)
@@ -108,23 +109,17 @@ func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
 	return pods, nil
 }
 
-// unrecorded lists the pods that hold a lease and have no IP object.
-func (r *recorder) unrecorded(ctx context.Context) ([]types.NamespacedName, error) {
-	var pods corev1.PodList
-	if err := r.client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
-	}
-	var names []types.NamespacedName
-	for i := range pods.Items {
-		pod := client.ObjectKeyFromObject(&pods.Items[i])
+// holdMissing asks for the IP objects of pods that have ports and leases, and no IP object.
+func (r *recorder) holdMissing(ctx context.Context) {
+	for _, owner := range r.northbound.Owners(translate.KindPod) {
+		pod := types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
 		if !r.holds(pod) {
 			continue
 		}
 		if ip, _, err := r.newest(ctx, translate.PodPort(pod.Namespace, pod.Name)); err == nil && ip == nil {
-			names = append(names, pod)
+			r.hold(pod)
 		}
 	}
-	return names, nil
 }
 
 // podOfIP is the pod of whose first network an IP object is.

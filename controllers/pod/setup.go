@@ -37,7 +37,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.Allocator.Notify(r.waiting.subnetChanged)
 	r.patching = make(chan struct{}, patchesInFlight)
 	r.records.pace = r.RecordPace
-	r.recorder = &recorder{client: r.Client, allocator: r.Allocator, done: r.records.done}
+	r.recorder = &recorder{
+		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, hold: r.records.hold, done: r.records.done,
+	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
 		Watches(&corev1.Pod{}, r.onPod()).

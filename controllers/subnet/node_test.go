@@ -63,9 +63,12 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 		t.Errorf("port %q, chassis %q", port, chassis)
 	}
 	ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "node-n1"}}
-	if !n.Get(ip) || ip.Spec.IPAddress != "100.64.0.2,fd00:100:64::2" || ip.Spec.V4IPAddress != "100.64.0.2" || ip.Spec.NodeName != "n1" {
-		t.Errorf("IP object %+v", ip.Spec)
-	}
+	n.Eventually(func() string {
+		if !n.Get(ip) || ip.Spec.IPAddress != "100.64.0.2,fd00:100:64::2" || ip.Spec.V4IPAddress != "100.64.0.2" || ip.Spec.NodeName != "n1" {
+			return fmt.Sprintf("IP object %+v", ip.Spec)
+		}
+		return ""
+	})
 	n.rows("Logical_Switch_Port", "addresses", got.MAC.String()+" 100.64.0.2 fd00:100:64::2", "router", "router")
 	n.nodePolicies("ip4.dst == 192.0.2.11 via 100.64.0.2", "ip6.dst == 2001:db8::11 via fd00:100:64::2")
 	if sets := n.Database.Names("Address_Set"); len(sets) != 2 {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -109,15 +110,25 @@ func (c *conn) write(frame []byte) {
 	}
 }
 
+// keptBuffer is how much memory for messages a connection keeps. Larger ones are rare: the first is the whole database.
+const keptBuffer = 1 << 20
+
 func (c *conn) run() {
-	decoder := json.NewDecoder(bufio.NewReaderSize(c.raw, 64<<10))
+	var in io.Reader = bufio.NewReaderSize(c.raw, 64<<10)
+	decoder := json.NewDecoder(in)
 	var err error
 	for err == nil {
+		begin := decoder.InputOffset()
 		var m message
-		if err = decoder.Decode(&m); err == nil {
-			c.seen()
-			err = c.handle(&m)
+		if err = decoder.Decode(&m); err != nil {
+			break
 		}
+		c.seen()
+		if decoder.InputOffset()-begin > keptBuffer { // a decoder never gives back what its largest message took
+			in = io.MultiReader(decoder.Buffered(), in)
+			decoder = json.NewDecoder(in)
+		}
+		err = c.handle(&m)
 	}
 	c.end(err)
 }

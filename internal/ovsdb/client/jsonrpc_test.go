@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,5 +127,27 @@ func TestWhatEndsARequestIsToldApart(t *testing.T) {
 	request()
 	if err := <-outcome; !errors.Is(err, errClosed) {
 		t.Errorf("after the end: got %v", err)
+	}
+}
+
+// The buffer of a large message is given up after it; what arrived with it must not be.
+func TestMessagesBehindALargeOneAreNotLost(t *testing.T) {
+	var sizes []int
+	ended := make(chan struct{})
+	_, p := connect(t, func(method string, params []json.RawMessage) error {
+		if method == "end" {
+			close(ended)
+			return nil
+		}
+		sizes = append(sizes, len(params[0]))
+		return nil
+	})
+	small, large := `"x"`, `"`+strings.Repeat("x", 2*keptBuffer)+`"`
+	update := func(param string) string { return `{"method":"update3","params":[` + param + `],"id":null}` }
+	p.send(update(small) + update(large) + update(small) + update(large) + update(large) + update(small))
+	p.send(update(small) + `{"method":"end","params":[],"id":null}`)
+	<-ended
+	if want := []int{len(small), len(large), len(small), len(large), len(large), len(small), len(small)}; !slices.Equal(sizes, want) {
+		t.Errorf("messages of %v bytes, want %v", sizes, want)
 	}
 }

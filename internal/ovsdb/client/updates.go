@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/intern"
 )
 
 // tableUpdates is <table-updates2> of ovsdb-server(7): row updates by table and UUID.
@@ -70,10 +72,14 @@ func (u rowUpdate) strings(column string) ([]string, error) {
 	return values, nil
 }
 
-// notation turns JSON's own types into libovsdb's: ["uuid", u], ["set", […]] and ["map", […]] (RFC 7047, section 5.1).
+// notation turns JSON's own types into libovsdb's: ["uuid", u], ["set", […]] and ["map", […]] (RFC 7047, section 5.1). Strings that many
+// rows have become one.
 func notation(value any) any {
 	list, ok := value.([]any)
 	if !ok || len(list) != 2 {
+		if s, ok := value.(string); ok {
+			return intern.String(s)
+		}
 		return value
 	}
 	switch content := list[1].(type) {
