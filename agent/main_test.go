@@ -127,7 +127,7 @@ func buildPlugins(directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-o", directory+string(filepath.Separator),
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", directory+string(filepath.Separator),
 		"github.com/kiln-net/kiln/cmd/kube-ovn", "github.com/containernetworking/plugins/plugins/meta/portmap")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

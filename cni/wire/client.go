@@ -11,8 +11,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
+	"strings"
 	"syscall"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -22,23 +22,10 @@ import (
 const maxResponse = 1 << 20
 
 // Client calls the agent of this node. It is made for one call in a short process, so it keeps no connection.
-type Client struct {
-	socket string
-	http   http.Client
-}
+type Client struct{ socket string }
 
 // NewClient returns a client of the agent that listens on socket.
-func NewClient(socket string) *Client {
-	c := &Client{socket: socket}
-	c.http.Transport = &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", c.socket)
-		},
-	}
-	return c
-}
+func NewClient(socket string) *Client { return &Client{socket: socket} }
 
 // Unavailable says that err means that no agent listens: the operation was not begun.
 func Unavailable(err error) bool {
@@ -87,31 +74,56 @@ func (c *Client) call(ctx context.Context, path string, r Request) (*Response, e
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent"+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("make request: %w", err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	answer, err := c.http.Do(req)
+	status, content, err := c.post(ctx, path, body)
 	if err != nil {
 		return nil, fmt.Errorf("call the agent: %w", err)
-	}
-	defer answer.Body.Close()
-	content, err := io.ReadAll(io.LimitReader(answer.Body, maxResponse))
-	if err != nil {
-		return nil, fmt.Errorf("read the agent's answer: %w", err)
 	}
 	res := &Response{}
 	if len(content) > 0 {
 		if err := json.Unmarshal(content, res); err != nil {
-			return nil, fmt.Errorf("the agent answered %s: %w", answer.Status, err)
+			return nil, fmt.Errorf("the agent answered %s: %w", status, err)
 		}
 	}
 	switch {
 	case res.Error != nil:
 		return nil, res.Error
-	case answer.StatusCode/100 != 2:
-		return nil, fmt.Errorf("the agent answered %s", answer.Status)
+	case !strings.HasPrefix(status, "2"):
+		return nil, fmt.Errorf("the agent answered %s", status)
 	}
 	return res, nil
+}
+
+// post is one request of HTTP/1.0 (RFC 1945) and its answer: the status with its reason, and the body, which in 1.0 is never chunked and
+// ends with the connection. net/http would do the same, and with it TLS would be half of a program that is executed for every pod.
+func (c *Client) post(ctx context.Context, path string, body []byte) (status string, content []byte, err error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", c.socket)
+	if err != nil {
+		return "", nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // what is read or written then fails
+	status, content, err = exchange(conn, path, body)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return status, content, err
+}
+
+func exchange(conn io.ReadWriter, path string, body []byte) (status string, content []byte, err error) {
+	head := fmt.Sprintf("POST %s HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, len(body))
+	if _, err := conn.Write(append([]byte(head), body...)); err != nil {
+		return "", nil, fmt.Errorf("write the request: %w", err)
+	}
+	answer, err := io.ReadAll(io.LimitReader(conn, maxResponse))
+	if err != nil {
+		return "", nil, fmt.Errorf("read the answer: %w", err)
+	}
+	headers, content, whole := bytes.Cut(answer, []byte("\r\n\r\n"))
+	first, _, _ := strings.Cut(string(headers), "\r\n")
+	version, status, _ := strings.Cut(first, " ")
+	if !whole || !strings.HasPrefix(version, "HTTP/1.") {
+		return "", nil, fmt.Errorf("the answer is cut short or not HTTP: %.60q", answer)
+	}
+	return status, content, nil
 }

@@ -4,6 +4,7 @@
 package wire
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -68,6 +69,33 @@ func TestClient(t *testing.T) {
 				t.Error("an agent that answers counts as unavailable")
 			}
 		})
+	}
+}
+
+// An agent that dies while it answers must not look as if it had answered.
+func TestAnAnswerThatIsCutShort(t *testing.T) {
+	const whole = "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{\"result\":{\"cniVersion\":\"1.1.0\"}}"
+	for length := range len(whole) + 1 {
+		socket := filepath.Join(t.TempDir(), "s")
+		listener, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+				_, _ = conn.Write([]byte(whole[:length]))
+			}
+		}()
+		_, err = NewClient(socket).Add(t.Context(), Request{})
+		listener.Close()
+		if (err == nil) != (length == len(whole)) || Unavailable(err) {
+			t.Errorf("%q: %v", whole[:length], err)
+		}
 	}
 }
 

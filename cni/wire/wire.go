@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is what the CNI plugin and the agent say to each other: JSON over HTTP on a unix socket of the node.
+// Package wire is what the CNI plugin and the agent say to each other: JSON over HTTP on a unix socket of the node. The agent serves any
+// version of HTTP/1; the plugin asks in 1.0.
 package wire
 
 import (

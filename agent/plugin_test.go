@@ -1,0 +1,22 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// maxPlugin bounds the plugin, in bytes: a node executes it for every pod, and reads it from the disk for the first.
+const maxPlugin = 5_000_000
+
+func TestThePluginIsSmall(t *testing.T) {
+	program, err := os.Stat(filepath.Join(plugins, "kube-ovn"))
+	must(t, err)
+	if program.Size() > maxPlugin {
+		t.Errorf("kube-ovn has %d bytes, more than %d; find what was imported with go tool nm -size -sort size", program.Size(), maxPlugin)
+	}
+	t.Logf("kube-ovn has %d bytes", program.Size())
+}
