@@ -58,7 +58,7 @@ func TestCNI(t *testing.T) {
 
 // in is the node in a subtest.
 func (n *node) in(t *testing.T) *node {
-	return &node{T: t, root: n.root, api: n.api, options: n.options, dir: n.dir, ovs: n.ovs, server: n.server, vswitchd: n.vswitchd, agent: n.agent}
+	return &node{TB: t, root: n.root, api: n.api, options: n.options, dir: n.dir, ovs: n.ovs, server: n.server, vswitchd: n.vswitchd, agent: n.agent}
 }
 
 func addConfigures(t *testing.T, n *node) {
@@ -412,9 +412,9 @@ func gcRemoves(t *testing.T, n *node) {
 func (n *node) renamed(name string) *libcni.NetworkConfigList {
 	n.Helper()
 	content, err := os.ReadFile(filepath.Join(n.options.CNIConfDir, "01-kube-ovn.conflist"))
-	must(n.T, err)
+	must(n.TB, err)
 	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(string(content), `"name": "kube-ovn"`, `"name": "`+name+`"`, 1)))
-	must(n.T, err)
+	must(n.TB, err)
 	return list
 }
 

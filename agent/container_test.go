@@ -33,7 +33,7 @@ func (n *node) createPod(name string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec:       corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	must(n.T, n.api.Create(n.Context(), pod))
+	must(n.TB, n.api.Create(n.Context(), pod))
 	return pod
 }
 
@@ -60,7 +60,7 @@ func (n *node) annotate(pod *corev1.Pod, number int) {
 	for key, value := range network.Annotations() {
 		pod.Annotations[key] = value
 	}
-	must(n.T, n.api.Patch(n.Context(), pod, client.MergeFrom(base)))
+	must(n.TB, n.api.Patch(n.Context(), pod, client.MergeFrom(base)))
 }
 
 // pod creates an annotated pod.
@@ -86,7 +86,7 @@ type container struct {
 func (n *node) sandbox(pod *corev1.Pod, id string) *container {
 	n.Helper()
 	namespace, err := testutils.NewNS()
-	must(n.T, err)
+	must(n.TB, err)
 	n.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
 	return n.sandboxIn(pod, id, namespace)
 }
@@ -94,7 +94,7 @@ func (n *node) sandbox(pod *corev1.Pod, id string) *container {
 func (n *node) sandboxIn(pod *corev1.Pod, id string, namespace ns.NetNS) *container {
 	n.Helper()
 	list, err := libcni.ConfListFromFile(filepath.Join(n.options.CNIConfDir, "01-kube-ovn.conflist"))
-	must(n.T, err)
+	must(n.TB, err)
 	return &container{
 		node: n, pod: pod, id: id, path: namespace.Path(), ns: namespace, list: list,
 		cni: libcni.NewCNIConfigWithCacheDir([]string{n.options.CNIBinDir}, filepath.Join(n.dir, "cache"), nil),
@@ -128,7 +128,7 @@ func (c *container) addWithin(ctx context.Context) (*types100.Result, error) {
 func (c *container) mustAdd() *types100.Result {
 	c.Helper()
 	result, err := c.add()
-	must(c.T, err)
+	must(c.TB, err)
 	return result
 }
 
@@ -138,7 +138,7 @@ func (c *container) del() error {
 
 func (c *container) mustDel() {
 	c.Helper()
-	must(c.T, c.del())
+	must(c.TB, c.del())
 }
 
 func (c *container) check() error {
@@ -148,7 +148,7 @@ func (c *container) check() error {
 // vanish removes the namespace, as the runtime does in the end, and as a reboot does.
 func (c *container) vanish() {
 	c.Helper()
-	must(c.T, errors.Join(c.ns.Close(), testutils.UnmountNS(c.ns)))
+	must(c.TB, errors.Join(c.ns.Close(), testutils.UnmountNS(c.ns)))
 	if _, err := os.Stat(c.path); err == nil {
 		c.Fatalf("%s is still there", c.path)
 	}
@@ -183,7 +183,7 @@ func (c *container) hasNoPort() {
 // do runs a function in the container.
 func (c *container) do(f func() error) {
 	c.Helper()
-	must(c.T, c.ns.Do(func(ns.NetNS) error { return f() }))
+	must(c.TB, c.ns.Do(func(ns.NetNS) error { return f() }))
 }
 
 func errorCode(t testing.TB, err error) uint {

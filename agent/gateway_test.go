@@ -26,10 +26,10 @@ import (
 func (n *node) change(name string, f func(*v1.SubnetSpec)) {
 	n.Helper()
 	s := &v1.Subnet{}
-	must(n.T, n.api.Get(n.Context(), client.ObjectKey{Name: name}, s))
+	must(n.TB, n.api.Get(n.Context(), client.ObjectKey{Name: name}, s))
 	base := s.DeepCopy()
 	f(&s.Spec)
-	must(n.T, n.api.Patch(n.Context(), s, client.MergeFrom(base)))
+	must(n.TB, n.api.Patch(n.Context(), s, client.MergeFrom(base)))
 }
 
 // claimed are the addresses of an interface that are no networks.
@@ -61,7 +61,7 @@ func ownState() string {
 // seen waits until the receiver sees a connection to address come from want.
 func (n *node) seen(from, to ns.NetNS, address, want netip.Addr) {
 	n.Helper()
-	n.eventually(fmt.Sprintf("%s sees %s", address, want), func() bool { return exchange(n.T, from, to, address, "hello") == want })
+	n.eventually(fmt.Sprintf("%s sees %s", address, want), func() bool { return exchange(n.TB, from, to, address, "hello") == want })
 }
 
 func TestEgressAddressesAndNATRules(t *testing.T) {
@@ -223,16 +223,16 @@ var beyondEdge = []netip.Prefix{netip.MustParsePrefix("198.51.100.1/32"), netip.
 func (n *node) edge() ns.NetNS {
 	n.Helper()
 	namespace, err := testutils.NewNS()
-	must(n.T, err)
+	must(n.TB, err)
 	link, err := netlink.LinkByName("eth1")
-	must(n.T, err)
-	must(n.T, replaceAddress(link, "fd00:77::1/64"))
+	must(n.TB, err)
+	must(n.TB, replaceAddress(link, "fd00:77::1/64"))
 	peer, err := netlink.LinkByName("eth1-out")
-	must(n.T, err)
+	must(n.TB, err)
 	home, err := ns.GetCurrentNS()
-	must(n.T, err)
-	must(n.T, netlink.LinkSetNsFd(peer, int(namespace.Fd())))
-	must(n.T, namespace.Do(func(ns.NetNS) error {
+	must(n.TB, err)
+	must(n.TB, netlink.LinkSetNsFd(peer, int(namespace.Fd())))
+	must(n.TB, namespace.Do(func(ns.NetNS) error {
 		link, err := netlink.LinkByName("eth1-out")
 		if err != nil {
 			return err

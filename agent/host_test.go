@@ -38,7 +38,7 @@ func (n *node) conflist() []byte {
 func (n *node) networkUnavailable() *corev1.NodeCondition {
 	n.Helper()
 	object := &corev1.Node{}
-	must(n.T, n.api.Get(n.Context(), client.ObjectKey{Name: nodeName}, object))
+	must(n.TB, n.api.Get(n.Context(), client.ObjectKey{Name: nodeName}, object))
 	for i := range object.Status.Conditions {
 		if object.Status.Conditions[i].Type == corev1.NodeNetworkUnavailable {
 			return &object.Status.Conditions[i]
@@ -204,7 +204,7 @@ func ruleset(t *testing.T) string {
 func (n *node) router() ns.NetNS {
 	n.Helper()
 	namespace, err := testutils.NewNS()
-	must(n.T, err)
+	must(n.TB, err)
 	device := sandbox.Interface{NetNS: namespace.Path(), Name: "lr", HostName: "router_h", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: podMTU, ComputeChecksums: true}
 	for i := range podGWs {
 		device.Addresses = append(device.Addresses, netip.PrefixFrom(podGWs[i], podCIDRs[i].Bits()), netip.PrefixFrom(joinGWs[i], joinCIDRs[i].Bits()))
@@ -212,9 +212,9 @@ func (n *node) router() ns.NetNS {
 	device.Routes = []sandbox.Route{
 		{To: netip.MustParsePrefix("0.0.0.0/0"), Via: joinIPs[0]}, {To: netip.MustParsePrefix("::/0"), Via: joinIPs[1]},
 	}
-	must(n.T, device.Create())
-	must(n.T, device.Configure())
-	must(n.T, namespace.Do(func(ns.NetNS) error {
+	must(n.TB, device.Create())
+	must(n.TB, device.Configure())
+	must(n.TB, namespace.Do(func(ns.NetNS) error {
 		return errors.Join(
 			os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
 			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0o644),
@@ -234,13 +234,13 @@ func (n *node) router() ns.NetNS {
 func (n *node) farHost() ns.NetNS {
 	n.Helper()
 	namespace, err := testutils.NewNS()
-	must(n.T, err)
+	must(n.TB, err)
 	link, err := netlink.LinkByName("eth0-out")
-	must(n.T, err)
+	must(n.TB, err)
 	home, err := ns.GetCurrentNS()
-	must(n.T, err)
-	must(n.T, netlink.LinkSetNsFd(link, int(namespace.Fd())))
-	must(n.T, namespace.Do(func(ns.NetNS) error {
+	must(n.TB, err)
+	must(n.TB, netlink.LinkSetNsFd(link, int(namespace.Fd())))
+	must(n.TB, namespace.Do(func(ns.NetNS) error {
 		link, err := netlink.LinkByName("eth0-out")
 		if err != nil {
 			return err
@@ -256,7 +256,7 @@ func (n *node) farHost() ns.NetNS {
 }
 
 // exchange sends text over TCP from one namespace (nil is the node's) to another and returns who the receiver saw.
-func exchange(t *testing.T, from, to ns.NetNS, address netip.Addr, text string) netip.Addr {
+func exchange(t testing.TB, from, to ns.NetNS, address netip.Addr, text string) netip.Addr {
 	t.Helper()
 	in := func(namespace ns.NetNS, f func() error) error {
 		if namespace == nil {
@@ -387,7 +387,7 @@ func cidr(s string) *net.IPNet {
 func route(n *node, to string) *netlink.Route {
 	n.Helper()
 	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: cidr(to)}, netlink.RT_FILTER_DST)
-	must(n.T, err)
+	must(n.TB, err)
 	if len(list) == 0 {
 		return nil
 	}

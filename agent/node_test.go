@@ -60,8 +60,8 @@ var (
 
 // node is a node with Open vSwitch in its userspace datapath and the agent. The test plays ovn-controller and the controller.
 type node struct {
-	*testing.T
-	root    *testing.T // of the test that made the node
+	testing.TB
+	root    testing.TB // of the test that made the node
 	api     client.Client
 	options agent.Options
 	dir     string
@@ -74,7 +74,7 @@ type node struct {
 	idle atomic.Bool
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kn")
 	must(t, err)
@@ -85,7 +85,7 @@ func newNode(t *testing.T) *node {
 		}
 		os.RemoveAll(dir)
 	})
-	n := &node{T: t, root: t, dir: dir, options: agent.Options{
+	n := &node{TB: t, root: t, dir: dir, options: agent.Options{
 		Node: nodeName, Namespace: "default", Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelType: "geneve",
 		PluginSource: plugins, CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"),
 		CNISocket: filepath.Join(dir, "cni.sock"), OVSSocket: filepath.Join(dir, "db.sock"), Address: healthPort,
@@ -108,25 +108,25 @@ func newNode(t *testing.T) *node {
 
 func (n *node) clear() {
 	for _, o := range []client.Object{&corev1.Pod{}, &corev1.Event{}, &coordinationv1.Lease{}} {
-		must(n.T, n.api.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
+		must(n.TB, n.api.DeleteAllOf(context.Background(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)))
 	}
 	for _, o := range []client.Object{&corev1.Node{}, &v1.Subnet{}} {
-		must(n.T, n.api.DeleteAllOf(context.Background(), o))
+		must(n.TB, n.api.DeleteAllOf(context.Background(), o))
 	}
 }
 
 // run starts a daemon of Open vSwitch.
 func (n *node) run(program string, args ...string) *exec.Cmd {
 	n.Helper()
-	line := append(supervisortest.Program(n.T, program), args...)
+	line := append(supervisortest.Program(n.TB, program), args...)
 	command := exec.Command(line[0], line[1:]...)
 	command.Env = append(os.Environ(), "OVS_RUNDIR="+n.dir, "OVS_LOGDIR="+n.dir, "OVS_DBDIR="+n.dir, "OVS_SYSCONFDIR="+n.dir,
-		"OVS_PKGDATADIR="+filepath.Dir(supervisortest.File(n.T, "usr/share/openvswitch/vswitch.ovsschema")))
+		"OVS_PKGDATADIR="+filepath.Dir(supervisortest.File(n.TB, "usr/share/openvswitch/vswitch.ovsschema")))
 	log, err := os.OpenFile(filepath.Join(n.dir, filepath.Base(program)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	must(n.T, err)
+	must(n.TB, err)
 	command.Stdout, command.Stderr = log, log
-	must(n.T, command.Start())
-	must(n.T, log.Close())
+	must(n.TB, command.Start())
+	must(n.TB, log.Close())
 	n.root.Cleanup(func() { kill(command) })
 	return command
 }
@@ -140,8 +140,8 @@ func kill(command *exec.Cmd) {
 
 func (n *node) startOVS() {
 	n.Helper()
-	create := append(supervisortest.Program(n.T, "usr/bin/ovsdb-tool"), "create", filepath.Join(n.dir, "conf.db"),
-		supervisortest.File(n.T, "usr/share/openvswitch/vswitch.ovsschema"))
+	create := append(supervisortest.Program(n.TB, "usr/bin/ovsdb-tool"), "create", filepath.Join(n.dir, "conf.db"),
+		supervisortest.File(n.TB, "usr/share/openvswitch/vswitch.ovsschema"))
 	out, err := exec.Command(create[0], create[1:]...).CombinedOutput()
 	if err != nil {
 		n.Fatalf("create conf.db: %v\n%s", err, out)
@@ -151,7 +151,7 @@ func (n *node) startOVS() {
 		"add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "fail_mode=standalone")
 	n.startVSwitchd()
 	n.ovs, err = ovsdbclient.VSwitch(n.Context(), ovsdbclient.Options{Endpoints: []string{"unix:" + n.options.OVSSocket}, Log: logr.Discard()})
-	must(n.T, err)
+	must(n.TB, err)
 	n.Cleanup(n.ovs.Close)
 	n.playOVNController()
 }
@@ -221,16 +221,16 @@ func connectNode() error {
 func (n *node) register() {
 	n.Helper()
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
-	must(n.T, n.api.Create(n.Context(), object))
+	must(n.TB, n.api.Create(n.Context(), object))
 	for _, p := range nodeIPs {
 		object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.Addr().String()})
 	}
-	must(n.T, n.api.Status().Update(n.Context(), object))
+	must(n.TB, n.api.Status().Update(n.Context(), object))
 	for name, cidrs := range map[string][]netip.Prefix{"join": joinCIDRs, "ovn-default": podCIDRs} {
 		subnet := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		subnet.Spec.CIDRBlock = cidrs[0].String() + "," + cidrs[1].String()
 		subnet.Spec.NATOutgoing = name == "ovn-default"
-		must(n.T, n.api.Create(n.Context(), subnet))
+		must(n.TB, n.api.Create(n.Context(), subnet))
 	}
 }
 
@@ -238,35 +238,35 @@ func (n *node) register() {
 func (n *node) allocate() {
 	n.Helper()
 	object := &corev1.Node{}
-	must(n.T, n.api.Get(n.Context(), client.ObjectKey{Name: nodeName}, object))
+	must(n.TB, n.api.Get(n.Context(), client.ObjectKey{Name: nodeName}, object))
 	base := object.DeepCopy()
 	object.Annotations = v1.PodNetwork{
 		Allocated: true, Addresses: joinIPs, MAC: net.HardwareAddr{0x02, 0, 0, 0, 0x64, 2}, CIDRs: joinCIDRs, Gateways: joinGWs,
 		LogicalSwitch: "join", LogicalRouter: "ovn-cluster",
 	}.Annotations()
-	must(n.T, n.api.Patch(n.Context(), object, client.MergeFrom(base)))
+	must(n.TB, n.api.Patch(n.Context(), object, client.MergeFrom(base)))
 }
 
 // startAgent starts the agent's process. It does not wait for it.
 func (n *node) startAgent() {
 	n.Helper()
 	self, err := os.Executable()
-	must(n.T, err)
+	must(n.TB, err)
 	options, err := json.Marshal(n.options)
-	must(n.T, err)
+	must(n.TB, err)
 	n.agent = exec.Command(self)
 	n.agent.Env = append(os.Environ(), envAgent+"="+string(options), envConfig+"="+kubeconfig)
 	log, err := os.OpenFile(filepath.Join(n.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	must(n.T, err)
+	must(n.TB, err)
 	n.agent.Stdout, n.agent.Stderr = log, log
-	must(n.T, n.agent.Start())
-	must(n.T, log.Close())
+	must(n.TB, n.agent.Start())
+	must(n.TB, log.Close())
 	process := n.agent
 	n.root.Cleanup(func() { kill(process) })
 }
 
 // serving is a node whose agent can attach pods.
-func serving(t *testing.T) *node {
+func serving(t testing.TB) *node {
 	t.Helper()
 	n := newNode(t)
 	n.register()
@@ -307,7 +307,7 @@ func (n *node) eventually(what string, holds func() bool) {
 func (n *node) interfaces() map[string]vswitch.Interface {
 	n.Helper()
 	var rows []vswitch.Interface
-	must(n.T, n.ovs.List(n.Context(), &rows))
+	must(n.TB, n.ovs.List(n.Context(), &rows))
 	out := map[string]vswitch.Interface{}
 	for _, row := range rows {
 		if row.ExternalIDs["container_id"] != "" {
@@ -356,7 +356,7 @@ func (n *node) detach(name string) {
 
 func (n *node) vsctl(args ...string) {
 	n.Helper()
-	line := append(supervisortest.Program(n.T, "usr/bin/ovs-vsctl"), "--db=unix:"+n.options.OVSSocket, "--timeout=10")
+	line := append(supervisortest.Program(n.TB, "usr/bin/ovs-vsctl"), "--db=unix:"+n.options.OVSSocket, "--timeout=10")
 	line = append(line, args...)
 	if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
 		n.Fatalf("ovs-vsctl %v: %v\n%s", args, err, out)

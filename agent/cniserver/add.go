@@ -11,6 +11,7 @@ import (
 	"time"
 
 	cni "github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -32,16 +33,13 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, addLimit)
 	defer cancel()
-	unlock, err := s.locks.lock(ctx, r.ContainerID, r.IfName)
+	unlock, err := s.turn(ctx, "add", r.ContainerID, r.IfName)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 
-	key := types.NamespacedName{Namespace: r.PodNamespace, Name: r.PodName}
-	began := time.Now()
-	pod, network, err := s.Pods.Wait(ctx, key, types.UID(r.PodUID), r.Provider)
-	addressSeconds.WithLabelValues(s.Node).Add(time.Since(began).Seconds())
+	pod, network, err := s.address(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -49,26 +47,54 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
-	if iface.HostName, err = s.link(ctx, r, iface); err != nil {
-		return nil, err
-	}
-	attachment := attachmentOf(r, pod, network, iface)
-	if err := s.Bridge.Attach(ctx, attachment); err != nil {
-		return nil, err
-	}
-	if err := iface.Configure(); err != nil {
-		return nil, err
-	}
-	began = time.Now()
-	err = s.Bridge.WaitInstalled(ctx, iface.HostName)
-	connectivitySeconds.WithLabelValues(s.Node).Add(time.Since(began).Seconds())
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("ovn-controller of this node has not installed the flows of logical port %s: %w", attachment.LogicalPort, err)
-	}
+	err = s.timed("add", legLink, func() (err error) {
+		iface.HostName, err = s.link(ctx, r, iface)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	if err := s.connect(ctx, attachmentOf(r, pod, network, iface), iface); err != nil {
+		return nil, err
+	}
 	return &wire.Response{Result: resultOf(iface, network, r.DNS)}, nil
+}
+
+// address waits for the pod to have its address.
+func (s *Server) address(ctx context.Context, r wire.Request) (pod *metav1.PartialObjectMetadata, network v1.PodNetwork, err error) {
+	began := time.Now()
+	err = s.timed("add", legAddress, func() error {
+		key := types.NamespacedName{Namespace: r.PodNamespace, Name: r.PodName}
+		pod, network, err = s.Pods.Wait(ctx, key, types.UID(r.PodUID), r.Provider)
+		return err
+	})
+	addressSeconds.WithLabelValues(s.Node).Add(time.Since(began).Seconds())
+	return pod, network, err
+}
+
+// connect makes the host's end a port that passes the pod's traffic, and configures the container's end meanwhile.
+func (s *Server) connect(ctx context.Context, a ovs.Attachment, iface sandbox.Interface) error {
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return s.port(ctx, a) })
+	both.Go(func() error { return s.timed("add", legConfigure, iface.Configure) })
+	return both.Wait()
+}
+
+// port adds a port and waits until ovn-controller has installed its flows.
+func (s *Server) port(ctx context.Context, a ovs.Attachment) error {
+	if err := s.timed("add", legPort, func() error { return s.Bridge.Attach(ctx, a) }); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := s.timed("add", legOfport, func() error { return s.Bridge.WaitPort(ctx, a.Name) })
+	if err == nil {
+		err = s.timed("add", legFlows, func() error { return s.Bridge.WaitInstalled(ctx, a.Name) })
+	}
+	connectivitySeconds.WithLabelValues(s.Node).Add(time.Since(began).Seconds())
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("ovn-controller of this node has not installed the flows of logical port %s: %w", a.LogicalPort, err)
+	}
+	return err
 }
 
 // required are the parameters without which no container can be found.
@@ -103,32 +129,48 @@ func (s *Server) interfaceOf(ctx context.Context, r wire.Request, pod *metav1.Pa
 	return iface, err
 }
 
-// link makes the veth and returns the name of the host's end. One that an earlier ADD of the same container made is kept when it is
-// whole; otherwise it is made anew, under the name that Open vSwitch does not hold.
+// link makes the veth and returns the name of the host's end. As a rule there is nothing yet, and nothing is looked for.
 func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interface) (string, error) {
+	var names []string // that Open vSwitch does not hold for another container
 	free := ""
 	for alternative := range sandbox.Names {
-		iface.HostName = sandbox.HostName(r.ContainerID, r.IfName, alternative)
-		holder, held, err := s.Bridge.Find(ctx, iface.HostName)
+		name := sandbox.HostName(r.ContainerID, r.IfName, alternative)
+		holder, held, err := s.Bridge.Find(ctx, name)
 		if err != nil {
 			return "", err
 		}
 		if held && (holder.ContainerID != r.ContainerID || holder.IfName != r.IfName) {
 			continue
 		}
+		names = append(names, name)
+		if !held && free == "" {
+			free = name
+		}
+	}
+	if free == sandbox.HostName(r.ContainerID, r.IfName, 0) {
+		iface.HostName = free
+		if err := iface.Create(); !errors.Is(err, sandbox.ErrExists) {
+			return free, err
+		}
+	}
+	return s.relink(iface, names, free)
+}
+
+// relink keeps the veth of an earlier ADD of the same container when it is whole; otherwise it is made anew, under the name that Open
+// vSwitch does not hold.
+func (s *Server) relink(iface sandbox.Interface, names []string, free string) (string, error) {
+	for _, name := range names {
+		iface.HostName = name
 		intact, err := iface.Intact()
 		if intact || err != nil {
-			return iface.HostName, err
+			return name, err
 		}
-		if err := sandbox.Remove(iface.HostName); err != nil {
+		if err := sandbox.Remove(name); err != nil {
 			return "", err
-		}
-		if !held && free == "" {
-			free = iface.HostName
 		}
 	}
 	if free == "" {
-		return "", fmt.Errorf("every name that interface %s of container %s may have is still a port of Open vSwitch", r.IfName, r.ContainerID)
+		return "", fmt.Errorf("every name that the host's end of %s in %s may have is still a port of Open vSwitch", iface.Name, iface.NetNS)
 	}
 	iface.HostName = free
 	return free, iface.Create()

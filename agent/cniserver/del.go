@@ -79,7 +79,7 @@ func (s *Server) gone(ctx context.Context, a ovs.Attachment) (bool, error) {
 // detach removes the ports and the veths of one interface of one container, if the condition holds. The port goes first: Open
 // vSwitch must not look for a device that is gone.
 func (s *Server) detach(ctx context.Context, containerID, ifName string, when condition) error {
-	unlock, err := s.locks.lock(ctx, containerID, ifName)
+	unlock, err := s.turn(ctx, "del", containerID, ifName)
 	if err != nil {
 		return err
 	}
@@ -97,11 +97,11 @@ func (s *Server) detach(ctx context.Context, containerID, ifName string, when co
 			if remove, err := when(ctx, a); err != nil || !remove {
 				return err
 			}
-			if err := s.Bridge.Detach(ctx, name); err != nil {
+			if err := s.timed("del", legPort, func() error { return s.Bridge.Detach(ctx, name) }); err != nil {
 				return err
 			}
 		}
-		if err := sandbox.Remove(name); err != nil {
+		if err := s.timed("del", legLink, func() error { return sandbox.Remove(name) }); err != nil {
 			return err
 		}
 	}

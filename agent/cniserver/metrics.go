@@ -4,6 +4,7 @@
 package cniserver
 
 import (
+	"context"
 	"path"
 	"strconv"
 	"time"
@@ -12,13 +13,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Metrics under Kube-OVN's names.
+// Metrics under Kube-OVN's names, and the legs of an operation.
 var (
 	operationSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "cni_op_latency_seconds",
 		Help:    "Duration of CNI operations in the agent, by HTTP status.",
-		Buckets: []float64{.005, .01, .02, .03, .05, .075, .1, .15, .2, .3, .5, 1, 2, 5, 10, 30, 60, 120},
+		Buckets: []float64{.001, .002, .005, .01, .02, .03, .05, .075, .1, .15, .2, .3, .5, 1, 2, 5, 10, 30, 60, 120},
 	}, []string{"node_name", "method", "status_code"})
+	legSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "cni_op_leg_seconds",
+		Help:    "Duration of each leg of the CNI operations add and del in the agent; docs/cni.md says what they are.",
+		Buckets: prometheus.ExponentialBuckets(.0005, 1.6, 26), // to a minute
+	}, []string{"node_name", "method", "leg"})
 	addressSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cni_wait_address_seconds_total",
 		Help: "Time that ADD operations waited for the controller's annotation.",
@@ -29,9 +35,40 @@ var (
 	}, []string{"node_name"})
 )
 
-func init() { metrics.Registry.MustRegister(operationSeconds, addressSeconds, connectivitySeconds) }
+func init() {
+	metrics.Registry.MustRegister(operationSeconds, legSeconds, addressSeconds, connectivitySeconds)
+}
 
 // observe records an operation; its method is the last element of its path.
 func observe(node, operationPath string, code int, took time.Duration) {
 	operationSeconds.WithLabelValues(node, path.Base(operationPath), strconv.Itoa(code)).Observe(took.Seconds())
+}
+
+// Legs of operations. Those of an ADD are taken one after another, except that the port is added and waited for while the container's
+// end is configured.
+const (
+	legTurn      = "turn"      // until an earlier operation on the same interface has ended
+	legAddress   = "address"   // ADD: until the controller's annotation is there
+	legLink      = "link"      // the veth: made, or deleted
+	legPort      = "port"      // the transaction of Open vSwitch's database
+	legConfigure = "configure" // ADD: what is done in the container's namespace
+	legOfport    = "ofport"    // ADD: from the transaction until ovs-vswitchd has the port
+	legFlows     = "flows"     // ADD: from there until ovn-controller has installed the flows
+)
+
+// timed takes a leg of an operation and records how long it took.
+func (s *Server) timed(method, leg string, f func() error) error {
+	began := time.Now()
+	err := f()
+	legSeconds.WithLabelValues(s.Node, method, leg).Observe(time.Since(began).Seconds())
+	return err
+}
+
+// turn waits until no other operation on the interface runs, and returns the function that lets the next one begin.
+func (s *Server) turn(ctx context.Context, method, containerID, ifName string) (unlock func(), err error) {
+	err = s.timed(method, legTurn, func() error {
+		unlock, err = s.locks.lock(ctx, containerID, ifName)
+		return err
+	})
+	return unlock, err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -51,7 +52,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 					q.Add(request)
 				}
 			})
-			go listen(ctx, &r.links, func() { q.Add(request) })
+			go r.listen(ctx, func() { q.Add(request) })
 			return nil
 		})).
 		Complete(r)
@@ -75,11 +76,11 @@ func (l *links) has(index int) bool {
 	return slices.Contains(l.indexes, index)
 }
 
-// listen calls changed when something that the agent made may have gone: ovn0, one of its addresses, a route; or one of these other
-// interfaces. When the kernel drops messages it begins again, and calls changed for what it may have missed.
-func listen(ctx context.Context, others *links, changed func()) {
+// listen calls changed when something that the agent made may have gone: ovn0, one of its addresses, a route; when the tunnel's interface
+// changes; or one of r.links. When the kernel drops messages it begins again, and calls changed for what it may have missed.
+func (r *Reconciler) listen(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
-		if err := listenOnce(ctx, others, changed); err != nil && ctx.Err() == nil {
+		if err := r.listenOnce(ctx, changed); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "lost the kernel's messages; beginning again")
 		}
 		changed()
@@ -90,7 +91,14 @@ func listen(ctx context.Context, others *links, changed func()) {
 	}
 }
 
-func listenOnce(ctx context.Context, others *links, changed func()) error {
+// carriesTunnels reports whether a link's change may change the MTU of pods.
+func (r *Reconciler) carriesTunnels(update netlink.LinkUpdate) bool {
+	attrs, known := update.Attrs(), r.tunnel.Load()
+	return attrs.Name == TunnelBridge ||
+		known != nil && attrs.Index == known.index && (attrs.MTU != known.mtu || update.Header.Type == unix.RTM_DELLINK)
+}
+
+func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	defer close(done)
 	failed := make(chan error, 3)
@@ -114,14 +122,14 @@ func listenOnce(ctx context.Context, others *links, changed func()) error {
 	for {
 		select {
 		case update := <-links:
-			if update.Link != nil && (update.Attrs().Name == JoinInterface || update.Attrs().Name == TunnelBridge || others.has(update.Attrs().Index)) {
-				if update.Attrs().Name == JoinInterface {
-					index = update.Attrs().Index
-				}
+			if update.Link != nil && update.Attrs().Name == JoinInterface {
+				index = update.Attrs().Index
+				changed()
+			} else if update.Link != nil && (r.carriesTunnels(update) || r.links.has(update.Attrs().Index)) {
 				changed()
 			}
 		case update := <-addresses:
-			if index == 0 || update.LinkIndex == index || others.has(update.LinkIndex) {
+			if index == 0 || update.LinkIndex == index || r.links.has(update.LinkIndex) {
 				changed()
 			}
 		case update := <-routes:

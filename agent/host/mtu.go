@@ -39,11 +39,23 @@ func PodMTU(tunnelMTU int, tunnelType string, encapsulation netip.Addr) (int, er
 	return 0, fmt.Errorf("the tunnel interface has an MTU of %d: pods would have %d, less than %d", tunnelMTU, tunnelMTU-headers, minMTU)
 }
 
-// MTU of pods on subnets that say nothing of it, in bytes: the one configured, or what tunnels leave.
+// tunnel is the interface of tunnels, as last seen, and what it leaves of its MTU.
+type tunnel struct{ index, mtu, podMTU int }
+
+// MTU of pods on subnets that say nothing of it, in bytes: the one configured, or what tunnels leave. It is what the last pass of the
+// reconciler found, so that an ADD does not search the node's interfaces.
 func (r *Reconciler) MTU(ctx context.Context) (int, error) {
+	if known := r.tunnel.Load(); known != nil {
+		return known.podMTU, nil
+	}
+	return r.findMTU(ctx)
+}
+
+func (r *Reconciler) findMTU(ctx context.Context) (int, error) {
 	if r.FixedMTU != 0 {
 		return r.FixedMTU, nil
 	}
+	r.tunnel.Store(nil) // until it is found again
 	address, err := r.Bridge.Encapsulation(ctx)
 	if err != nil {
 		return 0, err
@@ -56,6 +68,7 @@ func (r *Reconciler) MTU(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("MTU of pods by interface %s: %w", link.Attrs().Name, err)
 	}
+	r.tunnel.Store(&tunnel{index: link.Attrs().Index, mtu: link.Attrs().MTU, podMTU: mtu})
 	return mtu, nil
 }
 

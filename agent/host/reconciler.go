@@ -58,6 +58,7 @@ type Reconciler struct {
 	// Plugin is installed once pods can be attached.
 	Plugin Plugin
 
+	tunnel  atomic.Pointer[tunnel] // nil when it is not known
 	status  status
 	gateway atomic.Bool // the node may be the gateway of a subnet
 	links   links       // those that the node's part as a gateway depends on
@@ -131,7 +132,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	if err := r.Bridge.Ready(ctx); err != nil {
 		return Waiting(err.Error()), nil
 	}
-	mtu, err := r.MTU(ctx)
+	mtu, err := r.findMTU(ctx)
 	if err != nil {
 		return err, nil
 	}

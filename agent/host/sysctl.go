@@ -52,9 +52,13 @@ func looseReversePath(name string) error {
 }
 
 // keepRouterAdvertisements keeps the default route of interfaces that learn it: the kernel ignores advertisements on a node that
-// forwards unless accept_ra is 2 (ip-sysctl).
+// forwards unless accept_ra is 2 (ip-sysctl). It goes through every interface, those of pods too, but only when the node does not
+// forward yet.
 func keepRouterAdvertisements() error {
 	const directory = "/proc/sys/net/ipv6/conf"
+	if value("net/ipv6/conf/all/forwarding") == "1" {
+		return nil
+	}
 	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return fmt.Errorf("list interfaces with IPv6: %w", err)

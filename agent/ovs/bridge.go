@@ -11,12 +11,10 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ovn-kubernetes/libovsdb/cache"
 	"github.com/ovn-kubernetes/libovsdb/model"
-	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
@@ -41,10 +39,9 @@ var (
 
 // Bridge is the integration bridge. Its methods may be called from any goroutine.
 type Bridge struct {
-	client  *client.Client
-	changes watchers
-	// writing orders this process's transactions, so that each is computed from what the one before left.
-	writing sync.Mutex
+	client   *client.Client
+	changes  watchers
+	requests committer
 }
 
 // New returns the integration bridge of the database that c is connected to. The bridge itself need not be there yet.
@@ -54,9 +51,26 @@ func New(c *client.Client) *Bridge {
 	c.Cache().AddEventHandler(&cache.EventHandlerFuncs{
 		AddFunc:    signal,
 		DeleteFunc: signal,
-		UpdateFunc: func(table string, _, row model.Model) { signal(table, row) },
+		UpdateFunc: func(table string, before, row model.Model) {
+			if !onlyPorts(before, row) {
+				signal(table, row)
+			}
+		},
 	})
 	return b
+}
+
+// onlyPorts reports whether a bridge has changed in nothing but its ports. Those tell of themselves, and on a node one comes or goes with
+// every pod.
+func onlyPorts(before, after model.Model) bool {
+	old, ok := before.(*vswitch.Bridge)
+	bridge, same := after.(*vswitch.Bridge)
+	if !ok || !same {
+		return false
+	}
+	but := *bridge
+	but.Ports = old.Ports
+	return but.Equals(old)
 }
 
 // nameOf is the name under which watchers wait for a row: that of an interface, port or bridge, and "" for everything else.
@@ -73,7 +87,7 @@ func nameOf(row model.Model) string {
 }
 
 // Subscribe calls f with the name of each interface, port or bridge that changes, and with "" when anything else does, such as the
-// settings in Open_vSwitch. f must not block.
+// settings in Open_vSwitch. That ports come to a bridge or leave it is no change of the bridge. f must not block.
 func (b *Bridge) Subscribe(f func(name string)) { b.changes.subscribe(f) }
 
 // Ready returns nil when the database is connected and the integration bridge is there.
@@ -157,24 +171,4 @@ func reading(ctx context.Context, read func(context.Context) error) error {
 		return ErrDisconnected
 	}
 	return err
-}
-
-// transact commits operations at once. Nothing is sent when there are none.
-func (b *Bridge) transact(ctx context.Context, operations []ovsdb.Operation) error {
-	if len(operations) == 0 {
-		return nil
-	}
-	if !b.client.Connected() {
-		return ErrDisconnected
-	}
-	ctx, cancel := context.WithTimeout(ctx, transactTimeout)
-	defer cancel()
-	results, err := b.client.Transact(ctx, operations...)
-	if err != nil {
-		return fmt.Errorf("%w (%w)", ErrDisconnected, err)
-	}
-	if _, err := ovsdb.CheckOperationResults(results, operations); err != nil {
-		return fmt.Errorf("transaction refused by Open vSwitch: %w", err)
-	}
-	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"maps"
 
 	"github.com/ovn-kubernetes/libovsdb/model"
-	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
@@ -21,52 +20,50 @@ func isNotFound(err error) bool { return errors.Is(err, client.ErrNotFound) }
 // Attach makes a port of the bridge say what a says, in one transaction, and removes every other port that claims to be the same
 // logical port. It is idempotent. It does not wait for anyone to act on the port: see WaitInstalled.
 func (b *Bridge) Attach(ctx context.Context, a Attachment) error {
-	b.writing.Lock()
-	defer b.writing.Unlock()
-	row, err := b.iface(ctx, a.Name)
+	err := b.commit(ctx, []string{a.Name, logicalPortKey(a.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
+		return b.attach(ctx, a, prefix)
+	})
 	if err != nil {
-		return err
-	}
-	if row != nil {
-		holder, ours := attachmentOf(row)
-		if !ours || holder.ContainerID != a.ContainerID || holder.IfName != a.IfName {
-			return fmt.Errorf("port %s of Open vSwitch belongs to another: %v", a.Name, row.ExternalIDs)
-		}
-	}
-	operations, err := b.evict(ctx, a.LogicalPort, a.Name)
-	if err != nil {
-		return err
-	}
-	switch {
-	case row == nil:
-		more, err := b.insert(ctx, &vswitch.Interface{Name: a.Name, ExternalIDs: a.externalIDs()})
-		if err != nil {
-			return err
-		}
-		operations = append(operations, more...)
-	case !a.is(row):
-		want := &vswitch.Interface{ExternalIDs: merge(row.ExternalIDs, a.externalIDs())}
-		more, err := b.client.Where(row).Update(want, &want.ExternalIDs)
-		if err != nil {
-			return fmt.Errorf("update interface %s: %w", a.Name, err)
-		}
-		operations = append(operations, more...)
-	}
-	if err := b.transact(ctx, operations); err != nil {
 		return fmt.Errorf("attach port %s: %w", a.Name, err)
 	}
 	return nil
 }
 
+// logicalPortKey keeps requests for one logical port apart: each removes what the one before left.
+func logicalPortKey(name string) string { return "logical port " + name }
+
+func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (change, error) {
+	row, err := b.iface(ctx, a.Name)
+	if err != nil {
+		return change{}, err
+	}
+	if row != nil {
+		holder, ours := attachmentOf(row)
+		if !ours || holder.ContainerID != a.ContainerID || holder.IfName != a.IfName {
+			return change{}, fmt.Errorf("it belongs to another: %v", row.ExternalIDs)
+		}
+	}
+	c := change{}
+	if c.removed, err = b.rivals(ctx, a.LogicalPort, a.Name); err != nil {
+		return change{}, err
+	}
+	switch {
+	case row == nil:
+		err = b.insert(&c, &vswitch.Interface{Name: a.Name, ExternalIDs: a.externalIDs()}, prefix)
+	case !a.is(row):
+		want := &vswitch.Interface{ExternalIDs: merge(row.ExternalIDs, a.externalIDs())}
+		c.operations, err = b.client.Where(row).Update(want, &want.ExternalIDs)
+	}
+	return c, err
+}
+
 // Detach removes ports in one transaction. Names that are not there are no error.
 func (b *Bridge) Detach(ctx context.Context, names ...string) error {
-	b.writing.Lock()
-	defer b.writing.Unlock()
-	operations, err := b.remove(ctx, names)
+	err := b.commit(ctx, names, func(ctx context.Context, _ string) (c change, err error) {
+		c.removed, err = b.ports(ctx, names)
+		return c, err
+	})
 	if err != nil {
-		return err
-	}
-	if err := b.transact(ctx, operations); err != nil {
 		return fmt.Errorf("detach ports %v: %w", names, err)
 	}
 	return nil
@@ -100,8 +97,8 @@ func (b *Bridge) Attachments(ctx context.Context) ([]Attachment, error) {
 	return out, nil
 }
 
-// evict gives the operations that remove every port that claims to be logicalPort, save the one called except.
-func (b *Bridge) evict(ctx context.Context, logicalPort, except string) ([]ovsdb.Operation, error) {
+// rivals are the ports that claim to be logicalPort, save the one called except.
+func (b *Bridge) rivals(ctx context.Context, logicalPort, except string) ([]string, error) {
 	var rows []vswitch.Interface
 	index := &vswitch.Interface{ExternalIDs: map[string]string{keyLogicalPort: logicalPort}}
 	if err := b.list(ctx, b.client.Where(index), &rows); err != nil && !isNotFound(err) {
@@ -113,11 +110,11 @@ func (b *Bridge) evict(ctx context.Context, logicalPort, except string) ([]ovsdb
 			names = append(names, row.Name)
 		}
 	}
-	return b.remove(ctx, names)
+	return b.ports(ctx, names)
 }
 
-// remove gives the operations that take ports out of the bridge. The rows go with the last reference to them.
-func (b *Bridge) remove(ctx context.Context, names []string) ([]ovsdb.Operation, error) {
+// ports are the UUIDs of those ports that are there.
+func (b *Bridge) ports(ctx context.Context, names []string) ([]string, error) {
 	var ports []string
 	for _, name := range names {
 		port := &vswitch.Port{Name: name}
@@ -129,41 +126,22 @@ func (b *Bridge) remove(ctx context.Context, names []string) ([]ovsdb.Operation,
 		}
 		ports = append(ports, port.UUID)
 	}
-	if len(ports) == 0 {
-		return nil, nil
-	}
-	return b.mutatePorts(ctx, ovsdb.MutateOperationDelete, ports)
+	return ports, nil
 }
 
-// insert gives the operations that add an interface with a port of its own.
-func (b *Bridge) insert(ctx context.Context, iface *vswitch.Interface) ([]ovsdb.Operation, error) {
-	iface.UUID = "interface"
-	port := &vswitch.Port{UUID: "port", Name: iface.Name, Interfaces: []string{iface.UUID}}
-	var operations []ovsdb.Operation
+// insert adds to c an interface with a port of its own.
+func (b *Bridge) insert(c *change, iface *vswitch.Interface, prefix string) error {
+	iface.UUID = prefix + "interface"
+	port := &vswitch.Port{UUID: prefix + "port", Name: iface.Name, Interfaces: []string{iface.UUID}}
 	for _, row := range []model.Model{iface, port} {
 		created, err := b.client.Create(row)
 		if err != nil {
-			return nil, fmt.Errorf("create port %s: %w", iface.Name, err)
+			return err
 		}
-		operations = append(operations, created...)
+		c.operations = append(c.operations, created...)
 	}
-	added, err := b.mutatePorts(ctx, ovsdb.MutateOperationInsert, []string{port.UUID})
-	if err != nil {
-		return nil, err
-	}
-	return append(operations, added...), nil
-}
-
-func (b *Bridge) mutatePorts(ctx context.Context, mutator ovsdb.Mutator, ports []string) ([]ovsdb.Operation, error) {
-	bridge, err := b.row(ctx)
-	if err != nil {
-		return nil, err
-	}
-	operations, err := b.client.Where(bridge).Mutate(bridge, model.Mutation{Field: &bridge.Ports, Mutator: mutator, Value: ports})
-	if err != nil {
-		return nil, fmt.Errorf("change ports of %s: %w", IntegrationBridge, err)
-	}
-	return operations, nil
+	c.added = append(c.added, port.UUID)
+	return nil
 }
 
 // Internal is a port that ovs-vswitchd itself makes a device for.
@@ -176,37 +154,34 @@ type Internal struct {
 
 // EnsureInternal makes an internal port of the bridge be as given, in one transaction. It is idempotent.
 func (b *Bridge) EnsureInternal(ctx context.Context, p Internal) error {
-	b.writing.Lock()
-	defer b.writing.Unlock()
+	err := b.commit(ctx, []string{p.Name, logicalPortKey(p.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
+		return b.ensureInternal(ctx, p, prefix)
+	})
+	if err != nil {
+		return fmt.Errorf("make port %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+func (b *Bridge) ensureInternal(ctx context.Context, p Internal, prefix string) (change, error) {
 	row, err := b.iface(ctx, p.Name)
 	if err != nil {
-		return err
+		return change{}, err
 	}
-	operations, err := b.evict(ctx, p.LogicalPort, p.Name)
-	if err != nil {
-		return err
+	c := change{}
+	if c.removed, err = b.rivals(ctx, p.LogicalPort, p.Name); err != nil {
+		return change{}, err
 	}
 	ids := map[string]string{keyLogicalPort: p.LogicalPort, keyVendor: vendor}
 	want := &vswitch.Interface{Name: p.Name, Type: "internal", MAC: &p.MAC, MTURequest: &p.MTU, ExternalIDs: ids}
 	switch {
 	case row == nil:
-		more, err := b.insert(ctx, want)
-		if err != nil {
-			return err
-		}
-		operations = append(operations, more...)
+		err = b.insert(&c, want, prefix)
 	case row.Type != want.Type || !equal(row.MAC, want.MAC) || !equal(row.MTURequest, want.MTURequest) || !holds(row.ExternalIDs, ids):
 		want.ExternalIDs = merge(row.ExternalIDs, ids)
-		more, err := b.client.Where(row).Update(want, &want.Type, &want.MAC, &want.MTURequest, &want.ExternalIDs)
-		if err != nil {
-			return fmt.Errorf("update interface %s: %w", p.Name, err)
-		}
-		operations = append(operations, more...)
+		c.operations, err = b.client.Where(row).Update(want, &want.Type, &want.MAC, &want.MTURequest, &want.ExternalIDs)
 	}
-	if err := b.transact(ctx, operations); err != nil {
-		return fmt.Errorf("make port %s: %w", p.Name, err)
-	}
-	return nil
+	return c, err
 }
 
 // merge keeps the keys of others, but not that a port was installed as another logical port.
@@ -225,25 +200,27 @@ func equal[T comparable](a, b *T) bool {
 
 // Installed reports whether ovn-controller has installed the flows of a port, and what ovs-vswitchd says against it.
 func (b *Bridge) Installed(ctx context.Context, name string) (bool, error) {
-	row, err := b.iface(ctx, name)
-	switch {
-	case err != nil:
-		return false, err
-	case row == nil:
-		return false, nil
-	case row.Error != nil:
-		return false, &PortError{Port: name, Reason: *row.Error}
-	}
-	return row.ExternalIDs[keyInstalled] == "true", nil
+	return b.holds(ctx, name, installed)
 }
 
-// WaitInstalled waits until ovn-controller has installed the flows of a port, woken by the database's monitor. It gives up when
-// ovs-vswitchd refuses the interface, and when ctx ends.
+// WaitPort waits until ovs-vswitchd has given a port its number, woken by the database's monitor. It gives up when ovs-vswitchd
+// refuses the interface, and when ctx ends.
+func (b *Bridge) WaitPort(ctx context.Context, name string) error {
+	return b.wait(ctx, name, func(row *vswitch.Interface) bool { return row.Ofport != nil && *row.Ofport > 0 })
+}
+
+// WaitInstalled waits, like WaitPort, until ovn-controller has installed the flows of a port.
 func (b *Bridge) WaitInstalled(ctx context.Context, name string) error {
+	return b.wait(ctx, name, installed)
+}
+
+func installed(row *vswitch.Interface) bool { return row.ExternalIDs[keyInstalled] == "true" }
+
+func (b *Bridge) wait(ctx context.Context, name string, until func(*vswitch.Interface) bool) error {
 	changed, stop := b.changes.watch(name)
 	defer stop()
 	for {
-		done, err := b.Installed(ctx, name)
+		done, err := b.holds(ctx, name, until)
 		if done || err != nil {
 			return err
 		}
@@ -253,4 +230,18 @@ func (b *Bridge) WaitInstalled(ctx context.Context, name string) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// holds reports whether an interface is there and as asked, and what ovs-vswitchd says against it.
+func (b *Bridge) holds(ctx context.Context, name string, asked func(*vswitch.Interface) bool) (bool, error) {
+	row, err := b.iface(ctx, name)
+	switch {
+	case err != nil:
+		return false, err
+	case row == nil:
+		return false, nil
+	case row.Error != nil:
+		return false, &PortError{Port: name, Reason: *row.Error}
+	}
+	return asked(row), nil
 }

@@ -32,29 +32,44 @@ func (i Interface) Configure() error {
 	return nil
 }
 
+// step does one thing with the container's end, through a socket of its namespace.
+type step func(netlinksafe.Handle, netlink.Link) error
+
 // inside takes steps with the container's end, in its namespace, until one fails.
-func (i Interface) inside(steps ...func(netlink.Link) error) error {
+func (i Interface) inside(steps ...step) error {
 	namespace, err := open(i.NetNS)
 	if err != nil {
 		return fmt.Errorf("%s in %s: %w", i.Name, i.NetNS, err)
 	}
 	defer namespace.Close()
 	return namespace.Do(func(ns.NetNS) error {
-		link, err := netlink.LinkByName(i.Name)
-		if err != nil {
-			return fmt.Errorf("%s in %s: find it: %w", i.Name, i.NetNS, err)
-		}
-		for _, step := range steps {
-			if err := step(link); err != nil {
-				return fmt.Errorf("%s in %s: %w", i.Name, i.NetNS, err)
-			}
+		if err := i.take(steps); err != nil {
+			return fmt.Errorf("%s in %s: %w", i.Name, i.NetNS, err)
 		}
 		return nil
 	})
 }
 
+func (i Interface) take(steps []step) error {
+	kernel, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer kernel.Close()
+	link, err := kernel.LinkByName(i.Name)
+	if err != nil {
+		return fmt.Errorf("find it: %w", err)
+	}
+	for _, step := range steps {
+		if err := step(kernel, link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // enableIPv6 undoes what nodes without IPv6 of their own hand on to new namespaces.
-func (i Interface) enableIPv6(netlink.Link) error {
+func (i Interface) enableIPv6(netlinksafe.Handle, netlink.Link) error {
 	if !slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 		return nil
 	}
@@ -69,7 +84,7 @@ func (i Interface) enableIPv6(netlink.Link) error {
 	return nil
 }
 
-func (i Interface) setChecksums(netlink.Link) error {
+func (i Interface) setChecksums(netlinksafe.Handle, netlink.Link) error {
 	if !i.ComputeChecksums {
 		return nil
 	}
@@ -84,26 +99,29 @@ func (i Interface) setChecksums(netlink.Link) error {
 	return nil
 }
 
-func (i Interface) setLink(link netlink.Link) error {
+func (i Interface) setLink(kernel netlinksafe.Handle, link netlink.Link) error {
 	if !bytes.Equal(link.Attrs().HardwareAddr, i.MAC) {
-		if err := netlink.LinkSetHardwareAddr(link, i.MAC); err != nil {
+		if err := kernel.LinkSetHardwareAddr(link, i.MAC); err != nil {
 			return fmt.Errorf("set hardware address %s: %w", i.MAC, err)
 		}
 	}
 	if link.Attrs().MTU != i.MTU {
-		if err := netlink.LinkSetMTU(link, i.MTU); err != nil {
+		if err := kernel.LinkSetMTU(link, i.MTU); err != nil {
 			return fmt.Errorf("set MTU %d: %w", i.MTU, err)
 		}
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	if err := kernel.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up: %w", err)
 	}
 	return nil
 }
 
 // setAddresses skips duplicate address detection: the allocator gives no address twice, and a pod must not wait a second for its own.
-func (i Interface) setAddresses(link netlink.Link) error {
-	have, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
+func (i Interface) setAddresses(kernel netlinksafe.Handle, link netlink.Link) error {
+	have, err := kernel.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -118,7 +136,7 @@ func (i Interface) setAddresses(link netlink.Link) error {
 		case want[p]:
 			delete(want, p)
 		default:
-			if err := netlink.AddrDel(link, &address); err != nil {
+			if err := kernel.AddrDel(link, &address); err != nil {
 				return fmt.Errorf("delete address %s: %w", p, err)
 			}
 		}
@@ -131,17 +149,17 @@ func (i Interface) setAddresses(link netlink.Link) error {
 		if p.Addr().Is6() {
 			address.Flags = unix.IFA_F_NODAD
 		}
-		if err := netlink.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := kernel.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add address %s: %w", p, err)
 		}
 	}
 	return nil
 }
 
-func (i Interface) setRoutes(link netlink.Link) error {
+func (i Interface) setRoutes(kernel netlinksafe.Handle, link netlink.Link) error {
 	for _, r := range i.Routes {
 		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.To), Gw: r.Via.AsSlice()}
-		if err := netlink.RouteReplace(route); err != nil {
+		if err := kernel.RouteReplace(route); err != nil {
 			return fmt.Errorf("add route to %s via %s: %w", r.To, r.Via, err)
 		}
 	}

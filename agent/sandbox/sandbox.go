@@ -12,10 +12,12 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Route of a container; its gateway is on the link.
@@ -41,8 +43,12 @@ type Interface struct {
 	ComputeChecksums bool
 }
 
-// ErrNoNamespace says that a path is no network namespace, or no longer.
-var ErrNoNamespace = errors.New("there is no such network namespace")
+var (
+	// ErrNoNamespace says that a path is no network namespace, or no longer.
+	ErrNoNamespace = errors.New("there is no such network namespace")
+	// ErrExists says that there is a device already, on the host or in the namespace.
+	ErrExists = errors.New("there is a device of that name")
+)
 
 // HasLink reports whether the host's end of a veth is there. It lives as long as the container's namespace.
 func HasLink(hostName string) (bool, error) {
@@ -82,17 +88,23 @@ func (i Interface) Intact() (bool, error) {
 	return intact, err
 }
 
-// Create makes the veth anew, the container's end directly in its namespace, and brings the host's end up. What an earlier attempt
-// left under HostName is removed, and with it the end in the container.
+// making is held while a veth is made. The kernel makes one at a time as well (rtnl_lock), but who writes disable_ipv6 does not wait for that
+// lock: the write is begun again and again, and twenty pods at once spent half of the agent's time in it.
+var making sync.Mutex
+
+// Create makes the veth, the container's end directly in its namespace, and brings the host's end up. It returns ErrExists when there
+// is a device of either name already.
 func (i Interface) Create() error {
 	namespace, err := open(i.NetNS)
 	if err != nil {
 		return err
 	}
 	defer namespace.Close()
-	if err := Remove(i.HostName); err != nil {
-		return err
+	kernel, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
 	}
+	defer kernel.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = i.HostName
 	attrs.MTU = i.MTU
@@ -100,28 +112,20 @@ func (i Interface) Create() error {
 	veth.PeerName = i.Name
 	veth.PeerNamespace = netlink.NsFd(namespace.Fd())
 	veth.PeerHardwareAddr = i.MAC
-	if err := netlink.LinkAdd(veth); err != nil {
+	making.Lock()
+	defer making.Unlock()
+	switch err := kernel.LinkAdd(veth); {
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("create veth %s with %s in %s: %w", i.HostName, i.Name, i.NetNS, ErrExists)
+	case err != nil:
 		return fmt.Errorf("create veth %s with %s in %s: %w", i.HostName, i.Name, i.NetNS, err)
 	}
 	// The node must not hear what a pod sends on this link, router advertisements above all: frames are Open vSwitch's alone.
-	if err := setSysctl("net/ipv6/conf/"+i.HostName+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := writeSysctl("net/ipv6/conf/"+i.HostName+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := netlink.LinkSetUp(veth); err != nil {
+	if err := kernel.LinkSetUp(veth); err != nil {
 		return fmt.Errorf("bring up %s: %w", i.HostName, err)
-	}
-	return nil
-}
-
-// Remove deletes the host's end of a veth, and with it the container's. One that is not there is no error.
-func Remove(hostName string) error {
-	link, err := find(hostName)
-	if link == nil {
-		return err
-	}
-	err = netlink.LinkDel(link)
-	if err != nil && !isGone(err) {
-		return fmt.Errorf("delete link %s: %w", hostName, err)
 	}
 	return nil
 }
@@ -141,15 +145,18 @@ func find(name string) (netlink.Link, error) {
 
 // setSysctl writes a kernel parameter of the current network namespace, unless it has the value: key is its path below /proc/sys.
 func setSysctl(key, value string) error {
-	path := "/proc/sys/" + key
-	have, err := os.ReadFile(path)
+	have, err := os.ReadFile("/proc/sys/" + key)
 	if err != nil {
 		return fmt.Errorf("read kernel parameter: %w", err)
 	}
 	if strings.TrimSpace(string(have)) == value {
 		return nil
 	}
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+	return writeSysctl(key, value)
+}
+
+func writeSysctl(key, value string) error {
+	if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644); err != nil {
 		return fmt.Errorf("set kernel parameter to %s: %w", value, err)
 	}
 	return nil

@@ -25,7 +25,7 @@ func (i Interface) Verify() error {
 	return i.inside(i.verifyLink, i.verifyAddresses, i.verifyRoutes)
 }
 
-func (i Interface) verifyLink(link netlink.Link) error {
+func (i Interface) verifyLink(_ netlinksafe.Handle, link netlink.Link) error {
 	attrs := link.Attrs()
 	switch {
 	case len(i.MAC) > 0 && !bytes.Equal(attrs.HardwareAddr, i.MAC):
@@ -36,8 +36,8 @@ func (i Interface) verifyLink(link netlink.Link) error {
 	return nil
 }
 
-func (i Interface) verifyAddresses(link netlink.Link) error {
-	list, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
+func (i Interface) verifyAddresses(kernel netlinksafe.Handle, link netlink.Link) error {
+	list, err := kernel.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -55,8 +55,8 @@ func (i Interface) verifyAddresses(link netlink.Link) error {
 	return nil
 }
 
-func (i Interface) verifyRoutes(link netlink.Link) error {
-	list, err := netlinksafe.RouteList(link, netlink.FAMILY_ALL)
+func (i Interface) verifyRoutes(kernel netlinksafe.Handle, link netlink.Link) error {
+	list, err := kernel.RouteList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}

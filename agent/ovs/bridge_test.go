@@ -1,0 +1,43 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+)
+
+// On a node a port comes or goes with every pod, and whoever watches the bridge looks at the whole node.
+func TestPortsAreNoChangeOfTheirBridge(t *testing.T) {
+	b := newBridge(t)
+	changed := make(chan string, 100)
+	b.Subscribe(func(name string) { changed <- name })
+	until := func(last string) (names []string) {
+		for name := range changed {
+			names = append(names, name)
+			if name == last {
+				return names
+			}
+		}
+		return nil
+	}
+	must(t, b.attaching("p0", "lsp0")(t.Context()))
+	must(t, b.detaching("p0")(t.Context()))
+	must(t, b.attaching("p1", "lsp1")(t.Context()))
+	if names := until("p1"); slices.Contains(names, IntegrationBridge) || !slices.Contains(names, "p0") {
+		t.Errorf("changes of ports were told as %v", names)
+	}
+	bridge := &vswitch.Bridge{Name: IntegrationBridge, DatapathType: "netdev"}
+	operations, err := b.client.Where(bridge).Update(bridge, &bridge.DatapathType)
+	must(t, err)
+	results, err := b.client.Transact(t.Context(), operations...)
+	must(t, err)
+	_, err = ovsdb.CheckOperationResults(results, operations)
+	must(t, err)
+	until(IntegrationBridge)
+}

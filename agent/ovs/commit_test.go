@@ -1,0 +1,199 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// newBridge is br-int in a database of its own. There is no ovs-vswitchd.
+func newBridge(t *testing.T) *Bridge {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ovs") // t.TempDir is too long for a socket
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file, socket := filepath.Join(dir, "conf.db"), filepath.Join(dir, "s")
+	create := append(supervisortest.Program(t, "usr/bin/ovsdb-tool"), "create", file, supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"))
+	must(t, exec.Command(create[0], create[1:]...).Run())
+	serve := append(supervisortest.Program(t, "usr/sbin/ovsdb-server"), file, "--remote=punix:"+socket, "--no-chdir", "--unixctl="+filepath.Join(dir, "ctl"))
+	server := exec.Command(serve[0], serve[1:]...)
+	must(t, server.Start())
+	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	for connection, err := net.Dial("unix", socket); ; connection, err = net.Dial("unix", socket) {
+		if err == nil {
+			connection.Close()
+			break
+		}
+		runtime.Gosched()
+	}
+	c, err := client.VSwitch(t.Context(), client.Options{Endpoints: []string{"unix:" + socket}, Log: logr.Discard()})
+	must(t, err)
+	t.Cleanup(c.Close)
+	b := New(c)
+	// A port that is no interface of its own name, so that a pod's port of that name is refused: names of ports are unique.
+	b.write(t, &vswitch.Interface{UUID: "bond1", Name: "bond1"}, &vswitch.Port{UUID: "bond", Name: "taken", Interfaces: []string{"bond1"}},
+		&vswitch.Bridge{UUID: "bridge", Name: IntegrationBridge, Ports: []string{"bond"}}, &vswitch.OpenvSwitch{Bridges: []string{"bridge"}})
+	return b
+}
+
+func (b *Bridge) write(t *testing.T, rows ...any) {
+	t.Helper()
+	var operations []ovsdb.Operation
+	for _, row := range rows {
+		more, err := b.client.Create(row)
+		must(t, err)
+		operations = append(operations, more...)
+	}
+	results, err := b.client.Transact(t.Context(), operations...)
+	must(t, err)
+	_, err = ovsdb.CheckOperationResults(results, operations)
+	must(t, err)
+}
+
+// together has requests made while another transaction seems to be under way, and returns what became of each and how many transactions
+// they took.
+func (b *Bridge) together(t *testing.T, requests ...func(context.Context) error) ([]error, int) {
+	t.Helper()
+	b.requests.running = true
+	outcomes := make([]chan error, len(requests))
+	for i, request := range requests {
+		outcomes[i] = make(chan error, 1)
+		go func() { outcomes[i] <- request(t.Context()) }()
+		for waiting := 0; waiting <= i; runtime.Gosched() {
+			b.requests.mu.Lock()
+			waiting = len(b.requests.waiting)
+			b.requests.mu.Unlock()
+		}
+	}
+	before := sentSoFar(t)
+	b.work()
+	errs := make([]error, len(requests))
+	for i, outcome := range outcomes {
+		errs[i] = <-outcome
+	}
+	return errs, sentSoFar(t) - before
+}
+
+func sentSoFar(t *testing.T) int {
+	t.Helper()
+	var metric dto.Metric
+	must(t, transactions.Write(&metric))
+	return int(metric.GetCounter().GetValue())
+}
+
+func (b *Bridge) attaching(name, logicalPort string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return b.Attach(ctx, Attachment{Name: name, LogicalPort: logicalPort, ContainerID: "container of " + name, IfName: "eth0"})
+	}
+}
+
+func (b *Bridge) detaching(name string) func(context.Context) error {
+	return func(ctx context.Context) error { return b.Detach(ctx, name) }
+}
+
+// names of the pods' ports, in any order.
+func (b *Bridge) names(t *testing.T) map[string]bool {
+	t.Helper()
+	attachments, err := b.Attachments(t.Context())
+	must(t, err)
+	names := map[string]bool{}
+	for _, a := range attachments {
+		names[a.Name] = true
+	}
+	return names
+}
+
+func TestRequestsThatComeTogetherShareATransaction(t *testing.T) {
+	b := newBridge(t)
+	var requests []func(context.Context) error
+	for i := range 20 {
+		requests = append(requests, b.attaching(fmt.Sprintf("p%d", i), fmt.Sprintf("lsp%d", i)))
+	}
+	errs, sent := b.together(t, requests...)
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("port %d: %v", i, err)
+		}
+	}
+	if names := b.names(t); len(names) != 20 || sent != 1 {
+		t.Errorf("%d transactions made ports %v", sent, names)
+	}
+	_, sent = b.together(t, append([]func(context.Context) error{b.attaching("p20", "lsp20"), b.detaching("p0"), b.detaching("nobody")}, requests[1:]...)...)
+	if names := b.names(t); len(names) != 20 || names["p0"] || !names["p20"] || sent != 1 {
+		t.Errorf("%d transactions made ports %v", sent, names)
+	}
+	if _, sent = b.together(t, requests[1:]...); sent != 0 {
+		t.Errorf("%d transactions for what was there", sent)
+	}
+}
+
+func TestAPortThatIsRefusedFailsAlone(t *testing.T) {
+	b := newBridge(t)
+	var requests []func(context.Context) error
+	for i := range 8 {
+		requests = append(requests, b.attaching(fmt.Sprintf("p%d", i), fmt.Sprintf("lsp%d", i)))
+	}
+	requests[5] = b.attaching("taken", "lsp5")
+	errs, sent := b.together(t, requests...)
+	for i, err := range errs {
+		if (err != nil) != (i == 5) {
+			t.Errorf("port %d: %v", i, err)
+		}
+	}
+	if errs[5] == nil || !strings.Contains(errs[5].Error(), "refused") {
+		t.Errorf("the port that is not possible: %v", errs[5])
+	}
+	if names := b.names(t); len(names) != 7 || sent != 7 { // 8, 4+4, 2+2, 1+1
+		t.Errorf("%d transactions made ports %v", sent, names)
+	}
+}
+
+func TestOfTwoPortsForOneLogicalPortTheLaterStays(t *testing.T) {
+	b := newBridge(t)
+	errs, sent := b.together(t, b.attaching("old", "lsp"), b.attaching("new", "lsp"), b.attaching("other", "lsp-2"))
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("port %d: %v", i, err)
+		}
+	}
+	if names := b.names(t); len(names) != 2 || !names["new"] || !names["other"] || sent != 2 {
+		t.Errorf("%d transactions made ports %v", sent, names)
+	}
+}
+
+func TestARequestThatNobodyWaitsForIsNotCommitted(t *testing.T) {
+	b := newBridge(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	errs, _ := b.together(t, func(context.Context) error { return b.attaching("p0", "lsp0")(gone) }, b.attaching("p1", "lsp1"))
+	if errs[0] == nil || errs[1] != nil {
+		t.Errorf("got %v", errs)
+	}
+	if names := b.names(t); len(names) != 1 || !names["p1"] {
+		t.Errorf("ports %v", names)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
