@@ -4,6 +4,7 @@
 package northbound
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -127,6 +128,27 @@ func TestGathering(t *testing.T) {
 				t.Errorf("a transaction waited %s, want at most %s", most, test.wait)
 			}
 		})
+	}
+}
+
+// TestGatheringOfRandomArrivals: singly or in clumps, on a server that is not idle.
+func TestGatheringOfRandomArrivals(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, rate := range []float64{160, 250} {
+		for _, clump := range []int{1, 3} {
+			for _, commit := range []time.Duration{3 * time.Millisecond, 10 * time.Millisecond} {
+				var gaps []time.Duration
+				for len(gaps) < 2000 {
+					gaps = append(gaps, time.Duration(random.ExpFloat64()*float64(clump)/rate*float64(time.Second)))
+					gaps = append(gaps, repeated(clump-1, time.Millisecond)...)
+				}
+				s := simulate(commit, gaps...)
+				s.run()
+				if share := float64(len(s.batches)) / float64(len(gaps)); share > 0.12 {
+					t.Errorf("%v a second in clumps of %d, %s each: %.3f transactions per request", rate, clump, commit, share)
+				}
+			}
+		}
 	}
 }
 
