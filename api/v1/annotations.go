@@ -36,6 +36,7 @@ const (
 	AnnotationPodNICType    Annotation = "pod_nic_type"   // how the port reaches the pod
 	AnnotationRoutes        Annotation = "routes"         // user: JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
 	AnnotationPortSecurity  Annotation = "port_security"  // user: "true" drops what the pod sends from other addresses than its own
+	AnnotationPortVips      Annotation = "port_vips"      // user: addresses that the pod shares with others, with commas between them
 	AnnotationExcludeIPs    Annotation = "exclude_ips"    // of a namespace: excludeIps of its subnets, with semicolons
 	AnnotationPortName      Annotation = "port_name"      // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"        // of a node: its OVS system-id

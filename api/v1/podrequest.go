@@ -30,6 +30,8 @@ type PodRequest struct {
 	Family corev1.IPFamily
 	// Routes to add in the pod.
 	Routes []Route
+	// Vips are addresses that the pod may use beside its own, as other pods may.
+	Vips []netip.Addr
 }
 
 // Route is one route in a pod.
@@ -58,6 +60,7 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = parseUnicastMAC(s); return }},
 		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
 		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
+		{AnnotationPortVips, func(s string) (err error) { r.Vips, err = parseList(s, parseAddress); return }},
 	}
 	for _, f := range fields {
 		value := get(f.annotation)
@@ -75,6 +78,19 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 		}
 	}
 	return r, nil
+}
+
+// ParsePortVips reads the addresses that a pod shares with others on its first network: none when they cannot be read.
+func ParsePortVips(annotations map[string]string) []netip.Addr {
+	value := strings.TrimSpace(annotations[AnnotationPortVips.Key()])
+	if value == "" {
+		return nil
+	}
+	vips, err := parseList(value, parseAddress)
+	if err != nil {
+		return nil
+	}
+	return vips
 }
 
 func familyOf(address netip.Addr) corev1.IPFamily {

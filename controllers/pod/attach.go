@@ -232,6 +232,7 @@ func (a *attachment) port() translate.PodInputs {
 		Addresses:    a.lease.Addresses,
 		MAC:          a.lease.MAC,
 		DHCP:         a.answersDHCP(),
+		Vips:         kubeovnv1.ParsePortVips(a.pod.Annotations),
 		PortSecurity: a.pod.Annotations[kubeovnv1.AnnotationPortSecurity.Key()] == "true",
 	}
 }

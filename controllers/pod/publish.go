@@ -28,7 +28,7 @@ var results = keysOf(
 )
 
 // requests are the keys of the annotations that only users write and a port depends on.
-var requests = keysOf(kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity)
+var requests = keysOf(kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips)
 
 // keyAllocated and keyUID are looked at in every event of a pod.
 var keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"net"
 	"net/netip"
 
 	"github.com/go-logr/logr"
@@ -106,7 +107,7 @@ func (s *restoration) held(port string) bool {
 // after a usual restart nothing of it has to be parsed.
 func (s *restoration) claims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
-		for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims()} {
+		for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims()} {
 			for c := range source {
 				if !yield(c) {
 					return
@@ -165,6 +166,24 @@ func (s *restoration) nodeClaims() iter.Seq[claim] {
 	}
 }
 
+// querierClaims are the addresses from which subnets ask for multicast groups.
+func (s *restoration) querierClaims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for i := range s.subnets.Items {
+			subnet := &s.subnets.Items[i]
+			address, err := ipfamily.ParseAddr(subnet.Status.McastQuerierIP)
+			mac, macErr := net.ParseMAC(subnet.Status.McastQuerierMAC)
+			if err != nil || macErr != nil {
+				continue
+			}
+			lease := ipam.Lease{Subnet: subnet.Name, Addresses: []netip.Addr{address}, MAC: mac}
+			if !yield(claim{translate.QuerierHolder(subnet.Name), lease, "status"}) {
+				return
+			}
+		}
+	}
+}
+
 // annotated is the claim that annotations are; false when there is none, or the port has a lease.
 func (s *restoration) annotated(port string, annotations map[string]string) (claim, bool) {
 	if s.held(port) {
@@ -202,7 +221,11 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 	if err != nil {
 		return ipam.Subnet{}, err
 	}
-	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: exclude}, nil
+	shared, err := ipfamily.ParseRanges(subnet.Spec.Vips) // no pod gets one for its own
+	if err != nil {
+		return ipam.Subnet{}, err
+	}
+	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...)}, nil
 }
 
 // claimedLayout holds one claimed address of each family. Leases outside of it are restored all the same.

@@ -20,6 +20,8 @@ import (
 type checked struct {
 	network  validation.Network
 	features validation.Features
+	// querier asks for multicast groups; nil without multicast snooping, and while no address is free.
+	querier *translate.Querier
 }
 
 // check reads the subnet's spec and finds what is wrong with it, by itself and against what others use. Nodes, the API server and
@@ -40,13 +42,16 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = r.ServiceCIDRs, in.hosts
 	}
+	for _, vip := range features.Vips { // no port gets it for its own
+		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
+	}
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
 		return checked{}, problem
 	}
 	if problem := r.linkConflict(in, network.CIDRs); problem != nil {
 		return checked{}, problem
 	}
-	return checked{network, features}, r.checkUse(in.subnet, network)
+	return checked{network: network, features: features}, r.checkUse(in.subnet, network)
 }
 
 // seniors are the subnets that overlap with this one and that it has to give way to.

@@ -78,6 +78,8 @@ type result struct {
 	unbuilt bool
 	// err is why a good spec is not in force.
 	err error
+	// querier is the one that asks for multicast groups.
+	querier *translate.Querier
 }
 
 // inForce reports whether the present spec is.
@@ -96,11 +98,13 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	if err := r.tell(in.subnet.Name, checked.network); err != nil {
 		return result{err: fmt.Errorf("tell the allocator: %w", err)}
 	}
+	var noQuerier error
+	checked.querier, noQuerier = r.querier(ctx, in.subnet, checked.network)
 	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
 	if errors.Is(err, northbound.ErrWaiting) {
 		err = fmt.Errorf("%w: VPC %s does not exist or has no router yet", northbound.ErrWaiting, selection.VpcOf(in.subnet))
 	}
-	return result{err: err}
+	return result{err: errors.Join(err, noQuerier), querier: checked.querier}
 }
 
 // tell makes the allocator know a subnet's addresses. It says nothing twice: whoever waits for an address would be woken.
@@ -126,6 +130,9 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 	if held := r.held(subnet.Name); held > 0 {
 		return r.patchBlocked(ctx, subnet, held)
 	}
+	if err := r.releaseQuerier(ctx, subnet); err != nil {
+		return err
+	}
 	if err := r.remove(ctx, subnet.Name); err != nil {
 		return err
 	}
@@ -143,8 +150,9 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// held is how many addresses of a subnet are in use.
+// held is how many addresses of a subnet are in use, but for what the subnet itself uses.
 func (r *Reconciler) held(name string) float64 {
 	usage := r.Allocator.Usage(name)
-	return usage.IPv4().Using + usage.IPv6().Using
+	own, _ := r.Allocator.Lookup(translate.QuerierHolder(name))
+	return usage.IPv4().Using + usage.IPv6().Using - float64(len(own.Addresses))
 }

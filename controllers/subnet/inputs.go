@@ -37,6 +37,8 @@ type inputs struct {
 	nameTaken bool
 	// hosts are addresses that the nodes must keep reaching by their own network, with what they belong to.
 	hosts map[netip.Addr]string
+	// sharing are the ports that may have each of its vips.
+	sharing map[netip.Addr][]string
 }
 
 // gather reads the inputs from the cache. subnet is nil when there is no such object.
@@ -63,6 +65,9 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 		return inputs{}, err
 	}
 	if in.nameTaken, err = r.Networks.SubnetNameTaken(ctx, subnet); err != nil {
+		return inputs{}, err
+	}
+	if in.sharing, err = r.sharing(ctx, subnet); err != nil {
 		return inputs{}, err
 	}
 	return in, r.gatherAround(ctx, &in)

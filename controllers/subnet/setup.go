@@ -37,8 +37,11 @@ import (
 const usageDelay = time.Second
 
 // SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes and for the API server, whose
-// addresses and names it must not hold; for use of its addresses; and for drift.
-func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+// addresses and names it must not hold; for pods that share its vips; for use of its addresses; and for drift.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexVips, shareKeys); err != nil {
+		return fmt.Errorf("index pods by the addresses that they share: %w", err)
+	}
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
@@ -46,6 +49,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).
 		WatchesRawSource(useOf(r.Allocator)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).

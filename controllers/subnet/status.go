@@ -26,6 +26,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	r.setUsage(subnet)
 	if result.inForce() {
 		setOptionRows(subnet)
+		setQuerier(&subnet.Status, result.querier)
 	}
 	r.setNamespacesBound(in)
 	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation,

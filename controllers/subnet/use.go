@@ -29,7 +29,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 	}
 	if port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)); port != nil {
 		was := translate.VpcOfRouterPort(port, s.Name)
-		held := r.Allocator.Holders(s.Name, func(netip.Addr) bool { return was != selection.VpcOf(s) })
+		held := r.holders(s.Name, func(netip.Addr) bool { return was != selection.VpcOf(s) })
 		if len(held) > 0 {
 			return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete what has them, or create another subnet",
 				was, selection.VpcOf(s), listed(held))
@@ -41,14 +41,19 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 	outside := func(a netip.Addr) bool {
 		return !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(a) })
 	}
-	if held := r.Allocator.Holders(s.Name, outside); len(held) > 0 {
+	if held := r.holders(s.Name, outside); len(held) > 0 {
 		return inUse("cidrBlock %s leaves out addresses in use: %s: delete what has them, or choose a cidrBlock that holds them",
 			s.Spec.CIDRBlock, listed(held))
 	}
-	if held := r.Allocator.Holders(s.Name, func(a netip.Addr) bool { return slices.Contains(network.Gateways, a) }); len(held) > 0 {
+	if held := r.holders(s.Name, func(a netip.Addr) bool { return slices.Contains(network.Gateways, a) }); len(held) > 0 {
 		return inUse("gateway is in use: %s: delete what has it, or choose another one", listed(held))
 	}
 	return nil
+}
+
+// holders are those held addresses of a subnet that are meant, but for what the subnet itself uses.
+func (r *Reconciler) holders(subnet string, meant func(netip.Addr) bool) []ipam.Holder {
+	return slices.DeleteFunc(r.Allocator.Holders(subnet, meant), func(h ipam.Holder) bool { return h.Port == translate.QuerierHolder(subnet) })
 }
 
 func inUse(format string, args ...any) *validation.Problem {

@@ -46,9 +46,7 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 		{"u2oInterconnection", spec.U2OInterconnection},
 		{"u2oInterconnectionIP", spec.U2OInterconnectionIP != ""},
 		{"u2oFeatures", spec.U2OFeatures != nil && spec.U2OFeatures.OverlayOnlyRouting},
-		{"vips", len(spec.Vips) > 0},
 		{"enableExternalLBAddress", spec.EnableExternalLBAddress},
-		{"enableMulticastSnoop", spec.EnableMulticastSnoop},
 		{"nodeNetwork", spec.NodeNetwork != ""},
 	})
 }

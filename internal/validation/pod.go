@@ -32,7 +32,6 @@ var ignoredAnnotations = map[string]string{
 	"loss":                                 "",
 	"mirror":                               "false",
 	"north_gateway":                        "",
-	"port_vips":                            "",
 	"security_groups":                      "",
 	"snat":                                 "",
 	"vip":                                  "",
@@ -42,7 +41,7 @@ var ignoredAnnotations = map[string]string{
 // attachmentAnnotations are those that this version acts on for a pod's first network, and for no other.
 var attachmentAnnotations = []kubeovnv1.Annotation{
 	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationIPFamily,
-	kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity,
+	kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips,
 }
 
 // IgnoredPodAnnotations are the keys, in order, by which a pod asks for what this version does not do. It looks at users' annotations:

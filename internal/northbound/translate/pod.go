@@ -6,6 +6,7 @@ package translate
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -21,6 +22,7 @@ const (
 	optionPodUID  = "iface-id-ver"
 	idPod         = "pod"
 	idSwitch      = "ls"
+	idVips        = "vips"
 )
 
 // keyPodPort is the key of the port on the pod's first network.
@@ -41,7 +43,9 @@ type PodInputs struct {
 	MAC       net.HardwareAddr
 	// DHCP are those CIDRs of the subnet in which it answers DHCP requests.
 	DHCP []netip.Prefix
-	// PortSecurity drops what the pod sends from other addresses than its own.
+	// Vips are addresses that the pod shares with others of the subnet.
+	Vips []netip.Addr
+	// PortSecurity drops what the pod sends from other addresses than its own and Vips.
 	PortSecurity bool
 }
 
@@ -65,8 +69,11 @@ func Pod(in PodInputs) []desired.Row {
 		Options:     map[string]string{optionChassis: in.Node, optionPodUID: in.UID},
 		ExternalIDs: map[string]string{idPod: in.Namespace + "/" + in.Name, idSwitch: in.Subnet},
 	}
+	if len(in.Vips) > 0 {
+		port.ExternalIDs[idVips] = ipfamily.Join(in.Vips)
+	}
 	if in.PortSecurity {
-		port.PortSecurity = port.Addresses
+		port.PortSecurity = []string{portAddress(in.MAC, slices.Concat(in.Addresses, in.Vips))}
 	}
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
 	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}}

@@ -20,6 +20,7 @@ type podInput struct {
 	Addresses    []netip.Addr
 	MAC          hardwareAddr
 	PortSecurity bool
+	Vips         []netip.Addr
 	DHCP         []netip.Prefix
 }
 
@@ -27,7 +28,7 @@ func (in podInput) inputs() PodInputs {
 	return PodInputs{
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
 		Subnet: in.Subnet, Vpc: in.Vpc,
-		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP,
+		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, Vips: in.Vips,
 	}
 }
 

@@ -45,6 +45,12 @@ type SubnetInputs struct {
 	ACLs           []kubeovnv1.ACL
 	AllowEWTraffic bool
 
+	// VirtualPorts stand for addresses that several ports share.
+	VirtualPorts []VirtualPort
+	// MulticastSnooping sends multicast only to ports that asked for it. Querier asks them; without one nobody does.
+	MulticastSnooping bool
+	Querier           *Querier
+
 	// DHCP answers the requests of ports; DHCPOptions are the user's, by family.
 	DHCP        bool
 	DHCPOptions map[string]map[string]string
@@ -73,13 +79,14 @@ func Subnet(in SubnetInputs) []desired.Row {
 		})
 	}
 	rows = append(rows, subnetACLs(in)...)
+	rows = append(rows, virtualPorts(in)...)
 	return append(rows, dhcpRows(in)...)
 }
 
-// switchRow is the switch itself. Nothing that changes while the subnet lives stands on it: any change of a switch's own row
-// makes ovn-northd compute everything anew.
+// switchRow is the switch itself. Nothing stands on it that changes while the subnet lives, unless its user changes the spec: any change
+// of a switch's own row makes ovn-northd compute everything anew.
 func switchRow(in SubnetInputs) desired.Row {
-	row := desired.Row{Key: keySwitch, Model: &nb.LogicalSwitch{Name: in.Name}}
+	row := desired.Row{Key: keySwitch, Model: &nb.LogicalSwitch{Name: in.Name, OtherConfig: multicast(in)}}
 	if in.Services {
 		row.References = []desired.Reference{{
 			Column: "load_balancer_group",

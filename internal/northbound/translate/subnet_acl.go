@@ -45,7 +45,7 @@ func subnetACLs(in SubnetInputs) []desired.Row {
 	}
 	for _, rule := range in.ACLs {
 		acls.add("user", &nb.ACL{
-			Direction: rule.Direction, Priority: rule.Priority, Action: nb.ACLAction(rule.Action), Match: rule.Match,
+			Direction: rule.Direction, Priority: rule.Priority, Action: rule.Action, Match: rule.Match,
 		})
 	}
 	return acls.rows

@@ -1,0 +1,110 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// querier is what asks the ports of a subnet for their multicast groups, with an address of the subnet that it keeps; nil when the
+// subnet does not snoop. The error is ErrWaiting while no address is free.
+func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network validation.Network) (*translate.Querier, error) {
+	if !s.Spec.EnableMulticastSnoop {
+		return nil, r.releaseQuerier(ctx, s)
+	}
+	holder := translate.QuerierHolder(s.Name)
+	lease, held := r.Allocator.Lookup(holder)
+	if held && !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(lease.Addresses[0]) }) {
+		r.Allocator.Release(holder)
+		held = false
+	}
+	if !held {
+		var err error
+		lease, err = r.Allocator.Allocate(holder, querierRequest(s, network))
+		switch {
+		case errors.Is(err, ipam.ErrExhausted):
+			return nil, fmt.Errorf("%w: no address is free for the querier of multicast groups", northbound.ErrWaiting)
+		case err != nil:
+			return nil, fmt.Errorf("find an address for the querier of multicast groups: %w", err)
+		}
+	}
+	q := &translate.Querier{Address: lease.Addresses[0], MAC: lease.MAC}
+	return q, r.recordQuerier(ctx, s.Name, q)
+}
+
+// querierRequest asks for one address: of IPv4 where the subnet has it, since questions in IPv6 come from a link-local address.
+func querierRequest(s *kubeovnv1.Subnet, network validation.Network) ipam.Request {
+	request := ipam.Request{Subnet: s.Name, Families: []ipfamily.Family{ipfamily.IPv6}}
+	for _, cidr := range network.CIDRs {
+		if cidr.Addr().Is4() {
+			request.Families = []ipfamily.Family{ipfamily.IPv4}
+		}
+	}
+	return request
+}
+
+// recordQuerier keeps the IP object that tells users whose the querier's address is.
+func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *translate.Querier) error {
+	spec := kubeovnv1.IPSpec{Subnet: subnet, IPAddress: q.Address.String(), MACAddress: q.MAC.String()}
+	if q.Address.Is4() {
+		spec.V4IPAddress = spec.IPAddress
+	} else {
+		spec.V6IPAddress = spec.IPAddress
+	}
+	have := &kubeovnv1.IP{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: translate.QuerierRecord(subnet)}, have)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("get IP %s: %w", translate.QuerierRecord(subnet), err)
+	case err != nil:
+		record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: translate.QuerierRecord(subnet)}, Spec: spec}
+		if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, record, k8s.FieldOwner)); err != nil {
+			return fmt.Errorf("create IP %s: %w", record.Name, err)
+		}
+		return nil
+	}
+	base := have.DeepCopy()
+	have.Spec = spec
+	return k8s.Patch(ctx, r.Client, base, have)
+}
+
+// releaseQuerier frees the address of a subnet's querier, if it has one.
+func (r *Reconciler) releaseQuerier(ctx context.Context, s *kubeovnv1.Subnet) error {
+	if _, held := r.Allocator.Lookup(translate.QuerierHolder(s.Name)); !held && s.Status.McastQuerierIP == "" {
+		return nil
+	}
+	record := &kubeovnv1.IP{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: translate.QuerierRecord(s.Name)}, record)
+	if err == nil && record.Spec.PodName == "" {
+		err = r.Client.Delete(ctx, record)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete IP %s: %w", translate.QuerierRecord(s.Name), err)
+	}
+	r.Allocator.Release(translate.QuerierHolder(s.Name))
+	return nil
+}
+
+// setQuerier tells of the querier in the status.
+func setQuerier(status *kubeovnv1.SubnetStatus, q *translate.Querier) {
+	status.McastQuerierIP, status.McastQuerierMAC = "", ""
+	if q != nil {
+		status.McastQuerierIP, status.McastQuerierMAC = q.Address.String(), q.MAC.String()
+	}
+}

@@ -1,0 +1,91 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// indexVips finds the pods of a subnet that share an address, by shareKey.
+const indexVips = "subnet.vips"
+
+func shareKey(subnet string, vip netip.Addr) string { return subnet + " " + vip.String() }
+
+func shareKeys(o client.Object) []string {
+	subnet := subnetOf(o)
+	if subnet == "" {
+		return nil
+	}
+	var keys []string
+	for _, vip := range kubeovnv1.ParsePortVips(o.GetAnnotations()) {
+		keys = append(keys, shareKey(subnet, vip))
+	}
+	return keys
+}
+
+func subnetOf(pod client.Object) string {
+	return pod.GetAnnotations()[kubeovnv1.AnnotationLogicalSwitch.Key()]
+}
+
+// sharing finds the ports of pods that share the vips of a subnet.
+func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map[netip.Addr][]string, error) {
+	sharing := map[netip.Addr][]string{}
+	for _, written := range subnet.Spec.Vips {
+		vip, err := ipfamily.ParseAddr(written)
+		if err != nil {
+			continue // told by validation
+		}
+		var pods corev1.PodList
+		err = r.Client.List(ctx, &pods, client.MatchingFields{indexVips: shareKey(subnet.Name, vip)}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return nil, fmt.Errorf("list pods that share %s: %w", vip, err)
+		}
+		sharing[vip] = nil
+		for i := range pods.Items {
+			sharing[vip] = append(sharing[vip], translate.PodPort(pods.Items[i].Namespace, pods.Items[i].Name))
+		}
+		slices.Sort(sharing[vip])
+	}
+	return sharing, nil
+}
+
+// virtualPorts are the ports that stand for vips, with the ports of pods that may have them.
+func (in inputs) virtualPorts(vips []netip.Addr) []translate.VirtualPort {
+	ports := make([]translate.VirtualPort, 0, len(vips))
+	for _, vip := range vips {
+		ports = append(ports, translate.VirtualPort{Address: vip, Parents: in.sharing[vip]})
+	}
+	return ports
+}
+
+// shares selects what may change who shares an address: pods that do, as they come, change and go.
+func shares() builder.Predicates {
+	return builder.WithPredicates(predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return len(shareKeys(e.Object)) > 0 },
+		DeleteFunc: func(e event.DeleteEvent) bool { return len(shareKeys(e.Object)) > 0 },
+		UpdateFunc: func(e event.UpdateEvent) bool { return !slices.Equal(shareKeys(e.ObjectOld), shareKeys(e.ObjectNew)) },
+	})
+}
+
+// subnetOfPod is the subnet of a pod.
+func subnetOfPod(_ context.Context, o client.Object) []reconcile.Request {
+	if subnet := subnetOf(o); subnet != "" {
+		return []reconcile.Request{named(subnet)}
+	}
+	return nil
+}

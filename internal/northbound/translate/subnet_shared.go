@@ -1,0 +1,75 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// VirtualPort is an address that several ports share: the one that announces it last has it (ovn-nb(5), Logical_Switch_Port, type virtual).
+type VirtualPort struct {
+	Address netip.Addr
+	// Parents are the names of the ports that may have it, in order.
+	Parents []string
+}
+
+// virtualPorts stand for the addresses that ports of a subnet share.
+func virtualPorts(in SubnetInputs) []desired.Row {
+	rows := make([]desired.Row, 0, len(in.VirtualPorts))
+	ports := desired.SwitchPorts(SwitchRef(in.Name))
+	for _, v := range in.VirtualPorts {
+		port := &nb.LogicalSwitchPort{
+			Name: in.Name + "-vip-" + v.Address.String(), Type: "virtual", Options: map[string]string{"virtual-ip": v.Address.String()},
+		}
+		if len(v.Parents) > 0 {
+			port.Options["virtual-parents"] = strings.Join(v.Parents, ",")
+		}
+		rows = append(rows, desired.Row{Key: "vip/" + v.Address.String(), Model: port, Parent: &ports})
+	}
+	return rows
+}
+
+// Querier is the source of the questions which multicast groups ports are in.
+type Querier struct {
+	Address netip.Addr
+	MAC     net.HardwareAddr
+}
+
+// QuerierRecord is the name of the IP object of a subnet's querier.
+func QuerierRecord(subnet string) string { return "mcast-querier." + subnet }
+
+// QuerierHolder is the name under which the allocator knows a subnet's querier, which no port has.
+func QuerierHolder(subnet string) string { return "mcast-querier/" + subnet }
+
+// multicast is the part of a switch's other_config about multicast (ovn-nb(5), Logical_Switch). Questions about IPv6 groups come from a
+// link-local address (RFC 2710, section 3).
+func multicast(in SubnetInputs) map[string]string {
+	if !in.MulticastSnooping {
+		return nil
+	}
+	config := map[string]string{"mcast_snoop": "true", "mcast_querier": "false"}
+	if q := in.Querier; q != nil {
+		config["mcast_querier"] = "true"
+		config["mcast_eth_src"] = q.MAC.String()
+		if q.Address.Is4() {
+			config["mcast_ip4_src"] = q.Address.String()
+		}
+		for _, cidr := range in.CIDRs {
+			if cidr.Addr().Is6() {
+				config["mcast_ip6_src"] = linkLocal(q.MAC).String()
+			}
+		}
+	}
+	return config
+}
+
+// linkLocal is the IPv6 address that follows from a MAC address (RFC 4291, appendix A).
+func linkLocal(mac net.HardwareAddr) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
+}
