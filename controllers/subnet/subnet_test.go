@@ -125,12 +125,12 @@ func TestWhatIsInForceIsNotSentAgain(t *testing.T) {
 
 func TestWrongSpecsAreExplainedAndChangeNothing(t *testing.T) {
 	n := start(t)
-	n.node("host", "192.0.2.11")
+	n.node("host", "198.51.100.11")
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	for _, tt := range []struct{ name, cidr, gateway, reason, message string }{
 		{"an overlap with an older subnet", "10.16.8.0/24", "", validation.ReasonCIDRConflict, "subnet ovn-default"},
 		{"an overlap with Services", "10.100.0.0/16", "", validation.ReasonCIDRConflict, "10.96.0.0/12"},
-		{"the address of a node inside", "192.0.2.0/24", "", validation.ReasonCIDRConflict, "node host"},
+		{"the address of a node inside", "198.51.100.0/24", "", validation.ReasonCIDRConflict, "node host"},
 		{"a gateway outside", "10.30.0.0/24", "10.31.0.1", validation.ReasonGatewayInvalid, "10.31.0.1"},
 		{"no CIDR", "ten", "", validation.ReasonCIDRInvalid, "ten"},
 	} {
