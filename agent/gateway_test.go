@@ -6,11 +6,13 @@ package agent_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/pkg/testutils"
@@ -84,6 +86,10 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 		}
 	}
 
+	for i := range egress {
+		n.losesItsTranslation(pod.ns, far, outside[i].Addr())
+	}
+
 	// What is not translated comes from the pod; the host outside has to know the way back.
 	must(t, far.Do(func(ns.NetNS) error {
 		return errors.Join(addRoute(podCIDRs[0].String(), nodeIPs[0].Addr()), addRoute(podCIDRs[1].String(), nodeIPs[1].Addr()))
@@ -138,6 +144,51 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 	n.eventually("nothing is left", func() bool { return claimed("eth0") == "" && ownState() == "" })
 	n.seen(pod.ns, far, outside[0].Addr(), nodeIPs[0].Addr())
 }
+
+// losesItsTranslation checks that a connection which this gateway has not seen begin, as after a failover, ends at once.
+func (n *node) losesItsTranslation(from, to ns.NetNS, address netip.Addr) {
+	n.Helper()
+	var listener net.Listener
+	must(n.TB, to.Do(func(ns.NetNS) (err error) {
+		listener, err = net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
+		return err
+	}))
+	defer listener.Close()
+	home, err := ns.GetCurrentNS()
+	must(n.TB, err)
+	defer home.Close()
+	must(n.TB, from.Do(func(ns.NetNS) error {
+		connection, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			return err
+		}
+		defer connection.Close()
+		must(n.TB, home.Do(func(ns.NetNS) error { return forgetConnections() }))
+		must(n.TB, connection.SetDeadline(time.Now().Add(20*time.Second)))
+		if _, err := connection.Write([]byte("still there?")); err != nil {
+			return err
+		}
+		if _, err := connection.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			n.Errorf("a connection to %s that lost its translation: %v", address, err)
+		}
+		return nil
+	}))
+}
+
+// forgetConnections empties the connection table of the current namespace.
+func forgetConnections() error {
+	for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, everything{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// everything matches every connection (netlink.CustomConntrackFilter).
+type everything struct{}
+
+func (everything) MatchConntrackFlow(*netlink.ConntrackFlow) bool { return true }
 
 func TestAddressesOfTheNodeStay(t *testing.T) {
 	n := serving(t)

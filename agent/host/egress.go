@@ -79,10 +79,14 @@ func (p *Plan) addEgress(node *corev1.Node, subnets []v1.Subnet) {
 		if s.Spec.NATOutgoing && len(s.Spec.NATOutgoingPolicyRules) > 0 {
 			p.Policies = append(p.Policies, policyOf(s, cidrs))
 		}
+		if s.Spec.NATOutgoing && central && len(s.Spec.NATOutgoingPolicyRules) == 0 {
+			p.Central = append(p.Central, cidrs...)
+		}
 		if s.Spec.NATOutgoing && central {
 			p.addEgressIPs(spec, node.Name, cidrs)
 		}
 	}
+	p.Central = disjoint(p.Central)
 	slices.SortFunc(p.Claims, netip.Addr.Compare)
 	p.Claims = slices.Compact(p.Claims)
 }

@@ -100,6 +100,26 @@ func TestPlanOfAGateway(t *testing.T) {
 	}
 }
 
+func TestWhatIsAllTranslated(t *testing.T) {
+	nat := func(change func(*v1.SubnetSpec)) func(*v1.SubnetSpec) {
+		return func(s *v1.SubnetSpec) {
+			s.NATOutgoing, s.GatewayType, s.GatewayNode = true, v1.GatewayCentralized, "n2"
+			change(s)
+		}
+	}
+	plan, err := NewPlan(testJoin(2), testNode("192.0.2.1"), []v1.Subnet{
+		testSubnet("all", "10.17.0.0/24,fd00:10:17::/112", nat(func(*v1.SubnetSpec) {})),
+		testSubnet("some", "10.18.0.0/24", nat(func(s *v1.SubnetSpec) {
+			s.NATOutgoingPolicyRules = []v1.NATOutgoingPolicyRule{{Action: v1.NATOutgoingPolicyForward}}
+		})),
+		testSubnet("none", "10.19.0.0/24", nat(func(s *v1.SubnetSpec) { s.NATOutgoing = false })),
+		testSubnet("distributed", "10.20.0.0/24", nat(func(s *v1.SubnetSpec) { s.GatewayType = v1.GatewayDistributed })),
+	}, nil)
+	if want := prefixes("10.17.0.0/24", "fd00:10:17::/112"); err != nil || !reflect.DeepEqual(plan.Central, want) {
+		t.Errorf("got %v, %v, want %v", plan.Central, err, want)
+	}
+}
+
 func selector(role string) func(*v1.SubnetSpec) {
 	return func(s *v1.SubnetSpec) {
 		s.GatewayNodeSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"role": role}}}

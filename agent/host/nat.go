@@ -21,6 +21,9 @@ const (
 	setCluster  = "cluster"
 	setOutgoing = "outgoing"
 	setNode     = "node"
+	setCentral  = "central"
+	// chainForward refuses what lost its translation.
+	chainForward = "forward"
 	// chainOutgoing sees what leaves subnets with natOutgoing, and chainTranslate what of it is translated.
 	chainOutgoing  = "outgoing"
 	chainTranslate = "translate"
@@ -58,7 +61,14 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		Hook:     knftables.PtrTo(knftables.PostroutingHook),
 		Priority: knftables.PtrTo(knftables.SNATPriority),
 	})
+	tx.Add(&knftables.Chain{
+		Name:     chainForward,
+		Type:     knftables.PtrTo(knftables.FilterType),
+		Hook:     knftables.PtrTo(knftables.ForwardHook),
+		Priority: knftables.PtrTo(knftables.FilterPriority),
+	})
 	tx.Flush(&knftables.Chain{Name: chainNAT})
+	tx.Flush(&knftables.Chain{Name: chainForward})
 	for _, name := range append([]string{chainTranslate, chainOutgoing}, policyChains(m.Policies)...) {
 		tx.Add(&knftables.Chain{Name: name})
 		tx.Flush(&knftables.Chain{Name: name})
@@ -67,7 +77,7 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		for _, set := range []struct {
 			name     string
 			prefixes []netip.Prefix
-		}{{setCluster, m.Cluster}, {setOutgoing, m.Outgoing}, {setNode, m.Node}} {
+		}{{setCluster, m.Cluster}, {setOutgoing, m.Outgoing}, {setNode, m.Node}, {setCentral, m.Central}} {
 			name := set.name + f.suffix
 			tx.Add(&knftables.Set{Name: name, Type: f.value, Flags: []knftables.SetFlag{knftables.IntervalFlag}})
 			tx.Flush(&knftables.Set{Name: name})
@@ -81,6 +91,9 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		for _, rule := range rules(f.key, f.suffix) {
 			tx.Add(&knftables.Rule{Chain: chainNAT, Rule: rule.text, Comment: knftables.PtrTo(rule.why)})
 		}
+		tx.Add(&knftables.Rule{
+			Chain: chainForward, Rule: orphans(f), Comment: knftables.PtrTo("connections whose translation was on another gateway: their pods learn it at once"),
+		})
 	}
 	setOutgoingChains(tx, m.Policies)
 	for _, name := range stale {
@@ -112,6 +125,13 @@ func rules(key, suffix string) []rule {
 		text("oifname !=", JoinInterface, key, "saddr", outgoing, key, "daddr !=", cluster, "goto", chainOutgoing),
 		"from a subnet with natOutgoing to the outside",
 	}}
+}
+
+// orphans of one family are packets of TCP connections that this node did not see begin, of subnets whose traffic is all translated. They
+// cannot go on: the address that they came from outside is another gateway's, and this one must not show the pod's.
+func orphans(f spelling) string {
+	return knftables.Concat("iifname", JoinInterface, "oifname !=", JoinInterface, f.key, "saddr @"+setCentral+f.suffix,
+		f.key, "daddr != @"+setCluster+f.suffix, "meta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn ct state new,invalid reject with tcp reset")
 }
 
 var nfproto = map[string]string{"ip": "ipv4", "ip6": "ipv6"}

@@ -31,6 +31,7 @@ func TestSetMasquerade(t *testing.T) {
 		{"gateway.nft", Masquerade{
 			Cluster:  prefixes("10.16.0.0/16", "10.17.0.0/24", "fd00:10:17::/112"),
 			Outgoing: prefixes("10.16.0.0/16", "10.17.0.0/24", "fd00:10:17::/112"),
+			Central:  prefixes("10.17.0.0/24", "fd00:10:17::/112"),
 			SourceNAT: []SourceNAT{
 				{netip.MustParsePrefix("10.17.0.0/24"), netip.MustParseAddr("192.0.2.7")},
 				{netip.MustParsePrefix("fd00:10:17::/112"), netip.MustParseAddr("2001:db8::7")},

@@ -33,6 +33,8 @@ type Masquerade struct {
 	Outgoing []netip.Prefix
 	// Node is the addresses of this node that the overlay routes back to it.
 	Node []netip.Prefix
+	// Central is the subnets of Outgoing that leave through gateway nodes, and of which everything is translated.
+	Central []netip.Prefix
 	// SourceNAT is the subnets of Outgoing that leave with another address than the node's.
 	SourceNAT []SourceNAT
 	// Policies are those of the subnets of Outgoing that are not translated altogether.
