@@ -46,10 +46,19 @@ func (c *Cluster) Objects() (client.WithWatch, error) {
 
 // ApplyManifests runs what a user would: kubectl apply -k.
 func ApplyManifests(ctx context.Context, kubeconfig, dir string) error {
+	return apply(ctx, kubeconfig, "-k", dir)
+}
+
+// ApplyFile is ApplyManifests for one file.
+func ApplyFile(ctx context.Context, kubeconfig, file string) error {
+	return apply(ctx, kubeconfig, "-f", file)
+}
+
+func apply(ctx context.Context, kubeconfig, flag, path string) error {
 	kubectl := filepath.Join(os.Getenv("KILN_CACHE"), "bin", "kubectl")
-	cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", kubeconfig, "apply", "--server-side", "--force-conflicts", "--request-timeout=30s", "-k", dir)
+	cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", kubeconfig, "apply", "--server-side", "--force-conflicts", "--request-timeout=30s", flag, path)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("kubectl apply -k %s: %w\n%s", dir, err, out)
+		return fmt.Errorf("kubectl apply %s %s: %w\n%s", flag, path, err, out)
 	}
 	return nil
 }

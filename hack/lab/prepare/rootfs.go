@@ -30,6 +30,7 @@ var imagePackages = []string{
 // nodePackages are what nodes and the test image have beyond it: the container runtime, and tools that tests call.
 var nodePackages = []string{
 	"containerd", "runc", "iptables", "kmod", "mount", "curl", "bind9-dnsutils", "netcat-openbsd", "iperf", "tcpdump", "socat",
+	"isc-dhcp-client",
 }
 
 // unwanted files of Debian's packages.

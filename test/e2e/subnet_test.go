@@ -1,0 +1,194 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+var _ = Describe("subnets", func() {
+	It("keeps a private subnet apart from all but its friends and nodes", func(ctx SpecContext) {
+		useSample(ctx, "subnet_private.yaml", "vault", "friends")
+		one, two := serve(ctx, "vault", "one", 0), serve(ctx, "vault", "two", 1) // ready: kubelet's probes get through
+		friend, stranger := serve(ctx, "friends", "friend", 1), serve(ctx, "e2e-strangers", "stranger", 0)
+		DeferCleanup(deleteNamespace, "e2e-strangers")
+
+		expectReach(ctx, one, two, true)
+		expectReach(ctx, friend, one, true)
+		expectReach(ctx, one, friend, true)
+		expectReach(ctx, stranger, one, false)
+		expectReach(ctx, one, stranger, false)
+		expectReach(ctx, stranger, friend, true)
+
+		By("taking the friends out")
+		changeSubnet(ctx, "vault", func(s *kubeovnv1.SubnetSpec) { s.AllowSubnets = nil })
+		expectReach(ctx, friend, one, false)
+		By("opening the subnet")
+		changeSubnet(ctx, "vault", func(s *kubeovnv1.SubnetSpec) { s.Private = false })
+		expectReach(ctx, stranger, one, true)
+	}, SpecTimeout(6*time.Minute))
+
+	It("has a subnet's own rules in force, and keeps them when a wrong one is written", func(ctx SpecContext) {
+		useSample(ctx, "subnet_acls.yaml", "frontends")
+		web, neighbour := serve(ctx, "frontends", "web", 0), serve(ctx, "frontends", "neighbour", 1)
+		stranger := serve(ctx, "e2e-strangers", "stranger", 1)
+		DeferCleanup(deleteNamespace, "e2e-strangers")
+		expectReach(ctx, stranger, web, true)
+		changeSubnet(ctx, "frontends", func(s *kubeovnv1.SubnetSpec) { s.ACLs = s.ACLs[1:] })
+		expectReach(ctx, stranger, web, false)
+		expectReach(ctx, neighbour, web, true)
+
+		subnet := &kubeovnv1.Subnet{}
+		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "frontends"}, subnet)).To(Succeed())
+		subnet.Spec.ACLs[0].Match = "tcp.port == 8080"
+		Expect(suite.Objects.Update(ctx, subnet)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(subnet), subnet)).To(Succeed())
+			g.Expect(falseMessages(subnet)).To(ContainElement(ContainSubstring("there is no such field: write tcp.dst")))
+		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
+		expectReach(ctx, stranger, web, false)
+	}, SpecTimeout(5*time.Minute))
+
+	It("gives a real DHCP client its address in both families", func(ctx SpecContext) {
+		useSample(ctx, "subnet_dhcp.yaml", "machines")
+		pod := cluster.Server("machines", "machine", suite.Workers[0])
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{
+			Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"},
+		}}
+		pod, err := suite.Cluster.Run(ctx, pod)
+		Expect(err).NotTo(HaveOccurred())
+		for _, addr := range cluster.PodAddrs(pod) {
+			family, name := "-4", "fixed-address"
+			if addr.Is6() {
+				family, name = "-6", "iaaddr"
+			}
+			file := "/tmp/leases" + family
+			_, err := suite.Cluster.Exec(ctx, pod, "timeout", "25", "dhclient", family, "-1", "-sf", "/bin/true", "-lf", file, "-pf", "/tmp/pid"+family, "eth0")
+			Expect(err).NotTo(HaveOccurred())
+			lease, err := suite.Cluster.Exec(ctx, pod, "cat", file)
+			Expect(err).NotTo(HaveOccurred())
+			got := regexp.MustCompile(name + ` ([0-9a-f.:]+)`).FindStringSubmatch(lease)
+			Expect(got).To(HaveLen(2), lease)
+			Expect(netip.MustParseAddr(got[1])).To(Equal(addr))
+			if addr.Is4() {
+				Expect(lease).To(And(ContainSubstring("dhcp-lease-time 600"), ContainSubstring("routers 10.21.0.1"),
+					ContainSubstring("domain-name-servers 10.96.0.10,10.96.0.11"), ContainSubstring("interface-mtu 1400")))
+			}
+		}
+	}, SpecTimeout(3*time.Minute))
+
+	It("lets a full subnet grow in place", func(ctx SpecContext) {
+		makeNamespace(ctx, "e2e-grow")
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "e2e-grow"}, Spec: kubeovnv1.SubnetSpec{
+			CIDRBlock: "10.25.0.0/30,fd00:10:25::/126", Namespaces: []string{"e2e-grow"},
+		}}
+		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) {
+			deleteNamespace(ctx, "e2e-grow")
+			Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, subnet))).To(Succeed())
+		}, NodeTimeout(3*time.Minute))
+		first := serve(ctx, "e2e-grow", "first", 0)
+		second := cluster.Server("e2e-grow", "second", suite.Workers[1])
+		_, err := suite.Cluster.CoreV1().Pods("e2e-grow").Create(ctx, second, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(warnings).WithContext(ctx).WithArguments("e2e-grow", "second").WithTimeout(30 * time.Second).
+			Should(ContainElement(ContainSubstring("is full")))
+		changeSubnet(ctx, "e2e-grow", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.25.0.0/24,fd00:10:25::/64" })
+		second, err = suite.Cluster.WaitPod(ctx, "e2e-grow", "second", cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		again, err := suite.Cluster.CoreV1().Pods("e2e-grow").Get(ctx, "first", metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cluster.PodAddrs(again)).To(Equal(cluster.PodAddrs(first)))
+		expectReach(ctx, first, second, true)
+		expectReach(ctx, second, first, true)
+	}, SpecTimeout(4*time.Minute))
+})
+
+// useSample applies a sample as it stands, with the namespaces that it is for, until the end of the spec.
+func useSample(ctx context.Context, sample string, namespaces ...string) {
+	GinkgoHelper()
+	Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), filepath.Join("../../config/samples", sample))).To(Succeed())
+	for _, name := range namespaces {
+		makeNamespace(ctx, name)
+		DeferCleanup(func(ctx SpecContext) {
+			deleteNamespace(ctx, name)
+			subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, subnet))).To(Succeed())
+		}, NodeTimeout(4*time.Minute))
+		Eventually(func(g Gomega) { g.Expect(inForce(ctx, name)).To(BeTrue()) }).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+	}
+}
+
+// changeSubnet changes a subnet's spec and waits until that is in force.
+func changeSubnet(ctx context.Context, name string, change func(*kubeovnv1.SubnetSpec)) {
+	GinkgoHelper()
+	Eventually(func() error {
+		subnet := &kubeovnv1.Subnet{}
+		if err := suite.Objects.Get(ctx, client.ObjectKey{Name: name}, subnet); err != nil {
+			return err
+		}
+		change(&subnet.Spec)
+		return suite.Objects.Update(ctx, subnet)
+	}).WithContext(ctx).WithTimeout(10 * time.Second).Should(Succeed())
+	Eventually(func(g Gomega) { g.Expect(inForce(ctx, name)).To(BeTrue()) }).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+}
+
+// inForce reports whether the present spec of a subnet is.
+func inForce(ctx context.Context, name string) (bool, error) {
+	subnet := &kubeovnv1.Subnet{}
+	if err := suite.Objects.Get(ctx, client.ObjectKey{Name: name}, subnet); err != nil {
+		return false, err
+	}
+	for _, c := range subnet.Status.Conditions {
+		if c.Type == kubeovnv1.ConditionReady {
+			return c.Status == metav1.ConditionTrue && c.ObservedGeneration == subnet.Generation, nil
+		}
+	}
+	return false, nil
+}
+
+// serve runs a server on a worker.
+func serve(ctx context.Context, namespace, name string, worker int) *corev1.Pod {
+	GinkgoHelper()
+	makeNamespace(ctx, namespace)
+	pod, err := suite.Cluster.Run(ctx, cluster.Server(namespace, name, suite.Workers[worker%len(suite.Workers)]))
+	Expect(err).NotTo(HaveOccurred())
+	return pod
+}
+
+// expectReach looks whether a pod gets an answer of another one by HTTP, in every family that both have.
+func expectReach(ctx context.Context, from, to *corev1.Pod, answered bool) {
+	GinkgoHelper()
+	for _, addr := range cluster.PodAddrs(to) {
+		if _, both := cluster.InFamilyOf(cluster.PodAddrs(from), addr); !both {
+			continue
+		}
+		url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(addr, cluster.HTTPPort))
+		get := func() error {
+			_, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "2", url)
+			return err
+		}
+		what := fmt.Sprintf("%s to %s at %s", from.Name, to.Name, addr)
+		if answered {
+			Eventually(get).WithContext(ctx).WithTimeout(20*time.Second).Should(Succeed(), what)
+		} else {
+			Eventually(get).WithContext(ctx).WithTimeout(20*time.Second).ShouldNot(Succeed(), what)
+			Consistently(get).WithContext(ctx).WithTimeout(3*time.Second).ShouldNot(Succeed(), what)
+		}
+	}
+}
