@@ -86,7 +86,7 @@ var _ = Describe("subnets", func() {
 			Expect(got).To(HaveLen(2), lease)
 			Expect(netip.MustParseAddr(got[1])).To(Equal(addr))
 			if addr.Is4() {
-				Expect(lease).To(And(ContainSubstring("dhcp-lease-time 600"), ContainSubstring("routers 10.21.0.1"),
+				Expect(lease).To(And(ContainSubstring("dhcp-lease-time 600"), ContainSubstring("routers 10.33.0.1"),
 					ContainSubstring("domain-name-servers 10.96.0.10,10.96.0.11"), ContainSubstring("interface-mtu 1400")))
 			}
 		}
@@ -95,7 +95,7 @@ var _ = Describe("subnets", func() {
 	It("lets a full subnet grow in place", func(ctx SpecContext) {
 		makeNamespace(ctx, "e2e-grow")
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "e2e-grow"}, Spec: kubeovnv1.SubnetSpec{
-			CIDRBlock: "10.25.0.0/30,fd00:10:25::/126", Namespaces: []string{"e2e-grow"},
+			CIDRBlock: "10.37.0.0/30,fd00:10:37::/126", Namespaces: []string{"e2e-grow"},
 		}}
 		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {
@@ -108,7 +108,7 @@ var _ = Describe("subnets", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(warnings).WithContext(ctx).WithArguments("e2e-grow", "second").WithTimeout(30 * time.Second).
 			Should(ContainElement(ContainSubstring("is full")))
-		changeSubnet(ctx, "e2e-grow", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.25.0.0/24,fd00:10:25::/64" })
+		changeSubnet(ctx, "e2e-grow", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.37.0.0/24,fd00:10:37::/64" })
 		second, err = suite.Cluster.WaitPod(ctx, "e2e-grow", "second", cluster.Ready)
 		Expect(err).NotTo(HaveOccurred())
 		again, err := suite.Cluster.CoreV1().Pods("e2e-grow").Get(ctx, "first", metav1.GetOptions{})
