@@ -31,8 +31,11 @@ func trimmedCache() cache.Options {
 
 func trimPod(o any) (any, error) {
 	if pod, ok := o.(*corev1.Pod); ok {
+		annotations := pod.Annotations
 		pod.TypeMeta = metav1.TypeMeta{}
-		pod.ObjectMeta = trimMeta(&pod.ObjectMeta, pod.Annotations)
+		pod.ObjectMeta = trimMeta(&pod.ObjectMeta)
+		pack(&pod.ObjectMeta)
+		pod.Annotations = networkAnnotations(pod.UID, annotations)
 		pod.Spec = corev1.PodSpec{NodeName: intern.String(pod.Spec.NodeName), HostNetwork: pod.Spec.HostNetwork}
 		pod.Status = corev1.PodStatus{Phase: corev1.PodPhase(intern.String(string(pod.Status.Phase)))}
 	}
@@ -61,8 +64,9 @@ func trimConditions(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 func trimIP(o any) (any, error) {
 	if ip, ok := o.(*kubeovnv1.IP); ok {
 		ip.TypeMeta = metav1.TypeMeta{}
-		ip.ObjectMeta = trimMeta(&ip.ObjectMeta, nil)
+		ip.ObjectMeta = trimMeta(&ip.ObjectMeta)
 		s := &ip.Spec
+		pack(&ip.ObjectMeta, &s.IPAddress, &s.MACAddress)
 		s.Namespace, s.Subnet, s.NodeName = intern.String(s.Namespace), intern.String(s.Subnet), intern.String(s.NodeName)
 		s.PodName, s.V4IPAddress = partOf(ip.Name, s.PodName), partOf(s.IPAddress, s.V4IPAddress)
 		s.V6IPAddress = partOf(s.IPAddress, s.V6IPAddress)
@@ -70,30 +74,29 @@ func trimIP(o any) (any, error) {
 	return o, nil
 }
 
-// trimMeta keeps what names an object, its labels, and of its annotations those that this network is about.
-func trimMeta(meta *metav1.ObjectMeta, annotations map[string]string) metav1.ObjectMeta {
+// trimMeta keeps what names an object and its labels.
+func trimMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: meta.Name, Namespace: intern.String(meta.Namespace), UID: meta.UID, ResourceVersion: meta.ResourceVersion,
 		Generation: meta.Generation, CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
-		Labels: intern.Set(meta.Labels), Annotations: networkAnnotations(meta.UID, annotations),
+		Labels: intern.Set(meta.Labels),
 	}
 }
 
-// networkAnnotations are those whose domain is a network's (kubeovnv1.Annotation.For).
-func networkAnnotations(uid types.UID, all map[string]string) map[string]string {
-	kept := 0
-	for key := range all {
-		if ofNetwork(key) {
-			kept++
-		}
-	}
-	if kept == 0 {
-		return nil
-	}
-	annotations := make(map[string]string, kept)
-	for key, value := range all {
+// pack packs what only this object has.
+func pack(meta *metav1.ObjectMeta, others ...*string) {
+	uid := string(meta.UID)
+	intern.Pack(append(others, &meta.Name, &uid, &meta.ResourceVersion)...)
+	meta.UID = types.UID(uid)
+}
+
+// networkAnnotations leaves those whose domain is a network's (kubeovnv1.Annotation.For). It changes the map: a transformation has its
+// object for itself.
+func networkAnnotations(uid types.UID, annotations map[string]string) map[string]string {
+	for key, value := range annotations {
 		switch {
 		case !ofNetwork(key):
+			delete(annotations, key)
 		case value == string(uid):
 			annotations[intern.String(key)] = string(uid)
 		default:

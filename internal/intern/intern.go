@@ -64,3 +64,21 @@ func Set(m map[string]string) map[string]string {
 	}
 	return *place
 }
+
+// Pack moves strings that one object has alone to memory of their own, all together: decoded one by one among what is thrown away, they
+// keep that memory from being used again.
+func Pack(all ...*string) {
+	size := 0
+	for _, s := range all {
+		size += len(*s)
+	}
+	var packed strings.Builder
+	packed.Grow(size)
+	for _, s := range all {
+		packed.WriteString(*s)
+	}
+	rest := packed.String()
+	for _, s := range all {
+		*s, rest = rest[:len(*s)], rest[len(*s):]
+	}
+}

@@ -52,3 +52,14 @@ func TestEqualSetsAreOne(t *testing.T) {
 		}
 	}
 }
+
+func TestPackedStringsStayThemselves(t *testing.T) {
+	a, b, c, d := "first", "", "second", "third"
+	Pack(&a, &b, &c, &d)
+	if a != "first" || b != "" || c != "second" || d != "third" {
+		t.Errorf("got %q, %q, %q, %q", a, b, c, d)
+	}
+	if end := unsafe.Add(unsafe.Pointer(unsafe.StringData(a)), len(a)); end != unsafe.Pointer(unsafe.StringData(c)) {
+		t.Error("they are not next to each other")
+	}
+}
