@@ -1,0 +1,171 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// envController makes the test's own program `kiln controller`: a process that can be killed.
+const envController = "KILN_TEST_CONTROLLER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envController) == "" {
+		os.Exit(m.Run())
+	}
+	cmd := newControllerCommand()
+	cmd.SetArgs(os.Args[1:])
+	if err := cmd.ExecuteContext(context.Background()); err != nil {
+		os.Exit(1)
+	}
+}
+
+// TestAWarmStandbyTakesOver kills the leader. The standby has read everything by then, so that it asks the API server for no list
+// between the Lease and the first new pod.
+func TestAWarmStandbyTakesOver(t *testing.T) {
+	c := startAPIServer(t)
+	certificates := newCertificates(t)
+	certificates.listen(t, "127.77.0.4", nbtest.Start(t))
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	must(t, c.Create(t.Context(), cluster))
+	moveTo(t, c, cluster, "127.77.0.4")
+	direct := os.Getenv("KUBECONFIG")
+	seen, proxied := countRequests(t, direct)
+
+	leader := startController(t, certificates, direct, "127.77.0.11:10660")
+	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must(t, c.Create(t.Context(), newPod("first")))
+	eventually(t, func() string { return allocated(c, "first", "10.16.0.2") })
+	led := holder(t, c)
+
+	standby := startController(t, certificates, proxied, "127.77.0.12:10660")
+	for _, kind := range []string{"pods", "nodes", "namespaces", "services", "endpointslices", "subnets", "vpcs", "ips"} {
+		eventually(t, func() string { return seen.whether(kind, standby) })
+	}
+	if now := holder(t, c); now != led {
+		t.Fatalf("the Lease went from %s to %s while its holder was well", led, now)
+	}
+	before := seen.lists()
+	must(t, leader.Process.Kill())
+	must(t, c.Create(t.Context(), newPod("second")))
+	eventually(t, func() string { return allocated(c, "second", "10.16.0.3") })
+	if now := holder(t, c); now == led {
+		t.Errorf("%s still holds the Lease, and it was killed", led)
+	}
+	if after := seen.lists(); len(after) != len(before) {
+		t.Errorf("the standby had to read %v when it took over", after[len(before):])
+	}
+}
+
+// startController runs a controller as a process of its own, which ends with the test.
+func startController(t *testing.T, c *certificates, kubeconfig, address string) *exec.Cmd {
+	t.Helper()
+	program, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(program, "--tls-dir="+c.dir, "--address="+address,
+		"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms")
+	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "KUBECONFIG="+kubeconfig)
+	log := &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = log, log
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have been killed
+		_ = cmd.Wait()         // "signal: killed"
+		if t.Failed() {
+			t.Logf("log of the controller at %s:\n%s", address, log)
+		}
+	})
+	return cmd
+}
+
+// holder is who holds the controllers' Lease.
+func holder(t *testing.T, c client.Client) string {
+	t.Helper()
+	lease := &coordinationv1.Lease{}
+	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
+	return *lease.Spec.HolderIdentity
+}
+
+// requests are those that came through a proxy.
+type requests struct {
+	mu    sync.Mutex
+	paths []string // of those that read whole collections, in order
+}
+
+// countRequests starts a proxy of the API server, and gives the kubeconfig by which it is reached.
+func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	must(t, err)
+	to, err := url.Parse(config.Host)
+	must(t, err)
+	transport, err := rest.TransportFor(config)
+	must(t, err)
+	seen := &requests{}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) { seen.add(r.In); r.SetURL(to) },
+	}
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.CloseClientConnections)
+	file := filepath.Join(t.TempDir(), "proxied")
+	must(t, clientcmd.WriteToFile(clientcmdapi.Config{
+		CurrentContext: "c",
+		Contexts:       map[string]*clientcmdapi.Context{"c": {Cluster: "c"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: server.URL}},
+	}, file))
+	return seen, file
+}
+
+// add notes a request for a whole collection: a list, or a watch that begins with one.
+func (s *requests) add(r *http.Request) {
+	query := r.URL.Query()
+	whole := query.Get("watch") == "" || query.Get("sendInitialEvents") == "true"
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if r.Method != http.MethodGet || !whole || slices.Contains(parts, "leases") {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paths = append(s.paths, r.URL.Path)
+}
+
+func (s *requests) lists() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.paths)
+}
+
+// whether a collection was asked for, in words when it was not.
+func (s *requests) whether(kind string, by *exec.Cmd) string {
+	if slices.ContainsFunc(s.lists(), func(path string) bool { return strings.HasSuffix(path, "/"+kind) }) {
+		return ""
+	}
+	return fmt.Sprintf("process %d has not asked for %s: %v", by.Process.Pid, kind, s.lists())
+}
