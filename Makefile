@@ -50,7 +50,12 @@ demo-down: ## Take the cluster of `make demo` down; leaves nothing but the cache
 
 .PHONY: test-unit
 test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
-	go test -timeout 20m ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/...
+	go test -timeout 20m ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/... ./test/soak/...
+
+.PHONY: soak
+soak: ## VPCs, subnets and pods come and go in random order while the controller is killed (needs `make prepare`; SOAK_SEED=… repeats a run)
+	SOAK_VPCS=$(or $(SOAK_VPCS),20) SOAK_SUBNETS=$(or $(SOAK_SUBNETS),300) SOAK_PODS=$(or $(SOAK_PODS),2000) \
+	SOAK_NODES=$(or $(SOAK_NODES),10) SOAK_KILLS=$(or $(SOAK_KILLS),8) go test -timeout 60m -count=1 -v ./test/soak
 
 .PHONY: test-e2e
 test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leaves the lab up)

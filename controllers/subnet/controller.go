@@ -50,11 +50,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if in.subnet == nil {
 		return ctrl.Result{}, r.remove(ctx, req.Name)
 	}
-	if in.subnet.DeletionTimestamp != nil {
+	switch {
+	case in.subnet.DeletionTimestamp == nil:
+		if err := r.prepare(ctx, in.subnet); err != nil {
+			return ctrl.Result{}, err
+		}
+	case r.held(req.Name) == 0:
 		return ctrl.Result{}, r.finish(ctx, in.subnet)
-	}
-	if err := r.prepare(ctx, in.subnet); err != nil {
-		return ctrl.Result{}, err
 	}
 	result := r.apply(ctx, in)
 	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
@@ -101,8 +103,12 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	var noQuerier error
 	checked.querier, noQuerier = r.querier(ctx, in.subnet, checked.network)
 	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
-	if errors.Is(err, northbound.ErrWaiting) {
-		err = fmt.Errorf("%w: VPC %s does not exist or has no router yet", northbound.ErrWaiting, selection.VpcOf(in.subnet))
+	switch {
+	case err == nil && in.vpc == nil:
+		err = fmt.Errorf("%w: VPC %s does not exist: create it, or delete the subnet, whose ports reach one another only",
+			northbound.ErrWaiting, selection.VpcOf(in.subnet))
+	case errors.Is(err, northbound.ErrWaiting):
+		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, selection.VpcOf(in.subnet))
 	}
 	return result{err: errors.Join(err, noQuerier), querier: checked.querier}
 }
@@ -125,11 +131,8 @@ func (r *Reconciler) knows(name string, network validation.Network) bool {
 	return ok && last == fmt.Sprint(network) && r.Allocator.HasSubnet(name)
 }
 
-// finish lets a deleted subnet go once nothing holds an address of it.
+// finish lets a deleted subnet go that nothing holds an address of. Until then it is in force as any other: what has an address works.
 func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error {
-	if held := r.held(subnet.Name); held > 0 {
-		return r.patchBlocked(ctx, subnet, held)
-	}
 	if err := r.releaseQuerier(ctx, subnet); err != nil {
 		return err
 	}

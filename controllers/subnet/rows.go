@@ -9,15 +9,17 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // rowInputs are what the rows of a subnet follow from, whose spec was found right.
 func rowInputs(in inputs, c checked) translate.SubnetInputs {
-	spec := &in.subnet.Spec
+	spec, vpc := &in.subnet.Spec, ""
+	if in.vpc != nil {
+		vpc = in.vpc.Name
+	}
 	return translate.SubnetInputs{
 		Name:              in.subnet.Name,
-		Vpc:               selection.VpcOf(in.subnet),
+		Vpc:               vpc,
 		NameTaken:         in.nameTaken,
 		CIDRs:             c.network.CIDRs,
 		Gateways:          c.network.Gateways,

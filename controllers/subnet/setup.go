@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -46,6 +47,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
@@ -117,6 +119,22 @@ func (r *Reconciler) aroundVpc(ctx context.Context, o client.Object) []reconcile
 	}
 	router, _ := validation.Vpc(vpc.Name, &vpc.Spec)
 	return slices.Concat(requests, r.overlapping(ctx, vpc.Name, router.Networks()), r.boundOtherwise(ctx, vpc))
+}
+
+// comesOrGoes selects an object's first and last event.
+var comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+
+// inVpc are the subnets of a VPC.
+func (r *Reconciler) inVpc(ctx context.Context, o client.Object) []reconcile.Request {
+	subnets, err := r.Networks.SubnetsOf(ctx, o.GetName())
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	requests := make([]reconcile.Request, 0, len(subnets))
+	for i := range subnets {
+		requests = append(requests, named(subnets[i].Name))
+	}
+	return requests
 }
 
 // boundOtherwise are the subnets of a custom VPC whose namespaces it lists now and did not before, or the other way round.

@@ -6,14 +6,17 @@ package subnet
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -29,28 +32,32 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 		setQuerier(&subnet.Status, result.querier)
 	}
 	r.setNamespacesBound(in)
+	ready := readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name))
+	if subnet.DeletionTimestamp != nil {
+		ready = r.blocked(subnet)
+	}
 	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation,
 		k8s.Validated(result.problem),
-		readyCondition(subnet, result, r.Allocator.HasSubnet(subnet.Name)),
+		ready,
 		k8s.FieldsSupported(slices.Concat(validation.UnbuiltSubnetFields(&subnet.Spec), validation.IgnoredSubnetFields(&subnet.Spec))))
 	if result.problem != nil && !k8s.SameMessage(base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionValidated) {
 		k8s.Warn(r.Recorder, subnet, result.problem.Reason, result.problem.Message)
 	}
+	if ready.Reason == ReasonAddressesInUse && !k8s.SameMessage(base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionReady) {
+		k8s.Warn(r.Recorder, subnet, ready.Reason, ready.Message)
+	}
 	return k8s.PatchStatus(ctx, r.Client, base, subnet)
 }
 
-// patchBlocked reports why a deleted subnet is still there.
-func (r *Reconciler) patchBlocked(ctx context.Context, subnet *kubeovnv1.Subnet, held float64) error {
-	base := subnet.DeepCopy()
-	r.setUsage(subnet)
-	message := fmt.Sprintf("deleted once its addresses are free: %.0f in use", held)
-	k8s.SetConditions(&subnet.Status.Conditions, subnet.Generation, metav1.Condition{
-		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonAddressesInUse, Message: message,
+// blocked says why a deleted subnet is still there.
+func (r *Reconciler) blocked(subnet *kubeovnv1.Subnet) metav1.Condition {
+	held := slices.DeleteFunc(r.Allocator.Holders(subnet.Name, func(netip.Addr) bool { return true }), func(h ipam.Holder) bool {
+		return h.Port == translate.QuerierHolder(subnet.Name)
 	})
-	if !k8s.SameMessage(base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionReady) {
-		k8s.Warn(r.Recorder, subnet, ReasonAddressesInUse, message)
+	return metav1.Condition{
+		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonAddressesInUse,
+		Message: fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), listed(held)),
 	}
-	return k8s.PatchStatus(ctx, r.Client, base, subnet)
 }
 
 func (r *Reconciler) setUsage(subnet *kubeovnv1.Subnet) {

@@ -40,11 +40,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if in.vpc == nil {
 		return ctrl.Result{}, r.Northbound.Apply(ctx, translate.VpcOwner(req.Name), nil)
 	}
-	if in.vpc.DeletionTimestamp != nil {
-		return ctrl.Result{}, r.finish(ctx, in)
-	}
-	if err := k8s.AddFinalizer(ctx, r.Client, in.vpc); err != nil {
-		return ctrl.Result{}, err
+	switch {
+	case in.vpc.DeletionTimestamp == nil:
+		if err := k8s.AddFinalizer(ctx, r.Client, in.vpc); err != nil {
+			return ctrl.Result{}, err
+		}
+	case len(in.subnets) == 0:
+		return ctrl.Result{}, r.finish(ctx, in.vpc)
 	}
 	if in.misnamed() {
 		return ctrl.Result{}, r.patchStatus(ctx, in, result{problems: []*validation.Problem{validation.SameName("Subnet", req.Name)}})
@@ -79,13 +81,10 @@ func (r *Reconciler) apply(ctx context.Context, in inputs, router translate.VpcI
 	return r.Northbound.Apply(ctx, translate.VpcOwner(in.vpc.Name), translate.Vpc(router))
 }
 
-// finish lets a deleted VPC go once no subnet is left in it. Its links last as long as it does.
-func (r *Reconciler) finish(ctx context.Context, in inputs) error {
-	if len(in.subnets) > 0 {
-		return r.patchBlocked(ctx, in)
+// finish lets a deleted VPC go that no subnet is left in. Until then it is in force as any other, its links included.
+func (r *Reconciler) finish(ctx context.Context, vpc *kubeovnv1.Vpc) error {
+	if err := r.Northbound.Apply(ctx, translate.VpcOwner(vpc.Name), nil); err != nil {
+		return fmt.Errorf("delete the router of VPC %s: %w", vpc.Name, err)
 	}
-	if err := r.Northbound.Apply(ctx, translate.VpcOwner(in.vpc.Name), nil); err != nil {
-		return fmt.Errorf("delete the router of VPC %s: %w", in.vpc.Name, err)
-	}
-	return k8s.RemoveFinalizer(ctx, r.Client, in.vpc)
+	return k8s.RemoveFinalizer(ctx, r.Client, vpc)
 }

@@ -39,12 +39,22 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 		status.VpcPeerings = found.linked
 	}
 	problem := validation.Joined(found.problems)
+	ready := readyCondition(found)
+	if in.vpc.DeletionTimestamp != nil {
+		ready = metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonSubnetsExist,
+			Message: "deleted once its subnets are: " + strings.Join(blockers(in), ", "),
+		}
+	}
 	k8s.SetConditions(&status.Conditions, in.vpc.Generation,
-		readyCondition(found),
+		ready,
 		k8s.Validated(problem),
 		k8s.FieldsSupported(validation.IgnoredVpcFields(&in.vpc.Spec)))
 	if problem != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
 		k8s.Warn(r.Recorder, in.vpc, problem.Reason, problem.Message)
+	}
+	if ready.Reason == ReasonSubnetsExist && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady) {
+		k8s.Warn(r.Recorder, in.vpc, ready.Reason, ready.Message)
 	}
 	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
 }
@@ -69,20 +79,6 @@ func readyCondition(found result) metav1.Condition {
 		}
 	}
 	return k8s.Ready(nil, northbound.ErrWaiting)
-}
-
-// patchBlocked reports why a deleted VPC is still there.
-func (r *Reconciler) patchBlocked(ctx context.Context, in inputs) error {
-	base := in.vpc.DeepCopy()
-	message := "deleted once its subnets are: " + strings.Join(blockers(in), ", ")
-	in.vpc.Status.Subnets = in.subnetNames()
-	k8s.SetConditions(&in.vpc.Status.Conditions, in.vpc.Generation, metav1.Condition{
-		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonSubnetsExist, Message: message,
-	})
-	if !k8s.SameMessage(base.Status.Conditions, in.vpc.Status.Conditions, kubeovnv1.ConditionReady) {
-		k8s.Warn(r.Recorder, in.vpc, ReasonSubnetsExist, message)
-	}
-	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
 }
 
 // blockers name the subnets in the way, and what each of them waits for: to be deleted, or for its addresses.

@@ -24,7 +24,8 @@ const (
 // SubnetInputs are what the logical switch of an overlay subnet follows from.
 type SubnetInputs struct {
 	Name string
-	Vpc  string
+	// Vpc whose router the switch is joined to; empty while there is none.
+	Vpc string
 	// CIDRs has one prefix per family.
 	CIDRs []netip.Prefix
 	// Gateways are the router's addresses on the switch: one per CIDR, in the same order.
@@ -65,8 +66,19 @@ type SubnetInputs struct {
 // what any port of the VPC sends to its addresses, its ACLs and its DHCP answers.
 func Subnet(in SubnetInputs) []desired.Row {
 	rows := []desired.Row{switchRow(in)}
-	rows = append(rows, routerPair(in)...)
+	if in.Vpc != "" {
+		rows = append(rows, routerPair(in)...)
+		rows = append(rows, localPolicies(in)...)
+	}
+	rows = append(rows, subnetACLs(in)...)
+	rows = append(rows, virtualPorts(in)...)
+	return append(rows, dhcpRows(in)...)
+}
+
+// localPolicies have the router keep to itself what goes to the subnet.
+func localPolicies(in SubnetInputs) []desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
+	rows := make([]desired.Row, 0, len(in.CIDRs))
 	for _, cidr := range in.CIDRs {
 		rows = append(rows, desired.Row{
 			Key: "local-policy/" + familyKey(cidr.Addr()),
@@ -78,16 +90,14 @@ func Subnet(in SubnetInputs) []desired.Row {
 			Parent: &policies,
 		})
 	}
-	rows = append(rows, subnetACLs(in)...)
-	rows = append(rows, virtualPorts(in)...)
-	return append(rows, dhcpRows(in)...)
+	return rows
 }
 
 // switchRow is the switch itself. Nothing stands on it that changes while the subnet lives, unless its user changes the spec: any change
 // of a switch's own row makes ovn-northd compute everything anew.
 func switchRow(in SubnetInputs) desired.Row {
 	row := desired.Row{Key: keySwitch, Model: &nb.LogicalSwitch{Name: in.Name, OtherConfig: multicast(in)}}
-	if in.Services {
+	if in.Services && in.Vpc != "" {
 		row.References = []desired.Reference{{
 			Column: "load_balancer_group",
 			To:     []desired.Ref{ServicesRef(in.Vpc)},

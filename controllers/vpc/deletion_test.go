@@ -1,0 +1,101 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vpc_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/vpc"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// newPod creates a pod in a subnet and waits until it has an address.
+func (n *tenants) newPod(name, subnet string) *corev1.Pod {
+	n.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Annotations: map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): subnet},
+		},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	n.Create(p)
+	n.Eventually(func() string {
+		if n.Get(p); p.Annotations[kubeovnv1.AnnotationAllocated.Key()] != "true" {
+			return fmt.Sprintf("pod %s has no address: %v", name, p.Annotations)
+		}
+		return ""
+	})
+	return p
+}
+
+// named is a row's name when it is the tenant's.
+func named(row nbtest.Row) string {
+	switch name := row["name"].(string); name {
+	case "tenant", "net", "pod.default":
+		return name
+	}
+	return ""
+}
+
+func TestWhatIsBeingDeletedWorksAsLongAsItIsUsed(t *testing.T) {
+	n := start(t)
+	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
+	n.ready(v, s)
+	p := n.newPod("pod", "net")
+	n.Delete(v, s)
+	n.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, vpc.ReasonSubnetsExist, "net (which is being deleted: see its conditions)")
+	n.says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, subnet.ReasonAddressesInUse, "1 in use: 10.0.0.2 (pod.default)")
+
+	// A database that was lost, or restored from before, is filled again.
+	n.process.Stop()
+	n.Database.Transact(nbtest.Op{"op": "delete", "table": "Logical_Router", "where": []any{}}, nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": []any{}})
+	n.run()
+	for table, name := range map[string]string{"Logical_Router": "tenant", "Logical_Switch": "net", "Logical_Switch_Port": "pod.default"} {
+		n.rows(table, named, name)
+	}
+
+	n.Delete(p)
+	n.gone(s, v)
+	for _, table := range []string{"Logical_Router", "Logical_Switch", "Logical_Switch_Port"} {
+		n.rows(table, named)
+	}
+}
+
+func TestFinalizersTakenOffByHandBlockNothing(t *testing.T) {
+	n := start(t)
+	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
+	n.ready(v, s)
+	p := n.newPod("pod", "net")
+	n.Delete(v)
+	n.Get(v)
+	n.release(n.Context(), v)
+	n.gone(v)
+	n.says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonWaiting, "VPC tenant does not exist")
+	n.rows("Logical_Router", named)
+	n.rows("Logical_Switch_Port", named, "pod.default")
+
+	again := n.newVpc("tenant", nil)
+	n.ready(again, s)
+	n.Delete(again)
+	n.Get(again)
+	n.release(n.Context(), again)
+	n.Delete(s)
+	n.Get(s)
+	n.release(n.Context(), s)
+	n.gone(again, s)
+	n.rows("Logical_Switch_Port", named)
+
+	n.ready(n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24"))
+	n.rows("Logical_Switch_Port", named, "pod.default")
+	other := n.newPod("other", "net")
+	if n.Get(p); other.Annotations[kubeovnv1.AnnotationIPAddress.Key()] == p.Annotations[kubeovnv1.AnnotationIPAddress.Key()] {
+		t.Errorf("both pods were told address %s", p.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
+	}
+}

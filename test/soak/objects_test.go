@@ -1,0 +1,136 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// sizes of a soak.
+type sizes struct{ vpcs, subnets, pods, namespaces, nodes, kills int }
+
+// maker makes objects. The same seed makes the same ones.
+type maker struct {
+	sizes
+	random *rand.Rand
+}
+
+func (m *maker) chance(percent int) bool { return m.random.IntN(100) < percent }
+
+func vpcName(i int) string       { return fmt.Sprintf("vpc-%d", i) }
+func subnetName(i int) string    { return fmt.Sprintf("net-%d", i) }
+func namespaceName(i int) string { return fmt.Sprintf("soak-%d", i) }
+func nodeName(i int) string      { return fmt.Sprintf("n%d", i) }
+
+// vpcOf is the VPC of a subnet: every third is in the default one.
+func (m *maker) vpcOf(subnet int) string {
+	if subnet%3 == 0 {
+		return kubeovnv1.DefaultVpc
+	}
+	return vpcName(subnet % m.vpcs)
+}
+
+// cidrsOf are unique within a VPC, and the same in many VPCs.
+func (m *maker) cidrsOf(subnet int) string {
+	i := subnet / m.vpcs
+	if m.vpcOf(subnet) == kubeovnv1.DefaultVpc {
+		i = subnet
+	}
+	v4, v6 := fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250), fmt.Sprintf("fd00:100:%x::/64", i)
+	return []string{v4, v6, v4 + "," + v6}[subnet%3]
+}
+
+func (m *maker) node(i int) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", 1+i)}, {Type: corev1.NodeInternalIP, Address: fmt.Sprintf("2001:db8::%x", 1+i)},
+		}},
+	}
+}
+
+func (m *maker) namespace(i int) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceName(i), Labels: map[string]string{"team": fmt.Sprint(i % 3)}}}
+}
+
+// vpc makes a VPC with routes, policies, namespaces that others may list, too, and links: every VPC to the next one.
+func (m *maker) vpc(i int) *kubeovnv1.Vpc {
+	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: vpcName(i)}}
+	hop := func() string { return fmt.Sprintf("10.100.0.%d", 2+m.random.IntN(200)) }
+	for range m.random.IntN(4) {
+		v.Spec.StaticRoutes = append(v.Spec.StaticRoutes, &kubeovnv1.StaticRoute{
+			CIDR: fmt.Sprintf("10.%d.0.0/16", 200+m.random.IntN(4)), NextHopIP: hop(), RouteTable: []string{"", "", "blue"}[m.random.IntN(3)],
+		})
+	}
+	for range m.random.IntN(4) {
+		v.Spec.PolicyRoutes = append(v.Spec.PolicyRoutes, &kubeovnv1.PolicyRoute{
+			Priority: m.random.IntN(5), Match: "ip4.src == 10.100.0.0/24", Action: kubeovnv1.PolicyRouteReroute, NextHopIP: hop(),
+		})
+	}
+	for range m.random.IntN(3) {
+		v.Spec.Namespaces = append(v.Spec.Namespaces, namespaceName(m.random.IntN(m.namespaces)))
+	}
+	next, before := (i+1)%m.vpcs, (i+m.vpcs-1)%m.vpcs
+	link := func(lower, side int) string {
+		return fmt.Sprintf("169.254.%d.%d/30,fd00:254:%x::%d/126", lower, side, lower, side)
+	}
+	if m.chance(80) {
+		v.Spec.VpcPeerings = append(v.Spec.VpcPeerings, &kubeovnv1.VpcPeering{RemoteVpc: vpcName(next), LocalConnectIP: link(i, 1)})
+	}
+	if m.chance(80) && m.vpcs > 2 {
+		v.Spec.VpcPeerings = append(v.Spec.VpcPeerings, &kubeovnv1.VpcPeering{RemoteVpc: vpcName(before), LocalConnectIP: link(before, 2)})
+	}
+	return v
+}
+
+func (m *maker) subnet(i int) *kubeovnv1.Subnet {
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: subnetName(i)}}
+	s.Spec.Vpc, s.Spec.CIDRBlock = m.vpcOf(i), m.cidrsOf(i)
+	if m.chance(30) {
+		s.Spec.Namespaces = []string{namespaceName(m.random.IntN(m.namespaces))}
+	}
+	if m.chance(10) {
+		s.Spec.NamespaceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"team": fmt.Sprint(m.random.IntN(3))}}}
+	}
+	s.Spec.Private, s.Spec.EnableDHCP, s.Spec.NATOutgoing = m.chance(20), m.chance(20), m.chance(50)
+	if m.chance(10) {
+		s.Spec.RouteTable = "blue"
+	}
+	return s
+}
+
+// pod makes a pod that names its subnet or, now and then, is served by those of its namespace.
+func (m *maker) pod(i int) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName(i % m.namespaces), Name: fmt.Sprintf("pod-%d", i)},
+		Spec:       corev1.PodSpec{NodeName: nodeName(m.random.IntN(m.nodes)), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	if m.chance(80) {
+		p.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): subnetName(m.random.IntN(m.subnets))}
+	}
+	return p
+}
+
+// all makes every object, in an order of its own.
+func (m *maker) all() []client.Object {
+	var objects []client.Object
+	for i := range m.vpcs {
+		objects = append(objects, m.vpc(i))
+	}
+	for i := range m.subnets {
+		objects = append(objects, m.subnet(i))
+	}
+	for i := range m.pods {
+		objects = append(objects, m.pod(i))
+	}
+	m.random.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
+	return objects
+}

@@ -1,0 +1,226 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package soak creates, changes and deletes VPCs, subnets, namespaces and pods in random orders while it kills the controller, and then
+// looks at what is left: a database that is exactly what a fresh controller writes, and nothing once everything is deleted.
+package soak
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// clients is how many requests of users are under way at a time.
+const clients = 8
+
+// limit of each wait: a controller that works needs a small part of it.
+const limit = 5 * time.Minute
+
+// soak is a run.
+type soak struct {
+	*world
+	*maker
+}
+
+func TestSoak(t *testing.T) {
+	seed := uint64(setting("SOAK_SEED", int(time.Now().Unix())))
+	m := &maker{
+		sizes: sizes{
+			vpcs: setting("SOAK_VPCS", 6), subnets: setting("SOAK_SUBNETS", 24), pods: setting("SOAK_PODS", 80),
+			namespaces: 8, nodes: setting("SOAK_NODES", 4), kills: setting("SOAK_KILLS", 3),
+		},
+		random: rand.New(rand.NewPCG(seed, 1)),
+	}
+	t.Logf("SOAK_SEED=%d %+v", seed, m.sizes)
+	s := &soak{world: newWorld(t), maker: m}
+	s.populate()
+	s.start()
+	empty := s.settle(limit)
+
+	s.through("create", s.all(), s.create)
+	s.sameAsFresh(limit)
+	s.through("churn", s.all(), s.replace)
+	s.sameAsFresh(limit)
+	s.through("delete", s.all(), s.remove)
+	s.sweep()
+	s.eventually(limit, s.left)
+	if diff := differs(empty, s.settle(limit)); diff != "" {
+		s.keepLog()
+		t.Errorf("everything is deleted, and the database is not what it was before (-), but (+):\n%s", diff)
+	}
+}
+
+// setting is a number from the environment.
+func setting(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// populate creates the nodes and namespaces.
+func (s *soak) populate() {
+	s.Helper()
+	for i := range s.nodes {
+		s.must(s.client.Create(s.Context(), s.node(i)))
+	}
+	for i := range s.namespaces {
+		s.must(s.client.Create(s.Context(), s.namespace(i)))
+	}
+}
+
+// through does something to each object, many at a time, and kills the controller in between. It is away for a while each time.
+func (s *soak) through(what string, objects []client.Object, do func(ctx context.Context, o client.Object, dice int) error) {
+	s.Helper()
+	var kills []int
+	for range s.kills {
+		kills = append(kills, s.random.IntN(len(objects)))
+	}
+	slices.Sort(kills)
+	var group errgroup.Group
+	group.SetLimit(clients)
+	for i, o := range objects {
+		if len(kills) > 0 && i >= kills[0] && s.controller != nil {
+			s.kill()
+		}
+		if s.controller == nil && i >= kills[0]+s.random.IntN(len(objects)/s.kills+1) {
+			kills = kills[1:]
+			s.start()
+		}
+		dice := s.random.IntN(100)
+		group.Go(func() error { return do(s.Context(), o, dice) })
+	}
+	s.must(group.Wait())
+	if s.controller == nil {
+		s.start()
+	}
+	s.Logf("%s: %d objects; the controller was started %d times so far", what, len(objects), s.started)
+}
+
+func (s *soak) create(ctx context.Context, o client.Object, _ int) error {
+	err := s.client.Create(ctx, o)
+	// Its namespace may be gone, or be about to.
+	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	return err
+}
+
+// replace deletes an object and perhaps creates another one of its name; or takes its finalizers away, as users without patience do; or
+// deletes its namespace with no regard for what is in it.
+func (s *soak) replace(ctx context.Context, o client.Object, dice int) error {
+	switch {
+	case dice < 40:
+		return nil
+	case dice < 55 && o.GetNamespace() != "":
+		if dice < 44 {
+			return s.removeNamespace(ctx, o.GetNamespace())
+		}
+		return s.delete(ctx, o)
+	case dice < 60:
+		return s.removeByForce(ctx, o)
+	case dice < 70:
+		return s.delete(ctx, o)
+	}
+	if err := s.delete(ctx, o); err != nil {
+		return err
+	}
+	return s.create(ctx, o, 0)
+}
+
+func (s *soak) remove(ctx context.Context, o client.Object, dice int) error {
+	if dice < 5 {
+		return s.removeByForce(ctx, o)
+	}
+	return s.delete(ctx, o)
+}
+
+// delete deletes an object without waiting for a kubelet.
+func (s *soak) delete(ctx context.Context, o client.Object) error {
+	return client.IgnoreNotFound(s.client.Delete(ctx, o, client.GracePeriodSeconds(0)))
+}
+
+func (s *soak) removeByForce(ctx context.Context, o client.Object) error {
+	if err := s.delete(ctx, o); err != nil {
+		return err
+	}
+	bare := o.DeepCopyObject().(client.Object)
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+	return client.IgnoreNotFound(s.client.Patch(ctx, bare, patch))
+}
+
+// removeNamespace deletes a namespace without its content, and creates it anew for what comes later.
+func (s *soak) removeNamespace(ctx context.Context, name string) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := s.delete(ctx, ns); err != nil {
+		return err
+	}
+	if _, err := s.clients.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	again := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := s.client.Create(ctx, again)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// sweep deletes what a run through the objects could not: pods whose namespaces were not there.
+func (s *soak) sweep() {
+	s.Helper()
+	s.each(&corev1.PodList{}, func(o client.Object) {
+		s.must(s.delete(s.Context(), o))
+	})
+	for _, list := range []client.ObjectList{&kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}} {
+		s.each(list, func(o client.Object) {
+			if !standing(o) {
+				s.must(s.delete(s.Context(), o))
+			}
+		})
+	}
+}
+
+// standing reports whether an object is one of those that always exist.
+func standing(o client.Object) bool {
+	return slices.Contains([]string{kubeovnv1.DefaultVpc, kubeovnv1.DefaultSubnet, kubeovnv1.JoinSubnet}, o.GetName())
+}
+
+func (s *soak) each(list client.ObjectList, f func(client.Object)) {
+	s.Helper()
+	s.must(s.client.List(s.Context(), list))
+	s.must(apimeta.EachListItem(list, func(item runtime.Object) error {
+		f(item.(client.Object))
+		return nil
+	}))
+}
+
+// left says what was deleted and is still there.
+func (s *soak) left() string {
+	var wrong string
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.IPList{}} {
+		s.each(list, func(o client.Object) {
+			if ip, ok := o.(*kubeovnv1.IP); ok && ip.Spec.Namespace == "" || standing(o) {
+				return
+			}
+			wrong = fmt.Sprintf("%T %s is still there: %+v", o, o.GetName(), o)
+		})
+	}
+	return wrong
+}

@@ -1,0 +1,292 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+const (
+	// northboundAddress is where the controller finds the northbound database, and northboundName what its certificate says.
+	northboundAddress = "127.84.0.2:6641"
+	northboundName    = "ovn-nb"
+	// controllerAddress serves the controller's metrics.
+	controllerAddress = "127.84.0.1:10660"
+	// lease is the controller's, in the namespace default.
+	lease = "kube-ovn-controller"
+)
+
+// world is an API server, a northbound database and, between them, a controller that can be killed.
+type world struct {
+	*testing.T
+	client     client.Client
+	clients    *kubernetes.Clientset
+	database   *nbtest.Server
+	dir        string
+	binary     string
+	server     tls.Config
+	stopServer func()
+	controller *exec.Cmd
+	log        string
+	started    int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctrl.SetLogger(logr.Discard())
+	w := &world{T: t, dir: t.TempDir()}
+	w.log = filepath.Join(w.dir, "controller.log")
+	w.build()
+	w.startAPI()
+	w.writeCertificates()
+	w.database = nbtest.Start(t)
+	w.serve(w.database)
+	w.nameDatabase()
+	t.Cleanup(w.kill)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) build() {
+	w.binary = filepath.Join(w.dir, "kiln")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", w.binary, "../../cmd/kiln")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.Fatalf("build kiln: %v\n%s", err, out)
+	}
+}
+
+func (w *world) startAPI() {
+	cache := os.Getenv("KILN_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		w.must(err)
+		cache = filepath.Join(home, ".cache", "kiln")
+	}
+	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
+		w.Fatalf("no kube-apiserver in %s/bin, run: make prepare", cache)
+	}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory:    filepath.Join(cache, "bin"),
+		CRDDirectoryPaths:        []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: time.Minute,
+	}
+	env.ControlPlane.Etcd = &envtest.Etcd{}
+	env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
+	config, err := env.Start()
+	w.must(err)
+	w.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			w.Error(err)
+		}
+	})
+	w.must(os.WriteFile(w.kubeconfig(), env.KubeConfig, 0o600))
+	config.QPS = -1
+	scheme := runtime.NewScheme()
+	w.must(clientgoscheme.AddToScheme(scheme))
+	w.must(kubeovnv1.AddToScheme(scheme))
+	w.must(v1alpha1.AddToScheme(scheme))
+	w.client, err = client.New(config, client.Options{Scheme: scheme})
+	w.must(err)
+	w.clients, err = kubernetes.NewForConfig(config)
+	w.must(err)
+}
+
+func (w *world) kubeconfig() string { return filepath.Join(w.dir, "kubeconfig") }
+
+func (w *world) writeCertificates() {
+	now := time.Now()
+	servers, err := pki.NewAuthority("nb-server", now)
+	w.must(err)
+	clients, err := pki.NewAuthority("nb-client", now)
+	w.must(err)
+	serverPair, err := servers.Issue(pki.Profile{CommonName: northboundName, DNSNames: []string{northboundName}, Server: true}, now)
+	w.must(err)
+	clientPair, err := clients.Issue(pki.Profile{CommonName: lease}, now)
+	w.must(err)
+	for name, content := range map[string][]byte{"tls.crt": clientPair.Certificate, "tls.key": clientPair.Key, "ca.crt": servers.Bundle()} {
+		w.must(os.WriteFile(filepath.Join(w.dir, name), content, 0o600))
+	}
+	pair, err := tls.X509KeyPair(serverPair.Certificate, serverPair.Key)
+	w.must(err)
+	w.server = tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients.Pool(),
+	}
+}
+
+// serve makes a database the one that the controller finds.
+func (w *world) serve(database *nbtest.Server) {
+	w.Helper()
+	if w.stopServer != nil {
+		w.stopServer()
+	}
+	listener, err := tls.Listen("tcp", northboundAddress, &w.server)
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stopServer = func() {
+		cancel()
+		_ = listener.Close()
+	}
+	w.Cleanup(w.stopServer)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go join(ctx, conn, strings.TrimPrefix(database.Endpoint(), "unix:"))
+		}
+	}()
+}
+
+// join copies between a connection and a Unix socket until either ends.
+func join(ctx context.Context, conn net.Conn, socket string) {
+	backend, err := net.Dial("unix", socket)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	end := func() {
+		_ = conn.Close()
+		_ = backend.Close()
+	}
+	stop := context.AfterFunc(ctx, end)
+	defer stop()
+	go func() {
+		defer end()
+		_, _ = io.Copy(backend, conn)
+	}()
+	defer end()
+	_, _ = io.Copy(conn, backend)
+}
+
+func (w *world) nameDatabase() {
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	w.must(w.client.Create(w.Context(), cluster))
+	host, _, _ := net.SplitHostPort(northboundAddress)
+	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: "n0", Address: host}}
+	w.must(w.client.Status().Update(w.Context(), cluster))
+}
+
+// start starts the controller.
+func (w *world) start() {
+	w.Helper()
+	log, err := os.OpenFile(w.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	w.must(err)
+	defer log.Close()
+	w.started++
+	fmt.Fprintf(log, "---- start %d\n", w.started)
+	w.controller = exec.Command(w.binary, "controller", "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir="+w.dir, "--address="+controllerAddress)
+	w.controller.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE=default")
+	w.controller.Stdout, w.controller.Stderr = log, log
+	w.controller.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	w.must(w.controller.Start())
+}
+
+// kill ends the controller without warning and, so that the next one need not wait, the validity of its Lease.
+func (w *world) kill() {
+	if w.controller == nil {
+		return
+	}
+	_ = w.controller.Process.Kill()
+	_ = w.controller.Wait() // "signal: killed"
+	w.controller = nil
+	_, _ = w.clients.CoordinationV1().Leases("default").Patch(context.Background(), lease, types.MergePatchType,
+		[]byte(`{"spec":{"holderIdentity":""}}`), metav1.PatchOptions{}) // there may be none yet
+}
+
+// eventually waits until what returns nothing, and fails the test with what it returned last.
+func (w *world) eventually(limit time.Duration, what func() string) {
+	w.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(limit)
+	for {
+		wrong := what()
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.keepLog()
+			w.Fatalf("after %s: %s", limit, wrong)
+		}
+		<-tick.C
+	}
+}
+
+// keepLog puts the controller's log where it outlives the test.
+func (w *world) keepLog() {
+	content, err := os.ReadFile(w.log)
+	if err != nil {
+		return
+	}
+	kept, err := os.CreateTemp("", "soak-controller-*.log")
+	if err != nil {
+		return
+	}
+	defer kept.Close()
+	_, _ = kept.Write(content)
+	w.Logf("the controller's log is in %s", kept.Name())
+}
+
+// idle reports, as text, what the controller is still at; nothing when it is at nothing.
+func (w *world) idle() string {
+	response, err := http.Get("http://" + controllerAddress + "/metrics")
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err.Error()
+	}
+	leading := false
+	for line := range strings.Lines(string(body)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		leading = leading || strings.HasPrefix(name, "leader_election_master_status") && value == "1"
+		for _, busy := range []string{"workqueue_depth{", "workqueue_unfinished_work_seconds{", "controller_runtime_active_workers{"} {
+			if strings.HasPrefix(name, busy) && value != "0" {
+				return line
+			}
+		}
+	}
+	if !leading {
+		return "the controller does not lead"
+	}
+	return ""
+}
