@@ -5,8 +5,12 @@ package validation
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
@@ -121,5 +125,30 @@ func TestLink(t *testing.T) {
 			}
 			expect(t, Link(read("a", "b", tt.local), read("b", "a", tt.remote)), reason, tt.message)
 		})
+	}
+}
+
+func TestSamplesOfVpcsAreRight(t *testing.T) {
+	paths, err := filepath.Glob("../../config/samples/vpc*.yaml")
+	if err != nil || len(paths) < 3 {
+		t.Fatalf("samples %v: %v", paths, err)
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for document := range strings.SplitSeq(string(content), "\n---\n") {
+			var vpc kubeovnv1.Vpc
+			if err := yaml.Unmarshal([]byte(document), &vpc); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			if vpc.Kind != "Vpc" {
+				continue
+			}
+			if _, problems := Vpc(vpc.Name, &vpc.Spec); len(problems) > 0 {
+				t.Errorf("%s: VPC %s: %s", path, vpc.Name, Joined(problems).Message)
+			}
+		}
 	}
 }

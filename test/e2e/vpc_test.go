@@ -1,0 +1,186 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+var _ = Describe("custom VPCs", Ordered, ContinueOnFailure, func() {
+	BeforeAll(func(ctx SpecContext) {
+		for _, name := range []string{"blue", "red", "green", "inspected"} {
+			makeNamespace(ctx, name)
+			DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, name) }, NodeTimeout(4*time.Minute))
+		}
+	})
+
+	It("may have the same addresses, are apart, and reach one another over a link", func(ctx SpecContext) {
+		applyVpcs(ctx, "vpc.yaml")
+		applyVpcs(ctx, "vpc_peering.yaml")
+		near, far := suite.Workers[0], suite.Workers[1]
+		blueServer := tenantPod(ctx, "blue", "server", near, "10.50.0.20", "fd00:10:50::20")
+		redServer := tenantPod(ctx, "red", "server", far, "10.50.0.20", "fd00:10:50::20")
+		blueClient := tenantPod(ctx, "blue", "client", far, "10.50.0.10", "fd00:10:50::10")
+		redClient := tenantPod(ctx, "red", "client", near, "10.50.0.10", "fd00:10:50::10")
+		green := tenantPod(ctx, "green", "client", near, "10.51.0.10", "fd00:10:51::10")
+		onlyBlue := tenantPod(ctx, "blue", "alone", near, "10.50.0.30", "fd00:10:50::30")
+		for _, a := range addressesOf(redServer) {
+			Expect(reached(ctx, blueClient, a)).To(Equal("blue-server"))
+			Expect(reached(ctx, redClient, a)).To(Equal("red-server"))
+			Eventually(reached).WithContext(ctx).WithArguments(green, a).WithTimeout(20*time.Second).Should(Equal("red-server"), "over the link")
+		}
+		for i, a := range addressesOf(onlyBlue) {
+			Expect(reached(ctx, redClient, a)).To(BeEmpty(), "from a VPC with the same addresses")
+			Expect(reached(ctx, green, a)).To(BeEmpty(), "from a VPC with a link to another one")
+			Expect(reached(ctx, blueClient, addressesOf(green)[i])).To(BeEmpty(), "from a VPC without a link")
+		}
+		Expect(addressesOf(blueServer)).To(Equal(addressesOf(redServer)))
+
+		vpc := &kubeovnv1.Vpc{}
+		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "green"}, vpc)).To(Succeed())
+		base := vpc.DeepCopy()
+		vpc.Spec.VpcPeerings = nil
+		Expect(suite.Objects.Patch(ctx, vpc, client.MergeFrom(base))).To(Succeed())
+		for _, a := range addressesOf(redServer) {
+			Eventually(reached).WithContext(ctx).WithArguments(green, a).WithTimeout(20*time.Second).Should(BeEmpty(), "without the link")
+		}
+		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "red"}, vpc)).To(Succeed())
+		Expect(meta.FindStatusCondition(vpc.Status.Conditions, kubeovnv1.ConditionReady).Message).To(ContainSubstring("VPC green has no peering with this one"))
+	}, SpecTimeout(8*time.Minute))
+
+	It("send through an appliance what a policy and a route say", func(ctx SpecContext) {
+		applyVpcs(ctx, "vpc_routes.yaml")
+		near, far := suite.Workers[0], suite.Workers[1]
+		office := tenantPod(ctx, "inspected", "office", near, "10.52.0.10", "fd00:10:52::10")
+		server := podIn(ctx, "inspected", "server", far, "server-net", "10.54.0.10", "fd00:10:54::10")
+		appliance := podIn(ctx, "inspected", "appliance", far, "appliance-net", "10.53.0.5", "fd00:10:53::5")
+		inAppliance := func(command string) string {
+			GinkgoHelper()
+			out, err := suite.Cluster.Exec(ctx, appliance, "sh", "-c", command)
+			Expect(err).NotTo(HaveOccurred())
+			return out
+		}
+		forward := func(on int) {
+			GinkgoHelper()
+			inAppliance(fmt.Sprintf("echo %[1]d > /proc/sys/net/ipv4/ip_forward; echo %[1]d > /proc/sys/net/ipv6/conf/all/forwarding", on))
+		}
+		forward(0)
+		for _, a := range addressesOf(server) {
+			Expect(reached(ctx, office, a)).To(BeEmpty(), "while the appliance does not forward")
+		}
+		forward(1)
+		for _, a := range addressesOf(server) {
+			Eventually(reached).WithContext(ctx).WithArguments(office, a).WithTimeout(20*time.Second).Should(Equal("inspected-server"), "through the appliance")
+		}
+		// Addresses that are in no subnet: the default route leads to the appliance, which has them itself.
+		inAppliance("ip addr add 198.51.100.9/32 dev lo; ip -6 addr add 2001:db8:51::9/128 dev lo")
+		for _, a := range []string{"198.51.100.9", "2001:db8:51::9"} {
+			Eventually(reached).WithContext(ctx).WithArguments(office, a).WithTimeout(20*time.Second).Should(Equal("inspected-appliance"), "by the default route")
+		}
+	}, SpecTimeout(6*time.Minute))
+})
+
+// applyVpcs applies a sample of Vpcs and Subnets as it stands, and deletes it, all at once, when the spec ends.
+func applyVpcs(ctx context.Context, file string) {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", file))
+	Expect(err).NotTo(HaveOccurred())
+	var objects []client.Object
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var kind metav1.TypeMeta
+		Expect(yaml.Unmarshal([]byte(document), &kind)).To(Succeed())
+		var o client.Object = &kubeovnv1.Vpc{}
+		if kind.Kind == "Subnet" {
+			o = &kubeovnv1.Subnet{}
+		}
+		Expect(yaml.UnmarshalStrict([]byte(document), o)).To(Succeed())
+		Expect(suite.Objects.Create(ctx, o)).To(Succeed())
+		objects = append(objects, o)
+	}
+	DeferCleanup(func(ctx SpecContext) {
+		for _, name := range []string{"blue", "red", "green", "inspected"} {
+			Expect(suite.Cluster.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})).To(Succeed())
+		}
+		for _, o := range objects {
+			Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, o))).To(Succeed())
+		}
+		for _, o := range objects {
+			Eventually(func() bool {
+				return apierrors.IsNotFound(suite.Objects.Get(ctx, client.ObjectKeyFromObject(o), o))
+			}).WithContext(ctx).WithTimeout(2*time.Minute).WithPolling(500*time.Millisecond).Should(BeTrue(), "%s is not gone", o.GetName())
+		}
+	}, NodeTimeout(4*time.Minute))
+	for _, o := range objects {
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+			var conditions []metav1.Condition
+			switch o := o.(type) {
+			case *kubeovnv1.Vpc:
+				conditions = o.Status.Conditions
+			case *kubeovnv1.Subnet:
+				conditions = o.Status.Conditions
+			}
+			g.Expect(meta.IsStatusConditionTrue(conditions, kubeovnv1.ConditionReady)).To(BeTrue(), "%s: %v", o.GetName(), conditions)
+		}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+	}
+}
+
+// tenantPod runs a pod in the default subnet of its namespace's VPC.
+func tenantPod(ctx context.Context, namespace, name, node, v4, v6 string) *corev1.Pod {
+	GinkgoHelper()
+	return podIn(ctx, namespace, name, node, "", v4, v6)
+}
+
+// podIn runs a pod with these addresses that may do as it likes with its own network. Whether its kubelet can probe it does not matter.
+func podIn(ctx context.Context, namespace, name, node, subnet, v4, v6 string) *corev1.Pod {
+	GinkgoHelper()
+	pod := cluster.Server(namespace, namespace+"-"+name, node)
+	pod.Annotations = map[string]string{kubeovnv1.AnnotationIPAddress.Key(): v4 + "," + v6}
+	if subnet != "" {
+		pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()] = subnet
+	}
+	privileged := true
+	pod.Spec.Containers[0].ReadinessProbe = nil
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &privileged}
+	running, err := suite.Cluster.Run(ctx, pod)
+	Expect(err).NotTo(HaveOccurred())
+	return running
+}
+
+func addressesOf(pod *corev1.Pod) []string {
+	var addresses []string
+	for _, a := range cluster.PodAddrs(pod) {
+		addresses = append(addresses, a.String())
+	}
+	return addresses
+}
+
+// reached is the name of the pod that answers at an address; empty when nobody does.
+func reached(ctx context.Context, from *corev1.Pod, address string) string {
+	url := "http://" + net.JoinHostPort(address, strconv.Itoa(cluster.HTTPPort)) + "/hostname"
+	out, err := suite.Cluster.Exec(ctx, from, "curl", "--silent", "--globoff", "--max-time", "3", url)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(out)
+}
