@@ -1,0 +1,95 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet_test
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// TestTheCostOfASubnetDoesNotGrow counts: what a subnet and a VPC cost must depend neither on how many there are nor on the nodes.
+func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
+	n := start(t)
+	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	there, nodes := 0, 0
+	for _, step := range []struct{ subnets, nodes int }{{20, 0}, {100, 0}, {100, 100}, {200, 0}} {
+		n.join(nodes, nodes+step.nodes)
+		nodes += step.nodes
+		n.idle()
+		before := n.work()
+		n.addSubnets(there, there+step.subnets)
+		there += step.subnets
+		n.idle()
+		got := n.work().since(before)
+		t.Logf("%d subnets: %+v", step.subnets, got)
+		// The finalizer, the defaults, and the status: its conditions, and its use when that was counted first.
+		if got.subnetPatches > 4*step.subnets {
+			t.Errorf("%d subnets took %d patches, want 4 of each at most", step.subnets, got.subnetPatches)
+		}
+		// Its appearance, its defaults, its counts, its VPC.
+		if got.subnetReconciles > 5*step.subnets {
+			t.Errorf("%d subnets took %d reconciliations, want 5 of each at most", step.subnets, got.subnetReconciles)
+		}
+		// Half of them have a VPC of their own: a router and a group of load balancers. Each subnet has a switch, two ports and a policy.
+		if want := 4*step.subnets + 2*(step.subnets/2); got.rows != want {
+			t.Errorf("%d subnets took %d rows, want %d", step.subnets, got.rows, want)
+		}
+		if got.transactions > 2*step.subnets {
+			t.Errorf("%d subnets took %d transactions", step.subnets, got.transactions)
+		}
+		if got.nodeReconciles != 0 || got.nodePatches != 0 {
+			t.Errorf("%d subnets took %d reconciliations of nodes and %d patches of them", step.subnets, got.nodeReconciles, got.nodePatches)
+		}
+	}
+}
+
+// addSubnets creates subnets, every other one in a VPC of its own.
+func (n *network) addSubnets(from, to int) {
+	n.Helper()
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := from; i < to; i++ {
+		group.Go(func() error {
+			s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("net-%d", i)}}
+			s.Spec.CIDRBlock = fmt.Sprintf("10.%d.%d.0/24", 120+i/250, i%250)
+			if i%2 == 1 {
+				s.Spec.Vpc = fmt.Sprintf("vpc-%d", i)
+				if err := n.Client.Create(n.Context(), &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: s.Spec.Vpc}}); err != nil {
+					return err
+				}
+			}
+			return n.Client.Create(n.Context(), s)
+		})
+	}
+	n.Must(group.Wait())
+	for i := from; i < to; i++ {
+		n.condition(fmt.Sprintf("net-%d", i), kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	}
+}
+
+// idle waits until what the controllers gather for a while is done: the status of the default VPC names every subnet of it.
+func (n *network) idle() {
+	n.Helper()
+	n.Eventually(func() string {
+		var subnets kubeovnv1.SubnetList
+		n.Must(n.Client.List(n.Context(), &subnets))
+		want := 0
+		for i := range subnets.Items {
+			if subnets.Items[i].Spec.Vpc == kubeovnv1.DefaultVpc {
+				want++
+			}
+		}
+		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
+		if n.Get(vpc); len(vpc.Status.Subnets) != want {
+			return fmt.Sprintf("the VPC names %d subnets, want %d", len(vpc.Status.Subnets), want)
+		}
+		return ""
+	})
+}
