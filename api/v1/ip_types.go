@@ -6,15 +6,26 @@ package v1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // IPSpec is one network attachment and the addresses it holds. The object's name is that of its logical switch port:
-// `<pod>.<namespace>` for pods, `node-<node>` for nodes.
+// `<pod>.<namespace>` for pods, `node-<node>` for nodes. What an IP is of, and its addresses, can be set once.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.podName) || size(oldSelf.podName) == 0 || has(self.podName) && self.podName == oldSelf.podName",message="podName cannot change once it is set: delete the IP and create another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.__namespace__) || size(oldSelf.__namespace__) == 0 || has(self.__namespace__) && self.__namespace__ == oldSelf.__namespace__",message="namespace cannot change once it is set: delete the IP and create another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.subnet) || size(oldSelf.subnet) == 0 || has(self.subnet) && self.subnet == oldSelf.subnet",message="subnet cannot change once it is set: delete the IP and create another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.ipAddress) || size(oldSelf.ipAddress) == 0 || has(self.ipAddress) && self.ipAddress == oldSelf.ipAddress",message="ipAddress cannot change once it is set: delete the IP and create another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.v4IpAddress) || size(oldSelf.v4IpAddress) == 0 || has(self.v4IpAddress) && self.v4IpAddress == oldSelf.v4IpAddress",message="v4IpAddress cannot change once it is set: delete the IP and create another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.v6IpAddress) || size(oldSelf.v6IpAddress) == 0 || has(self.v6IpAddress) && self.v6IpAddress == oldSelf.v6IpAddress",message="v6IpAddress cannot change once it is set: delete the IP and create another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.macAddress) || size(oldSelf.macAddress) == 0 || has(self.macAddress) && self.macAddress == oldSelf.macAddress",message="macAddress cannot change once it is set: delete the IP and create another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.podType) || size(oldSelf.podType) == 0 || has(self.podType) && self.podType == oldSelf.podType",message="podType cannot change once it is set: delete the IP and create another one"
 type IPSpec struct {
 	// podName is the name of the pod, or of the node.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName,omitempty"`
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Namespace string `json:"namespace,omitempty"`
 	// subnet the addresses are of.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Subnet string `json:"subnet,omitempty"`
 	// attachSubnets are further subnets of the same port.
 	// +optional
@@ -37,6 +48,7 @@ type IPSpec struct {
 	// +optional
 	AttachIPs []string `json:"attachIps,omitempty"`
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	MACAddress string `json:"macAddress,omitempty"`
 	// +optional
 	AttachMACs []string `json:"attachMacs,omitempty"`
@@ -44,10 +56,31 @@ type IPSpec struct {
 	ContainerID string `json:"containerID,omitempty"`
 	// podType is empty, StatefulSet or VirtualMachine: the kind of workload that keeps the addresses while its pod is away.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	PodType string `json:"podType,omitempty"`
 }
 
-// IP records the addresses of one port. Created by hand, it reserves them.
+// Values of IPSpec.PodType.
+const (
+	PodTypeStatefulSet    = "StatefulSet"
+	PodTypeVirtualMachine = "VirtualMachine"
+)
+
+// LabelReserved of an IP is how long it keeps its addresses. An IP without it was made by a user and keeps them until a pod of its
+// name has come and gone.
+const LabelReserved = "ovn.kubernetes.io/ip_reserved"
+
+// Values of LabelReserved. Users write the first two; what the controller makes of a pod has one of the last two.
+const (
+	// ReservedAlways: until the IP is deleted.
+	ReservedAlways = "true"
+	// ReservedForPod: while its pod, or node, exists.
+	ReservedForPod = "false"
+	// ReservedForOwner: while what owns its pod wants a pod of that name.
+	ReservedForOwner = "owner"
+)
+
+// IP records the addresses of one port. Created by hand, it reserves them: for the pod of its name, if it has that of a port.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ips,singular=ip,shortName=ip
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.spec.v4IpAddress`

@@ -6,6 +6,7 @@ package main
 import (
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,8 @@ func trimmedCache() cache.Options {
 			&corev1.Pod{}:   {Transform: trimPod},
 			&corev1.Node{}:  {Transform: trimNode},
 			&kubeovnv1.IP{}: {Transform: trimIP},
+
+			&appsv1.StatefulSet{}: {Transform: trimStatefulSet},
 		},
 	}
 }
@@ -33,11 +36,35 @@ func trimPod(o any) (any, error) {
 	if pod, ok := o.(*corev1.Pod); ok {
 		annotations := pod.Annotations
 		pod.TypeMeta = metav1.TypeMeta{}
+		owners := keepers(pod.OwnerReferences)
 		pod.ObjectMeta = trimMeta(&pod.ObjectMeta)
 		pack(&pod.ObjectMeta)
-		pod.Annotations = networkAnnotations(pod.UID, annotations)
+		pod.Annotations, pod.OwnerReferences = networkAnnotations(pod.UID, annotations), owners
 		pod.Spec = corev1.PodSpec{NodeName: intern.String(pod.Spec.NodeName), HostNetwork: pod.Spec.HostNetwork}
 		pod.Status = corev1.PodStatus{Phase: corev1.PodPhase(intern.String(string(pod.Status.Phase)))}
+	}
+	return o, nil
+}
+
+// keepers are the owners that keep addresses for their pods.
+func keepers(owners []metav1.OwnerReference) []metav1.OwnerReference {
+	for _, o := range owners {
+		if o.Kind == "StatefulSet" && o.Controller != nil && *o.Controller {
+			return []metav1.OwnerReference{{
+				APIVersion: intern.String(o.APIVersion), Kind: intern.String(o.Kind), Name: intern.String(o.Name), Controller: o.Controller,
+			}}
+		}
+	}
+	return nil
+}
+
+// trimStatefulSet keeps which pods a StatefulSet wants.
+func trimStatefulSet(o any) (any, error) {
+	if set, ok := o.(*appsv1.StatefulSet); ok {
+		set.TypeMeta = metav1.TypeMeta{}
+		set.ObjectMeta = trimMeta(&set.ObjectMeta)
+		set.Spec = appsv1.StatefulSetSpec{Replicas: set.Spec.Replicas, Ordinals: set.Spec.Ordinals}
+		set.Status = appsv1.StatefulSetStatus{}
 	}
 	return o, nil
 }
@@ -68,6 +95,7 @@ func trimIP(o any) (any, error) {
 		s := &ip.Spec
 		pack(&ip.ObjectMeta, &s.IPAddress, &s.MACAddress)
 		s.Namespace, s.Subnet, s.NodeName = intern.String(s.Namespace), intern.String(s.Subnet), intern.String(s.NodeName)
+		s.PodType = intern.String(s.PodType)
 		s.PodName, s.V4IPAddress = partOf(ip.Name, s.PodName), partOf(s.IPAddress, s.V4IPAddress)
 		s.V6IPAddress = partOf(s.IPAddress, s.V6IPAddress)
 	}

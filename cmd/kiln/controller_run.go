@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -66,6 +67,7 @@ type controllerProcess struct {
 	log       logr.Logger
 	gate      *k8s.Gate
 	allocator *ipam.Allocator
+	pods      *pod.Reconciler
 	session   atomic.Pointer[ovsdbclient.Session]
 }
 
@@ -144,7 +146,7 @@ func (p *controllerProcess) ready(req *http.Request) error {
 func needed() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
-		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{},
+		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{},
 	}
 }
 
@@ -209,7 +211,7 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	if err := engine.Lead(ctx); err != nil {
 		return fmt.Errorf("take the lead: %w", err)
 	}
-	if err := pod.Restore(ctx, c, engine, p.allocator); err != nil {
+	if err := p.pods.Restore(ctx, p.manager.GetAPIReader()); err != nil {
 		return fmt.Errorf("restore what ports hold: %w", err)
 	}
 	p.gate.Open()
@@ -237,6 +239,10 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	p.pods = &pod.Reconciler{
+		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Recorder: recorder, Gate: p.gate, Workers: podWorkers,
+		RecordPace: pod.DefaultRecordPace,
+	}
 	for _, r := range []interface {
 		SetupWithManager(context.Context, ctrl.Manager) error
 	}{
@@ -249,10 +255,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		},
 		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
-		&pod.Reconciler{
-			Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Recorder: recorder, Gate: p.gate, Workers: podWorkers,
-			RecordPace: pod.DefaultRecordPace,
-		},
+		p.pods,
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&service.Reconciler{Client: c, Northbound: engine, Gate: p.gate, Workers: serviceWorkers},
 	} {

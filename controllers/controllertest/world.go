@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -112,6 +113,7 @@ func (w *World) clear() {
 		ns := &namespaces.Items[i]
 		in := client.InNamespace(ns.Name)
 		w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Pod{}, in, client.GracePeriodSeconds(0)))
+		w.Must(w.Client.DeleteAllOf(w.Context(), &appsv1.StatefulSet{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &discoveryv1.EndpointSlice{}, in))
 		if ns.Name != "default" { // the API server keeps a Service of its own there
 			w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in))

@@ -89,12 +89,26 @@ func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam
 		return fmt.Errorf("get IP %s: %w", want.Name, err)
 	}
 	base := ip.DeepCopy()
+	if ip.Spec.Subnet != want.Spec.Subnet || ip.Spec.IPAddress != want.Spec.IPAddress || ip.Spec.MACAddress != want.Spec.MACAddress {
+		return r.replaceIP(ctx, ip, want)
+	}
 	ip.Spec = want.Spec
 	if ip.Labels == nil {
 		ip.Labels = map[string]string{}
 	}
 	maps.Copy(ip.Labels, want.Labels)
 	return k8s.Patch(ctx, r.Client, base, ip)
+}
+
+// replaceIP writes an IP object anew, since addresses of one cannot change.
+func (r *Reconciler) replaceIP(ctx context.Context, have, want *kubeovnv1.IP) error {
+	if err := client.IgnoreNotFound(r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {
+		return fmt.Errorf("delete IP %s: %w", have.Name, err)
+	}
+	if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, want, k8s.FieldOwner)); err != nil {
+		return fmt.Errorf("create IP %s: %w", want.Name, err)
+	}
+	return nil
 }
 
 // deleteIP deletes a node's IP object. Any other object of that name is left alone.
@@ -116,7 +130,7 @@ func (r *Reconciler) deleteIP(ctx context.Context, port, node string) error {
 
 // labelsOf leaves out a node's name that is too long for a label.
 func labelsOf(node, subnet string) map[string]string {
-	labels := map[string]string{labelSubnet: subnet, subnet: ""}
+	labels := map[string]string{labelSubnet: subnet, subnet: "", kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod}
 	if len(validation.IsValidLabelValue(node)) == 0 {
 		labels[labelNode] = node
 	}

@@ -86,6 +86,15 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 	case held && r.owns(pod):
 		return lease, nil
 	case held:
+		inherits, err := r.inherits(ctx, pod, port, lease)
+		if err != nil {
+			return ipam.Lease{}, err
+		}
+		if inherits {
+			r.kept.forget(client.ObjectKeyFromObject(pod))
+			r.got(pod)
+			return lease, nil
+		}
 		if err := r.release(ctx, client.ObjectKeyFromObject(pod)); err != nil {
 			return ipam.Lease{}, fmt.Errorf("free what a pod of the same name held: %w", err)
 		}
@@ -115,26 +124,57 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 	if err != nil {
 		return ipam.Lease{}, &problem{message: err.Error()}
 	}
-	names, err := r.candidates(ctx, pod, request)
+	wants, err := r.wants(ctx, pod, port, request)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
-	var obstacles []string
-	for _, name := range names {
-		lease, err := r.allocate(ctx, port, name, request)
+	var obstacles, names []string
+	for _, want := range wants {
+		names = append(names, want.Subnet)
+		lease, err := r.allocate(ctx, port, want)
 		if err == nil {
-			r.ledger.hold(pod)
-			r.journeys.reached(pod.UID, legAddress)
-			r.warnOfIgnored(pod)
+			r.got(pod)
 			return lease, nil
 		}
-		obstacle, ok := explain(name, err)
+		obstacle, ok := explain(want.Subnet, err)
 		if !ok {
 			return ipam.Lease{}, err
 		}
 		obstacles = append(obstacles, obstacle)
 	}
 	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names}
+}
+
+// wants are what to ask for, in order: what a user has reserved for the pod, or an address of one of its subnets.
+func (r *Reconciler) wants(ctx context.Context, pod *corev1.Pod, port string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+	ip, err := r.recorder.find(ctx, port)
+	if err != nil {
+		return nil, err
+	}
+	if isReservation(ip) {
+		want, p := reservedBy(ip)
+		if p != nil {
+			p.message = fmt.Sprintf("IP %s: %s", ip.Name, p.message)
+			return nil, p
+		}
+		return []ipam.Request{want}, nil
+	}
+	names, err := r.candidates(ctx, pod, request)
+	if err != nil {
+		return nil, err
+	}
+	wants := make([]ipam.Request, 0, len(names))
+	for _, name := range names {
+		wants = append(wants, wanted(name, request))
+	}
+	return wants, nil
+}
+
+// got takes note of whom a lease is for.
+func (r *Reconciler) got(pod *corev1.Pod) {
+	r.ledger.hold(pod)
+	r.journeys.reached(pod.UID, legAddress)
+	r.warnOfIgnored(pod)
 }
 
 // warnOfIgnored tells the pod's user which annotations have no effect. A pod is allocated for once, so it is told once.
@@ -156,14 +196,19 @@ func (r *Reconciler) candidates(ctx context.Context, pod *corev1.Pod, request ku
 	return r.Namespaces.Subnets(ctx, ns)
 }
 
-func (r *Reconciler) allocate(ctx context.Context, port, subnet string, request kubeovnv1.PodRequest) (ipam.Lease, error) {
-	s, err := r.subnet(ctx, subnet)
+func (r *Reconciler) allocate(ctx context.Context, port string, want ipam.Request) (ipam.Lease, error) {
+	s, err := r.subnet(ctx, want.Subnet)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
 	if s.DeletionTimestamp != nil {
-		return ipam.Lease{}, &problem{message: fmt.Sprintf("subnet %s is being deleted: choose another one", subnet)}
+		return ipam.Lease{}, &problem{message: fmt.Sprintf("subnet %s is being deleted: choose another one", want.Subnet)}
 	}
+	return r.Allocator.Allocate(port, want)
+}
+
+// wanted is what a pod asks a subnet for.
+func wanted(subnet string, request kubeovnv1.PodRequest) ipam.Request {
 	want := ipam.Request{Subnet: subnet, Addresses: request.Addresses, MAC: request.MAC}
 	switch request.Family {
 	case corev1.IPv4Protocol:
@@ -171,7 +216,7 @@ func (r *Reconciler) allocate(ctx context.Context, port, subnet string, request 
 	case corev1.IPv6Protocol:
 		want.Families = []ipfamily.Family{ipfamily.IPv6}
 	}
-	return r.Allocator.Allocate(port, want)
+	return want
 }
 
 // subnet returns a subnet whose spec is in force and which pods may use. The error is a *problem otherwise.

@@ -41,6 +41,7 @@ type Reconciler struct {
 	ledger   ledger
 	journeys journeys
 	waiting  waiting
+	kept     kept
 	records  backlog
 	recorder *recorder
 	pods     metadata.Getter // to patch: it looks nothing up for a request, and asks for the metadata only
@@ -54,12 +55,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
 	}
 	if pod == nil || !r.needsPort(pod) {
-		return ctrl.Result{}, r.release(ctx, req.NamespacedName)
+		return ctrl.Result{}, r.vacate(ctx, req.NamespacedName)
 	}
 	a, err := r.attach(ctx, pod)
 	var p *problem
 	if errors.As(err, &p) {
-		r.wait(pod, p)
+		r.wait(pod, req.NamespacedName, p)
 		return ctrl.Result{}, nil
 	}
 	if err != nil {
@@ -110,12 +111,11 @@ func finished(pod *corev1.Pod) bool {
 // release takes a pod's port away and, once it is gone, frees its addresses.
 func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) error {
 	r.waiting.remove(key)
-	if err := r.Northbound.Apply(ctx, translate.PodOwner(key.Namespace, key.Name), nil); err != nil {
-		return fmt.Errorf("remove port: %w", err)
+	if err := r.detach(ctx, key); err != nil {
+		return err
 	}
-	r.ledger.forget(key)
-	r.records.drop(key)
-	port := translate.PodPort(key.Namespace, key.Name)
+	r.kept.forget(key)
+	port := portOf(key)
 	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
 		r.Allocator.Release(port)
 		r.records.Add(ctrl.Request{NamespacedName: key})
@@ -123,15 +123,14 @@ func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) erro
 	return nil
 }
 
-// wait reports, once, what keeps a pod from an address, and lets the pod be until that may have changed.
-func (r *Reconciler) wait(pod *corev1.Pod, p *problem) {
-	key := client.ObjectKeyFromObject(pod)
-	r.journeys.end(pod.UID)
-	again, news := r.waiting.add(key, pod.UID, p)
+// wait reports, once, what keeps a pod, or a reservation, from an address, and lets it be until that may have changed.
+func (r *Reconciler) wait(o client.Object, key types.NamespacedName, p *problem) {
+	r.journeys.end(o.GetUID())
+	again, news := r.waiting.add(key, o.GetUID(), p)
 	if again {
 		r.waiting.Add(ctrl.Request{NamespacedName: key})
 	}
 	if news && !p.quiet {
-		k8s.Warn(r.Recorder, pod, reasonNoAddress, p.Error())
+		k8s.Warn(r.Recorder, o, reasonNoAddress, p.Error())
 	}
 }

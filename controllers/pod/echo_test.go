@@ -173,7 +173,8 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &staleClient{pod: podAt("u1", "5", nil)}
-		r := &recorder{client: c, allocator: allocator, done: func(types.NamespacedName) {}}
+		c.pod.Spec.NodeName = "n1"
+		r := &recorder{client: c, allocator: allocator, kept: &kept{}, done: func(types.NamespacedName) {}}
 		pass := func() time.Duration {
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("a")})
 			if err != nil {

@@ -6,17 +6,14 @@ package pod
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -25,15 +22,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-)
-
-// Labels of IP objects. The subnet's name is a label, too, as users of Kube-OVN select by it.
-const (
-	labelSubnet = "ovn.kubernetes.io/subnet"
-	labelNode   = "ovn.kubernetes.io/node-name"
 )
 
 // recorder keeps one IP object per pod that holds a lease. It works behind the path of pods: nothing waits for it.
@@ -42,10 +32,19 @@ type recorder struct {
 	northbound k8s.Northbound
 	allocator  *ipam.Allocator
 	answers    answers
+	kept       *kept
+	// early are the IP objects that keep addresses, as they were at the start. They count until all IP objects are read.
+	early map[string]*kubeovnv1.IP
+	// cached says that the cache has all IP objects.
+	cached atomic.Bool
 	// complete says that IP objects can be looked up without waiting for them.
 	complete atomic.Bool
 	// hold asks for a pass that creates an IP object, in time.
 	hold func(pod types.NamespacedName)
+	// decide has it decided again what a pod, or a reservation, holds.
+	decide func(ctrl.Request)
+	// warn tells the user of an IP object what is wrong.
+	warn func(ip *kubeovnv1.IP, message string)
 	// done is called after each pass.
 	done func(pod types.NamespacedName)
 }
@@ -57,6 +56,7 @@ func (r *Reconciler) setupRecords(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("ip").
 		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{}, r.recorder.onIP()))).
+		WatchesRawSource(r.Gate.Behind(r.recorder.synced(mgr.GetCache()))).
 		WatchesRawSource(&r.records).
 		WatchesRawSource(r.Gate.Behind(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.IP{}, r.recorder.strays))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: recordWorkers}).
@@ -67,12 +67,23 @@ func (r *Reconciler) setupRecords(mgr ctrl.Manager) error {
 	return nil
 }
 
+// synced takes note of when the cache has all IP objects: on a standby that is before it leads.
+func (r *recorder) synced(informers cache.Informers) source.Source {
+	return source.Func(func(ctx context.Context, _ queue) error {
+		if _, err := informers.GetInformer(ctx, &kubeovnv1.IP{}); err != nil {
+			return fmt.Errorf("wait for IPs: %w", err)
+		}
+		r.cached.Store(true)
+		return nil
+	})
+}
+
 // onIP enqueues pods whose IP object is not what their leases want: those that others have written, and those of pods that are gone.
 func (r *recorder) onIP() handler.EventHandler {
 	check := func(ctx context.Context, ip *kubeovnv1.IP, q queue) {
 		r.answers.newest(ip.Name, ip)
-		if pod, ok := podOfIP(ip); ok && !r.isRecord(ctx, ip, pod) {
-			q.Add(ctrl.Request{NamespacedName: pod})
+		if key, ok := r.isStray(ctx, ip); ok {
+			q.Add(ctrl.Request{NamespacedName: key})
 		}
 	}
 	return handler.Funcs{
@@ -84,8 +95,13 @@ func (r *recorder) onIP() handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { check(ctx, e.ObjectNew.(*kubeovnv1.IP), q) },
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			r.answers.forget(e.Object.GetName())
-			if pod, ok := podOfIP(e.Object.(*kubeovnv1.IP)); ok && r.holds(pod) {
-				q.Add(ctrl.Request{NamespacedName: pod})
+			ip := e.Object.(*kubeovnv1.IP)
+			key := ctrl.Request{NamespacedName: keyOf(ip.Name)}
+			if _, kept := r.kept.podType(key.NamespacedName); kept || isReservation(ip) {
+				r.decide(key)
+			}
+			if r.holds(key.NamespacedName) {
+				q.Add(key)
 			}
 		},
 	}
@@ -94,6 +110,9 @@ func (r *recorder) onIP() handler.EventHandler {
 // strays lists the pods whose IP objects are not what their leases want, and asks for those that are missing. From then on pods are
 // looked at one by one (isRecorded).
 func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
+	for name := range r.early { // those that are gone by now will cause no event
+		r.decide(ctrl.Request{NamespacedName: keyOf(name)})
+	}
 	r.complete.Store(true)
 	var ips kubeovnv1.IPList
 	if err := r.client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
@@ -102,8 +121,8 @@ func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
 	r.holdMissing(ctx)
 	var pods []types.NamespacedName
 	for i := range ips.Items {
-		if pod, ok := podOfIP(&ips.Items[i]); ok && !r.isRecord(ctx, &ips.Items[i], pod) {
-			pods = append(pods, pod)
+		if key, ok := r.isStray(ctx, &ips.Items[i]); ok {
+			pods = append(pods, key)
 		}
 	}
 	return pods, nil
@@ -122,16 +141,19 @@ func (r *recorder) holdMissing(ctx context.Context) {
 	}
 }
 
-// podOfIP is the pod of whose first network an IP object is.
-func podOfIP(ip *kubeovnv1.IP) (types.NamespacedName, bool) {
-	pod := types.NamespacedName{Namespace: ip.Spec.Namespace, Name: ip.Spec.PodName}
-	return pod, pod.Namespace != "" && ip.Name == translate.PodPort(pod.Namespace, pod.Name)
+// holds reports whether a pod, or a reservation, has a lease.
+func (r *recorder) holds(key types.NamespacedName) bool {
+	lease, held := r.allocator.Lookup(portOf(key))
+	return held && !ofNode(lease)
 }
 
-// holds reports whether a pod has a lease.
-func (r *recorder) holds(pod types.NamespacedName) bool {
-	lease, held := r.allocator.Lookup(translate.PodPort(pod.Namespace, pod.Name))
-	return held && !ofNode(lease)
+// isStray reports whether there is something to do about an IP object, and under which key.
+func (r *recorder) isStray(ctx context.Context, ip *kubeovnv1.IP) (types.NamespacedName, bool) {
+	key := keyOf(ip.Name)
+	if _, ofPod := podOfIP(ip); !ofPod && !isReservation(ip) {
+		return key, false // a node's, or nobody's
+	}
+	return key, !r.isRecord(ctx, ip, key)
 }
 
 // isRecord reports whether an IP object says what is known of its pod.
@@ -140,11 +162,22 @@ func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.Nam
 	if !held || ofNode(lease) {
 		return false
 	}
+	want, err := r.wanted(ctx, key, ip, lease)
+	return err == nil && want != nil && says(ip, want)
+}
+
+// wanted is what the IP object of a lease should be, nil when its pod's controller is about to decide about the lease.
+func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
 	pod := &corev1.Pod{}
-	if err := r.client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
-		return false
+	err := r.client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy)
+	if err == nil && onPodNetwork(pod) {
+		return ipOf(pod, portOf(key), lease), nil
 	}
-	return says(ip, ipOf(pod, ip.Name, lease))
+	podType, kept := r.kept.podType(key)
+	if client.IgnoreNotFound(err) != nil || !kept || podType == "" && !isReservation(have) {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return keptIPOf(have, portOf(key), podType, lease), nil
 }
 
 // isRecorded reports whether the pod's IP object, as far as this process knows, says what the pod holds. Until the IP objects were read,
@@ -156,6 +189,15 @@ func (r *recorder) isRecorded(ctx context.Context, a *attachment) bool {
 	want := ipOf(a.pod, translate.PodPort(a.pod.Namespace, a.pod.Name), a.lease)
 	have, _, err := r.newest(ctx, want.Name)
 	return err == nil && have != nil && says(have, want)
+}
+
+// find is newest for who cannot wait until all IP objects are read: before that it knows those that keep addresses.
+func (r *recorder) find(ctx context.Context, port string) (*kubeovnv1.IP, error) {
+	if !r.complete.Load() {
+		return r.early[port], nil
+	}
+	ip, _, err := r.newest(ctx, port)
+	return ip, err
 }
 
 // newest returns the newest that is known of an IP object, nil when there is none, and for how long yet that is believed against the
@@ -172,36 +214,73 @@ func (r *recorder) newest(ctx context.Context, name string) (*kubeovnv1.IP, time
 	return newest, believed, nil
 }
 
-// Reconcile brings the IP object of one pod up to date with the pod's lease.
+// Reconcile brings the IP object of one pod, or of a reservation, up to date with what it holds.
 func (r *recorder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	defer r.done(req.NamespacedName)
-	port := translate.PodPort(req.Namespace, req.Name)
+	port := portOf(req.NamespacedName)
 	have, believed, err := r.newest(ctx, port)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	lease, held := r.allocator.Lookup(port)
-	if !held || ofNode(lease) {
+	switch {
+	case (!held || ofNode(lease)) && isReservation(have):
+		r.decide(req)
+		return ctrl.Result{}, nil
+	case !held || ofNode(lease):
 		return ctrl.Result{}, r.remove(ctx, have, req.NamespacedName)
 	}
-	pod := &corev1.Pod{}
-	if err := r.client.Get(ctx, req.NamespacedName, pod, client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err) // it is about to release its lease
+	want, err := r.wanted(ctx, req.NamespacedName, have, lease)
+	switch {
+	case err != nil:
+		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
+	case want == nil:
+		if have != nil {
+			r.decide(req)
+		}
+		return ctrl.Result{}, nil
+	case have == nil && want.Spec.NodeName == "":
+		return ctrl.Result{}, nil // its user has deleted it, and the lease is about to be released
 	}
-	want := ipOf(pod, port, lease)
+	return ctrl.Result{RequeueAfter: believed}, r.write(ctx, have, want)
+}
+
+// ensure writes an IP object, if it is not as wanted.
+func (r *recorder) ensure(ctx context.Context, want *kubeovnv1.IP) error {
+	have, _, err := r.newest(ctx, want.Name)
+	if err != nil {
+		return err
+	}
+	return r.write(ctx, have, want)
+}
+
+// write makes one IP object of another, nil for none. What the API server lets nobody change is made anew, but for what a user reserved.
+func (r *recorder) write(ctx context.Context, have, want *kubeovnv1.IP) error {
 	switch {
 	case have == nil:
-		return ctrl.Result{}, r.create(ctx, want)
-	case !says(have, want):
-		return ctrl.Result{RequeueAfter: believed}, r.change(ctx, have, want)
+		return r.create(ctx, want)
+	case says(have, want):
+		return nil
+	case canBecome(have, want):
+		return r.change(ctx, have, want)
+	case isReservation(have):
+		r.warn(have, fmt.Sprintf("the pod has %s of subnet %s already: delete the pod for this to count", want.Spec.IPAddress, want.Spec.Subnet))
+		return nil
 	}
-	return ctrl.Result{RequeueAfter: believed}, nil
+	if err := r.delete(ctx, have); err != nil {
+		return err
+	}
+	return r.create(ctx, want)
 }
 
 func (r *recorder) remove(ctx context.Context, ip *kubeovnv1.IP, pod types.NamespacedName) error {
 	if ip == nil || ip.Spec.Namespace != pod.Namespace || ip.Spec.PodName != pod.Name {
 		return nil
 	}
+	return r.delete(ctx, ip)
+}
+
+func (r *recorder) delete(ctx context.Context, ip *kubeovnv1.IP) error {
 	err := r.client.Delete(ctx, ip, client.Preconditions{UID: &ip.UID, ResourceVersion: &ip.ResourceVersion})
 	switch {
 	case apierrors.IsConflict(err):
@@ -225,16 +304,7 @@ func (r *recorder) create(ctx context.Context, want *kubeovnv1.IP) error {
 }
 
 func (r *recorder) change(ctx context.Context, have, want *kubeovnv1.IP) error {
-	next := have.DeepCopy()
-	next.Spec = want.Spec
-	next.Spec.ContainerID = have.Spec.ContainerID
-	if have.Spec.Subnet != want.Spec.Subnet {
-		delete(next.Labels, have.Spec.Subnet)
-	}
-	if next.Labels == nil {
-		next.Labels = map[string]string{}
-	}
-	maps.Copy(next.Labels, want.Labels)
+	next := changed(have, want)
 	err := k8s.Patch(ctx, r.client, have, next)
 	if apierrors.IsNotFound(err) {
 		return nil // its deletion comes with the next event
@@ -250,49 +320,4 @@ func (r *recorder) wrote(ctx context.Context, ip *kubeovnv1.IP) error {
 	r.answers.wrote(ip)
 	_, _, err := r.newest(ctx, ip.Name)
 	return err
-}
-
-// says reports whether an IP object has all that is wanted of it.
-func says(have, want *kubeovnv1.IP) bool {
-	for label, value := range want.Labels {
-		if got, ok := have.Labels[label]; !ok || got != value {
-			return false
-		}
-	}
-	spec := have.Spec
-	spec.ContainerID = ""
-	return equality.Semantic.DeepEqual(spec, want.Spec)
-}
-
-// ipOf is the IP object of a pod.
-func ipOf(pod *corev1.Pod, port string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := &kubeovnv1.IP{
-		ObjectMeta: metav1.ObjectMeta{Name: port, Labels: labelsOf(lease.Subnet, pod.Spec.NodeName)},
-		Spec: kubeovnv1.IPSpec{
-			PodName:    pod.Name,
-			Namespace:  pod.Namespace,
-			Subnet:     lease.Subnet,
-			NodeName:   pod.Spec.NodeName,
-			IPAddress:  ipfamily.Join(lease.Addresses),
-			MACAddress: lease.MAC.String(),
-		},
-	}
-	byFamily := map[ipfamily.Family]*string{ipfamily.IPv4: &ip.Spec.V4IPAddress, ipfamily.IPv6: &ip.Spec.V6IPAddress}
-	for _, address := range lease.Addresses {
-		*byFamily[ipfamily.Of(address)] = address.String()
-	}
-	return ip
-}
-
-// labelsOf leaves out names that are too long for labels.
-func labelsOf(subnet, node string) map[string]string {
-	labels := map[string]string{}
-	if len(validation.IsValidLabelValue(subnet)) == 0 {
-		labels[labelSubnet] = subnet
-		labels[subnet] = ""
-	}
-	if len(validation.IsValidLabelValue(node)) == 0 {
-		labels[labelNode] = node
-	}
-	return labels
 }

@@ -25,6 +25,16 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
+// Restore fills the allocator before anything is allocated: with what is in use (see the function Restore), and then with what IP objects
+// keep for pods that are away, or for none. live reads the API server, for the cache has no IP objects
+// yet, except on a standby that takes over.
+func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
+	if err := Restore(ctx, r.Client, r.Northbound, r.Allocator); err != nil {
+		return err
+	}
+	return r.restoreKept(ctx, live)
+}
+
 // Restore fills an empty allocator with every address in use: what ports in the northbound database hold, then what pods and nodes
 // were told. The first of them that names an address has it; the port or pod that comes too late is logged, and its reconciler finds
 // out what to do. Call it once the caches of pods, nodes and subnets have synced, and before anything is allocated.

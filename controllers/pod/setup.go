@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/metadata"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -38,7 +39,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.patching = make(chan struct{}, patchesInFlight)
 	r.records.pace = r.RecordPace
 	r.recorder = &recorder{
-		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, hold: r.records.hold, done: r.records.done,
+		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, kept: &r.kept,
+		hold: r.records.hold, decide: r.waiting.Add, done: r.records.done,
+		warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
@@ -46,6 +49,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet()).
 		Watches(&kubeovnv1.Vpc{}, r.onVpc()).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
+		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
 		WatchesRawSource(&r.waiting.feed).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).

@@ -26,9 +26,10 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 
 // stepsAt run the reconciler of pods, which writes IP objects at a pace.
 func stepsAt(pace pod.RecordPace) controllertest.Steps {
+	var r *pod.Reconciler
 	return controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			r := &pod.Reconciler{
+			r = &pod.Reconciler{
 				Client:     p.Manager.GetClient(),
 				Northbound: p.Engine,
 				Allocator:  p.Allocator,
@@ -41,7 +42,7 @@ func stepsAt(pace pod.RecordPace) controllertest.Steps {
 			return r.SetupWithManager(ctx, p.Manager)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
-			return pod.Restore(ctx, p.Manager.GetClient(), p.Engine, p.Allocator)
+			return r.Restore(ctx, p.Manager.GetAPIReader())
 		},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,16 +73,19 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("get IP %s: %w", translate.QuerierRecord(subnet), err)
-	case err != nil:
-		record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: translate.QuerierRecord(subnet)}, Spec: spec}
-		if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, record, k8s.FieldOwner)); err != nil {
-			return fmt.Errorf("create IP %s: %w", record.Name, err)
-		}
+	case err == nil && equality.Semantic.DeepEqual(have.Spec, spec):
 		return nil
+	case err == nil: // addresses of one cannot change
+		if err := client.IgnoreNotFound(r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {
+			return fmt.Errorf("delete IP %s: %w", have.Name, err)
+		}
 	}
-	base := have.DeepCopy()
-	have.Spec = spec
-	return k8s.Patch(ctx, r.Client, base, have)
+	labels := map[string]string{kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod}
+	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: translate.QuerierRecord(subnet), Labels: labels}, Spec: spec}
+	if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, record, k8s.FieldOwner)); err != nil {
+		return fmt.Errorf("create IP %s: %w", record.Name, err)
+	}
+	return nil
 }
 
 // releaseQuerier frees the address of a subnet's querier, if it has one.

@@ -206,6 +206,15 @@ func (a *Allocator) Lookup(port string) (Lease, bool) {
 	return h.subnet.leaseOf(h)
 }
 
+// Fits reports whether what the port holds is what the request says, so that Allocate would change nothing.
+func (a *Allocator) Fits(port string, r Request) bool {
+	sh := a.shard(port)
+	sh.Lock()
+	defer sh.Unlock()
+	h, ok := sh.ports[port]
+	return ok && h.subnet.name == r.Subnet && h.subnet.holds(h, r)
+}
+
 // want is a request, or a lease to take as it is.
 type want struct {
 	Request

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// subnet is the state of one subnet. setLayout, close, change, release and leaseOf take its lock; the other methods need it held.
+// subnet is the state of one subnet. setLayout, close, change, release, leaseOf and holds take its lock; the other methods need it held.
 type subnet struct {
 	sync.Mutex
 	name   string
@@ -110,6 +110,13 @@ func (s *subnet) leaseOf(h holding) (Lease, bool) {
 		return Lease{}, false
 	}
 	return s.lease(h), true
+}
+
+// holds reports whether a holding is what a request says.
+func (s *subnet) holds(h holding, r Request) bool {
+	s.Lock()
+	defer s.Unlock()
+	return !s.closed && s.fits(h, s.lease(h), want{Request: r})
 }
 
 func (s *subnet) lease(h holding) Lease {

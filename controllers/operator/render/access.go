@@ -49,6 +49,7 @@ func accesses() []access {
 				rule("", []string{"get", "list", "watch", "patch"}, "pods", "nodes", "namespaces"),
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
+				rule("apps", read, "statefulsets"),
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips"),
 				rule("kubeovn.io", []string{"get", "update", "patch"}, "vpcs/status", "subnets/status", "ips/status"),
 				rule("kubeovn.io", []string{"update"}, "vpcs/finalizers", "subnets/finalizers", "ips/finalizers"),

@@ -1,0 +1,227 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// kept are the leases without pods: those of pods that are away and will come again under their names, and those that users reserved.
+// Their IP objects are what is known of them elsewhere.
+type kept struct {
+	mu      sync.Mutex
+	leases  map[types.NamespacedName]string // values of IPSpec.PodType, empty for what users reserved
+	byOwner map[types.NamespacedName]map[types.NamespacedName]struct{}
+}
+
+func (k *kept) put(key types.NamespacedName, podType string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drop(key)
+	if k.leases == nil {
+		k.leases, k.byOwner = map[types.NamespacedName]string{}, map[types.NamespacedName]map[types.NamespacedName]struct{}{}
+	}
+	k.leases[key] = podType
+	owner, _ := statefulSetOf(key)
+	if k.byOwner[owner] == nil {
+		k.byOwner[owner] = map[types.NamespacedName]struct{}{}
+	}
+	k.byOwner[owner][key] = struct{}{}
+}
+
+// podType is for whom a lease is kept; false when it is not.
+func (k *kept) podType(key types.NamespacedName) (string, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	podType, ok := k.leases[key]
+	return podType, ok
+}
+
+func (k *kept) forget(key types.NamespacedName) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drop(key)
+}
+
+func (k *kept) drop(key types.NamespacedName) {
+	owner, _ := statefulSetOf(key)
+	delete(k.leases, key)
+	delete(k.byOwner[owner], key)
+	if len(k.byOwner[owner]) == 0 {
+		delete(k.byOwner, owner)
+	}
+}
+
+// of lists the pods of an owner that are away.
+func (k *kept) of(owner types.NamespacedName) []types.NamespacedName {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	keys := make([]types.NamespacedName, 0, len(k.byOwner[owner]))
+	for key := range k.byOwner[owner] {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// vacate takes the port of a pod away that is gone, or needs none. Its addresses are free then, unless they are kept.
+func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error {
+	port := portOf(key)
+	ip, err := r.recorder.find(ctx, port)
+	if err != nil {
+		return err
+	}
+	if isReservation(ip) {
+		return r.reserve(ctx, key, ip)
+	}
+	lease, held := r.Allocator.Lookup(port)
+	if !held || ofNode(lease) {
+		return r.release(ctx, key)
+	}
+	_, away := r.kept.podType(key)
+	wanted, err := r.wantedAgain(ctx, key)
+	if err != nil {
+		return err
+	}
+	if !wanted || away && ip == nil && r.recorder.complete.Load() { // its user has deleted the IP object, which frees the address
+		return r.release(ctx, key)
+	}
+	if err := r.recorder.ensure(ctx, keptIPOf(ip, port, kubeovnv1.PodTypeStatefulSet, lease)); err != nil {
+		return err // the port is not taken away before, for who starts meanwhile would not know the lease
+	}
+	r.kept.put(key, kubeovnv1.PodTypeStatefulSet)
+	return r.detach(ctx, key)
+}
+
+// reserve holds what an IP object asks for while no pod of its name does.
+func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP) error {
+	port := portOf(key)
+	lease, held := r.Allocator.Lookup(port)
+	if held && ofNode(lease) {
+		return nil // a node's own
+	}
+	if err := r.detach(ctx, key); err != nil {
+		return err
+	}
+	request, p := reservedBy(ip)
+	if p == nil && held && len(request.Addresses) > 0 && r.Allocator.Fits(port, request) {
+		r.reserved(ctx, key, ip, lease)
+		return nil
+	}
+	if held { // by a pod of that name that is gone
+		r.Allocator.Release(port)
+		r.kept.forget(key)
+	}
+	if p == nil {
+		var err error
+		if lease, err = r.allocate(ctx, port, request); err != nil {
+			message, users := explain(request.Subnet, err)
+			if !users {
+				return fmt.Errorf("reserve addresses: %w", err)
+			}
+			p = &problem{message: message, subnets: []string{request.Subnet}}
+		}
+	}
+	if p != nil {
+		r.wait(ip, key, p)
+		return nil
+	}
+	r.waiting.remove(key)
+	r.reserved(ctx, key, ip, lease)
+	return nil
+}
+
+func (r *Reconciler) reserved(_ context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) {
+	r.kept.put(key, "")
+	if !says(ip, keptIPOf(ip, portOf(key), "", lease)) {
+		r.records.Add(ctrl.Request{NamespacedName: key})
+	}
+}
+
+// inherits reports whether a pod gets what is held under its name: because it is kept for it, or is that of the pod of a StatefulSet
+// which it replaces.
+func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease) (bool, error) {
+	if podTypeOf(pod) == "" {
+		ip, err := r.recorder.find(ctx, port)
+		return isReservation(ip), err
+	}
+	request, err := kubeovnv1.ParsePodRequest(pod.Annotations)
+	if err != nil {
+		return false, &problem{message: err.Error()}
+	}
+	names, err := r.candidates(ctx, pod, request)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		if name == lease.Subnet {
+			return r.Allocator.Fits(port, wanted(name, request)), nil
+		}
+	}
+	return false, nil
+}
+
+// restoreKept has the allocator hold what IP objects keep for pods that are away, and for no pod. Their pods' keys are worked on once the
+// gate is open, which finds what is not to be kept any more.
+func (r *Reconciler) restoreKept(ctx context.Context, live client.Reader) error {
+	reader := live
+	if r.recorder.cached.Load() {
+		reader = r.Client
+	}
+	var ips kubeovnv1.IPList
+	if err := reader.List(ctx, &ips, recordsThatKeep()); err != nil {
+		return fmt.Errorf("list IPs that keep addresses: %w", err)
+	}
+	found := make(map[string]*kubeovnv1.IP, len(ips.Items))
+	for i := range ips.Items {
+		ip := &ips.Items[i]
+		if ip.Spec.Subnet == kubeovnv1.JoinSubnet || ip.DeletionTimestamp != nil {
+			continue
+		}
+		found[ip.Name] = ip
+		r.restoreOne(ctx, ip)
+		r.waiting.Add(ctrl.Request{NamespacedName: keyOf(ip.Name)})
+	}
+	r.recorder.early = found
+	return nil
+}
+
+func (r *Reconciler) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
+	key := keyOf(ip.Name)
+	request, p := reservedBy(ip)
+	_, held := r.Allocator.Lookup(ip.Name)
+	if p != nil || len(request.Addresses) == 0 {
+		return
+	}
+	if !held {
+		lease := ipam.Lease{Subnet: request.Subnet, Addresses: request.Addresses, MAC: request.MAC}
+		if err := r.Allocator.Restore(ip.Name, lease); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot keep a lease from before the start", "port", ip.Name, "from", "IP object")
+			return
+		}
+	}
+	if pod := (&corev1.Pod{}); r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy) != nil || !onPodNetwork(pod) {
+		r.kept.put(key, ip.Spec.PodType)
+	}
+}
+
+// detach takes the port of a pod that is gone away.
+func (r *Reconciler) detach(ctx context.Context, key types.NamespacedName) error {
+	if err := r.Northbound.Apply(ctx, translate.PodOwner(key.Namespace, key.Name), nil); err != nil {
+		return fmt.Errorf("remove port: %w", err)
+	}
+	r.ledger.forget(key)
+	r.records.drop(key)
+	return nil
+}

@@ -1,0 +1,106 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// podTypeOf is the kind of workload that keeps a pod's addresses while the pod is away; empty for pods that nobody replaces by name.
+func podTypeOf(pod *corev1.Pod) string {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == "StatefulSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
+		return kubeovnv1.PodTypeStatefulSet
+	}
+	return ""
+}
+
+// statefulSetOf is the StatefulSet that a pod of this name would be of, and its ordinal there. The ordinal is negative for names that no
+// StatefulSet gives.
+func statefulSetOf(pod types.NamespacedName) (types.NamespacedName, int) {
+	i := strings.LastIndexByte(pod.Name, '-')
+	if i < 1 {
+		return types.NamespacedName{}, -1
+	}
+	ordinal, err := strconv.Atoi(pod.Name[i+1:])
+	if err != nil || ordinal < 0 || strconv.Itoa(ordinal) != pod.Name[i+1:] {
+		return types.NamespacedName{}, -1
+	}
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:i]}, ordinal
+}
+
+// wantedAgain reports whether a StatefulSet will replace the pod of this name.
+func (r *Reconciler) wantedAgain(ctx context.Context, pod types.NamespacedName) (bool, error) {
+	owner, ordinal := statefulSetOf(pod)
+	if ordinal < 0 {
+		return false, nil
+	}
+	set := &appsv1.StatefulSet{}
+	if err := r.Client.Get(ctx, owner, set, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("get StatefulSet %s: %w", owner, err)
+		}
+		return false, nil
+	}
+	return set.DeletionTimestamp == nil && ordinalsOf(set).contain(ordinal), nil
+}
+
+// ordinals are those of the pods that a StatefulSet wants: from the first up to before end.
+type ordinals struct{ first, end int }
+
+func (o ordinals) contain(ordinal int) bool { return o.first <= ordinal && ordinal < o.end }
+
+func ordinalsOf(set *appsv1.StatefulSet) ordinals {
+	o := ordinals{}
+	if set.Spec.Ordinals != nil {
+		o.first = int(set.Spec.Ordinals.Start)
+	}
+	o.end = o.first + 1
+	if set.Spec.Replicas != nil {
+		o.end = o.first + int(*set.Spec.Replicas)
+	}
+	return o
+}
+
+// onStatefulSet enqueues pods that are away when the StatefulSet may not want them any more.
+func (r *Reconciler) onStatefulSet() handler.EventHandler {
+	away := func(o client.Object, q queue) {
+		for _, key := range r.kept.of(client.ObjectKeyFromObject(o)) {
+			q.Add(ctrl.Request{NamespacedName: key})
+		}
+	}
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			before, after := e.ObjectOld.(*appsv1.StatefulSet), e.ObjectNew.(*appsv1.StatefulSet)
+			if ordinalsOf(before) != ordinalsOf(after) || before.DeletionTimestamp == nil != (after.DeletionTimestamp == nil) {
+				away(after, q)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { away(e.Object, q) },
+	}
+}
+
+// recordsThatKeep selects the IP objects that keep addresses without a pod: few of all.
+func recordsThatKeep() client.ListOption {
+	requirement, err := labels.NewRequirement(kubeovnv1.LabelReserved, selection.NotEquals, []string{kubeovnv1.ReservedForPod})
+	if err != nil {
+		panic(err) // constants make it
+	}
+	return client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*requirement)}
+}
