@@ -72,7 +72,7 @@ type controllerProcess struct {
 }
 
 func runController(ctx context.Context, o controllerOptions) error {
-	settleMemory()
+	go economize(ctx)
 	kubeconfig, err := config.GetConfig()
 	if err != nil {
 		return fmt.Errorf("load the API server's address and credentials: %w", err)
@@ -215,7 +215,6 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 		return fmt.Errorf("restore what ports hold: %w", err)
 	}
 	p.gate.Open()
-	settleMemory()
 	p.log.Info("leading")
 	return nil
 }

@@ -65,8 +65,8 @@ func CreateDefaults(ctx context.Context, c client.Client, d Defaults) error {
 		},
 	} {
 		setDefaults(subnet.Name, &subnet.Spec)
-		if err := client.IgnoreAlreadyExists(c.Create(ctx, subnet, k8s.FieldOwner)); err != nil {
-			return fmt.Errorf("create subnet %s: %w", subnet.Name, err)
+		if err := k8s.CreateMissing(ctx, c, subnet); err != nil {
+			return fmt.Errorf("make the default subnets: %w", err)
 		}
 	}
 	return nil

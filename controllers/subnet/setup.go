@@ -9,13 +9,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,19 +21,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
-
-// usageDelay gathers changes of a subnet's use into one status update.
-const usageDelay = time.Second
 
 // SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes and for the API server, whose
 // addresses and names it must not hold; for pods that share its vips; for use of its addresses; and for drift.
@@ -60,14 +53,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("set up the controller of subnets: %w", err)
 	}
 	return nil
-}
-
-// useOf enqueues subnets a moment after their use has changed, once for all changes meanwhile.
-func useOf(allocator *ipam.Allocator) source.Source {
-	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		allocator.Notify(func(subnet string) { q.AddAfter(named(subnet), usageDelay) })
-		return nil
-	})
 }
 
 // vpcView is what the reconciler looks at in a VPC: a subnet may wait for a link to end.

@@ -17,8 +17,8 @@ import (
 // CreateDefault creates the default Vpc when it is absent. One that is there is left as it is.
 func CreateDefault(ctx context.Context, c client.Client) error {
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
-	if err := client.IgnoreAlreadyExists(c.Create(ctx, vpc, k8s.FieldOwner)); err != nil {
-		return fmt.Errorf("create the default VPC: %w", err)
+	if err := k8s.CreateMissing(ctx, c, vpc); err != nil {
+		return fmt.Errorf("make the default VPC: %w", err)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
@@ -18,6 +19,19 @@ const FieldOwner = client.FieldOwner("kube-ovn-controller")
 
 // Finalizer keeps an object until the controller has cleaned up after it.
 const Finalizer = "kubeovn.io/kube-ovn-controller"
+
+// CreateMissing creates obj where c, which may be a cache, knows none of its name. One that is there is left as it is.
+func CreateMissing(ctx context.Context, c client.Client, obj client.Object) error {
+	known := obj.DeepCopyObject().(client.Object)
+	err := c.Get(ctx, client.ObjectKeyFromObject(obj), known)
+	if apierrors.IsNotFound(err) {
+		err = client.IgnoreAlreadyExists(c.Create(ctx, obj, FieldOwner))
+	}
+	if err != nil {
+		return fmt.Errorf("create %s: %w", obj.GetName(), err)
+	}
+	return nil
+}
 
 // PatchStatus sends how the status of obj differs from that of base, which was read from the cache. It sends nothing when they
 // are equal, and an object that is gone is no error. A patch replaces the whole list of conditions, to which several reconcilers may
