@@ -62,7 +62,7 @@ func (b *backlog) hold(pod types.NamespacedName) {
 		return
 	}
 	if b.held == nil {
-		b.held, b.writing = map[types.NamespacedName]*list.Element{}, map[types.NamespacedName]struct{}{}
+		b.held = map[types.NamespacedName]*list.Element{}
 	}
 	b.held[pod] = b.order.PushBack(heldRecord{pod: pod, since: time.Now()})
 	heldRecords.Inc()
@@ -93,6 +93,9 @@ func (b *backlog) done(pod types.NamespacedName) {
 func (b *backlog) remove(e *list.Element) {
 	delete(b.held, b.order.Remove(e).(heldRecord).pod)
 	heldRecords.Dec()
+	if len(b.held) == 0 {
+		b.held = nil // a map keeps the size of the largest burst
+	}
 }
 
 // release hands out what is due, and comes again when more will be.
@@ -109,6 +112,9 @@ func (b *backlog) release() {
 			return // until one is done
 		}
 		b.remove(e)
+		if b.writing == nil {
+			b.writing = map[types.NamespacedName]struct{}{}
+		}
 		b.writing[oldest.pod] = struct{}{}
 		b.Add(ctrl.Request{NamespacedName: oldest.pod})
 	}

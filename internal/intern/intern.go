@@ -44,6 +44,20 @@ func String(s string) string {
 	return *place
 }
 
+// Bytes is String of bytes, which may be used again afterwards.
+func Bytes(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	place := &allStrings.places[maphash.Bytes(seed, b)%stringPlaces]
+	allStrings.mu.Lock()
+	defer allStrings.mu.Unlock()
+	if *place != string(b) {
+		*place = string(b)
+	}
+	return *place
+}
+
 // Set returns a map that equals m and must not be changed: others have the same one. Maps without entries are nil.
 func Set(m map[string]string) map[string]string {
 	if len(m) == 0 {

@@ -162,11 +162,15 @@ func (m *monitors) start(ctx context.Context, c *conn) error {
 
 // populate takes [found, last-txn-id, updates] (ovsdb-server(7), monitor_cond_since).
 func (m *monitors) populate(raw json.RawMessage) error {
-	var found bool
-	var txn string
-	var updates tableUpdates
-	if err := json.Unmarshal(raw, &[]any{&found, &txn, &updates}); err != nil {
-		return fmt.Errorf("decode: %w", err)
+	r := &reader{in: raw}
+	r.expect('[')
+	found := r.boolean()
+	r.expect(',')
+	txn := string(r.string())
+	r.expect(',')
+	updates := r.updates()
+	if r.expect(']'); r.err != nil {
+		return fmt.Errorf("decode: %w", r.err)
 	}
 	if err := m.session.populate(updates, !found); err != nil {
 		return err
@@ -191,8 +195,8 @@ func (m *monitors) notify(method string, params []json.RawMessage) error {
 func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
 	previous := *m.lastTxn
 	*m.lastTxn = noTxn
-	var updates tableUpdates
-	if err := json.Unmarshal(rawUpdates, &updates); err != nil {
+	updates, err := readUpdates(rawUpdates)
+	if err != nil {
 		return fmt.Errorf("decode update: %w", err)
 	}
 	m.session.mu.Lock()
@@ -209,12 +213,15 @@ func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
 
 // checkLeader refuses a member of a cluster that does not lead or has lost the others. A standalone server leads by itself.
 func checkLeader(raw json.RawMessage) error {
-	var updates tableUpdates
-	if err := json.Unmarshal(raw, &updates); err != nil {
+	updates, err := readUpdates(raw)
+	if err != nil {
 		return fmt.Errorf("decode leadership: %w", err)
 	}
 	for _, row := range updates["Database"] {
-		columns := row.columns()
+		columns, err := row.columns()
+		if err != nil {
+			return fmt.Errorf("decode leadership: %w", err)
+		}
 		if columns["model"] == serverdb.DatabaseModelStandalone {
 			return nil
 		}

@@ -17,6 +17,7 @@ import (
 // observer only, and its models must not be changed.
 type Replica struct {
 	model  model.DatabaseModel
+	decode map[string]*rowDecoder
 	tables map[string]map[string]model.Model
 	sets   map[SetID]*Set
 	within map[string][]*Set // by the UUID that the sets hold
@@ -62,6 +63,7 @@ type SetChange struct {
 func newReplica(m model.DatabaseModel) *Replica {
 	r := &Replica{
 		model:  m,
+		decode: newRowDecoders(m),
 		tables: map[string]map[string]model.Model{},
 		sets:   map[SetID]*Set{},
 		within: map[string][]*Set{},
@@ -118,40 +120,60 @@ func (r *Replica) apply(tables tableUpdates) (Update, error) {
 
 func (r *Replica) applyRow(u *Update, table, uuid string, row rowUpdate) error {
 	old := r.tables[table][uuid]
-	if row.Modify != nil && old == nil {
+	switch {
+	case row.insert != nil:
+		return r.insertRow(u, table, uuid, row.insert)
+	case row.modify != nil && old == nil:
 		return fmt.Errorf("it is not in the replica")
+	case row.modify != nil:
+		return r.modifyRow(u, table, uuid, row)
+	case old != nil:
+		r.deleteRow(u, table, uuid, old)
 	}
-	if row.deletes() {
-		if old != nil {
-			r.deleteRow(u, table, uuid, old)
-		}
-		return nil
-	}
-	for _, column := range Shared[table] {
-		id := SetID{Table: table, Column: column, UUID: uuid}
-		if err := r.applySet(u, id, row); err != nil {
-			return fmt.Errorf("column %s: %w", column, err)
-		}
-	}
-	return r.applyModel(u, table, uuid, old, row)
+	return nil
 }
 
-func (r *Replica) applyModel(u *Update, table, uuid string, old model.Model, row rowUpdate) error {
-	rest := row.rest(table)
-	if rest.Modify != nil && len(*rest.Modify) == 0 { // only Shared columns changed
+func (r *Replica) insertRow(u *Update, table, uuid string, columns []byte) error {
+	row, err := r.decode[table].decode(uuid, columns)
+	if err != nil {
+		return err
+	}
+	for _, column := range Shared[table] {
+		r.applySet(u, SetID{Table: table, Column: column, UUID: uuid}, row.shared[column])
+	}
+	r.replaceRow(u, table, uuid, row.model)
+	return nil
+}
+
+func (r *Replica) modifyRow(u *Update, table, uuid string, row rowUpdate) error {
+	changes, err := row.columns()
+	if err != nil {
+		return err
+	}
+	for _, column := range Shared[table] {
+		values, err := changes.strings(column)
+		if err != nil {
+			return fmt.Errorf("column %s: %w", column, err)
+		}
+		r.applySet(u, SetID{Table: table, Column: column, UUID: uuid}, values)
+	}
+	rest := changes.rest(table)
+	if len(rest) == 0 { // only Shared columns changed
 		return nil
 	}
 	var delta updates.ModelUpdates
-	if err := delta.AddRowUpdate2(r.model, table, uuid, old, rest); err != nil {
+	if err := delta.AddRowUpdate2(r.model, table, uuid, r.tables[table][uuid], ovsdb.RowUpdate2{Modify: &rest}); err != nil {
 		return fmt.Errorf("decode: %w", err)
 	}
-	changed := delta.GetModel(table, uuid)
-	if changed == nil {
-		return nil
+	if changed := delta.GetModel(table, uuid); changed != nil {
+		r.replaceRow(u, table, uuid, changed)
 	}
-	r.tables[table][uuid] = changed
-	u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, Old: old, New: changed})
 	return nil
+}
+
+func (r *Replica) replaceRow(u *Update, table, uuid string, row model.Model) {
+	u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, Old: r.tables[table][uuid], New: row})
+	r.tables[table][uuid] = row
 }
 
 func (r *Replica) deleteRow(u *Update, table, uuid string, old model.Model) {
@@ -176,16 +198,15 @@ func (r *Replica) deleteRow(u *Update, table, uuid string, old model.Model) {
 
 // applySet applies what a message says of one set: its values when the row is new, else the values that came or went
 // (ovsdb-server(7), update2 notification).
-func (r *Replica) applySet(u *Update, id SetID, row rowUpdate) error {
+func (r *Replica) applySet(u *Update, id SetID, values []string) {
 	set := r.sets[id]
 	if set == nil {
 		refers := r.model.Schema.Table(id.Table).Column(id.Column).TypeObj.Key.Type == ovsdb.TypeUUID
 		set = &Set{ID: id, refers: refers, values: map[string]struct{}{}}
 		r.sets[id] = set
 	}
-	values, err := row.strings(id.Column)
-	if err != nil || len(values) == 0 {
-		return err
+	if len(values) == 0 {
+		return
 	}
 	change := SetChange{ID: id}
 	for _, value := range values {
@@ -198,7 +219,6 @@ func (r *Replica) applySet(u *Update, id SetID, row rowUpdate) error {
 		}
 	}
 	u.Sets = append(u.Sets, change)
-	return nil
 }
 
 func (r *Replica) add(set *Set, value string) {

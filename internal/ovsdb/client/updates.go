@@ -4,6 +4,7 @@
 package client
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
@@ -14,43 +15,78 @@ import (
 // tableUpdates is <table-updates2> of ovsdb-server(7): row updates by table and UUID.
 type tableUpdates map[string]map[string]rowUpdate
 
-// rowUpdate is <row-update2> of ovsdb-server(7), its columns in JSON's own types. All nil: the row is deleted.
+// rowUpdate is <row-update2> of ovsdb-server(7). Its columns are JSON, which is decoded when it is known what they are for.
 type rowUpdate struct {
-	Initial map[string]any `json:"initial"`
-	Insert  map[string]any `json:"insert"`
-	Modify  map[string]any `json:"modify"`
+	// insert has the columns of a row that is new, or that is there as the monitor begins.
+	insert []byte
+	// modify has the columns that differ. Neither: the row is deleted.
+	modify []byte
 }
 
-func (u rowUpdate) deletes() bool { return u.Initial == nil && u.Insert == nil && u.Modify == nil }
+func readUpdates(in []byte) (tableUpdates, error) {
+	r := &reader{in: in}
+	updates := r.updates()
+	return updates, r.err
+}
 
-func (u rowUpdate) columns() map[string]any {
-	switch {
-	case u.Initial != nil:
-		return u.Initial
-	case u.Insert != nil:
-		return u.Insert
-	default:
-		return u.Modify
+// updates reads <table-updates2>. What it returns has parts of what is read.
+func (r *reader) updates() tableUpdates {
+	tables := tableUpdates{}
+	r.object(func(table []byte) {
+		rows := map[string]rowUpdate{}
+		tables[string(table)] = rows
+		r.object(func(uuid []byte) { rows[string(uuid)] = r.update() })
+	})
+	return tables
+}
+
+func (r *reader) update() rowUpdate {
+	var u rowUpdate
+	r.object(func(kind []byte) {
+		columns := r.value()
+		switch string(kind) {
+		case "initial", "insert":
+			u.insert = columns
+		case "modify":
+			u.modify = columns
+		}
+	})
+	return u
+}
+
+// columns returns what the update says of the row.
+func (u rowUpdate) columns() (columns, error) {
+	var all columns
+	in := u.insert
+	if in == nil {
+		in = u.modify
 	}
+	if in == nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(in, &all); err != nil {
+		return nil, fmt.Errorf("decode: %w", err)
+	}
+	return all, nil
 }
 
-// rest is the update without Shared columns, in libovsdb's form.
-func (u rowUpdate) rest(table string) ovsdb.RowUpdate2 {
-	row := make(ovsdb.Row, len(u.columns()))
-	for column, value := range u.columns() {
+// columns are those of a row, in JSON's own types.
+type columns map[string]any
+
+// rest is all but Shared columns, in libovsdb's form.
+func (c columns) rest(table string) ovsdb.Row {
+	row := make(ovsdb.Row, len(c))
+	for column, value := range c {
 		if !isShared(table, column) {
 			row[column] = notation(value)
 		}
 	}
-	if u.Modify != nil {
-		return ovsdb.RowUpdate2{Modify: &row}
-	}
-	return ovsdb.RowUpdate2{Insert: &row}
+	return row
 }
 
 // strings returns a set column of strings or UUIDs.
-func (u rowUpdate) strings(column string) ([]string, error) {
-	value, ok := u.columns()[column]
+func (c columns) strings(column string) ([]string, error) {
+	value, ok := c[column]
 	if !ok {
 		return nil, nil
 	}

@@ -1,0 +1,186 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/ovn-kubernetes/libovsdb/model"
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+func northboundModel(t testing.TB) model.DatabaseModel {
+	t.Helper()
+	clientModel, err := nb.FullDatabaseModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, problems := model.NewDatabaseModel(nb.Schema(), clientModel)
+	if len(problems) > 0 {
+		t.Fatal(errors.Join(problems...))
+	}
+	return m
+}
+
+// byLibrary decodes a row as libovsdb does.
+func byLibrary(m model.DatabaseModel, table, uuid string, in []byte) (newRow, error) {
+	all, err := rowUpdate{insert: in}.columns()
+	if err != nil {
+		return newRow{}, err
+	}
+	row := newRow{shared: map[string][]string{}}
+	for _, column := range Shared[table] {
+		if row.shared[column], err = all.strings(column); err != nil {
+			return newRow{}, err
+		}
+	}
+	rest := all.rest(table)
+	row.model, err = model.CreateModel(m, table, &rest, uuid)
+	return row, err
+}
+
+// difference says in which column two rows differ; nothing is the same as empty.
+func difference(a, b newRow, table string) string {
+	for _, column := range Shared[table] {
+		if !slices.Equal(a.shared[column], b.shared[column]) {
+			return fmt.Sprintf("%s: %q and %q", column, a.shared[column], b.shared[column])
+		}
+	}
+	x, y := reflect.ValueOf(a.model).Elem(), reflect.ValueOf(b.model).Elem()
+	for i := range x.NumField() {
+		f, g := x.Field(i), y.Field(i)
+		collection := f.Kind() == reflect.Slice || f.Kind() == reflect.Map
+		if collection && f.Len() == 0 && g.Len() == 0 || reflect.DeepEqual(f.Interface(), g.Interface()) {
+			continue
+		}
+		return fmt.Sprintf("%s: %v and %v", x.Type().Field(i).Name, f, g)
+	}
+	return ""
+}
+
+const someUUID = "9b5fe0cb-8a21-4b4c-9a3b-7e1d1c1f0001"
+
+func TestRowsAreDecodedAsLibovsdbDoes(t *testing.T) {
+	m := northboundModel(t)
+	decoders := newRowDecoders(m)
+	for _, table := range slices.Sorted(maps.Keys(m.Types())) {
+		t.Run(table, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(1, 2))
+			for range 50 {
+				in := randomRow(t, random, m, table)
+				want, err := byLibrary(m, table, someUUID, in)
+				if err != nil {
+					t.Fatalf("libovsdb: %v\n%s", err, in)
+				}
+				got, err := decoders[table].decode(someUUID, in)
+				if err != nil {
+					t.Fatalf("%v\n%s", err, in)
+				}
+				if d := difference(got, want, table); d != "" {
+					t.Fatalf("%s, decoded by libovsdb, of\n%s", d, in)
+				}
+			}
+		})
+	}
+}
+
+// randomRow is a row as a server sends it. Columns are missing at random.
+func randomRow(t *testing.T, random *rand.Rand, m model.DatabaseModel, table string) []byte {
+	t.Helper()
+	row := ovsdb.Row{"of_a_newer_schema": []any{"map", []any{}}}
+	for name, column := range m.Schema.Table(table).Columns {
+		if random.IntN(5) == 0 {
+			continue
+		}
+		value, err := ovsdb.NativeToOvs(column, randomValue(random, ovsdb.NativeType(column)).Interface())
+		if err != nil {
+			t.Fatal(err)
+		}
+		row[name] = value
+	}
+	in, err := json.MarshalIndent(row, "", []string{"", " "}[random.IntN(2)])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.ReplaceAll(in, []byte(`"named-uuid"`), []byte(`"uuid"`)) // whatever text it is
+}
+
+func randomValue(random *rand.Rand, of reflect.Type) reflect.Value {
+	value := reflect.New(of).Elem()
+	switch of.Kind() {
+	case reflect.String:
+		texts := []string{"", "a", "dynamic", someUUID, `"quoted" \ and / < &`, "tab\tnewline\n\u0001", "façade 🦊", "[\"set\"]"}
+		value.SetString(texts[random.IntN(len(texts))])
+	case reflect.Int:
+		value.SetInt(random.Int64N(1<<33) - 1<<16)
+	case reflect.Bool:
+		value.SetBool(random.IntN(2) == 0)
+	case reflect.Pointer:
+		if random.IntN(2) == 0 {
+			value.Set(reflect.New(of.Elem()))
+			value.Elem().Set(randomValue(random, of.Elem()))
+		}
+	case reflect.Slice:
+		for range random.IntN(4) {
+			value.Set(reflect.Append(value, randomValue(random, of.Elem())))
+		}
+	case reflect.Map:
+		value.Set(reflect.MakeMap(of))
+		for range random.IntN(12) {
+			value.SetMapIndex(randomValue(random, of.Key()), randomValue(random, of.Elem()))
+		}
+	}
+	return value
+}
+
+// FuzzDecode reads anything without a panic, and what libovsdb reads, too, in the same way.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"name":"p","up":true,"tag":["set",[]],"type":"","addresses":["set",["a","b\u00e9"]],"external_ids":["map",[["k","v"]]]}`))
+	f.Add([]byte(`{"ha_chassis_group":["uuid","` + someUUID + `"],"tag": 4 , "options":["map",[]],"port_security":"alone"}`))
+	f.Add([]byte(`{"tag":[1,2],"name":["uuid"],"up":nul}`))
+	m := northboundModel(f)
+	decoder := newRowDecoders(m)[nb.LogicalSwitchPortTable]
+	f.Fuzz(func(t *testing.T, in []byte) {
+		got, err := decoder.decode(someUUID, in)
+		if err != nil || !json.Valid(in) {
+			return
+		}
+		want, err := byLibrary(m, nb.LogicalSwitchPortTable, someUUID, in)
+		if err != nil {
+			return // it insists on more
+		}
+		if d := difference(got, want, nb.LogicalSwitchPortTable); d != "" {
+			t.Errorf("%s, decoded by libovsdb, of\n%s", d, in)
+		}
+	})
+}
+
+func TestUpdatesAreRead(t *testing.T) {
+	got, err := readUpdates([]byte(`{ "T" : {"a":{"initial":{"x":[1,{"y":"}"}]}}, "b":{"insert":{}},"c":{"modify":{"n":-1.5e3}} , "d":{"delete":null}},"U":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := tableUpdates{
+		"T": {"a": {insert: []byte(`{"x":[1,{"y":"}"}]}`)}, "b": {insert: []byte(`{}`)}, "c": {modify: []byte(`{"n":-1.5e3}`)}, "d": {}},
+		"U": {},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for _, in := range []string{``, `[]`, `{"T"`, `{"T":{"a":{"initial"`, `{"T":{"a":{"initial":{"x":"`, `{"T":{"a":{"initial":"\`, `{"T":{"a":{"initial":`, `{"T" {}}`} {
+		if _, err := readUpdates([]byte(in)); err == nil {
+			t.Errorf("%q was read without an error", in)
+		}
+	}
+}
