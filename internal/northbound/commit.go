@@ -42,11 +42,11 @@ func (e *Engine) commitLoop(ctx context.Context) {
 func (e *Engine) gather(ctx context.Context, g *gatherer) bool {
 	var waited time.Duration
 	for {
-		requests, first := e.queue.waiting()
-		if requests == 0 {
+		queued := e.queue.waiting()
+		if queued.requests == 0 {
 			return false
 		}
-		wait := g.wait(time.Now(), first, requests)
+		wait := g.wait(time.Now(), queued)
 		if wait == 0 {
 			gathering.Observe(waited.Seconds())
 			return true

@@ -7,13 +7,19 @@ import "time"
 
 // Gathering. A transaction costs ovsdb-server, and above all ovn-northd, much more than one more owner in it.
 const (
-	// enough requests in a transaction: from here on a wider window gains little.
+	// enough requests in a transaction: a window that is not wide grows no further.
 	enough = 16
+	// plenty is where one that is wide stops growing.
+	plenty = 64
 	// full is how many queued requests end the window.
-	full = 32
-	// narrowest and widest bound the window. At 250 pods/s a window of 64 ms gathers 16, at 100 the widest gathers 10.
+	full = 128
+	// narrowest and wide bound the window. At 250 pods/s one of 64 ms gathers 16, at 100 the wide one gathers 10.
 	narrowest = time.Millisecond
-	widest    = 100 * time.Millisecond
+	wide      = 100 * time.Millisecond
+	// widest is for bursts of which the wide window gathers enough: ovn-northd's computations get longer with the network, and it
+	// is better to have fewer of them. Beyond wide, a pause of lull ends it: the burst may be over.
+	widest = 250 * time.Millisecond
+	lull   = 40 * time.Millisecond
 )
 
 // gatherer decides how long a transaction waits for more requests to share it. While requests come one after the other, each when
@@ -25,15 +31,22 @@ type gatherer struct {
 	alone  bool          // it carried one request, which came when nothing else was under way
 }
 
-// wait returns how much longer the next transaction waits, given when its first request came and how many there are.
-func (g *gatherer) wait(now, first time.Time, requests int) time.Duration {
-	if first.Sub(g.last) > widest {
+// waiting is what a transaction would carry now: how many requests, and when the first and the last of them came.
+type waiting struct {
+	requests      int
+	first, newest time.Time
+}
+
+// wait returns how much longer the next transaction waits.
+func (g *gatherer) wait(now time.Time, w waiting) time.Duration {
+	if w.first.Sub(g.last) > wide {
 		g.window = 0 // nothing came for so long: this is no burst any more
 	}
-	if requests >= full {
+	if w.requests >= full {
 		return 0
 	}
-	return max(0, g.window-now.Sub(first))
+	unlessLull := max(wide-now.Sub(w.first), lull-now.Sub(w.newest))
+	return max(0, min(g.window-now.Sub(w.first), unlessLull))
 }
 
 // committed takes note of the transaction that has just ended: how many requests shared it, and whether any of them came while
@@ -44,9 +57,11 @@ func (g *gatherer) committed(now time.Time, requests int, crowded bool) {
 	case !crowded && (g.alone || g.window <= narrowest):
 		g.window = 0
 	case !crowded:
-		g.window /= 2 // a lull, or the end of the burst: the next one tells
+		g.window /= 2 // a pause, or the end of the burst: the next one tells
 	case requests < enough:
-		g.window = min(max(2*g.window, narrowest), widest)
+		g.window = min(max(2*g.window, narrowest), wide)
+	case requests < plenty && g.window >= wide/2:
+		g.window = min(2*g.window, widest)
 	}
 	g.alone = !crowded
 }

@@ -42,8 +42,8 @@ func (s *simulated) run() {
 			s.now = first
 		}
 		began := s.now
-		for s.wait(s.now, first, s.queued()) > 0 {
-			next := s.now.Add(s.wait(s.now, first, s.queued()))
+		for s.wait(s.now, s.waiting()) > 0 {
+			next := s.now.Add(s.wait(s.now, s.waiting()))
 			if n := s.queued(); n < len(s.arrivals) && s.arrivals[n].Before(next) {
 				next = s.arrivals[n]
 			}
@@ -64,6 +64,11 @@ func (s *simulated) queued() int {
 		n++
 	}
 	return n
+}
+
+func (s *simulated) waiting() waiting {
+	n := s.queued()
+	return waiting{requests: n, first: s.arrivals[0], newest: s.arrivals[n-1]}
 }
 
 func repeated(n int, gaps ...time.Duration) []time.Duration {
@@ -110,6 +115,12 @@ func TestGathering(t *testing.T) {
 		},
 		"100 a second in irregular steps share hardly more": {
 			commit: 5 * ms, gaps: repeated(200, 2*ms, 25*ms, 0, 20*ms, 3*ms), transactions: 120, wait: widest,
+		},
+		"300 a second share a thirtieth of the transactions, once the window is widest": {
+			commit: 5 * ms, gaps: repeated(1000, 3*ms, 4*ms, 3*ms), transactions: 90, wait: widest,
+		},
+		"a hundred a second wait no longer than the wide window": {
+			commit: 5 * ms, gaps: repeated(500, 20*ms, 0), transactions: 120, wait: wide,
 		},
 		"a thousand at once need no window for long": {
 			commit: 5 * ms, gaps: repeated(1000, 0), transactions: 5, wait: 0,
@@ -162,7 +173,7 @@ func TestGatheringEndsWithTheBurst(t *testing.T) {
 		"a request long after it does not wait": {after: []time.Duration{time.Second}, waits: []time.Duration{0}},
 		"serial requests right after it wait twice": {
 			after: []time.Duration{5 * ms, 104 * ms, 54 * ms, 5 * ms, 5 * ms},
-			waits: []time.Duration{widest, widest / 2, 0, 0, 0},
+			waits: []time.Duration{wide, widest / 2, 0, 0, 0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -42,9 +42,9 @@ func (q *queue) add(r *request) {
 	r.crowd = len(q.busy) > 0
 	q.requests = append(q.requests, r)
 	q.busy[r.owner]++
-	waiting := len(q.requests)
+	requests := len(q.requests)
 	q.mu.Unlock()
-	if waiting != 1 && waiting != full {
+	if requests != 1 && requests != full {
 		return
 	}
 	select {
@@ -53,14 +53,14 @@ func (q *queue) add(r *request) {
 	}
 }
 
-// waiting returns how many requests there are, and when the oldest came.
-func (q *queue) waiting() (requests int, first time.Time) {
+// waiting returns what the next transaction has to carry.
+func (q *queue) waiting() waiting {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.requests) == 0 {
-		return 0, time.Time{}
+		return waiting{}
 	}
-	return len(q.requests), q.requests[0].came
+	return waiting{requests: len(q.requests), first: q.requests[0].came, newest: q.requests[len(q.requests)-1].came}
 }
 
 // isBusy says whether a request of the owner is not done. The state of its rows is then judged when it is.
