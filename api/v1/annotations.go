@@ -28,6 +28,7 @@ const (
 	AnnotationIPAddress     Annotation = "ip_address"     // user and controller: addresses, one per family, with a comma between them
 	AnnotationMACAddress    Annotation = "mac_address"    // user and controller
 	AnnotationIPFamily      Annotation = "ip_family"      // user: ipv4 or ipv6, one family of a dual-stack subnet
+	AnnotationIPPool        Annotation = "ip_pool"        // user: IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices)
 	AnnotationLogicalSwitch Annotation = "logical_switch" // user and controller: the subnet; of a namespace: its subnets, with commas
 	AnnotationLogicalRouter Annotation = "logical_router" // the VPC
 	AnnotationCIDR          Annotation = "cidr"           // the subnet's CIDRs; of a namespace: those of its subnets, with semicolons

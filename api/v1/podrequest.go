@@ -24,6 +24,10 @@ type PodRequest struct {
 	Subnet string
 	// Addresses, at most one per family; empty leaves the choice to the subnet.
 	Addresses []netip.Addr
+	// Pools are names of IPPools, to be tried in order; empty leaves the choice to the namespace.
+	Pools []string
+	// Choices are addresses, at most one per family each, of which the pod gets one: that of its ordinal in a StatefulSet, else any.
+	Choices [][]netip.Addr
 	// MAC; nil has it follow from the first address.
 	MAC net.HardwareAddr
 	// Family limits a pod on a dual-stack subnet to one family; empty means every family of the subnet.
@@ -57,6 +61,7 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 		parse      func(string) error
 	}{
 		{AnnotationIPAddress, func(s string) (err error) { r.Addresses, err = parseOnePerFamily(s); return }},
+		{AnnotationIPPool, func(s string) (err error) { r.Pools, r.Choices, err = parsePools(s); return }},
 		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = parseUnicastMAC(s); return }},
 		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
 		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
@@ -109,6 +114,33 @@ func parseOnePerFamily(s string) ([]netip.Addr, error) {
 		return nil, errors.New("at most one address of each family may be given")
 	}
 	return addresses, nil
+}
+
+// parsePools takes names of IPPools with commas, or addresses: `a,b,c`, and `a,b;c,d` for pairs of both families. Two addresses of
+// different families without a semicolon are one pair.
+func parsePools(s string) (names []string, choices [][]netip.Addr, err error) {
+	items := strings.Split(s, ";")
+	if len(items) == 1 {
+		items = strings.Split(s, ",")
+	}
+	if pair, err := parseOnePerFamily(s); err == nil && len(pair) == 2 {
+		return nil, [][]netip.Addr{pair}, nil
+	}
+	for _, item := range items {
+		item = strings.TrimSpace(item)
+		if item == "" {
+			continue
+		}
+		if choice, err := parseOnePerFamily(item); err == nil {
+			choices = append(choices, choice)
+			continue
+		}
+		names = append(names, item)
+	}
+	if len(names) > 0 && (len(choices) > 0 || strings.ContainsAny(s, ";:/ ")) {
+		return nil, nil, errors.New("must be names of IPPools like a,b or addresses like 10.16.0.2,10.16.0.3 or 10.16.0.2,fd00::2;10.16.0.3,fd00::3")
+	}
+	return names, choices, nil
 }
 
 func parseUnicastMAC(s string) (net.HardwareAddr, error) {

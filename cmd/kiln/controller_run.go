@@ -30,6 +30,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/controllers/ippool"
 	"github.com/kiln-net/kiln/controllers/namespace"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/pod"
@@ -146,7 +147,7 @@ func (p *controllerProcess) ready(req *http.Request) error {
 func needed() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
-		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{},
+		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{}, &kubeovnv1.IPPool{},
 	}
 }
 
@@ -238,9 +239,13 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	pools, err := selection.NewPools(ctx, mgr.GetFieldIndexer(), c)
+	if err != nil {
+		return err
+	}
 	p.pods = &pod.Reconciler{
-		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Recorder: recorder, Gate: p.gate, Workers: podWorkers,
-		RecordPace: pod.DefaultRecordPace,
+		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Recorder: recorder, Gate: p.gate,
+		Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
 	for _, r := range []interface {
 		SetupWithManager(context.Context, ctrl.Manager) error
@@ -255,6 +260,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
 		p.pods,
+		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&service.Reconciler{Client: c, Northbound: engine, Gate: p.gate, Workers: serviceWorkers},
 	} {

@@ -36,6 +36,7 @@ type Process struct {
 	Allocator  *ipam.Allocator
 	Namespaces *selection.Namespaces
 	Networks   *selection.Networks
+	Pools      *selection.Pools
 	Gate       *k8s.Gate
 
 	world     *World
@@ -73,6 +74,8 @@ func (w *World) Start(steps Steps) *Process {
 	p.Namespaces, err = selection.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
 	w.Must(err)
 	p.Networks, err = selection.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
+	w.Must(err)
+	p.Pools, err = selection.NewPools(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
 	w.Must(err)
 	w.Must(p.Manager.Add(p.Engine))
 	w.Must(steps.Setup(ctx, p))

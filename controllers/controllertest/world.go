@@ -54,7 +54,7 @@ func run(m *testing.M) int {
 	}
 	server := &envtest.Environment{
 		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     crds("ips", "subnets", "vpcs"),
+		CRDDirectoryPaths:     crds("ippools", "ips", "subnets", "vpcs"),
 		ErrorIfCRDPathMissing: true,
 	}
 	if config, err = server.Start(); err != nil {
@@ -124,7 +124,7 @@ func (w *World) clear() {
 			w.Must(w.Client.Patch(w.Context(), ns, client.MergeFrom(base)))
 		}
 	}
-	for _, o := range []client.Object{&kubeovnv1.IP{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
+	for _, o := range []client.Object{&kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
 		w.Must(w.Client.DeleteAllOf(w.Context(), o))
 	}
 }

@@ -159,15 +159,7 @@ func (r *Reconciler) wants(ctx context.Context, pod *corev1.Pod, port string, re
 		}
 		return []ipam.Request{want}, nil
 	}
-	names, err := r.candidates(ctx, pod, request)
-	if err != nil {
-		return nil, err
-	}
-	wants := make([]ipam.Request, 0, len(names))
-	for _, name := range names {
-		wants = append(wants, wanted(name, request))
-	}
-	return wants, nil
+	return r.wantsOf(ctx, pod, request)
 }
 
 // got takes note of whom a lease is for.
@@ -255,6 +247,10 @@ func explain(subnet string, err error) (string, bool) {
 		return taken.Error() + ": ask for another one", true
 	case errors.As(err, &outside):
 		return outside.Error() + ": ask for one inside", true
+	case errors.Is(err, ipam.ErrNoPool):
+		return err.Error() + ": its condition Validated may say why", true
+	case errors.Is(err, ipam.ErrExhausted) && strings.Contains(err.Error(), "IPPool"):
+		return err.Error() + ": delete pods or add to its ips", true
 	case errors.Is(err, ipam.ErrExhausted):
 		return fmt.Sprintf("subnet %s is full: delete pods, enlarge its cidrBlock or shorten its excludeIps", subnet), true
 	case errors.Is(err, ipam.ErrNoFamily):

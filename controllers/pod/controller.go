@@ -30,6 +30,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Namespaces *selection.Namespaces
+	Pools      *selection.Pools
 	Recorder   events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
 	Gate *k8s.Gate

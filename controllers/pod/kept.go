@@ -6,6 +6,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -160,16 +161,11 @@ func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string,
 	if err != nil {
 		return false, &problem{message: err.Error()}
 	}
-	names, err := r.candidates(ctx, pod, request)
+	wants, err := r.wantsOf(ctx, pod, request)
 	if err != nil {
 		return false, err
 	}
-	for _, name := range names {
-		if name == lease.Subnet {
-			return r.Allocator.Fits(port, wanted(name, request)), nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(wants, func(want ipam.Request) bool { return want.Subnet == lease.Subnet && r.Allocator.Fits(port, want) }), nil
 }
 
 // restoreKept has the allocator hold what IP objects keep for pods that are away, and for no pod. Their pods' keys are worked on once the

@@ -213,7 +213,7 @@ func canBecome(have, want *kubeovnv1.IP) bool {
 
 // reservedBy is what an IP object asks for.
 func reservedBy(ip *kubeovnv1.IP) (ipam.Request, *problem) {
-	request := ipam.Request{Subnet: ip.Spec.Subnet}
+	request := ipam.Request{Subnet: ip.Spec.Subnet, AnyPool: true}
 	if request.Subnet == "" {
 		return request, &problem{message: "spec.subnet is empty: say which subnet to reserve addresses of"}
 	}

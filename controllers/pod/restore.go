@@ -48,6 +48,7 @@ func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 	}
 	s.readPorts(engine)
 	s.setSubnets()
+	s.setPools(s.pools.Items)
 	for c := range s.claims() {
 		s.keep(c)
 	}
@@ -65,6 +66,7 @@ type restoration struct {
 	allocator *ipam.Allocator
 	log       logr.Logger
 	subnets   kubeovnv1.SubnetList
+	pools     kubeovnv1.IPPoolList
 	pods      map[types.NamespacedName]*corev1.Pod
 	nodes     []corev1.Node
 	ports     []translate.PortLease
@@ -74,7 +76,7 @@ type restoration struct {
 func (s *restoration) read(ctx context.Context, reader client.Reader) error {
 	var pods corev1.PodList
 	var nodes corev1.NodeList
-	for _, list := range []client.ObjectList{&s.subnets, &pods, &nodes} {
+	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &pods, &nodes} {
 		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}

@@ -50,6 +50,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Vpc{}, r.onVpc()).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
 		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
+		Watches(&kubeovnv1.IPPool{}, r.onPool()).
 		WatchesRawSource(&r.waiting.feed).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).
@@ -174,6 +175,19 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) 
 
 // onVpc wakes the pods that wait when the subnets of namespaces may have changed.
 func (r *Reconciler) onVpc() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.waiting.wakeAll() },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) {
+			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
+				r.waiting.wakeAll()
+			}
+		},
+	}
+}
+
+// onPool wakes the pods that wait when what pools are for may have changed.
+func (r *Reconciler) onPool() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
 		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.waiting.wakeAll() },

@@ -34,6 +34,7 @@ func stepsAt(pace pod.RecordPace) controllertest.Steps {
 				Northbound: p.Engine,
 				Allocator:  p.Allocator,
 				Namespaces: p.Namespaces,
+				Pools:      p.Pools,
 				Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
 				Gate:       p.Gate,
 				Workers:    8,

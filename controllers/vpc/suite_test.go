@@ -64,7 +64,7 @@ func (n *tenants) run() {
 					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: events, Gate: p.Gate,
 				},
 				&pod.Reconciler{
-					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Recorder: events, Gate: p.Gate, Workers: 4,
+					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Recorder: events, Gate: p.Gate, Workers: 4,
 				},
 			} {
 				if err := r.SetupWithManager(ctx, p.Manager); err != nil {

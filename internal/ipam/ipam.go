@@ -30,6 +30,13 @@ type Subnet struct {
 	Exclude []ipfamily.Range
 }
 
+// Pool sets a part of a subnet's addresses apart for those who name it. What the subnet excludes, and what is outside of its CIDRs, is of
+// no pool.
+type Pool struct {
+	Name   string
+	Ranges []ipfamily.Range
+}
+
 // Request says what a port needs.
 type Request struct {
 	Subnet string
@@ -37,6 +44,13 @@ type Request struct {
 	Addresses []netip.Addr
 	// Families to get an address of; nil means every family of the subnet.
 	Families []ipfamily.Family
+	// Pools to have addresses of, in order. A family that none of them has addresses of, and without pools every family, gets an address
+	// that is of no pool.
+	Pools []string
+	// AnyPool lets Addresses be of any pool.
+	AnyPool bool
+	// Avoid is true for addresses that the port must not get unasked; nil avoids none. It is called with the subnet's lock held.
+	Avoid func(netip.Addr) bool
 	// MAC that the port must get; nil has it follow from the first address.
 	MAC net.HardwareAddr
 }
@@ -54,6 +68,8 @@ var (
 	ErrNoSubnet = errors.New("no such subnet")
 	// ErrExhausted says that every address of the subnet is held or excluded.
 	ErrExhausted = errors.New("no free address")
+	// ErrNoPool says that the subnet has no pool of a name that is asked for.
+	ErrNoPool = errors.New("no such IPPool in the subnet")
 	// ErrNoFamily says that the subnet has no CIDR of a family that is asked for.
 	ErrNoFamily = errors.New("subnet has no CIDR of this family")
 )
@@ -125,10 +141,9 @@ func (a *Allocator) Notify(f func(subnet string)) {
 	a.listeners = append(slices.Clip(a.listeners), f)
 }
 
-// SetSubnet makes a subnet known, or changes it. Leases stay as they are, those outside of the new CIDRs, too.
+// SetSubnet makes a subnet known, or changes it. Leases stay as they are, those outside of the new CIDRs, too, and so do its pools.
 func (a *Allocator) SetSubnet(name string, s Subnet) error {
-	l, err := newLayout(s)
-	if err != nil {
+	if _, err := newLayout(s, nil); err != nil {
 		return fmt.Errorf("subnet %s: %w", name, err)
 	}
 	a.mu.Lock()
@@ -138,8 +153,42 @@ func (a *Allocator) SetSubnet(name string, s Subnet) error {
 		a.subnets[name] = sub
 	}
 	a.mu.Unlock()
-	sub.setLayout(l)
-	a.changed(name)
+	return a.set(sub, func(spec *Subnet, _ *[]Pool) { *spec = s })
+}
+
+// SetPools says how a subnet is divided. Of pools that overlap the first has what both name. Leases stay as they
+// are, and pools that are so already are no change.
+func (a *Allocator) SetPools(subnet string, pools []Pool) error {
+	sub := a.subnet(subnet)
+	if sub == nil {
+		return fmt.Errorf("subnet %s: %w", subnet, ErrNoSubnet)
+	}
+	if sub.isDivided(pools) {
+		return nil
+	}
+	return a.set(sub, func(_ *Subnet, set *[]Pool) { *set = pools })
+}
+
+// Pools are the names of a subnet's pools.
+func (a *Allocator) Pools(subnet string) []string {
+	sub := a.subnet(subnet)
+	if sub == nil {
+		return nil
+	}
+	sub.Lock()
+	defer sub.Unlock()
+	var names []string
+	for _, p := range sub.set {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+func (a *Allocator) set(sub *subnet, change func(*Subnet, *[]Pool)) error {
+	if err := sub.setLayout(change); err != nil {
+		return fmt.Errorf("subnet %s: %w", sub.name, err)
+	}
+	a.changed(sub.name)
 	return nil
 }
 

@@ -32,9 +32,21 @@ type spans struct {
 	allowed []ipfamily.Range
 	// size counts the addresses of allowed.
 	size float64
+	// parts of allowed: first what no pool sets apart, then the pools, in the order of the subnet's.
+	parts []part
+	// split is allowed with each range of one part, which partOf has at the same index. Without pools partOf is nil: all is of the first part.
+	split  []ipfamily.Range
+	partOf []int32
 }
 
-func newLayout(s Subnet) (*layout, error) {
+// part is a pool, or what no pool sets apart, which has no name.
+type part struct {
+	name    string
+	allowed []ipfamily.Range
+	size    float64
+}
+
+func newLayout(s Subnet, pools []Pool) (*layout, error) {
 	l := &layout{cidrs: slices.Clone(s.CIDRs)}
 	if len(s.CIDRs) == 0 {
 		return nil, errors.New("no CIDR")
@@ -56,6 +68,7 @@ func newLayout(s Subnet) (*layout, error) {
 	}
 	for _, family := range l.order {
 		l.spans[family].allow(s.Exclude)
+		l.spans[family].divide(pools)
 	}
 	return l, nil
 }
@@ -90,6 +103,94 @@ func (s *spans) allow(exclude []ipfamily.Range) {
 	s.size = count(s.allowed)
 }
 
+// divide works out parts, split and partOf. Of two pools that overlap the first has what both name.
+func (s *spans) divide(pools []Pool) {
+	s.parts = []part{{allowed: s.allowed, size: s.size}}
+	s.split, s.partOf = s.allowed, nil
+	if len(pools) == 0 {
+		return
+	}
+	rest := s.allowed
+	for _, pool := range pools {
+		ranges := sorted(pool.Ranges)
+		p := part{name: pool.Name, allowed: intersect(rest, ranges)}
+		p.size = count(p.allowed)
+		rest = subtractAll(rest, p.allowed)
+		s.parts = append(s.parts, p)
+	}
+	s.parts[0] = part{allowed: rest, size: count(rest)}
+	type owned struct {
+		ipfamily.Range
+		part int32
+	}
+	var all []owned
+	for i, p := range s.parts {
+		for _, r := range p.allowed {
+			all = append(all, owned{r, int32(i)})
+		}
+	}
+	slices.SortFunc(all, func(a, b owned) int { return a.From.Compare(b.From) })
+	s.split = make([]ipfamily.Range, len(all))
+	s.partOf = make([]int32, len(all))
+	for i, o := range all {
+		s.split[i], s.partOf[i] = o.Range, o.part
+	}
+}
+
+// sorted are the ranges in order, disjoint.
+func sorted(ranges []ipfamily.Range) []ipfamily.Range {
+	in := slices.Clone(ranges)
+	slices.SortFunc(in, func(a, b ipfamily.Range) int { return a.From.Compare(b.From) })
+	var out []ipfamily.Range
+	for _, r := range in {
+		if n := len(out); n > 0 && ipfamily.Of(out[n-1].From) == ipfamily.Of(r.From) && !out[n-1].To.Less(r.From) {
+			if out[n-1].To.Less(r.To) {
+				out[n-1].To = r.To
+			}
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// intersect gives what both hold; both are in order and disjoint.
+func intersect(a, b []ipfamily.Range) []ipfamily.Range {
+	var both []ipfamily.Range
+	for len(a) > 0 && len(b) > 0 {
+		if a[0].Overlaps(b[0]) {
+			r := a[0]
+			if r.From.Less(b[0].From) {
+				r.From = b[0].From
+			}
+			if b[0].To.Less(r.To) {
+				r.To = b[0].To
+			}
+			both = append(both, r)
+		}
+		if a[0].To.Less(b[0].To) {
+			a = a[1:]
+		} else {
+			b = b[1:]
+		}
+	}
+	return both
+}
+
+// subtractAll gives what is left of the spans without holes that are inside of them; both are in order and disjoint.
+func subtractAll(spans, holes []ipfamily.Range) []ipfamily.Range {
+	var left []ipfamily.Range
+	for _, span := range spans {
+		within := 0
+		for within < len(holes) && !span.To.Less(holes[within].From) {
+			within++
+		}
+		left = append(left, subtract(span, holes[:within])...)
+		holes = holes[within:]
+	}
+	return left
+}
+
 // subtract gives what is left of whole without the holes, which are in order of their first addresses.
 func subtract(whole ipfamily.Range, holes []ipfamily.Range) []ipfamily.Range {
 	left := make([]ipfamily.Range, 0, len(holes)+1)
@@ -120,15 +221,24 @@ func count(ranges []ipfamily.Range) float64 {
 	return f
 }
 
-// allows reports whether the address is one that ports get unasked.
-func (s *spans) allows(addr netip.Addr) bool {
-	_, ok := s.span(addr)
-	return ok
+// nowhere is the part of addresses that only an explicit request gets.
+const nowhere int32 = -1
+
+// partAt is the index in parts of the one that holds the address, or nowhere.
+func (s *spans) partAt(addr netip.Addr) int32 {
+	i, ok := find(s.split, addr)
+	switch {
+	case !ok:
+		return nowhere
+	case s.partOf == nil:
+		return 0
+	}
+	return s.partOf[i]
 }
 
-// span gives the index in allowed of the range that holds the address, or else of the first one after it.
-func (s *spans) span(addr netip.Addr) (int, bool) {
-	return slices.BinarySearchFunc(s.allowed, addr, func(r ipfamily.Range, addr netip.Addr) int {
+// find gives the index of the range that holds the address, or else of the first one after it. Ranges are in order and disjoint.
+func find(ranges []ipfamily.Range, addr netip.Addr) (int, bool) {
+	return slices.BinarySearchFunc(ranges, addr, func(r ipfamily.Range, addr netip.Addr) int {
 		switch {
 		case r.To.Less(addr):
 			return -1

@@ -19,6 +19,7 @@ import (
 // model is the allocator said naively: who holds which address, and what a subnet is.
 type model struct {
 	subnet Subnet
+	pools  []Pool
 	holder map[netip.Addr]string
 	ports  map[string][]netip.Addr
 }
@@ -36,14 +37,42 @@ func (m *model) excluded(addr netip.Addr) bool {
 	return slices.ContainsFunc(m.subnet.Exclude, func(r ipfamily.Range) bool { return r.Contains(addr) })
 }
 
+// poolOf is the first pool that an address is of.
+func (m *model) poolOf(addr netip.Addr) string {
+	for _, p := range m.pools {
+		if slices.ContainsFunc(p.Ranges, func(r ipfamily.Range) bool { return r.Contains(addr) }) {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+// meant are the pools, empty for what is of none, that a request gets addresses of a family from.
+func (m *model) meant(r Request, family ipfamily.Family) []string {
+	var with []string
+	for _, name := range r.Pools {
+		if m.count(family, func(a netip.Addr) bool { return m.poolOf(a) == name }) > 0 {
+			with = append(with, name)
+		}
+	}
+	if with == nil {
+		return []string{""}
+	}
+	return with
+}
+
 // free counts what ports can get unasked, by looking at each address of small subnets.
-func (m *model) free(family ipfamily.Family) (n int) {
+func (m *model) free(family ipfamily.Family) int {
+	return m.count(family, func(a netip.Addr) bool { return m.holder[a] == "" })
+}
+
+func (m *model) count(family ipfamily.Family, meant func(netip.Addr) bool) (n int) {
 	for _, c := range m.subnet.CIDRs {
 		if ipfamily.Of(c.Addr()) != family {
 			continue
 		}
 		for addr := c.Addr(); c.Contains(addr); addr = addr.Next() {
-			if m.usable(addr) && !m.excluded(addr) && m.holder[addr] == "" {
+			if m.usable(addr) && !m.excluded(addr) && meant(addr) {
 				n++
 			}
 		}
@@ -80,6 +109,23 @@ func shapes(t *testing.T) []Subnet {
 	}
 }
 
+// divisions are sets of pools; a and b overlap in the last.
+func divisions() [][]Pool {
+	ranges := func(list ...string) []ipfamily.Range {
+		parsed, err := ipfamily.ParseRanges(list)
+		if err != nil {
+			panic(err)
+		}
+		return parsed
+	}
+	return [][]Pool{
+		nil,
+		{{Name: "a", Ranges: ranges("10.0.0.2..10.0.0.5", "fd00::2..fd00::3")}},
+		{{Name: "b", Ranges: ranges("10.0.0.1..10.0.0.3", "10.0.0.12/30")}, {Name: "a", Ranges: ranges("10.0.0.4..10.0.0.6")}},
+		{{Name: "a", Ranges: ranges("10.0.0.2..10.0.0.8")}, {Name: "b", Ranges: ranges("10.0.0.6..10.0.0.40", "fd00::/124")}},
+	}
+}
+
 // play runs one operation per byte pair on both and compares what can be seen.
 func play(t *testing.T, ops []byte) {
 	all := shapes(t)
@@ -88,18 +134,23 @@ func play(t *testing.T, ops []byte) {
 	for ; len(ops) >= 2; ops = ops[2:] {
 		port, arg := fmt.Sprint("p", ops[0]>>3), ops[1]
 		switch ops[0] & 7 {
-		case 0, 1, 2:
+		case 0:
 			step(t, a, m, port, Request{Subnet: "s"})
+		case 1:
+			step(t, a, m, port, Request{Subnet: "s", Pools: []string{"a"}})
+		case 2:
+			step(t, a, m, port, Request{Subnet: "s", Pools: []string{"b", "a"}[arg&1:]})
 		case 3:
-			step(t, a, m, port, Request{Subnet: "s", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, arg & 63})}})
+			address := netip.AddrFrom4([4]byte{10, 0, 0, arg & 63})
+			step(t, a, m, port, Request{Subnet: "s", Addresses: []netip.Addr{address}, AnyPool: arg&64 != 0})
 		case 4:
 			step(t, a, m, port, Request{Subnet: "s", Families: []ipfamily.Family{ipfamily.Family(arg & 1)}})
 		case 5, 6:
 			a.Release(port)
 			m.release(port)
 		case 7:
-			m.subnet = all[int(arg)%len(all)]
-			if err := a.SetSubnet("s", m.subnet); err != nil {
+			m.subnet, m.pools = all[int(arg)%len(all)], divisions()[arg>>2&3]
+			if err := errors.Join(a.SetSubnet("s", m.subnet), a.SetPools("s", m.pools)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -121,19 +172,35 @@ func step(t *testing.T, a *Allocator, m *model, port string, r Request) {
 			if !had && (!m.usable(addr) || !asked && m.excluded(addr)) {
 				t.Fatalf("%s got %s, which it cannot have", port, addr)
 			}
+			if !asked && !had && !slices.Contains(m.meant(r, ipfamily.Of(addr)), m.poolOf(addr)) {
+				t.Fatalf("%s got %s of pool %q, it asked for %q", port, addr, m.poolOf(addr), r.Pools)
+			}
 		}
 		m.hold(t, port, l)
 		return
 	}
+	if errors.Is(err, ErrNoPool) && slices.ContainsFunc(r.Pools, func(name string) bool {
+		return !slices.ContainsFunc(m.pools, func(p Pool) bool { return p.Name == name })
+	}) {
+		return
+	}
 	if errors.Is(err, ErrExhausted) {
-		for family := range 2 {
-			if m.free(ipfamily.Family(family)) == 0 {
+		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+			meant := m.meant(r, family)
+			// What the port held before is free for it, too, but its own request may not be for it.
+			left := m.count(family, func(a netip.Addr) bool {
+				return slices.Contains(meant, m.poolOf(a)) && (m.holder[a] == "" || m.holder[a] == port)
+			})
+			if left == 0 {
 				return
 			}
 		}
 		t.Fatalf("%v, but there are free addresses", err)
 	}
 	for _, addr := range r.Addresses {
+		if !m.excluded(addr) && m.poolOf(addr) != "" && !r.AnyPool {
+			return
+		}
 		if m.usable(addr) && (m.holder[addr] == "" || m.holder[addr] == port) {
 			t.Fatalf("%v, but %s is free", err, addr)
 		}
@@ -150,6 +217,16 @@ func compare(t *testing.T, a *Allocator, m *model) {
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
 		if u[family].Using != float64(using[family]) || u[family].Available != float64(m.free(family)) {
 			t.Fatalf("%s: allocator says %+v; %d are used and %d free", family, u[family], using[family], m.free(family))
+		}
+	}
+	for _, p := range m.pools {
+		usage := a.PoolUsage("s", p.Name)
+		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+			size := m.count(family, func(a netip.Addr) bool { return m.poolOf(a) == p.Name })
+			free := m.count(family, func(a netip.Addr) bool { return m.poolOf(a) == p.Name && m.holder[a] == "" })
+			if usage[family].Available != float64(free) || usage[family].Using != float64(size-free) {
+				t.Fatalf("pool %s, %s: allocator says %+v, %d of %d are free", p.Name, family, usage[family], free, size)
+			}
 		}
 	}
 	for port, want := range m.ports {
@@ -173,6 +250,23 @@ func TestAllocatorAgreesWithTheModel(t *testing.T) {
 		play(t, ops)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func TestAvoidedAddressesAreGivenToOthers(t *testing.T) {
+	a := with(t, spec(t, "10.0.0.0/29", "10.0.0.1"))
+	odd := func(addr netip.Addr) bool { return addr.As4()[3]&1 == 1 }
+	for i := range 5 {
+		port := fmt.Sprint("p", i)
+		l, err := a.Allocate(port, Request{Subnet: "s", Avoid: odd})
+		if even := i < 3; even != (err == nil) || even && odd(l.Addresses[0]) {
+			t.Errorf("%s got %v, error %v", port, l.Addresses, err)
+		}
+		if i >= 3 {
+			if l, err := a.Allocate(port, Request{Subnet: "s"}); err != nil || !odd(l.Addresses[0]) {
+				t.Errorf("%s got %v, error %v", port, l.Addresses, err)
+			}
 		}
 	}
 }

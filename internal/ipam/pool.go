@@ -12,12 +12,12 @@ import (
 // none is no slot.
 const none int32 = -1
 
-// slot is an address that is held, or was. Slots of released addresses form a list, the longest free first.
+// slot is an address that is held, or was. Slots of released addresses form a list for each area, the longest free first.
 type slot struct {
 	addr       netip.Addr
 	port       string // who holds it; empty in a released slot
 	prev, next int32  // neighbours in the list of released slots; next also links unused slots
-	allowed    bool   // ports get the address unasked
+	area       int32  // whose addresses ports get unasked, or nowhere
 	derived    bool   // the port has the MAC address that follows from the address
 }
 
@@ -28,11 +28,17 @@ type pool struct {
 	slots  []slot
 	index  map[netip.Addr]int32 // held and released addresses
 	unused int32                // first of the slots that stand for no address
+	areas  []area               // as spans.parts
+	held   int
+}
+
+// area is a part of a pool from which addresses are given.
+type area struct {
+	part
 
 	oldest, newest int32 // ends of the list of released slots
 	released       int
 	held           int
-	heldAllowed    int // those of held that ports get unasked
 
 	// A cursor goes round allowed once and gives out what has no slot: addresses that no port held yet.
 	cursor  netip.Addr
@@ -42,58 +48,101 @@ type pool struct {
 	around  bool // the cursor is back at origin
 }
 
-func newPool() pool {
-	return pool{index: map[netip.Addr]int32{}, unused: none, oldest: none, newest: none}
-}
+func newPool() pool { return pool{index: map[netip.Addr]int32{}, unused: none} }
 
-// setSpans changes what ports can have. Held addresses stay held.
+// setSpans changes what ports can have. Held addresses stay held; areas are known by their names.
 func (p *pool) setSpans(s spans) {
 	p.spans = s
-	p.heldAllowed = 0
-	for i := range p.slots {
-		sl := &p.slots[i]
-		sl.allowed = sl.addr.IsValid() && p.allows(sl.addr)
-		switch {
-		case !sl.addr.IsValid():
-		case sl.port != "" && sl.allowed:
-			p.heldAllowed++
-		case sl.port == "" && !sl.allowed:
-			p.unlink(int32(i))
-			p.drop(int32(i))
+	next := make([]area, len(s.parts))
+	kept := make([]int32, len(p.areas)) // where each area is from now on
+	for i := range kept {
+		kept[i] = nowhere
+	}
+	for i, part := range s.parts {
+		next[i] = area{part: part, oldest: none, newest: none}
+		for j := range p.areas {
+			if p.areas[j].name == part.name {
+				kept[j] = int32(i)
+			}
 		}
 	}
-	p.started = false
-	p.aim(p.cursor)
+	for i := range p.slots {
+		sl := &p.slots[i]
+		if !sl.addr.IsValid() {
+			continue
+		}
+		is := p.partAt(sl.addr)
+		if sl.port == "" && (is == nowhere || kept[sl.area] != is) {
+			p.unlink(int32(i))
+			p.drop(int32(i))
+			continue
+		}
+		if sl.port != "" && is != nowhere {
+			next[is].held++
+		}
+	}
+	for j, i := range kept {
+		if i == nowhere {
+			continue
+		}
+		was := p.areas[j]
+		next[i].oldest, next[i].newest, next[i].released, next[i].cursor = was.oldest, was.newest, was.released, was.cursor
+	}
+	p.areas = next
+	for i := range p.slots {
+		if p.slots[i].addr.IsValid() {
+			p.slots[i].area = p.partAt(p.slots[i].addr)
+		}
+	}
+	for i := range p.areas {
+		p.areas[i].aim(p.areas[i].cursor)
+	}
 }
 
-// keepReleased is how many released addresses a pool remembers before it gives them again instead of fresh ones, unless more are
+// keepReleased is how many released addresses an area remembers before it gives them again instead of fresh ones, unless more are
 // held: it bounds the memory of a large subnet whose ports come and go.
 const keepReleased = 4096
 
-// take gives the port an address that it did not ask for, or none.
-func (p *pool) take(port string) int32 {
-	for !p.around && p.released < max(keepReleased, p.held) {
-		addr := p.cursor
-		p.advance()
-		if _, known := p.index[addr]; !known {
-			p.started = true
-			return p.add(addr, true, port)
+// maxAvoided is how many addresses that a port is to avoid are looked at before none is found for it.
+const maxAvoided = 256
+
+// take gives the port an address of an area that it did not ask for, or none. It gives none that avoid, which may be nil, is true for.
+func (p *pool) take(port string, at int32, avoid func(netip.Addr) bool) int32 {
+	a := &p.areas[at]
+	avoided := 0
+	for !a.around && a.released < max(keepReleased, a.held) && avoided < maxAvoided {
+		addr := a.cursor
+		a.advance()
+		if _, known := p.index[addr]; known {
+			continue
 		}
+		a.started = true
+		if avoid == nil || !avoid(addr) {
+			return p.add(addr, at, port)
+		}
+		avoided++
+		p.setAside(addr, at)
 	}
-	if p.oldest == none {
-		return none
+	for i := a.oldest; i != none && avoided < maxAvoided; i = p.slots[i].next {
+		if avoid != nil && avoid(p.slots[i].addr) {
+			avoided++
+			continue
+		}
+		p.unlink(i)
+		p.hold(i, port)
+		return i
 	}
-	i := p.oldest
-	p.unlink(i)
-	p.hold(i, port)
-	return i
+	return none
 }
+
+// setAside puts an address that no port held yet among the released ones.
+func (p *pool) setAside(addr netip.Addr, at int32) { p.free(p.add(addr, at, "")) }
 
 // takeThis gives the port this address, or none and who holds it.
 func (p *pool) takeThis(addr netip.Addr, port string) (int32, string) {
 	i, known := p.index[addr]
 	if !known {
-		return p.add(addr, p.allows(addr), port), ""
+		return p.add(addr, p.partAt(addr), port), ""
 	}
 	if by := p.slots[i].port; by != "" {
 		return none, by
@@ -106,8 +155,10 @@ func (p *pool) takeThis(addr netip.Addr, port string) (int32, string) {
 // passed has the cursor start after an address from before the start of this process, so that those released back then, which are most
 // likely below it, come last.
 func (p *pool) passed(addr netip.Addr) {
-	if !p.started && p.allows(addr) && !addr.Less(p.cursor) {
-		p.aim(addr.Next())
+	if at := p.partAt(addr); at != nowhere {
+		if a := &p.areas[at]; !a.started && !addr.Less(a.cursor) {
+			a.aim(addr.Next())
+		}
 	}
 }
 
@@ -116,23 +167,24 @@ func (p *pool) free(i int32) {
 	s := &p.slots[i]
 	s.port, s.derived = "", false
 	p.held--
-	if !s.allowed {
+	if s.area == nowhere {
 		p.drop(i)
 		return
 	}
-	p.heldAllowed--
-	s.prev, s.next = p.newest, none
-	if p.newest == none {
-		p.oldest = i
+	a := &p.areas[s.area]
+	a.held--
+	s.prev, s.next = a.newest, none
+	if a.newest == none {
+		a.oldest = i
 	} else {
-		p.slots[p.newest].next = i
+		p.slots[a.newest].next = i
 	}
-	p.newest = i
-	p.released++
+	a.newest = i
+	a.released++
 }
 
 // add makes a slot for an address that has none.
-func (p *pool) add(addr netip.Addr, allowed bool, port string) int32 {
+func (p *pool) add(addr netip.Addr, at int32, port string) int32 {
 	i := p.unused
 	if i == none {
 		i = int32(len(p.slots))
@@ -140,7 +192,7 @@ func (p *pool) add(addr netip.Addr, allowed bool, port string) int32 {
 	} else {
 		p.unused = p.slots[i].next
 	}
-	p.slots[i].addr, p.slots[i].allowed = addr, allowed
+	p.slots[i].addr, p.slots[i].area = addr, at
 	p.index[addr] = i
 	p.hold(i, port)
 	return i
@@ -150,8 +202,8 @@ func (p *pool) hold(i int32, port string) {
 	s := &p.slots[i]
 	s.port, s.prev, s.next = port, none, none
 	p.held++
-	if s.allowed {
-		p.heldAllowed++
+	if s.area != nowhere {
+		p.areas[s.area].held++
 	}
 }
 
@@ -163,48 +215,49 @@ func (p *pool) drop(i int32) {
 }
 
 func (p *pool) unlink(i int32) {
+	a := &p.areas[p.slots[i].area]
 	prev, next := p.slots[i].prev, p.slots[i].next
 	if prev == none {
-		p.oldest = next
+		a.oldest = next
 	} else {
 		p.slots[prev].next = next
 	}
 	if next == none {
-		p.newest = prev
+		a.newest = prev
 	} else {
 		p.slots[next].prev = prev
 	}
-	p.released--
+	a.released--
 }
 
 // aim puts the cursor on an address, or on the next one that is allowed, and begins its round there.
-func (p *pool) aim(addr netip.Addr) {
-	p.around = len(p.allowed) == 0
-	if p.around {
+func (a *area) aim(addr netip.Addr) {
+	a.around = len(a.allowed) == 0
+	if a.around {
 		return
 	}
 	at, inside := 0, false
 	if addr.IsValid() {
-		at, inside = p.span(addr)
+		at, inside = find(a.allowed, addr)
 	}
-	if at == len(p.allowed) {
+	if at == len(a.allowed) {
 		at = 0
 	}
-	p.at, p.cursor = at, addr
+	a.at, a.cursor = at, addr
 	if !inside {
-		p.cursor = p.allowed[at].From
+		a.cursor = a.allowed[at].From
 	}
-	p.origin = p.cursor
+	a.origin = a.cursor
 }
 
-func (p *pool) advance() {
-	if p.cursor == p.allowed[p.at].To {
-		p.at = (p.at + 1) % len(p.allowed)
-		p.cursor = p.allowed[p.at].From
+func (a *area) advance() {
+	if a.cursor == a.allowed[a.at].To {
+		a.at = (a.at + 1) % len(a.allowed)
+		a.cursor = a.allowed[a.at].From
 	} else {
-		p.cursor = p.cursor.Next()
+		a.cursor = a.cursor.Next()
 	}
-	p.around = p.cursor == p.origin
+	a.around = a.cursor == a.origin
 }
 
 // enabled reports whether the subnet has a CIDR of the pool's family.
@@ -221,16 +274,33 @@ func (p *pool) holderOfDerived(addr netip.Addr) string {
 	return ""
 }
 
-// available counts the addresses that ports can still get unasked.
-func (p *pool) available() float64 { return p.size - float64(p.heldAllowed) }
+// areaOf is the index of a pool's area; nowhere when the subnet has none of that name.
+func (p *pool) areaOf(name string) int32 {
+	for i := 1; i < len(p.areas); i++ {
+		if p.areas[i].name == name {
+			return int32(i)
+		}
+	}
+	return nowhere
+}
 
-// heldRanges are the held addresses, in order.
-func (p *pool) heldRanges() []ipfamily.Range {
+// available counts the addresses that ports can still get, of some pool or unasked.
+func (p *pool) available() float64 {
+	left := p.size
+	for i := range p.areas {
+		left -= float64(p.areas[i].held)
+	}
+	return left
+}
+
+// heldRanges are those held addresses that are meant, in order, and how many they are.
+func (p *pool) heldRanges(meant func(*slot) bool) ([]ipfamily.Range, int) {
 	addrs := make([]netip.Addr, 0, p.held)
-	for _, s := range p.slots {
-		if s.port != "" {
+	for i := range p.slots {
+		if s := &p.slots[i]; s.port != "" && meant(s) {
 			addrs = append(addrs, s.addr)
 		}
 	}
-	return merge(addrs)
+	n := len(addrs)
+	return merge(addrs), n
 }

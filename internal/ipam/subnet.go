@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -21,6 +22,8 @@ type subnet struct {
 	name   string
 	closed bool // deleted: nothing can be held any more
 	cidrs  []netip.Prefix
+	spec   Subnet             // what the layout was made of,
+	set    []Pool             // and the pools that divide it
 	order  []ipfamily.Family  // of CIDRs; the other family, if any, last
 	pools  [2]pool            // by family
 	macs   map[[6]byte]string // holders of those that do not follow from the holder's IPv4 address
@@ -40,17 +43,37 @@ func newSubnet(name string) *subnet {
 	return &subnet{name: name, pools: [2]pool{newPool(), newPool()}, macs: map[[6]byte]string{}}
 }
 
-func (s *subnet) setLayout(l *layout) {
+// setLayout makes the layout anew after a change of the spec or of the pools.
+func (s *subnet) setLayout(change func(*Subnet, *[]Pool)) error {
 	s.Lock()
 	defer s.Unlock()
+	spec, pools := s.spec, s.set
+	change(&spec, &pools)
+	l, err := newLayout(spec, pools)
+	if err != nil {
+		return err
+	}
+	s.spec, s.set = spec, pools
 	s.cidrs = l.cidrs
 	s.order = l.order
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
 		if !slices.Contains(s.order, family) {
 			s.order = append(s.order, family)
 		}
-		s.pools[family].setSpans(l.spans[family])
+		sp := l.spans[family]
+		if sp.parts == nil {
+			sp.divide(pools) // a family without CIDR has empty parts
+		}
+		s.pools[family].setSpans(sp)
 	}
+	return nil
+}
+
+// isDivided reports whether these are the subnet's pools.
+func (s *subnet) isDivided(pools []Pool) bool {
+	s.Lock()
+	defer s.Unlock()
+	return slices.EqualFunc(s.set, pools, func(a, b Pool) bool { return a.Name == b.Name && slices.Equal(a.Ranges, b.Ranges) })
 }
 
 // close refuses everything from now on and gives the ports that held something.
@@ -148,6 +171,9 @@ func (s *subnet) fits(h holding, l Lease, w want) bool {
 	if w.asIs {
 		return len(w.Addresses) == len(l.Addresses)
 	}
+	if !s.fitsPools(h, w.Request) {
+		return false
+	}
 	if len(w.Families) == 0 {
 		return true
 	}
@@ -157,6 +183,34 @@ func (s *subnet) fits(h holding, l Lease, w want) bool {
 		}
 	}
 	return true
+}
+
+// fitsPools reports whether what was not asked for by its address is of a pool that the request may have.
+func (s *subnet) fitsPools(h holding, r Request) bool {
+	if r.AnyPool {
+		return true
+	}
+	for family, i := range h.slots {
+		if i == none {
+			continue
+		}
+		p := &s.pools[family]
+		sl := &p.slots[i]
+		switch {
+		case slices.Contains(r.Addresses, sl.addr):
+		case sl.area > 0 && !slices.Contains(r.Pools, p.areas[sl.area].name), sl.area <= 0 && p.ofPools(r.Pools):
+			return false
+		}
+	}
+	return true
+}
+
+// ofPools reports whether one of these pools has addresses of the family.
+func (p *pool) ofPools(names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		at := p.areaOf(name)
+		return at != nowhere && len(p.areas[at].allowed) > 0
+	})
 }
 
 // wants reports whether the request is for an address of the family.
@@ -182,7 +236,7 @@ func (s *subnet) allocate(port string, r Request) (holding, error) {
 		if !s.wants(r, family) {
 			continue
 		}
-		slot, err := s.takeOne(port, family, r.Addresses)
+		slot, err := s.takeOne(port, family, r)
 		if err != nil {
 			s.freeSlots(h)
 			return holding{}, err
@@ -209,6 +263,15 @@ func (s *subnet) check(r Request) error {
 			return &TakenError{Address: addr, By: ByGateway}
 		case !p.canHold(addr):
 			return &OutsideError{Address: addr, Subnet: s.name, CIDRs: s.cidrs}
+		default:
+			if at := p.partAt(addr); at > 0 && !r.AnyPool && !slices.Contains(r.Pools, p.areas[at].name) {
+				return &TakenError{Address: addr, By: "IPPool " + p.areas[at].name}
+			}
+		}
+	}
+	for _, name := range r.Pools {
+		if !slices.ContainsFunc(s.set, func(p Pool) bool { return p.Name == name }) {
+			return fmt.Errorf("%w: %s", ErrNoPool, name)
 		}
 	}
 	for _, family := range r.Families {
@@ -222,9 +285,9 @@ func (s *subnet) check(r Request) error {
 	return nil
 }
 
-func (s *subnet) takeOne(port string, family ipfamily.Family, static []netip.Addr) (int32, error) {
+func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32, error) {
 	p := &s.pools[family]
-	for _, addr := range static {
+	for _, addr := range r.Addresses {
 		if ipfamily.Of(addr) != family {
 			continue
 		}
@@ -234,11 +297,20 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, static []netip.Add
 		}
 		return slot, nil
 	}
-	slot := p.take(port)
-	if slot == none {
+	if !p.ofPools(r.Pools) {
+		if slot := p.take(port, 0, r.Avoid); slot != none {
+			return slot, nil
+		}
 		return none, fmt.Errorf("%w of family %s", ErrExhausted, family)
 	}
-	return slot, nil
+	for _, name := range r.Pools {
+		if at := p.areaOf(name); at != nowhere {
+			if slot := p.take(port, at, r.Avoid); slot != none {
+				return slot, nil
+			}
+		}
+	}
+	return none, fmt.Errorf("%w of family %s in IPPool %s", ErrExhausted, family, strings.Join(r.Pools, ", "))
 }
 
 // takeMAC takes the MAC address asked for, or one that follows from the first address.

@@ -46,11 +46,35 @@ func (a *Allocator) Usage(subnet string) Usage {
 	defer s.Unlock()
 	for family := range s.pools {
 		p := &s.pools[family]
-		held := p.heldRanges()
-		u[family] = FamilyUsage{Using: float64(p.held), UsingRanges: format(held)}
+		held, n := p.heldRanges(func(*slot) bool { return true })
+		u[family] = FamilyUsage{Using: float64(n), UsingRanges: format(held)}
 		if p.enabled() {
 			u[family].Available = p.available()
 			u[family].AvailableRanges = format(without(p.allowed, held))
+		}
+	}
+	return u
+}
+
+// PoolUsage is Usage for a pool of a subnet.
+func (a *Allocator) PoolUsage(subnet, pool string) Usage {
+	var u Usage
+	s := a.subnet(subnet)
+	if s == nil {
+		return u
+	}
+	s.Lock()
+	defer s.Unlock()
+	for family := range s.pools {
+		p := &s.pools[family]
+		at := p.areaOf(pool)
+		if at == nowhere {
+			continue
+		}
+		held, n := p.heldRanges(func(s *slot) bool { return s.area == at })
+		u[family] = FamilyUsage{
+			Using: float64(n), UsingRanges: format(held),
+			Available: p.areas[at].size - float64(n), AvailableRanges: format(without(p.areas[at].allowed, held)),
 		}
 	}
 	return u

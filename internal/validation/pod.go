@@ -24,7 +24,6 @@ var ignoredAnnotations = map[string]string{
 	"eip":                                  "",
 	"ingress_burst":                        "",
 	"ingress_rate":                         "",
-	"ip_pool":                              "",
 	"jitter":                               "",
 	"latency":                              "",
 	"layer2_forward":                       "false",

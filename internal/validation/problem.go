@@ -27,6 +27,8 @@ const (
 	ReasonACLInvalid     = "ACLInvalid"           // acls, allowSubnets
 	ReasonDHCPInvalid    = "DHCPOptionsInvalid"   // dhcpV4Options, dhcpV6Options
 	ReasonRAInvalid      = "IPv6RAConfigsInvalid" // ipv6RAConfigs
+	ReasonIPsInvalid     = "IPsInvalid"           // ips of an IPPool
+	ReasonIPsConflict    = "IPsConflict"          // ips of an IPPool against those of another one
 	ReasonVipsInvalid    = "VipsInvalid"          // vips
 	ReasonAddressesInUse = "AddressesInUse"       // a change that addresses in use do not allow
 	ReasonNameConflict   = "NameConflict"         // a name that something else needs

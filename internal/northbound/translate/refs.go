@@ -21,6 +21,7 @@ const (
 	KindNode    = "Node"
 	KindPod     = "Pod"
 	KindService = "Service"
+	KindIPPool  = "IPPool"
 )
 
 // Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.

@@ -1,0 +1,118 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ippool divides subnets as IPPools say, publishes the pools' addresses, and reports their use.
+package ippool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Reconciler makes the allocator divide a subnet as its pools say. Of pools that overlap the oldest is in force.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Pools      *selection.Pools
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+}
+
+// Reconcile brings a pool, and with it the division of its subnet, up to date.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pool := &kubeovnv1.IPPool{}
+	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("get IPPool: %w", err)
+		}
+		return ctrl.Result{}, r.apply(ctx, req.Name, nil)
+	}
+	if pool.DeletionTimestamp == nil {
+		if err := k8s.AddFinalizer(ctx, r.Client, pool); err != nil {
+			return ctrl.Result{}, err
+		}
+	} else if r.unused(pool) {
+		return ctrl.Result{}, r.end(ctx, pool)
+	}
+	problem, err := r.divide(ctx, pool.Spec.Subnet, pool.Name, "")
+	if problem == nil && err == nil {
+		err = r.apply(ctx, pool.Name, translate.IPPool(pool))
+	}
+	return ctrl.Result{}, errors.Join(k8s.Unless(err, errWaiting), r.patchStatus(ctx, pool, problem, err))
+}
+
+// errWaiting says that the subnet is not in force yet; its events come here.
+var errWaiting = errors.New("waiting")
+
+// unused reports whether no port holds an address of a pool.
+func (r *Reconciler) unused(pool *kubeovnv1.IPPool) bool {
+	usage := r.Allocator.PoolUsage(pool.Spec.Subnet, pool.Name)
+	return usage.IPv4().Using == 0 && usage.IPv6().Using == 0
+}
+
+// end gives a pool's addresses back to its subnet and lets the pool go.
+func (r *Reconciler) end(ctx context.Context, pool *kubeovnv1.IPPool) error {
+	if _, err := r.divide(ctx, pool.Spec.Subnet, pool.Name, pool.Name); k8s.Unless(err, errWaiting) != nil {
+		return err
+	}
+	if err := r.apply(ctx, pool.Name, nil); err != nil {
+		return err
+	}
+	return k8s.RemoveFinalizer(ctx, r.Client, pool)
+}
+
+// divide tells the allocator of a subnet's pools, but for one that ends. It returns what is wrong with the pool of a name.
+func (r *Reconciler) divide(ctx context.Context, subnet, name, ends string) (*validation.Problem, error) {
+	s := &kubeovnv1.Subnet{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get subnet %s: %w", subnet, err)
+		}
+		return &validation.Problem{
+			Reason: validation.ReasonSubnetMissing, Message: fmt.Sprintf("subnet %s does not exist: create it, or a pool of another one", subnet),
+		}, nil
+	}
+	all, err := r.Pools.OfSubnet(ctx, subnet)
+	if err != nil {
+		return nil, err
+	}
+	pools := make([]*kubeovnv1.IPPool, 0, len(all))
+	for _, pool := range all {
+		if pool.Name != ends {
+			pools = append(pools, pool)
+		}
+	}
+	inForce, problems := selection.Divide(s.Spec.CIDRBlock, pools)
+	divided := make([]ipam.Pool, 0, len(inForce))
+	for _, p := range inForce {
+		divided = append(divided, ipam.Pool(p))
+	}
+	if err := r.Allocator.SetPools(subnet, divided); errors.Is(err, ipam.ErrNoSubnet) {
+		return problems[name], fmt.Errorf("%w for subnet %s to be in force", errWaiting, subnet)
+	} else if err != nil {
+		return problems[name], fmt.Errorf("set addresses apart: %w", err)
+	}
+	return problems[name], nil
+}
+
+func (r *Reconciler) apply(ctx context.Context, name string, rows []desired.Row) error {
+	if err := r.Northbound.Apply(ctx, translate.IPPoolOwner(name), rows); err != nil {
+		return fmt.Errorf("apply the address set: %w", err)
+	}
+	return nil
+}

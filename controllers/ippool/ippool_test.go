@@ -1,0 +1,221 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ippool_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/ippool"
+	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+func TestMain(m *testing.M) { controllertest.Main(m) }
+
+type world struct{ *controllertest.World }
+
+func (w world) start() *controllertest.Process {
+	var pods *pod.Reconciler
+	return w.Start(controllertest.Steps{
+		Setup: func(ctx context.Context, p *controllertest.Process) error {
+			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
+			pods = &pod.Reconciler{
+				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Recorder: recorder,
+				Gate: p.Gate, Workers: 4,
+			}
+			if err := pods.SetupWithManager(ctx, p.Manager); err != nil {
+				return err
+			}
+			pools := &ippool.Reconciler{
+				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Pools: p.Pools, Recorder: recorder, Gate: p.Gate,
+			}
+			return pools.SetupWithManager(ctx, p.Manager)
+		},
+		Restore: func(ctx context.Context, p *controllertest.Process) error {
+			return pods.Restore(ctx, p.Manager.GetAPIReader())
+		},
+	})
+}
+
+func newWorld(t *testing.T) world {
+	w := world{controllertest.New(t)}
+	w.Subnet("ovn-default", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.16.0.0/24,fd00:10:16::/112" })
+	return w
+}
+
+func (w world) pool(name string, namespaces []string, ips ...string) *kubeovnv1.IPPool {
+	w.Helper()
+	pool := &kubeovnv1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       kubeovnv1.IPPoolSpec{Subnet: "ovn-default", Namespaces: namespaces, IPs: ips},
+	}
+	w.Create(pool)
+	return pool
+}
+
+// ready waits for a condition of a pool.
+func (w world) ready(pool *kubeovnv1.IPPool, status metav1.ConditionStatus, condition, text string) {
+	w.Helper()
+	w.Eventually(func() string {
+		w.Get(pool)
+		c := apimeta.FindStatusCondition(pool.Status.Conditions, condition)
+		if c == nil || c.Status != status || c.ObservedGeneration != pool.Generation || !strings.Contains(c.Message, text) {
+			return fmt.Sprintf("condition %s of pool %s is %+v", condition, pool.Name, c)
+		}
+		return ""
+	})
+}
+
+func (w world) pod(name string, annotations ...string) *corev1.Pod {
+	w.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	for i := 0; i+1 < len(annotations); i += 2 {
+		p.Annotations[kubeovnv1.Annotation(annotations[i]).Key()] = annotations[i+1]
+	}
+	w.Create(p)
+	return p
+}
+
+// has waits until a pod has one of these addresses, and gives it.
+func (w world) has(p *corev1.Pod, addresses ...string) string {
+	w.Helper()
+	var got string
+	w.Eventually(func() string {
+		w.Get(p)
+		got = ""
+		if p.Annotations["ovn.kubernetes.io/allocated"] == "true" {
+			got = strings.Split(p.Annotations["ovn.kubernetes.io/ip_address"], ",")[0]
+		}
+		if !slices.Contains(addresses, got) {
+			return fmt.Sprintf("pod %s has %q, want one of %v", p.Name, got, addresses)
+		}
+		return ""
+	})
+	return got
+}
+
+func (w world) used(pool *kubeovnv1.IPPool, using string, available float64) {
+	w.Helper()
+	w.Eventually(func() string {
+		if w.Get(pool); pool.Status.V4UsingIPRange != using || pool.Status.V4AvailableIPs != available {
+			return fmt.Sprintf("pool %s: %+v", pool.Name, pool.Status)
+		}
+		return ""
+	})
+}
+
+func TestPoolsAreForThoseWhoNameThemAndForTheirNamespaces(t *testing.T) {
+	w := newWorld(t)
+	named := w.pool("named", nil, "10.16.0.2..10.16.0.3")
+	process := w.start()
+	w.ready(named, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	plain := w.pod("plain")
+	w.has(plain, "10.16.0.4") // the first that no pool sets apart
+	one := w.pod("one", "ip_pool", "named")
+	w.has(one, "10.16.0.2")
+	w.used(named, "10.16.0.2", 1)
+
+	bound := w.pool("bound", []string{"default"}, "10.16.0.40", "10.16.0.41", "fd00:10:16::40/127")
+	w.ready(bound, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	first, second, third := w.pod("first"), w.pod("second"), w.pod("third")
+	w.has(first, "10.16.0.40", "10.16.0.41", "")
+	w.used(bound, "10.16.0.40-10.16.0.41", 0)
+	process.Stop()
+	process = w.start()
+	w.used(bound, "10.16.0.40-10.16.0.41", 0)
+	for _, p := range []*corev1.Pod{first, second, third} {
+		if w.Get(p); p.Annotations["ovn.kubernetes.io/allocated"] == "true" {
+			w.Delete(p) // the one that waits comes next
+			break
+		}
+	}
+	w.used(bound, "10.16.0.40-10.16.0.41", 0)
+	_ = process
+}
+
+func TestAListOfAddresses(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	list := "10.16.0.50,10.16.0.51"
+	a, b := w.pod("a", "ip_pool", list), w.pod("b", "ip_pool", list)
+	x, y := w.has(a, "10.16.0.50", "10.16.0.51"), w.has(b, "10.16.0.50", "10.16.0.51")
+	if x == y {
+		t.Errorf("both have %s", x)
+	}
+	c := w.pod("c", "ip_pool", list)
+	w.Delete(a)
+	w.has(c, x)
+	pair := w.pod("pair", "ip_pool", "10.16.0.60,fd00:10:16::60;10.16.0.61,fd00:10:16::61")
+	w.has(pair, "10.16.0.60")
+	if got := pair.Annotations["ovn.kubernetes.io/ip_address"]; got != "10.16.0.60,fd00:10:16::60" {
+		t.Errorf("the pod has %s", got)
+	}
+}
+
+func TestOfPoolsThatOverlapTheOlderIsInForce(t *testing.T) {
+	w := newWorld(t)
+	older := w.pool("a-older", nil, "10.16.0.2..10.16.0.9")
+	younger := w.pool("b-younger", nil, "10.16.0.9..10.16.0.12")
+	outside := w.pool("outside", nil, "10.99.0.1")
+	w.start()
+	w.ready(older, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.ready(younger, metav1.ConditionFalse, kubeovnv1.ConditionValidated, "older IPPool a-older")
+	w.ready(outside, metav1.ConditionFalse, kubeovnv1.ConditionValidated, "outside of subnet ovn-default")
+	w.Change(older, func() { older.Spec.IPs = []string{"10.16.0.2..10.16.0.8"} })
+	w.ready(younger, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.used(younger, "", 4)
+}
+
+func TestAPoolGoesOnceItsAddressesAreFree(t *testing.T) {
+	w := newWorld(t)
+	pool := w.pool("p", nil, "10.16.0.2")
+	pool2 := w.pool("q-set", nil, "10.16.0.8..10.16.0.11", "fd00:10:16::8")
+	w.start()
+	w.ready(pool, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	holder := w.pod("holder", "ip_pool", "p")
+	w.has(holder, "10.16.0.2")
+	w.Must(w.Client.Delete(w.Context(), pool))
+	w.ready(pool, metav1.ConditionFalse, kubeovnv1.ConditionReady, "10.16.0.2 (holder.default)")
+	w.Delete(holder)
+	w.Eventually(func() string {
+		if w.Get(pool) {
+			return "the pool is there"
+		}
+		return ""
+	})
+
+	w.Change(pool2, func() { pool2.Spec.EnableAddressSet = true })
+	w.Eventually(func() string {
+		for _, row := range w.Database.Rows("Address_Set") {
+			if row["name"] == "q.set" {
+				got := row.Strings("addresses")
+				slices.Sort(got)
+				if strings.Join(got, " ") == "10.16.0.8/30 fd00:10:16::8" {
+					return ""
+				}
+			}
+		}
+		return fmt.Sprintf("address sets are %v", w.Database.Rows("Address_Set"))
+	})
+	w.Must(w.Client.Delete(w.Context(), pool2))
+	w.Eventually(func() string {
+		if slices.Contains(w.Database.Names("Address_Set"), "q.set") {
+			return "the address set is there"
+		}
+		return ""
+	})
+}

@@ -1,0 +1,67 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ippool
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// maxNamed is how many addresses in use a message names.
+const maxNamed = 5
+
+func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, problem *validation.Problem, err error) error {
+	base := pool.DeepCopy()
+	usage, status := r.Allocator.PoolUsage(pool.Spec.Subnet, pool.Name), &pool.Status
+	v4, v6 := usage.IPv4(), usage.IPv6()
+	status.V4AvailableIPs, status.V4AvailableIPRange = v4.Available, v4.AvailableRanges
+	status.V4UsingIPs, status.V4UsingIPRange = v4.Using, v4.UsingRanges
+	status.V6AvailableIPs, status.V6AvailableIPRange = v6.Available, v6.AvailableRanges
+	status.V6UsingIPs, status.V6UsingIPRange = v6.Using, v6.UsingRanges
+	ready := k8s.Ready(err, errWaiting)
+	switch {
+	case pool.DeletionTimestamp != nil:
+		ready = r.blocked(pool)
+	case problem != nil:
+		ready = metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid,
+			Message: "see condition " + kubeovnv1.ConditionValidated,
+		}
+	}
+	k8s.SetConditions(&status.Conditions, pool.Generation, k8s.Validated(problem), ready)
+	if problem != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, pool, problem.Reason, problem.Message)
+	}
+	return k8s.PatchStatus(ctx, r.Client, base, pool)
+}
+
+// blocked says why a deleted pool is still there. It gives no addresses any more.
+func (r *Reconciler) blocked(pool *kubeovnv1.IPPool) metav1.Condition {
+	ranges, _ := ipfamily.ParseRanges(pool.Spec.IPs)
+	held := r.Allocator.Holders(pool.Spec.Subnet, func(a netip.Addr) bool {
+		return slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(a) })
+	})
+	var names []string
+	for i, h := range held {
+		if i == maxNamed {
+			names = append(names, fmt.Sprintf("and %d more", len(held)-i))
+			break
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", h.Address, h.Port))
+	}
+	return metav1.Condition{
+		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: validation.ReasonAddressesInUse,
+		Message: fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), strings.Join(names, ", ")),
+	}
+}

@@ -1,0 +1,136 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// wantsOf are what to ask subnets for, in order, for a pod that nothing is reserved for: addresses of the pools that it names or, else, that
+// its namespace is bound to, or of any part of its subnets that no pool sets apart.
+func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+	if len(request.Pools) > 0 {
+		pools, err := r.named(ctx, request.Pools)
+		if err != nil {
+			return nil, err
+		}
+		return wantsOfPools(pools, request, func(subnet string) bool { return request.Subnet == "" || request.Subnet == subnet })
+	}
+	subnets, err := r.candidates(ctx, pod, request)
+	if err != nil {
+		return nil, err
+	}
+	pools, err := r.Pools.OfNamespace(ctx, pod.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	var wants []ipam.Request
+	if len(pools) > 0 {
+		wants, err = wantsOfPools(pools, request, func(subnet string) bool { return slices.Contains(subnets, subnet) })
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		for _, subnet := range subnets {
+			wants = append(wants, wanted(subnet, request))
+		}
+	}
+	if len(request.Choices) == 0 {
+		return wants, nil
+	}
+	return chosen(client.ObjectKeyFromObject(pod), podTypeOf(pod), wants, request.Choices)
+}
+
+// named are the pools that a pod names.
+func (r *Reconciler) named(ctx context.Context, names []string) ([]*kubeovnv1.IPPool, error) {
+	pools := make([]*kubeovnv1.IPPool, 0, len(names))
+	for _, name := range names {
+		pool := &kubeovnv1.IPPool{}
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, pool, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get IPPool %s: %w", name, err)
+		}
+		if err != nil || pool.DeletionTimestamp != nil {
+			return nil, &problem{message: fmt.Sprintf("IPPool %s, which annotation %s names, does not exist", name, kubeovnv1.AnnotationIPPool.Key())}
+		}
+		pools = append(pools, pool)
+	}
+	return pools, nil
+}
+
+// wantsOfPools asks for addresses of pools in order; pools of one subnet that follow each other are one request.
+func wantsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usable func(subnet string) bool) ([]ipam.Request, error) {
+	var wants []ipam.Request
+	for _, pool := range pools {
+		if !usable(pool.Spec.Subnet) {
+			continue
+		}
+		if n := len(wants); n > 0 && wants[n-1].Subnet == pool.Spec.Subnet {
+			wants[n-1].Pools = append(wants[n-1].Pools, pool.Name)
+			continue
+		}
+		want := wanted(pool.Spec.Subnet, request)
+		want.Pools = []string{pool.Name}
+		wants = append(wants, want)
+	}
+	if len(wants) == 0 {
+		return nil, &problem{message: fmt.Sprintf("IPPool %s is of subnet %s, which the pod does not use", pools[0].Name, pools[0].Spec.Subnet)}
+	}
+	return wants, nil
+}
+
+// chosen asks for the addresses of which a pod is to get one.
+func chosen(pod types.NamespacedName, podType string, wants []ipam.Request, choices [][]netip.Addr) ([]ipam.Request, error) {
+	if podType == kubeovnv1.PodTypeStatefulSet {
+		_, ordinal := statefulSetOf(pod)
+		if ordinal < 0 || ordinal >= len(choices) {
+			return nil, &problem{message: fmt.Sprintf("annotation %s lists %d addresses, and none for ordinal %d: add some",
+				kubeovnv1.AnnotationIPPool.Key(), len(choices), ordinal)}
+		}
+		choices = choices[ordinal : ordinal+1]
+	}
+	var each []ipam.Request
+	for _, want := range wants {
+		for _, choice := range choices {
+			want.Addresses = choice
+			each = append(each, want)
+		}
+	}
+	return each, nil
+}
+
+// setPools divides the subnets as their pools say.
+func (s *restoration) setPools(list []kubeovnv1.IPPool) {
+	bySubnet := map[string][]*kubeovnv1.IPPool{}
+	for i := range list {
+		bySubnet[list[i].Spec.Subnet] = append(bySubnet[list[i].Spec.Subnet], &list[i])
+	}
+	for i := range s.subnets.Items {
+		subnet := &s.subnets.Items[i]
+		pools := bySubnet[subnet.Name]
+		if len(pools) == 0 {
+			continue
+		}
+		selection.SortPools(pools)
+		inForce, _ := selection.Divide(subnet.Spec.CIDRBlock, pools)
+		divided := make([]ipam.Pool, 0, len(inForce))
+		for _, p := range inForce {
+			divided = append(divided, ipam.Pool(p))
+		}
+		if err := s.allocator.SetPools(subnet.Name, divided); err != nil {
+			s.log.Error(err, "cannot set addresses apart", "subnet", subnet.Name)
+		}
+	}
+}

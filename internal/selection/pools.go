@@ -1,0 +1,117 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package selection
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Indexes of the cache that Pools looks up.
+const (
+	indexPoolSubnet     = "selection.poolSubnet"
+	indexPoolNamespaces = "selection.poolNamespaces"
+)
+
+// Pools answers, from the cache, which IPPools there are for a subnet or a namespace.
+type Pools struct {
+	reader client.Reader
+}
+
+// NewPools adds the indexes it needs to the cache. It is called once per cache, before the cache starts.
+func NewPools(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Pools, error) {
+	for name, keys := range map[string]client.IndexerFunc{
+		indexPoolSubnet:     func(o client.Object) []string { return []string{o.(*kubeovnv1.IPPool).Spec.Subnet} },
+		indexPoolNamespaces: func(o client.Object) []string { return o.(*kubeovnv1.IPPool).Spec.Namespaces },
+	} {
+		if err := indexer.IndexField(ctx, &kubeovnv1.IPPool{}, name, keys); err != nil {
+			return nil, fmt.Errorf("index IPPools by %s: %w", name, err)
+		}
+	}
+	return &Pools{reader: reader}, nil
+}
+
+// OfSubnet returns the pools of a subnet, the oldest first. They are the cache's: they are not to be changed.
+func (p *Pools) OfSubnet(ctx context.Context, subnet string) ([]*kubeovnv1.IPPool, error) {
+	return p.list(ctx, client.MatchingFields{indexPoolSubnet: subnet})
+}
+
+// OfNamespace returns the pools that are bound to a namespace and not being deleted, the oldest first. They are the cache's.
+func (p *Pools) OfNamespace(ctx context.Context, namespace string) ([]*kubeovnv1.IPPool, error) {
+	pools, err := p.list(ctx, client.MatchingFields{indexPoolNamespaces: namespace})
+	return slices.DeleteFunc(pools, func(pool *kubeovnv1.IPPool) bool { return pool.DeletionTimestamp != nil }), err
+}
+
+func (p *Pools) list(ctx context.Context, which client.MatchingFields) ([]*kubeovnv1.IPPool, error) {
+	var list kubeovnv1.IPPoolList
+	if err := p.reader.List(ctx, &list, which, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list IPPools: %w", err)
+	}
+	if len(list.Items) == 0 {
+		return nil, nil
+	}
+	pools := make([]*kubeovnv1.IPPool, len(list.Items))
+	for i := range list.Items {
+		pools[i] = &list.Items[i]
+	}
+	SortPools(pools)
+	return pools, nil
+}
+
+// SortPools sorts pools, the oldest first.
+func SortPools(pools []*kubeovnv1.IPPool) {
+	slices.SortFunc(pools, func(a, b *kubeovnv1.IPPool) int {
+		if Senior(a, b) {
+			return -1
+		}
+		return 1
+	})
+}
+
+// Pool is what a pool in force sets apart.
+type Pool struct {
+	Name   string
+	Ranges []ipfamily.Range
+}
+
+// Divide says which of a subnet's pools, the oldest first, are in force, and what is wrong with the others.
+func Divide(cidrBlock string, pools []*kubeovnv1.IPPool) ([]Pool, map[string]*validation.Problem) {
+	var inForce []Pool
+	problems := map[string]*validation.Problem{}
+	for _, pool := range pools {
+		ranges, problem := validation.IPPool(pool, cidrBlock)
+		if problem == nil {
+			problem = rivalOf(ranges, inForce)
+		}
+		if problem != nil {
+			problems[pool.Name] = problem
+			continue
+		}
+		inForce = append(inForce, Pool{Name: pool.Name, Ranges: ranges})
+	}
+	return inForce, problems
+}
+
+func rivalOf(ranges []ipfamily.Range, seniors []Pool) *validation.Problem {
+	for _, senior := range seniors {
+		for _, r := range ranges {
+			for _, s := range senior.Ranges {
+				if r.Overlaps(s) {
+					return &validation.Problem{
+						Reason:  validation.ReasonIPsConflict,
+						Message: fmt.Sprintf("ips: %s overlaps with %s of the older IPPool %s: change one of them", r, s, senior.Name),
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
