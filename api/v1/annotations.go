@@ -38,6 +38,8 @@ const (
 	AnnotationRoutes        Annotation = "routes"         // user: JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
 	AnnotationPortSecurity  Annotation = "port_security"  // user: "true" drops what the pod sends from other addresses than its own
 	AnnotationPortVips      Annotation = "port_vips"      // user: addresses that the pod shares with others, with commas between them
+	AnnotationLayer2Forward Annotation = "layer2_forward" // user: "true" sends the pod what is for MAC addresses that no port has
+	AnnotationNorthGateway  Annotation = "north_gateway"  // user: next hops, one per family, of what leaves the VPC from the pod
 	AnnotationExcludeIPs    Annotation = "exclude_ips"    // of a namespace: excludeIps of its subnets, with semicolons
 	AnnotationPortName      Annotation = "port_name"      // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"        // of a node: its OVS system-id

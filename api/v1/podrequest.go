@@ -32,6 +32,8 @@ type PodRequest struct {
 	MAC net.HardwareAddr
 	// Family limits a pod on a dual-stack subnet to one family; empty means every family of the subnet.
 	Family corev1.IPFamily
+	// NorthGateway are next hops of what leaves the VPC from the pod, at most one per family.
+	NorthGateway []netip.Addr
 	// Routes to add in the pod.
 	Routes []Route
 	// Vips are addresses that the pod may use beside its own, as other pods may.
@@ -65,6 +67,7 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = parseUnicastMAC(s); return }},
 		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
 		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
+		{AnnotationNorthGateway, func(s string) (err error) { r.NorthGateway, err = parseOnePerFamily(s); return }},
 		{AnnotationPortVips, func(s string) (err error) { r.Vips, err = parseList(s, parseAddress); return }},
 	}
 	for _, f := range fields {
@@ -83,6 +86,19 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 		}
 	}
 	return r, nil
+}
+
+// ParseNorthGateway reads the next hops of what leaves the VPC from a pod: none when they cannot be read.
+func ParseNorthGateway(annotations map[string]string) []netip.Addr {
+	value := strings.TrimSpace(annotations[AnnotationNorthGateway.Key()])
+	if value == "" {
+		return nil
+	}
+	hops, err := parseOnePerFamily(value)
+	if err != nil {
+		return nil
+	}
+	return hops
 }
 
 // ParsePortVips reads the addresses that a pod shares with others on its first network: none when they cannot be read.

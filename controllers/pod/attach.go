@@ -274,6 +274,8 @@ func (a *attachment) port() translate.PodInputs {
 		MAC:          a.lease.MAC,
 		DHCP:         a.answersDHCP(),
 		Vips:         kubeovnv1.ParsePortVips(a.pod.Annotations),
+		NorthGateway: kubeovnv1.ParseNorthGateway(a.pod.Annotations),
+		Unknown:      a.pod.Annotations[kubeovnv1.AnnotationLayer2Forward.Key()] == "true",
 		PortSecurity: a.pod.Annotations[kubeovnv1.AnnotationPortSecurity.Key()] == "true",
 	}
 }

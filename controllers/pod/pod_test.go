@@ -93,6 +93,28 @@ func TestRequestsOfAPod(t *testing.T) {
 	if got := address(w.pod("default", "v6", "ip_family", "ipv6")); !strings.HasPrefix(got, "fd00:10:16::") || strings.Contains(got, ",") {
 		t.Errorf("a pod of one family has %s", got)
 	}
+	appliance := w.pod("default", "appliance", "layer2_forward", "true", "north_gateway", "10.16.0.200", "ip_family", "ipv4")
+	if got := w.port(appliance).Strings("addresses"); len(got) != 2 || !slices.Contains(got, "unknown") {
+		t.Errorf("the port of a pod that forwards has %v", got)
+	}
+	north := func() (found []string) {
+		for _, row := range w.Database.Rows("Logical_Router_Policy") {
+			if fmt.Sprint(row["priority"]) == "29250" {
+				found = append(found, fmt.Sprint(row["match"], " to ", row.Strings("nexthops")))
+			}
+		}
+		return found
+	}
+	if got, want := fmt.Sprint(north()), "[ip4.src == "+address(appliance)+" to [10.16.0.200]]"; got != want {
+		t.Errorf("policies are %s, want %s", got, want)
+	}
+	w.Change(appliance, func() { delete(appliance.Annotations, "ovn.kubernetes.io/north_gateway") })
+	w.Eventually(func() string {
+		if got := north(); len(got) > 0 {
+			return fmt.Sprint("policies are ", got)
+		}
+		return ""
+	})
 	network := w.allocated(w.pod("default", "elsewhere", "logical_switch", "other"))
 	if network.LogicalSwitch != "other" || network.MTU != 1300 {
 		t.Errorf("network is %+v", network)

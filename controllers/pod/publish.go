@@ -28,7 +28,10 @@ var results = keysOf(
 )
 
 // requests are the keys of the annotations that only users write and a port depends on.
-var requests = keysOf(kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips)
+var requests = keysOf(
+	kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips, kubeovnv1.AnnotationLayer2Forward,
+	kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationIPPool,
+)
 
 // keyAllocated and keyUID are looked at in every event of a pod.
 var keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()

@@ -26,11 +26,9 @@ var ignoredAnnotations = map[string]string{
 	"ingress_rate":                         "",
 	"jitter":                               "",
 	"latency":                              "",
-	"layer2_forward":                       "false",
 	"limit":                                "",
 	"loss":                                 "",
 	"mirror":                               "false",
-	"north_gateway":                        "",
 	"security_groups":                      "",
 	"snat":                                 "",
 	"vip":                                  "",
@@ -41,6 +39,7 @@ var ignoredAnnotations = map[string]string{
 var attachmentAnnotations = []kubeovnv1.Annotation{
 	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationIPFamily,
 	kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips,
+	kubeovnv1.AnnotationLayer2Forward, kubeovnv1.AnnotationNorthGateway,
 }
 
 // IgnoredPodAnnotations are the keys, in order, by which a pod asks for what this version does not do. It looks at users' annotations:

@@ -47,6 +47,10 @@ type PodInputs struct {
 	Vips []netip.Addr
 	// PortSecurity drops what the pod sends from other addresses than its own and Vips.
 	PortSecurity bool
+	// NorthGateway are next hops of what leaves the VPC from the pod, at most one of each family.
+	NorthGateway []netip.Addr
+	// Unknown sends the pod what is for MAC addresses that no port has (ovn-nb(5), Logical_Switch_Port.addresses).
+	Unknown bool
 }
 
 // PodPort is the name of a pod's port on its first network, and of its IP object.
@@ -75,8 +79,33 @@ func Pod(in PodInputs) []desired.Row {
 	if in.PortSecurity {
 		port.PortSecurity = []string{portAddress(in.MAC, slices.Concat(in.Addresses, in.Vips))}
 	}
+	if in.Unknown {
+		port.Addresses = append(port.Addresses, "unknown")
+	}
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
-	return []desired.Row{{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}}
+	row := desired.Row{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}
+	if len(in.NorthGateway) == 0 {
+		return []desired.Row{row}
+	}
+	return append([]desired.Row{row}, north(in)...)
+}
+
+// north are the policies that send what leaves the VPC from a pod to next hops of its own.
+func north(in PodInputs) []desired.Row {
+	policies := desired.RouterPolicies(RouterRef(in.Vpc))
+	var rows []desired.Row
+	for _, hop := range in.NorthGateway {
+		for _, address := range in.Addresses {
+			if ipfamily.Of(address) != ipfamily.Of(hop) {
+				continue
+			}
+			rows = append(rows, desired.Row{Key: "north/" + familyKey(hop), Parent: &policies, Model: &nb.LogicalRouterPolicy{
+				Priority: priorityNorth, Match: matchIP("src", address, address.String()),
+				Action: nb.LogicalRouterPolicyActionReroute, Nexthops: []string{hop.String()},
+			}})
+		}
+	}
+	return rows
 }
 
 // egress are a pod's addresses in the sets of those that leave the VPC by the pod's own node, unless the policy of a centralized gateway

@@ -21,6 +21,8 @@ type podInput struct {
 	MAC          hardwareAddr
 	PortSecurity bool
 	Vips         []netip.Addr
+	NorthGateway []netip.Addr
+	Unknown      bool
 	DHCP         []netip.Prefix
 }
 
@@ -29,6 +31,7 @@ func (in podInput) inputs() PodInputs {
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
 		Subnet: in.Subnet, Vpc: in.Vpc,
 		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, Vips: in.Vips,
+		NorthGateway: in.NorthGateway, Unknown: in.Unknown,
 	}
 }
 

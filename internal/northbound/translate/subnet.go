@@ -17,6 +17,7 @@ import (
 const (
 	priorityLocal   = 31000 // what goes to a subnet of the VPC is routed to it
 	priorityNode    = 30000 // what goes to a node goes through that node's port
+	priorityNorth   = 29250 // what leaves the VPC from a pod with a next hop of its own goes there
 	priorityCentral = 29010 // what leaves the VPC from a subnet with gateway nodes leaves through them
 	priorityEgress  = 29000 // what leaves the VPC leaves by the pod's own node
 )
