@@ -4,9 +4,13 @@
 package pod_test
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -339,4 +343,53 @@ func (w world) told(ip *kubeovnv1.IP, text string) {
 		}
 		return fmt.Sprintf("no event on IP %s says %q", ip.Name, text)
 	})
+}
+
+// TestStatefulSetPodsKeepTheirAddressesHoweverOftenTheControllerIsKilled deletes and creates pods while the controller is stopped and started
+// at any point of its work.
+func TestStatefulSetPodsKeepTheirAddressesHoweverOftenTheControllerIsKilled(t *testing.T) {
+	const pods, rounds, restarts = 6, 12, 8
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/28,fd00:10:16::/124")
+	process := w.start()
+	set := w.statefulSet("db", 0, pods)
+	had := make([]string, pods)
+	for i := range pods {
+		p := replica(set, i, "n1")
+		w.Create(p)
+		w.allocated(p)
+		had[i] = address(p)
+	}
+	var wg sync.WaitGroup
+	for i := range pods {
+		wg.Go(func() {
+			for round := range rounds {
+				err := w.Client.Delete(w.Context(), replica(set, i, "n1"), client.GracePeriodSeconds(0))
+				<-time.After(time.Duration(rand.IntN(80)) * time.Millisecond)
+				again := w.Client.Create(w.Context(), replica(set, i, w.Nodes[round%2]))
+				if err := errors.Join(client.IgnoreNotFound(err), client.IgnoreAlreadyExists(again)); err != nil {
+					w.Error(err)
+				}
+				<-time.After(time.Duration(rand.IntN(80)) * time.Millisecond)
+			}
+		})
+	}
+	for range restarts {
+		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
+		process.Stop()
+		process = w.start()
+		taker := newPod("default", "taker") // wants what is free by mistake
+		w.Create(taker)
+		w.allocated(taker)
+		w.Delete(taker)
+	}
+	wg.Wait()
+	for i := range pods {
+		p := replica(set, i, "n1")
+		if w.allocated(p); address(p) != had[i] {
+			t.Errorf("pod %d has %s, it had %s", i, address(p), had[i])
+		}
+	}
+	w.gone(process, newPod("default", "taker"))
+	w.agree(process)
 }
