@@ -208,15 +208,38 @@ func (b *bench) addCPU(scenario string, n int, before, after map[string]time.Dur
 	}
 }
 
+// atRest is how long after its work a system's memory is looked at again, where there are many pods.
+const (
+	atRest   = 20 * time.Second
+	manyPods = 5000
+)
+
 func (b *bench) addMemory(ctx context.Context, scenario string) error {
 	resident, err := residentBytes(b.leader.pid())
 	if err != nil {
 		return err
 	}
 	b.add(scenario, "controller RSS", "MB", megabytes(resident))
+	if len(b.pods) >= manyPods {
+		if err := b.addMemoryAtRest(ctx, scenario); err != nil {
+			return err
+		}
+	}
 	heap, err := b.liveHeap(ctx)
 	if heap != 0 {
 		b.add(scenario, "controller live heap", "MB", heap/1e6)
 	}
+	return err
+}
+
+// addMemoryAtRest reads what is resident once a system has had time to give back what its work took.
+func (b *bench) addMemoryAtRest(ctx context.Context, scenario string) error {
+	select {
+	case <-time.After(atRest):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	resident, err := residentBytes(b.leader.pid())
+	b.add(scenario, "controller RSS, "+atRest.String()+" later", "MB", megabytes(resident))
 	return err
 }

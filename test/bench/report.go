@@ -50,7 +50,7 @@ var bars = []bar{
 	{"burst", "controller CPU until annotated, against the first burst", 1.2, false, "2.8 at 6,000", "2 at 7,000"},
 	{"burst", "controller allocations, against the first burst", 1.2, false, "", ""},
 	{"burst", "created to port in NB, p50, against the first burst of this size", 1.2, false, "", ""},
-	{"burst", "controller RSS", 120, false, "265 at 6,100", "265 at 7,100"},
+	{"burst", "controller RSS, 20s later", 120, false, "265 at 6,100", "265 at 7,100"},
 	{"serial", "created to annotated, p50", 6, false, "38.5", "10.7"},
 	{"serial", "created to annotated, p99", 12, false, "71", "19.6"},
 	{"serial", "created to port in NB, p50, against the first pods", 1.2, false, "", ""},
