@@ -304,14 +304,21 @@ func (n *node) eventually(what string, holds func() bool) {
 }
 
 // interfaces are those with a container's ID in Open vSwitch, by their names.
+// interfaces are the rows of containers, read from the database itself: the cache of this client may not yet have what the agent's has.
 func (n *node) interfaces() map[string]vswitch.Interface {
 	n.Helper()
-	var rows []vswitch.Interface
-	must(n.TB, n.ovs.List(n.Context(), &rows))
+	results, err := n.ovs.Transact(n.Context(), ovsdb.Operation{
+		Op: ovsdb.OperationSelect, Table: "Interface", Columns: []string{"_uuid", "name", "external_ids"},
+	})
+	must(n.TB, err)
 	out := map[string]vswitch.Interface{}
-	for _, row := range rows {
-		if row.ExternalIDs["container_id"] != "" {
-			out[row.Name] = row
+	for _, row := range results[0].Rows {
+		iface := vswitch.Interface{UUID: row["_uuid"].(ovsdb.UUID).GoUUID, Name: row["name"].(string), ExternalIDs: map[string]string{}}
+		for key, value := range row["external_ids"].(ovsdb.OvsMap).GoMap {
+			iface.ExternalIDs[key.(string)] = value.(string)
+		}
+		if iface.ExternalIDs["container_id"] != "" {
+			out[iface.Name] = iface
 		}
 	}
 	return out
