@@ -247,14 +247,16 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Recorder: recorder, Gate: p.gate,
 		Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
+	vpcs := &vpc.Reconciler{
+		Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
+	}
 	for _, r := range []interface {
 		SetupWithManager(context.Context, ctrl.Manager) error
 	}{
-		&vpc.Reconciler{
-			Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
-		},
+		vpcs,
 		&subnet.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate,
+			Detached:     vpcs.Detached,
 			ServiceCIDRs: p.options.serviceCIDRs,
 		},
 		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -32,6 +33,8 @@ type Reconciler struct {
 	Networks   *selection.Networks
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
+	// Detached is told each VPC that is gone and that a subnet has let go of.
+	Detached func(vpc string)
 	// ServiceCIDRs are the cluster's addresses of Services.
 	ServiceCIDRs []netip.Prefix
 
@@ -105,6 +108,9 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
 	switch {
 	case err == nil && in.vpc == nil:
+		if vpc := selection.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {
+			r.Detached(vpc)
+		}
 		err = fmt.Errorf("%w: VPC %s does not exist: create it, or delete the subnet, whose ports reach one another only",
 			northbound.ErrWaiting, selection.VpcOf(in.subnet))
 	case errors.Is(err, northbound.ErrWaiting):

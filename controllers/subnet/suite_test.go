@@ -57,14 +57,16 @@ func (n *network) run() {
 	n.process = n.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			c, events := p.Manager.GetClient(), p.Manager.GetEventRecorder("test")
+			vpcs := &vpc.Reconciler{
+				Client: c, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: events, Gate: p.Gate,
+			}
 			for _, r := range []interface {
 				SetupWithManager(context.Context, ctrl.Manager) error
 			}{
-				&vpc.Reconciler{
-					Client: c, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: events, Gate: p.Gate,
-				},
+				vpcs,
 				&subnet.Reconciler{
 					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: events, Gate: p.Gate,
+					Detached:     vpcs.Detached,
 					ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
 				},
 				&node.Reconciler{Client: c, Northbound: p.Engine, Allocator: p.Allocator, Recorder: events, Gate: p.Gate},

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -17,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -29,7 +31,13 @@ type Reconciler struct {
 	Namespaces *selection.Namespaces
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
+
+	// detached are VPCs that are gone and that a subnet has let go of.
+	detached k8s.Feed
 }
+
+// Detached makes the reconciler look again at a VPC that is gone and that a subnet has let go of.
+func (r *Reconciler) Detached(vpc string) { r.detached.Add(vpc) }
 
 // Reconcile makes one Vpc so. What is wrong in its spec is left out; what is right is in force all the same.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
@@ -38,7 +46,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("gather inputs of VPC %s: %w", req.Name, err)
 	}
 	if in.vpc == nil {
-		return ctrl.Result{}, r.Northbound.Apply(ctx, translate.VpcOwner(req.Name), nil)
+		return ctrl.Result{}, r.remove(ctx, req.Name, in)
 	}
 	switch {
 	case in.vpc.DeletionTimestamp == nil:
@@ -58,6 +66,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	found.err = r.apply(ctx, in, router)
 	found.applied = found.err == nil
 	return ctrl.Result{}, errors.Join(k8s.Unless(found.err, northbound.ErrWaiting), r.patchStatus(ctx, in, found))
+}
+
+// remove takes away what a VPC left that is gone. Its subnets let go of it first: the last that does says so.
+func (r *Reconciler) remove(ctx context.Context, name string, in inputs) error {
+	services := translate.ServicesRef(name).UUID()
+	for i := range in.subnets {
+		row := northbound.Get[nb.LogicalSwitch](r.Northbound, translate.SwitchRef(in.subnets[i].Name))
+		if row != nil && slices.Contains(row.LoadBalancerGroup, services) {
+			return nil
+		}
+	}
+	return r.Northbound.Apply(ctx, translate.VpcOwner(name), nil)
 }
 
 // result is how an attempt to apply a VPC ended.

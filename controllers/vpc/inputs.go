@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -32,15 +31,14 @@ type inputs struct {
 
 // gather reads the inputs from the cache. vpc is nil when there is no such object.
 func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
-	vpc := &kubeovnv1.Vpc{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, vpc); apierrors.IsNotFound(err) {
-		return inputs{}, nil
-	} else if err != nil {
+	in := inputs{vpc: &kubeovnv1.Vpc{}}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, in.vpc)
+	if client.IgnoreNotFound(err) != nil {
 		return inputs{}, fmt.Errorf("get it: %w", err)
 	}
-	in := inputs{vpc: vpc}
-	var err error
-	if in.namesake, err = r.Networks.SameName(ctx, vpc); err != nil {
+	if err != nil {
+		in.vpc = nil
+	} else if in.namesake, err = r.Networks.SameName(ctx, in.vpc); err != nil {
 		return inputs{}, err
 	}
 	if in.subnets, err = r.Networks.SubnetsOf(ctx, name); err != nil {

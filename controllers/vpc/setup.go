@@ -36,6 +36,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		WatchesRawSource(&r.detached).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVpc)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vpc{}, k8s.OwnersOf(r.Northbound, translate.KindVpc))).
 		Complete(r.Gate.Reconciler(r))

@@ -5,6 +5,9 @@ package soak
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -32,13 +35,47 @@ func (d dump) rows() int {
 	return n
 }
 
-// differs says where two databases differ, shortened to what a person reads.
-func differs(want, got dump) string {
-	diff := cmp.Diff(want, got)
-	if len(diff) > 6000 {
-		diff = diff[:6000] + "…"
+// maxDifferences is how many differences are told.
+const maxDifferences = 60
+
+// differs tells, row by row, where two databases differ: what only the first has (-), what only the second has (+), and columns.
+func differs(first, second dump) string {
+	var lines []string
+	for _, table := range slices.Sorted(maps.Keys(union(first, second))) {
+		for _, uuid := range slices.Sorted(maps.Keys(union(first[table], second[table]))) {
+			a, inFirst := first[table][uuid]
+			b, inSecond := second[table][uuid]
+			switch {
+			case !inSecond:
+				lines = append(lines, fmt.Sprintf("- %s %s", table, nameOf(a)))
+			case !inFirst:
+				lines = append(lines, fmt.Sprintf("+ %s %s", table, nameOf(b)))
+			case !cmp.Equal(a, b):
+				lines = append(lines, fmt.Sprintf("! %s %s:\n%s", table, nameOf(a), cmp.Diff(a, b)))
+			}
+		}
 	}
-	return diff
+	// Rows that are there or not explain what others hold.
+	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(b[:1], a[:1]) })
+	if len(lines) > maxDifferences {
+		lines = append(lines[:maxDifferences], fmt.Sprintf("and %d more", len(lines)-maxDifferences))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func union[V any](a, b map[string]V) map[string]bool {
+	keys := map[string]bool{}
+	for _, m := range []map[string]V{a, b} {
+		for key := range m {
+			keys[key] = true
+		}
+	}
+	return keys
+}
+
+func nameOf(row nbtest.Row) string {
+	ids, _ := row["external_ids"].(map[string]string)
+	return fmt.Sprint(row["name"], " ", ids["kiln-owner"], " ", ids["kiln-key"])
 }
 
 // quiet is how long a database must stay the same for its controller to be done: longer than changes of use are gathered.

@@ -44,7 +44,7 @@ func (m *maker) cidrsOf(subnet int) string {
 	if m.vpcOf(subnet) == kubeovnv1.DefaultVpc {
 		i = subnet
 	}
-	v4, v6 := fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250), fmt.Sprintf("fd00:100:%x::/64", i)
+	v4, v6 := fmt.Sprintf("10.%d.%d.0/24", 120+i/250, i%250), fmt.Sprintf("fd00:100:%x::/64", i)
 	return []string{v4, v6, v4 + "," + v6}[subnet%3]
 }
 
@@ -64,7 +64,7 @@ func (m *maker) namespace(i int) *corev1.Namespace {
 // vpc makes a VPC with routes, policies, namespaces that others may list, too, and links: every VPC to the next one.
 func (m *maker) vpc(i int) *kubeovnv1.Vpc {
 	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: vpcName(i)}}
-	hop := func() string { return fmt.Sprintf("10.100.0.%d", 2+m.random.IntN(200)) }
+	hop := func() string { return fmt.Sprintf("10.120.0.%d", 2+m.random.IntN(200)) }
 	for range m.random.IntN(4) {
 		v.Spec.StaticRoutes = append(v.Spec.StaticRoutes, &kubeovnv1.StaticRoute{
 			CIDR: fmt.Sprintf("10.%d.0.0/16", 200+m.random.IntN(4)), NextHopIP: hop(), RouteTable: []string{"", "", "blue"}[m.random.IntN(3)],
@@ -72,7 +72,7 @@ func (m *maker) vpc(i int) *kubeovnv1.Vpc {
 	}
 	for range m.random.IntN(4) {
 		v.Spec.PolicyRoutes = append(v.Spec.PolicyRoutes, &kubeovnv1.PolicyRoute{
-			Priority: m.random.IntN(5), Match: "ip4.src == 10.100.0.0/24", Action: kubeovnv1.PolicyRouteReroute, NextHopIP: hop(),
+			Priority: m.random.IntN(5), Match: "ip4.src == 10.120.0.0/24", Action: kubeovnv1.PolicyRouteReroute, NextHopIP: hop(),
 		})
 	}
 	for range m.random.IntN(3) {

@@ -35,13 +35,17 @@ import (
 )
 
 const (
-	// northboundAddress is where the controller finds the northbound database, and northboundName what its certificate says.
-	northboundAddress = "127.84.0.2:6641"
-	northboundName    = "ovn-nb"
-	// controllerAddress serves the controller's metrics.
-	controllerAddress = "127.84.0.1:10660"
+	// northboundName is what the certificate of the northbound database says.
+	northboundName = "ovn-nb"
 	// lease is the controller's, in the namespace default.
 	lease = "kube-ovn-controller"
+)
+
+// Addresses of the loopback network that no other process of this test has: where the controller finds the northbound database, and
+// where it serves its metrics.
+var (
+	northboundAddress = fmt.Sprintf("127.84.%d.%d:6641", os.Getpid()>>8&255, os.Getpid()&255)
+	controllerAddress = fmt.Sprintf("127.85.%d.%d:10660", os.Getpid()>>8&255, os.Getpid()&255)
 )
 
 // world is an API server, a northbound database and, between them, a controller that can be killed.

@@ -1,0 +1,43 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Feed is a source of requests that other controllers make. The zero value is ready; what comes before the source starts is kept.
+type Feed struct {
+	mu    sync.Mutex
+	queue queue
+	early []reconcile.Request
+}
+
+// Start implements source.Source.
+func (f *Feed) Start(_ context.Context, q queue) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue = q
+	for _, req := range f.early {
+		q.Add(req)
+	}
+	f.early = nil
+	return nil
+}
+
+// Add enqueues a cluster-scoped object. It never blocks.
+func (f *Feed) Add(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	req := request(types.NamespacedName{Name: name})
+	if f.queue == nil {
+		f.early = append(f.early, req)
+		return
+	}
+	f.queue.Add(req)
+}
