@@ -41,6 +41,34 @@ func TestSharedElements(t *testing.T) {
 	}
 }
 
+// TestAValueWhoseRowWentWithItsParentGoes: the owner of the row may never be applied again, so it falls to that of the set.
+func TestAValueWhoseRowWentWithItsParentGoes(t *testing.T) {
+	server := nbtest.Start(t)
+	e := lead(t, server.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(policy("p"), policyRows("p"))
+	e.apply(pod("a"), podWithAddress("a", "s", "10.16.0.9", "p"))
+	e.apply(subnet("s"), nil)
+	e.expectCall(policy("p"))
+	e.apply(policy("p"), policyRows("p"))
+	addresses := func() []string {
+		return server.Rows("Address_Set")[addressesRef("p").UUID()].Strings("addresses")
+	}
+	if got := addresses(); len(got) != 0 {
+		t.Errorf("left over: %v", got)
+	}
+
+	e.apply(subnet("s"), subnetRows("s"))
+	e.apply(pod("a"), podWithAddress("a", "s", "10.16.0.9", "p"))
+	e.stop()
+	server.Transact(nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": []any{}})
+	e = lead(t, server.Endpoint())
+	e.apply(policy("p"), policyRows("p"))
+	if got := addresses(); len(got) != 0 {
+		t.Errorf("left over after a restart: %v", got)
+	}
+}
+
 func TestAValueGivenUpByAllInOneBatchGoes(t *testing.T) {
 	server := nbtest.Start(t)
 	e := lead(t, server.Endpoint())

@@ -15,6 +15,8 @@ import (
 type index struct {
 	owners  map[string]map[desired.Owner][]rowID // by kind
 	holders map[element][]rowID                  // rows that record the element
+	// orphans are values in sets of strings that no row records: those of a row that went with its parent, or someone else's.
+	orphans map[ovsdbclient.SetID]map[string]struct{}
 }
 
 // effects are what a change of the replica means for owners.
@@ -25,7 +27,7 @@ type effects struct {
 }
 
 func newIndex() *index {
-	return &index{owners: map[string]map[desired.Owner][]rowID{}, holders: map[element][]rowID{}}
+	return &index{owners: map[string]map[desired.Owner][]rowID{}, holders: map[element][]rowID{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{}}
 }
 
 // update follows one change of the replica.
@@ -39,7 +41,7 @@ func (x *index) update(r *ovsdbclient.Replica, u ovsdbclient.Update) effects {
 		if change.Old == nil {
 			fx.arrived = append(fx.arrived, rowID{table: change.Table, uuid: change.UUID})
 		}
-		x.updateRow(&fx, change)
+		x.updateRow(&fx, r, change)
 	}
 	for _, change := range u.Sets {
 		x.updateSet(&fx, r, change)
@@ -47,7 +49,7 @@ func (x *index) update(r *ovsdbclient.Replica, u ovsdbclient.Update) effects {
 	return fx
 }
 
-func (x *index) updateRow(fx *effects, change ovsdbclient.RowChange) {
+func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclient.RowChange) {
 	if change.Old != nil && change.New != nil && equalManaged(change.Old, change.New) {
 		return
 	}
@@ -60,6 +62,28 @@ func (x *index) updateRow(fx *effects, change ovsdbclient.RowChange) {
 		x.add(ref.Owner, id, recordedElements(change.New))
 		fx.touched = append(fx.touched, ref.Owner)
 	}
+	for _, e := range recordedElements(change.Old) {
+		x.judge(fx, r, e)
+	}
+	for _, e := range recordedElements(change.New) {
+		x.judge(fx, r, e)
+	}
+}
+
+// judge keeps account of whether a value is an orphan. Who owns the set of one removes it.
+func (x *index) judge(fx *effects, r *ovsdbclient.Replica, e element) {
+	actual := r.Set(e.set)
+	if len(x.holders[e]) > 0 || actual == nil || !actual.Has(e.value) {
+		if delete(x.orphans[e.set], e.value); len(x.orphans[e.set]) == 0 {
+			delete(x.orphans, e.set)
+		}
+		return
+	}
+	if x.orphans[e.set] == nil {
+		x.orphans[e.set] = map[string]struct{}{}
+	}
+	x.orphans[e.set][e.value] = struct{}{}
+	fx.touch(e.set.UUID, r.Row(e.set.Table, e.set.UUID))
 }
 
 // updateSet finds the owners whose members or elements came or went.
@@ -69,6 +93,11 @@ func (x *index) updateSet(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 		return // a set of a newer schema
 	}
 	if memberTable == "" {
+		for _, values := range [][]string{change.Added, change.Removed} {
+			for _, value := range values {
+				x.judge(fx, r, element{set: change.ID, value: value})
+			}
+		}
 		for _, value := range change.Removed {
 			for _, holder := range x.holders[element{set: change.ID, value: value}] {
 				fx.touch(holder.uuid, r.Row(holder.table, holder.uuid))

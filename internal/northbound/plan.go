@@ -5,6 +5,7 @@ package northbound
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
@@ -102,7 +103,18 @@ func (pl *planner) row(p *plan, w wantedRow) error {
 		pl.attach(p, w, current)
 	}
 	pl.members(p, w)
+	pl.orphans(p, w)
 	return nil
+}
+
+// orphans takes the values out of the row's sets of strings that no row records.
+func (pl *planner) orphans(p *plan, w wantedRow) {
+	for _, column := range ovsdbclient.Shared[w.table.name] {
+		set := ovsdbclient.SetID{Table: w.table.name, Column: column, UUID: w.id.uuid}
+		for _, value := range slices.Sorted(maps.Keys(pl.index.orphans[set])) {
+			p.removes = append(p.removes, membership{set: set, value: value})
+		}
+	}
 }
 
 // attach puts a row into its parent, and takes it out of the one it had.
