@@ -6,6 +6,7 @@ package subnet_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,9 +75,14 @@ func (n *network) addSubnets(from, to int) {
 	}
 }
 
-// idle waits until what the controllers gather for a while is done: the status of the default VPC names every subnet of it.
+// gathered is longer than changes of use are gathered for.
+const gathered = 1500 * time.Millisecond
+
+// idle waits until what the controllers gather for a while is done: the status of the default VPC names every subnet of it, and no
+// subnet was worked on for a while.
 func (n *network) idle() {
 	n.Helper()
+	count, since := -1, time.Now()
 	n.Eventually(func() string {
 		var subnets kubeovnv1.SubnetList
 		n.Must(n.Client.List(n.Context(), &subnets))
@@ -89,6 +95,12 @@ func (n *network) idle() {
 		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
 		if n.Get(vpc); len(vpc.Status.Subnets) != want {
 			return fmt.Sprintf("the VPC names %d subnets, want %d", len(vpc.Status.Subnets), want)
+		}
+		if now := n.reconciles("subnet"); now != count {
+			count, since = now, time.Now()
+		}
+		if time.Since(since) < gathered {
+			return "subnets are being worked on"
 		}
 		return ""
 	})

@@ -77,6 +77,7 @@ func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
 	for i := range 20 {
 		n.condition(fmt.Sprintf("s%d", i), kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	}
+	n.idle() // their use is told a moment later
 	there := 0
 	for _, nodes := range []int{50, 200} {
 		before := n.work()
