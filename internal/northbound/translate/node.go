@@ -47,6 +47,9 @@ func Node(in NodeInputs) []desired.Row {
 		},
 		Parent: &ports,
 	}}
+	for _, ip := range in.InternalIPs {
+		rows[0].Elements = append(rows[0].Elements, desired.Element{Of: desired.SetAddresses(NodesRef(in.Vpc, ipfamily.Of(ip))), Value: ip.String()})
+	}
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
 		set := NodeEgressRef(in.Vpc, in.Name, family)
 		rows = append(rows, desired.Row{Key: set.Key, Model: &nb.AddressSet{Name: setName(set)}})

@@ -33,6 +33,7 @@ const (
 	keyRouterPort = "router-port"
 	keyDHCP       = "dhcp/"
 	keyEgress     = "egress/"
+	keyNodes      = "nodes/"
 )
 
 // VpcOwner owns the logical router of a VPC, its default routes and its load balancer group.
@@ -79,6 +80,11 @@ func PodPortRef(namespace, name string) desired.Ref {
 // they send out of the VPC leaves by their own node.
 func NodeEgressRef(vpc, node string, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: NodeOwner(node), Key: keyEgress + vpc + "/" + family.String()}
+}
+
+// NodesRef is the address set, of one family, of the nodes' own addresses in the VPC that they are connected to.
+func NodesRef(vpc string, family ipfamily.Family) desired.Ref {
+	return desired.Ref{Owner: VpcOwner(vpc), Key: keyNodes + family.String()}
 }
 
 // setName is the name of the address set that r stands for. A name that appears in a match must be an identifier (ovn-nb(5),

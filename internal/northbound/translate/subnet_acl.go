@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -71,7 +73,7 @@ func (s *aclSet) add(group string, acl *nb.ACL) {
 }
 
 // private keeps the subnet apart: what leaves the switch for a port or for the router is dropped unless both ends may talk. Nodes may,
-// for kubelet's probes and what Services bring from outside.
+// from their own addresses and those on the join subnet, for kubelet's probes and what Services bring from outside.
 func (s *aclSet) private(in SubnetInputs) {
 	meter := "private-" + SwitchRef(in.Name).UUID()
 	name := in.Name[:min(len(in.Name), 63)]
@@ -87,6 +89,9 @@ func (s *aclSet) private(in SubnetInputs) {
 				s.allow(priorityPrivateAllow, between(other, cidr))
 				s.allow(priorityPrivateAllow, between(cidr, other))
 			}
+		}
+		if in.Vpc == kubeovnv1.DefaultVpc {
+			s.allow(priorityNodeAllow, matchIP("src", cidr.Addr(), "$"+setName(NodesRef(in.Vpc, ipfamily.Of(cidr.Addr())))))
 		}
 		for _, nodes := range in.NodeCIDRs {
 			if nodes.Addr().Is4() == cidr.Addr().Is4() {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -27,11 +28,18 @@ type VpcInputs struct {
 	Peerings []Peering
 }
 
-// Vpc returns the logical router of a VPC, its routes and policies, its ports to peers and the load balancer group of its Services.
+// Vpc returns the logical router of a VPC, its routes and policies, its ports to peers and the load balancer group of its Services; and,
+// where nodes are connected, the address sets of their own addresses, which nodes add themselves.
 func Vpc(in VpcInputs) []desired.Row {
 	rows := []desired.Row{
 		{Key: keyRouter, Model: &nb.LogicalRouter{Name: in.Name, Options: routerOptions()}},
 		{Key: keyServices, Model: &nb.LoadBalancerGroup{}}, // its name says who owns it: the engine's part
+	}
+	if in.Name == kubeovnv1.DefaultVpc {
+		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+			set := NodesRef(in.Name, family)
+			rows = append(rows, desired.Row{Key: set.Key, Model: &nb.AddressSet{Name: setName(set)}})
+		}
 	}
 	rows = append(rows, defaultRoutes(in)...)
 	rows = append(rows, staticRoutes(in)...)
