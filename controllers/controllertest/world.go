@@ -127,6 +127,19 @@ func (w *World) clear() {
 	for _, o := range []client.Object{&kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
 		w.Must(w.Client.DeleteAllOf(w.Context(), o))
 	}
+	var pools kubeovnv1.IPPoolList
+	w.Must(w.Client.List(w.Context(), &pools))
+	for i := range pools.Items {
+		w.letGo(&pools.Items[i])
+	}
+}
+
+// letGo takes the finalizers from a deleted object whose controller does not run any more.
+func (w *World) letGo(o client.Object) {
+	w.Helper()
+	base := o.DeepCopyObject().(client.Object)
+	o.SetFinalizers(nil)
+	w.Must(client.IgnoreNotFound(w.Client.Patch(w.Context(), o, client.MergeFrom(base))))
 }
 
 // Must fails the test when err is not nil.

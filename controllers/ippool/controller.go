@@ -50,10 +50,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.end(ctx, pool)
 	}
 	problem, err := r.divide(ctx, pool.Spec.Subnet, pool.Name, "")
+	var unnamed *validation.Problem
 	if problem == nil && err == nil {
-		err = r.apply(ctx, pool.Name, translate.IPPool(pool))
+		unnamed, err = r.publish(ctx, pool)
 	}
-	return ctrl.Result{}, errors.Join(k8s.Unless(err, errWaiting), r.patchStatus(ctx, pool, problem, err))
+	return ctrl.Result{}, errors.Join(k8s.Unless(err, errWaiting), r.patchStatus(ctx, pool, err, problem, unnamed))
+}
+
+// publish makes the pool's address set, if it is to have one. What it returns says why it cannot.
+func (r *Reconciler) publish(ctx context.Context, pool *kubeovnv1.IPPool) (*validation.Problem, error) {
+	rows := translate.IPPool(pool)
+	if len(rows) == 0 {
+		return nil, r.apply(ctx, pool.Name, nil)
+	}
+	namesakes, err := r.Pools.OfSet(ctx, translate.PoolSet(pool.Name))
+	if err != nil {
+		return nil, err
+	}
+	if senior := namesakes[0]; senior.Name != pool.Name {
+		return validation.SameSet(translate.PoolSet(pool.Name), senior.Name), r.apply(ctx, pool.Name, nil)
+	}
+	return nil, r.apply(ctx, pool.Name, rows)
 }
 
 // errWaiting says that the subnet is not in force yet; its events come here.

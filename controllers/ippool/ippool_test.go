@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,6 +80,12 @@ func (w world) ready(pool *kubeovnv1.IPPool, status metav1.ConditionStatus, cond
 
 func (w world) pod(name string, annotations ...string) *corev1.Pod {
 	w.Helper()
+	p := newPod(name, annotations...)
+	w.Create(p)
+	return p
+}
+
+func newPod(name string, annotations ...string) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{}},
 		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
@@ -86,7 +93,6 @@ func (w world) pod(name string, annotations ...string) *corev1.Pod {
 	for i := 0; i+1 < len(annotations); i += 2 {
 		p.Annotations[kubeovnv1.Annotation(annotations[i]).Key()] = annotations[i+1]
 	}
-	w.Create(p)
 	return p
 }
 
@@ -218,4 +224,116 @@ func TestAPoolGoesOnceItsAddressesAreFree(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
+	w := newWorld(t)
+	older := w.pool("a-b", nil, "10.16.0.8")
+	w.Change(older, func() { older.Spec.EnableAddressSet = true })
+	younger := w.pool("a.b", nil, "10.16.0.9")
+	w.start()
+	w.publishes("a.b", "10.16.0.8")
+	w.ready(younger, metav1.ConditionTrue, kubeovnv1.ConditionReady, "") // its own addresses have nothing to do with it
+	w.Change(younger, func() { younger.Spec.EnableAddressSet = true })
+	w.ready(younger, metav1.ConditionFalse, kubeovnv1.ConditionReady, "older IPPool a-b")
+	w.has(w.pod("p", "ip_pool", "a.b"), "10.16.0.9")
+	w.publishes("a.b", "10.16.0.8")
+
+	w.Change(older, func() { older.Spec.EnableAddressSet = false })
+	w.ready(younger, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.publishes("a.b", "10.16.0.9")
+	w.Change(older, func() { older.Spec.EnableAddressSet = true })
+	w.ready(younger, metav1.ConditionFalse, kubeovnv1.ConditionReady, "older IPPool a-b")
+	w.publishes("a.b", "10.16.0.8")
+	w.Must(w.Client.Delete(w.Context(), older))
+	w.publishes("a.b", "10.16.0.9")
+}
+
+// publishes waits for an address set of one address.
+func (w world) publishes(set, address string) {
+	w.Helper()
+	w.Eventually(func() string {
+		for _, row := range w.Database.Rows("Address_Set") {
+			if row["name"] == set && slices.Equal(row.Strings("addresses"), []string{address}) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("address sets are %v", w.Database.Rows("Address_Set"))
+	})
+}
+
+func TestWhatElseAPodOfAPoolAsksFor(t *testing.T) {
+	w := newWorld(t)
+	w.pool("both", nil, "10.16.0.20..10.16.0.21", "fd00:10:16::20/127")
+	w.start()
+	v6 := w.pod("v6", "ip_pool", "both", "ip_family", "ipv6")
+	if got := w.has(v6, "fd00:10:16::20", "fd00:10:16::21"); v6.Annotations["ovn.kubernetes.io/ip_address"] != got {
+		t.Errorf("the pod of one family has %s", v6.Annotations["ovn.kubernetes.io/ip_address"])
+	}
+	mac := w.pod("mac", "ip_pool", "both", "mac_address", "02:00:00:00:00:99")
+	w.has(mac, "10.16.0.20")
+	if got := mac.Annotations["ovn.kubernetes.io/mac_address"]; got != "02:00:00:00:00:99" {
+		t.Errorf("the pod has MAC address %s", got)
+	}
+	one := w.pod("one", "ip_pool", "10.16.0.60,10.16.0.61", "ip_family", "ipv4", "mac_address", "02:00:00:00:00:9a")
+	w.has(one, "10.16.0.60")
+	if got := one.Annotations["ovn.kubernetes.io/ip_address"]; got != "10.16.0.60" {
+		t.Errorf("the pod of one family has %s", got)
+	}
+}
+
+func TestAPodOfAStatefulSetKeepsWhatItHasOfAPool(t *testing.T) {
+	w := newWorld(t)
+	pool := w.pool("both", nil, "10.16.0.20..10.16.0.29", "fd00:10:16::20/124")
+	process := w.start()
+	w.ready(pool, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	set := &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: new(int32(2)),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "db"}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+			},
+		},
+	}
+	w.Create(set)
+	of := func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+	}
+	asks := map[string][]string{
+		"db-0": {"ip_pool", "both", "ip_family", "ipv6"},
+		"db-1": {"ip_pool", "both", "mac_address", "02:00:00:00:00:99"},
+	}
+	was := map[string]string{}
+	for _, restart := range []bool{false, true, false} {
+		for name, annotations := range asks {
+			p := newPod(name, annotations...)
+			of(p)
+			w.Create(p)
+			w.Eventually(func() string {
+				if w.Get(p); p.Annotations["ovn.kubernetes.io/allocated"] != "true" {
+					return "pod " + name + " has no address"
+				}
+				return ""
+			})
+			is := p.Annotations["ovn.kubernetes.io/ip_address"] + " " + p.Annotations["ovn.kubernetes.io/mac_address"]
+			if was[name] != "" && was[name] != is {
+				t.Errorf("pod %s has %s, it had %s", name, is, was[name])
+			}
+			was[name] = is
+			w.Delete(p)
+		}
+		if restart {
+			process.Stop()
+			process = w.start()
+		}
+	}
+	if !strings.HasPrefix(was["db-0"], "fd00:10:16::2") || strings.Contains(was["db-0"], ",") {
+		t.Errorf("the pod of one family has %s", was["db-0"])
+	}
+	if !strings.HasPrefix(was["db-1"], "10.16.0.2") || !strings.HasSuffix(was["db-1"], " 02:00:00:00:00:99") {
+		t.Errorf("the pod with a MAC address of its own has %s", was["db-1"])
+	}
 }

@@ -26,7 +26,8 @@ import (
 // usageDelay gathers changes of a subnet's use into one status update.
 const usageDelay = time.Second
 
-// SetupWithManager registers the reconciler. It wakes for its IPPool, for others of the same subnet, for the subnet, for use of its
+// SetupWithManager registers the reconciler. It wakes for its IPPool, for others of the same subnet or with the same
+// address set, for the subnet, for use of its
 // addresses, and for drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -43,8 +44,13 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	return nil
 }
 
+// siblings are the pools of the same subnet, and those whose address sets would have the same name.
 func (r *Reconciler) siblings(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.poolsOf(ctx, o.(*kubeovnv1.IPPool).Spec.Subnet)
+	namesakes, err := r.Pools.OfSet(ctx, translate.PoolSet(o.GetName()))
+	if err != nil {
+		return nil // the cache is stopping
+	}
+	return append(r.poolsOf(ctx, o.(*kubeovnv1.IPPool).Spec.Subnet), requestsFor(namesakes)...)
 }
 
 func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
@@ -56,6 +62,10 @@ func (r *Reconciler) poolsOf(ctx context.Context, subnet string) []reconcile.Req
 	if err != nil {
 		return nil // the cache is stopping
 	}
+	return requestsFor(pools)
+}
+
+func requestsFor(pools []*kubeovnv1.IPPool) []reconcile.Request {
 	requests := make([]reconcile.Request, 0, len(pools))
 	for _, pool := range pools {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pool)})

@@ -21,7 +21,8 @@ import (
 // maxNamed is how many addresses in use a message names.
 const maxNamed = 5
 
-func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, problem *validation.Problem, err error) error {
+// patchStatus reports the use of a pool, what is wrong with its spec, and what keeps it from its address set.
+func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, err error, problem, unnamed *validation.Problem) error {
 	base := pool.DeepCopy()
 	usage, status := r.Allocator.PoolUsage(pool.Spec.Subnet, pool.Name), &pool.Status
 	v4, v6 := usage.IPv4(), usage.IPv6()
@@ -38,10 +39,17 @@ func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, pr
 			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid,
 			Message: "see condition " + kubeovnv1.ConditionValidated,
 		}
+	case unnamed != nil:
+		ready = metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: unnamed.Reason, Message: unnamed.Message,
+		}
 	}
 	k8s.SetConditions(&status.Conditions, pool.Generation, k8s.Validated(problem), ready)
 	if problem != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
 		k8s.Warn(r.Recorder, pool, problem.Reason, problem.Message)
+	}
+	if unnamed != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady) {
+		k8s.Warn(r.Recorder, pool, unnamed.Reason, unnamed.Message)
 	}
 	return k8s.PatchStatus(ctx, r.Client, base, pool)
 }

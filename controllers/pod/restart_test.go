@@ -181,33 +181,35 @@ func TestPodsRecreatedUnderOneNameWhileTheControllerRestarts(t *testing.T) {
 	process := w.start()
 
 	var wg sync.WaitGroup
+	begun := make(chan struct{})
 	for i := range names {
-		wg.Go(func() { recreate(w, fmt.Sprintf("p%d", i), rounds) })
+		wg.Go(func() { recreate(w, fmt.Sprintf("p%d", i), rounds, begun) })
 	}
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	for range restarts {
-		select {
-		case <-time.After(time.Duration(500+rand.IntN(1000)) * time.Millisecond):
-		case <-done:
+	go func() { wg.Wait(); close(begun) }()
+	n := 0
+	for range begun {
+		if n++; n%(names*rounds/(restarts+1)) == 0 {
+			process.Stop()
+			process = w.start()
 		}
-		process.Stop()
-		process = w.start()
 	}
-	<-done
 	for i := range names {
 		w.allocated(newPod("default", fmt.Sprintf("p%d", i)))
 	}
 	w.agree(process)
-	if n := stop(); n < names*rounds/10 {
+	if n := stop(); n < names*rounds/patientEvery {
 		t.Errorf("only %d of %d pods were told an address: too few to mean anything", n, names*rounds)
 	} else {
 		t.Logf("%d of %d pods were told an address", n, names*rounds)
 	}
 }
 
-// recreate deletes and creates a pod again and again, on alternating nodes, waiting at times for its address and at times not.
-func recreate(w world, name string, rounds int) {
+// patientEvery is in which of the rounds of recreate the pod stays until it has its address.
+const patientEvery = 3
+
+// recreate deletes and creates a pod again and again, on alternating nodes. It tells of each round; in every third one it waits for the
+// pod's address, and in the others for a moment at most.
+func recreate(w world, name string, rounds int, begun chan<- struct{}) {
 	for round := range rounds {
 		p := newPod("default", name)
 		p.Spec.NodeName = w.Nodes[round%2]
@@ -215,8 +217,12 @@ func recreate(w world, name string, rounds int) {
 			w.Errorf("create: %v", err)
 			return
 		}
-		deadline := time.Now().Add(time.Duration(rand.IntN(60)) * time.Millisecond)
-		for time.Now().Before(deadline) {
+		begun <- struct{}{}
+		patience := time.Duration(rand.IntN(60)) * time.Millisecond
+		if round%patientEvery == 0 {
+			patience = time.Minute
+		}
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 			if err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(p), p); err != nil || address(p) != "" {
 				break
 			}

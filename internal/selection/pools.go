@@ -12,6 +12,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -19,6 +20,7 @@ import (
 const (
 	indexPoolSubnet     = "selection.poolSubnet"
 	indexPoolNamespaces = "selection.poolNamespaces"
+	indexPoolSet        = "selection.poolSet"
 )
 
 // Pools answers, from the cache, which IPPools there are for a subnet or a namespace.
@@ -31,6 +33,7 @@ func NewPools(ctx context.Context, indexer client.FieldIndexer, reader client.Re
 	for name, keys := range map[string]client.IndexerFunc{
 		indexPoolSubnet:     func(o client.Object) []string { return []string{o.(*kubeovnv1.IPPool).Spec.Subnet} },
 		indexPoolNamespaces: func(o client.Object) []string { return o.(*kubeovnv1.IPPool).Spec.Namespaces },
+		indexPoolSet:        setOf,
 	} {
 		if err := indexer.IndexField(ctx, &kubeovnv1.IPPool{}, name, keys); err != nil {
 			return nil, fmt.Errorf("index IPPools by %s: %w", name, err)
@@ -48,6 +51,18 @@ func (p *Pools) OfSubnet(ctx context.Context, subnet string) ([]*kubeovnv1.IPPoo
 func (p *Pools) OfNamespace(ctx context.Context, namespace string) ([]*kubeovnv1.IPPool, error) {
 	pools, err := p.list(ctx, client.MatchingFields{indexPoolNamespaces: namespace})
 	return slices.DeleteFunc(pools, func(pool *kubeovnv1.IPPool) bool { return pool.DeletionTimestamp != nil }), err
+}
+
+// OfSet returns the pools that publish their addresses under a name, the oldest first. They are the cache's.
+func (p *Pools) OfSet(ctx context.Context, set string) ([]*kubeovnv1.IPPool, error) {
+	return p.list(ctx, client.MatchingFields{indexPoolSet: set})
+}
+
+func setOf(o client.Object) []string {
+	if !o.(*kubeovnv1.IPPool).Spec.EnableAddressSet {
+		return nil
+	}
+	return []string{translate.PoolSet(o.GetName())}
 }
 
 func (p *Pools) list(ctx context.Context, which client.MatchingFields) ([]*kubeovnv1.IPPool, error) {

@@ -18,15 +18,18 @@ const keyAddresses = "addresses"
 // IPPoolOwner owns the address set of a pool.
 func IPPoolOwner(name string) desired.Owner { return desired.Owner{Kind: KindIPPool, Name: name} }
 
-// IPPool returns the address set of a pool whose ips can be read, if it is to have one. Its name is the pool's with dots for dashes, which
-// names in matches cannot have (ovn-sb(5), Logical_Flow.match).
+// PoolSet is the name of a pool's address set: the pool's with dots for dashes, which names in matches cannot have (ovn-sb(5),
+// Logical_Flow.match). Two pools may have the same.
+func PoolSet(pool string) string { return strings.ReplaceAll(pool, "-", ".") }
+
+// IPPool returns the address set of a pool whose ips can be read, if it is to have one.
 func IPPool(pool *kubeovnv1.IPPool) []desired.Row {
 	ranges, err := ipfamily.ParseRanges(pool.Spec.IPs)
 	if err != nil || !pool.Spec.EnableAddressSet {
 		return nil
 	}
 	ref := desired.Ref{Owner: IPPoolOwner(pool.Name), Key: keyAddresses}
-	row := desired.Row{Key: keyAddresses, Model: &nb.AddressSet{Name: strings.ReplaceAll(pool.Name, "-", ".")}}
+	row := desired.Row{Key: keyAddresses, Model: &nb.AddressSet{Name: PoolSet(pool.Name)}}
 	for _, r := range ranges {
 		for _, prefix := range prefixes(r) {
 			row.Elements = append(row.Elements, desired.Element{Of: desired.SetAddresses(ref), Value: prefix})
