@@ -264,7 +264,9 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		p.pods,
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
-		&service.Reconciler{Client: c, Northbound: engine, Gate: p.gate, Workers: serviceWorkers},
+		&service.Reconciler{
+			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
+		},
 	} {
 		if err := r.SetupWithManager(ctx, mgr); err != nil {
 			return err

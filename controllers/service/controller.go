@@ -1,24 +1,26 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package service turns the ClusterIPs of Services into load balancers.
+// Package service turns Services into load balancers.
 package service
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -30,11 +32,16 @@ const indexService = "endpointslice.service"
 
 // Reconciler makes the load balancers of each Service so.
 type Reconciler struct {
-	Client     client.Client
+	Client client.Client
+	// Live reads pods past the cache.
+	Live       client.Reader
 	Northbound *northbound.Engine
+	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 	// Workers is how many Services are worked on at a time.
 	Workers int
+
+	told told
 }
 
 // SetupWithManager registers the reconciler. It wakes for its Service, for the EndpointSlices of the Service and for drift.
@@ -84,6 +91,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desired.Row, error) {
 	service := &corev1.Service{}
 	if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
+		r.told.forget(key)
 		return nil, client.IgnoreNotFound(err)
 	}
 	var list discoveryv1.EndpointSliceList
@@ -92,14 +100,53 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if err != nil {
 		return nil, fmt.Errorf("list EndpointSlices: %w", err)
 	}
-	in := translate.ServiceInputs{Service: service, Vpc: vpcOf(service)}
+	in := translate.ServiceInputs{Service: service}
 	for i := range list.Items {
 		in.Slices = append(in.Slices, &list.Items[i])
 	}
+	slices.SortFunc(in.Slices, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	if in.Vpc, err = r.vpcOf(ctx, service, in.Slices); err != nil {
+		return nil, err
+	}
+	r.tell(service)
 	return translate.Service(in), nil
 }
 
-// vpcOf is the VPC whose pods reach a Service.
-func vpcOf(s *corev1.Service) string {
-	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
+// ReasonAffinityTooLong says that clients stay with an endpoint for less than a Service asks for.
+const ReasonAffinityTooLong = "SessionAffinityTooLong"
+
+// tell warns, once, of what a Service asks for and does not get.
+func (r *Reconciler) tell(s *corev1.Service) {
+	timeout, _ := translate.Affinity(s)
+	if r.told.set(client.ObjectKeyFromObject(s), timeout) && timeout > translate.MaxAffinitySeconds {
+		k8s.Warn(r.Recorder, s, ReasonAffinityTooLong, fmt.Sprintf(
+			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: pods stay with an endpoint for %d s after their last connection, OVN's longest, not for %d s: ask for less, or let clients carry a session of their own",
+			translate.MaxAffinitySeconds, timeout))
+	}
+}
+
+// told is which session affinity, in seconds, each Service had when it was looked at last.
+type told struct {
+	mu       sync.Mutex
+	affinity map[types.NamespacedName]int32
+}
+
+// set reports whether a Service's affinity is another than before.
+func (t *told) set(key types.NamespacedName, affinity int32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.affinity[key] == affinity {
+		return false
+	}
+	if t.affinity == nil {
+		t.affinity = map[types.NamespacedName]int32{}
+	}
+	t.affinity[key] = affinity
+	return true
+}
+
+func (t *told) forget(key types.NamespacedName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.affinity, key)
 }

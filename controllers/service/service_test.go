@@ -15,13 +15,17 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/service"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
 var steps = controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
-	r := &service.Reconciler{Client: p.Manager.GetClient(), Northbound: p.Engine, Gate: p.Gate, Workers: 4}
+	r := &service.Reconciler{
+		Client: p.Manager.GetClient(), Live: p.Manager.GetAPIReader(), Northbound: p.Engine,
+		Recorder: p.Manager.GetEventRecorder(k8s.EventRecorder), Gate: p.Gate, Workers: 4,
+	}
 	return r.SetupWithManager(ctx, p.Manager)
 }}
 

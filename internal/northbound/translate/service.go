@@ -8,17 +8,27 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// maxAffinitySeconds is the longest affinity_timeout that OVN takes (ovn-nb(5), Load_Balancer); Kubernetes allows a day.
-const maxAffinitySeconds = 65535
+// MaxAffinitySeconds is the longest affinity_timeout that OVN takes (ovn-nb(5), Load_Balancer); Kubernetes allows a day.
+const MaxAffinitySeconds = 65535
+
+// Labels by which another program than the network's serves a Service, or none does.
+const (
+	labelProxyName = "service.kubernetes.io/service-proxy-name"
+	labelHeadless  = corev1.IsHeadlessService
+)
+
+// HairpinSources are what a pod sees as the client when a Service leads it to itself: one address per family, the same for all
+// Services, so that policies can let it in.
+var HairpinSources = []netip.Addr{netip.MustParseAddr("169.254.107.105"), netip.MustParseAddr("fd00:6b69:6c6e::1")}
 
 // protocols are those that OVN balances, with the keys of their rows.
 var protocols = []struct {
@@ -39,13 +49,13 @@ type ServiceInputs struct {
 	Vpc string
 }
 
-// Service returns one load balancer per protocol of the Service, in the load balancer group of its VPC. Each ClusterIP and port
-// is a VIP; one without endpoints answers with a TCP reset or ICMP unreachable. Headless and ExternalName Services have none.
+// Service returns one load balancer per protocol of the Service, in the load balancer group of its VPC. Each of its addresses and
+// ports is a VIP; one without endpoints answers with a TCP reset or ICMP unreachable. Headless and ExternalName Services have none.
+//
+// From inside the cluster an external address leads to all endpoints, whatever externalTrafficPolicy says: that is about clients
+// outside, and the nodes' part, as are NodePorts.
 func Service(in ServiceInputs) []desired.Row {
-	if in.Service.Spec.Type == corev1.ServiceTypeExternalName {
-		return nil
-	}
-	vips := clusterIPs(in.Service)
+	vips := addresses(in)
 	if len(vips) == 0 {
 		return nil
 	}
@@ -72,11 +82,16 @@ func loadBalancer(in ServiceInputs, protocol string, vips []netip.Addr, backends
 	lb := &nb.LoadBalancer{
 		Name:     in.Service.Namespace + "/" + in.Service.Name + "/" + protocol,
 		Protocol: &protocol,
-		Options:  map[string]string{"reject": "true"},
+		Options:  map[string]string{"reject": "true", "hairpin_snat_ip": HairpinSources[0].String() + " " + HairpinSources[1].String()},
 		Vips:     backends,
 	}
-	if timeout, sticky := affinity(in.Service); sticky {
-		lb.Options["affinity_timeout"] = strconv.Itoa(int(timeout))
+	if protocol == nb.LoadBalancerProtocolUDP {
+		// A client that goes on from one port would stay with an endpoint that is gone. A connection of TCP ends by itself, and may
+		// go on while its endpoint terminates.
+		lb.Options["ct_flush"] = "true"
+	}
+	if timeout, sticky := Affinity(in.Service); sticky {
+		lb.Options["affinity_timeout"] = strconv.Itoa(int(min(timeout, MaxAffinitySeconds)))
 		lb.SelectionFields = sourceFields(vips)
 	}
 	return desired.Row{
@@ -86,19 +101,44 @@ func loadBalancer(in ServiceInputs, protocol string, vips []netip.Addr, backends
 	}
 }
 
-// clusterIPs returns the addresses of a Service that are served inside the cluster, none for a headless one.
-func clusterIPs(s *corev1.Service) []netip.Addr {
+// addresses are those that the VPC's load balancers serve a Service at; none for one that is headless, ExternalName or another
+// proxy's. In a custom VPC there is no other proxy: the label keeps the nodes' one from a Service that is not theirs.
+func addresses(in ServiceInputs) []netip.Addr {
+	s := in.Service
+	_, headless := s.Labels[labelHeadless]
+	_, others := s.Labels[labelProxyName]
+	if s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) ||
+		headless || others && in.Vpc == kubeovnv1.DefaultVpc {
+		return nil
+	}
+	texts := slices.Clone(s.Spec.ExternalIPs)
+	if !Local(s) {
+		texts = append(texts, s.Spec.ClusterIPs...)
+	}
+	if len(s.Spec.LoadBalancerSourceRanges) == 0 { // OVN cannot tell clients apart; where they are told apart, nodes do it
+		for _, ingress := range s.Status.LoadBalancer.Ingress {
+			if ingress.IPMode == nil || *ingress.IPMode == corev1.LoadBalancerIPModeVIP {
+				texts = append(texts, ingress.IP)
+			}
+		}
+	}
 	var out []netip.Addr
-	for _, ip := range s.Spec.ClusterIPs {
-		if a, err := netip.ParseAddr(ip); err == nil {
-			out = append(out, a)
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(out, a.Unmap()) {
+			out = append(out, a.Unmap())
 		}
 	}
 	return out
 }
 
-// affinity is how long, in seconds, a client stays with an endpoint.
-func affinity(s *corev1.Service) (seconds int32, sticky bool) {
+// Local reports whether the ClusterIPs of a Service lead to endpoints of the client's node only. OVN 25.03 cannot say so: the nodes
+// serve them.
+func Local(s *corev1.Service) bool {
+	return s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+}
+
+// Affinity is how long, in seconds, a client is to stay with an endpoint.
+func Affinity(s *corev1.Service) (seconds int32, sticky bool) {
 	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
 		return 0, false
 	}
@@ -106,7 +146,7 @@ func affinity(s *corev1.Service) (seconds int32, sticky bool) {
 	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		seconds = *c.ClientIP.TimeoutSeconds
 	}
-	return min(seconds, maxAffinitySeconds), true
+	return seconds, true
 }
 
 // sourceFields are the fields of a packet's source address in the families of the VIPs, in the order of the database's sets.
@@ -121,74 +161,4 @@ func sourceFields(vips []netip.Addr) []string {
 	}
 	slices.Sort(fields)
 	return slices.Compact(fields)
-}
-
-// endpoints returns where one port of a Service is served in the family of the VIP: by the ready endpoints or, when there is
-// none, by those that still serve while they terminate. The slices' ports hold the resolved target ports by the name of the Service's port.
-func endpoints(slicesOf []*discoveryv1.EndpointSlice, vip netip.Addr, portName string, protocol corev1.Protocol) []netip.AddrPort {
-	var ready, draining []netip.AddrPort
-	for _, s := range slicesOf {
-		if s.AddressType != addressType(vip) {
-			continue
-		}
-		port, ok := slicePort(s, portName, protocol)
-		if !ok {
-			continue
-		}
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			switch {
-			case deref(e.Conditions.Ready, true):
-				ready = appendAddresses(ready, e.Addresses, port)
-			case deref(e.Conditions.Serving, false) && deref(e.Conditions.Terminating, false):
-				draining = appendAddresses(draining, e.Addresses, port)
-			}
-		}
-	}
-	if len(ready) == 0 {
-		return draining
-	}
-	return ready
-}
-
-func addressType(a netip.Addr) discoveryv1.AddressType {
-	if a.Is4() {
-		return discoveryv1.AddressTypeIPv4
-	}
-	return discoveryv1.AddressTypeIPv6
-}
-
-func slicePort(s *discoveryv1.EndpointSlice, name string, protocol corev1.Protocol) (uint16, bool) {
-	for _, p := range s.Ports {
-		if p.Port != nil && deref(p.Name, "") == name && deref(p.Protocol, corev1.ProtocolTCP) == protocol {
-			return uint16(*p.Port), true
-		}
-	}
-	return 0, false
-}
-
-func appendAddresses(out []netip.AddrPort, addresses []string, port uint16) []netip.AddrPort {
-	for _, s := range addresses {
-		if a, err := netip.ParseAddr(s); err == nil {
-			out = append(out, netip.AddrPortFrom(a, port))
-		}
-	}
-	return out
-}
-
-// join writes endpoints in the form of Load_Balancer.vips, the same for the same set: an endpoint may be in two slices for a moment.
-func join(endpoints []netip.AddrPort) string {
-	slices.SortFunc(endpoints, netip.AddrPort.Compare)
-	parts := make([]string, 0, len(endpoints))
-	for _, e := range slices.Compact(endpoints) {
-		parts = append(parts, e.String())
-	}
-	return strings.Join(parts, ",")
-}
-
-func deref[T any](p *T, unset T) T {
-	if p == nil {
-		return unset
-	}
-	return *p
 }

@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// vpcOf is the VPC whose pods reach a Service: the one that its annotations name, or that of its endpoints. A Service whose endpoints
+// are no pods is the default VPC's.
+func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discoveryv1.EndpointSlice) (string, error) {
+	if named := cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()]); named != "" {
+		return named, nil
+	}
+	for _, slice := range of {
+		for i := range slice.Endpoints {
+			vpc, err := r.vpcOfEndpoint(ctx, slice.Namespace, &slice.Endpoints[i])
+			if vpc != "" || err != nil {
+				return vpc, err
+			}
+		}
+	}
+	return kubeovnv1.DefaultVpc, nil
+}
+
+// vpcOfEndpoint is empty for what is no pod of a VPC. A pod that serves has a network: when the cache does not know of it yet, the API
+// server does.
+func (r *Reconciler) vpcOfEndpoint(ctx context.Context, namespace string, e *discoveryv1.Endpoint) (string, error) {
+	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
+		return "", nil
+	}
+	key := client.ObjectKey{Namespace: namespace, Name: e.TargetRef.Name}
+	vpc, known, err := vpcOfPod(ctx, r.Client, key)
+	if err == nil && !known && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+		vpc, _, err = vpcOfPod(ctx, r.Live, key)
+	}
+	return vpc, err
+}
+
+// vpcOfPod reads the VPC of a pod. It is known of pods on the host network, which have none, too.
+func vpcOfPod(ctx context.Context, reader client.Reader, key client.ObjectKey) (vpc string, known bool, err error) {
+	pod := &corev1.Pod{}
+	if err := reader.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return "", false, fmt.Errorf("get pod %s of an endpoint: %w", key, err)
+		}
+		return "", false, nil
+	}
+	vpc = pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
+	return vpc, vpc != "" || pod.Spec.HostNetwork, nil
+}

@@ -1,0 +1,169 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package service_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/service"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// groupOf waits until the load balancers of a Service are all in the group of a VPC.
+func groupOf(w *controllertest.World, service, vpc string) {
+	w.Helper()
+	w.Eventually(func() string {
+		balancers := map[string]bool{}
+		for uuid, row := range w.Database.Rows("Load_Balancer") {
+			if strings.HasPrefix(row["name"].(string), "default/"+service+"/") {
+				balancers[uuid] = true
+			}
+		}
+		if len(balancers) == 0 {
+			return "no load balancers"
+		}
+		want := translate.ServicesRef(vpc).UUID()
+		for uuid, row := range w.Database.Rows("Load_Balancer_Group") {
+			for _, member := range row.Strings("load_balancer") {
+				if balancers[member] && uuid != want {
+					return fmt.Sprintf("load balancers of %s are in group %s, not in that of %s", service, row["name"], vpc)
+				}
+				delete(balancers, member)
+			}
+		}
+		if len(balancers) > 0 {
+			return fmt.Sprintf("%d load balancers of %s are in no group", len(balancers), service)
+		}
+		return ""
+	})
+}
+
+func newPod(name, vpc string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Annotations: map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): vpc},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+}
+
+func TestServicesAreServedWhereTheirEndpointsAre(t *testing.T) {
+	w := controllertest.New(t)
+	w.Subnet("theirs", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "tenant", "10.16.0.0/24" })
+	first := w.Start(steps)
+	w.Create(newPod("tenant-0", "tenant"), newPod("ours-0", kubeovnv1.DefaultVpc))
+	of := func(name string, pods ...string) *discoveryv1.EndpointSlice {
+		s := newSlice(name, name+"-a", slices.Repeat([]string{"10.16.0.2"}, len(pods))...)
+		for i, pod := range pods {
+			s.Endpoints[i].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: pod}
+		}
+		return s
+	}
+	theirs, ours, named := newService("by-pods"), newService("by-our-pods"), newService("by-name")
+	named.Annotations = map[string]string{"ovn.kubernetes.io/logical_router": "tenant"}
+	slice := of("by-pods", "not-there", "tenant-0")
+	w.Create(theirs, ours, named, slice, of("by-our-pods", "ours-0"), of("by-name", "ours-0"))
+	groupOf(w, "by-pods", "tenant")
+	groupOf(w, "by-our-pods", kubeovnv1.DefaultVpc)
+	groupOf(w, "by-name", "tenant")
+
+	w.Change(slice, func() { slice.Endpoints = of("by-pods", "ours-0").Endpoints })
+	groupOf(w, "by-pods", kubeovnv1.DefaultVpc)
+	first.Stop()
+	w.Change(slice, func() { slice.Endpoints = of("by-pods", "tenant-0").Endpoints })
+	second := w.Start(steps)
+	groupOf(w, "by-pods", "tenant")
+	groupOf(w, "by-our-pods", kubeovnv1.DefaultVpc)
+	if n := second.Transactions(); n != 1 {
+		t.Errorf("%d transactions for one Service that moved", n)
+	}
+}
+
+func TestAffinityBeyondOVNIsToldOnce(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	s := newService("sticky")
+	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(86400))}}
+	w.Create(s)
+	w.Create(newSlice("sticky", "sticky-a", "10.16.0.2")) // which is no news
+	all := "10.16.0.2:5353"
+	vip := s.Spec.ClusterIP + ":53"
+	balanced(w, "sticky", map[string]map[string]string{"tcp": {vip: all}, "udp": {vip: all}})
+	w.Eventually(func() string {
+		var list eventsv1.EventList
+		w.Must(w.Client.List(w.Context(), &list, client.InNamespace("default")))
+		count := 0
+		for _, e := range list.Items {
+			if e.Regarding.UID == s.UID && e.Reason == service.ReasonAffinityTooLong && e.Type == corev1.EventTypeWarning {
+				count++
+			}
+		}
+		if count != 1 {
+			return fmt.Sprintf("%d events", count)
+		}
+		return ""
+	})
+	for _, row := range w.Database.Rows("Load_Balancer") {
+		if strings.HasPrefix(row["name"].(string), "default/sticky/") && row["options"].(map[string]string)["affinity_timeout"] != "65535" {
+			t.Errorf("affinity_timeout of %v", row)
+		}
+	}
+}
+
+// An endpoint's change is one transaction, however many endpoints and Services there are.
+func TestOneEndpointOfAThousand(t *testing.T) {
+	w := controllertest.New(t)
+	process := w.Start(steps)
+	for i := range 50 {
+		other := newService(fmt.Sprintf("other-%d", i))
+		w.Create(other)
+		vips := map[string]string{other.Spec.ClusterIP + ":53": ""}
+		balanced(w, other.Name, map[string]map[string]string{"tcp": vips, "udp": vips})
+	}
+	s := newService("large")
+	w.Create(s)
+	var last *discoveryv1.EndpointSlice
+	for i := range 10 {
+		var addresses []string
+		for j := range 100 {
+			addresses = append(addresses, fmt.Sprintf("10.16.%d.%d", i, j+2))
+		}
+		last = newSlice("large", fmt.Sprintf("large-%d", i), addresses...)
+		w.Create(last)
+	}
+	endpoints := func(want int) {
+		w.Helper()
+		w.Eventually(func() string {
+			total := 0
+			for _, row := range w.Database.Rows("Load_Balancer") {
+				if row["name"].(string) == "default/large/udp" {
+					total = len(strings.Split(row["vips"].(map[string]string)[s.Spec.ClusterIP+":53"], ","))
+				}
+			}
+			if total != want {
+				return fmt.Sprintf("%d endpoints, want %d", total, want)
+			}
+			return ""
+		})
+	}
+	endpoints(1000)
+	before := process.Transactions()
+	w.Change(last, func() { last.Endpoints = last.Endpoints[1:] })
+	endpoints(999)
+	if n := process.Transactions() - before; n != 1 {
+		t.Errorf("%d transactions for one endpoint", n)
+	}
+}
