@@ -40,11 +40,11 @@ func TestAPrivateSubnetHasNoOpenWindow(t *testing.T) {
 	n := start(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64", Private: true})
-	closed := []string{
-		"ip", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.64.0.0/16",
-		"ip6.src == fd00:100:64::/112", "ip6.src == fd00:20::/64 && ip6.dst == fd00:20::/64",
+	closed := []string{ // but for itself, and nodes by their own addresses and by those on join
+		"ip", "ip4.src == $set", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.64.0.0/16",
+		"ip6.src == $set", "ip6.src == fd00:100:64::/112", "ip6.src == fd00:20::/64 && ip6.dst == fd00:20::/64",
 	}
-	n.rows("ACL", "match", closed...)
+	n.rules(closed...)
 
 	before := n.process.Transactions()
 	n.change(s, func() {
@@ -54,19 +54,19 @@ func TestAPrivateSubnetHasNoOpenWindow(t *testing.T) {
 	if sent := n.process.Transactions() - before; sent != 1 {
 		t.Errorf("a change of the rules took %d transactions", sent)
 	}
-	n.rows("ACL", "match", "ip", "ip4 && tcp.dst == 22", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.21.0.0/24",
-		"ip4.src == 10.21.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.64.0.0/16", "ip6.src == fd00:100:64::/112", "ip6.src == fd00:20::/64 && ip6.dst == fd00:20::/64")
+	n.rules("ip", "ip4 && tcp.dst == 22", "ip4.src == $set", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.21.0.0/24",
+		"ip4.src == 10.21.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.64.0.0/16", "ip6.src == $set", "ip6.src == fd00:100:64::/112", "ip6.src == fd00:20::/64 && ip6.dst == fd00:20::/64")
 
 	n.run()
 	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.change(s, func() { s.Spec.AllowSubnets, s.Spec.ACLs = nil, nil })
-	n.rows("ACL", "match", closed...)
+	n.rules(closed...)
 
 	n.Database.Transact(nbtest.Op{"op": "update", "table": "Logical_Switch", "where": nbtest.Where("name", "==", "shop"), "row": map[string]any{"acls": []any{"set", []any{}}}})
-	n.rows("ACL", "match", closed...)
+	n.rules(closed...)
 
 	n.change(s, func() { s.Spec.Private = false })
-	n.rows("ACL", "match")
+	n.rules()
 	n.rows("Meter", "unit")
 	n.rows("Meter_Band", "action")
 }
@@ -77,7 +77,7 @@ func TestAPrivateSubnetFollowsTheNodesSubnet(t *testing.T) {
 	n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Private: true})
 	join := n.subnet("join")
 	n.change(join, func() { join.Spec.CIDRBlock, join.Spec.Gateway, join.Spec.ExcludeIPs = "100.65.0.0/16", "", nil })
-	n.rows("ACL", "match", "ip", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.65.0.0/16")
+	n.rules("ip", "ip4.src == $set", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.65.0.0/16")
 }
 
 func TestWhatIsWrongOfAFeatureChangesNothing(t *testing.T) {
@@ -106,7 +106,7 @@ func TestWhatIsWrongOfAFeatureChangesNothing(t *testing.T) {
 		if sent := n.process.Transactions() - before; sent != 0 {
 			t.Errorf("%s: %d transactions were sent", tt.reason, sent)
 		}
-		n.rows("ACL", "match", "tcp.dst == 22")
+		n.rules("tcp.dst == 22")
 		n.rows("DHCP_Options", "cidr", "10.20.0.0/24", "fd00:20::/64")
 		if got := n.subnet("shop").Status; got.DHCPV4OptionsUUID == "" {
 			t.Error("the status forgot what is in force")
@@ -265,7 +265,7 @@ func TestAnEmptySubnetMovesToAnotherVPC(t *testing.T) {
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Private: true, EnableDHCP: true})
 	n.change(s, func() { s.Spec.Vpc = "tenant" })
 	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default", "tenant-shop")
-	n.rows("ACL", "match", "ip", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24")
+	n.rules("ip", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24")
 
 	n.Get(s)
 	n.Change(s, func() { s.Spec.Provider = "net.default.ovn" })

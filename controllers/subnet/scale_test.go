@@ -85,8 +85,8 @@ func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
 		there += nodes
 		got := n.work().since(before)
 		t.Logf("%d nodes: %+v", nodes, got)
-		// A second reconciliation sees what the first one wrote.
-		if got.nodePatches != nodes || got.ipPosts != nodes || got.nodeReconciles > 2*nodes+nodes/10 {
+		// A second reconciliation sees what the first one wrote; one that does not yet is told that its IP object is there.
+		if got.nodePatches != nodes || got.ipPosts < nodes || got.ipPosts > nodes+nodes/10 || got.nodeReconciles > 2*nodes+nodes/10 {
 			t.Errorf("%d nodes took %d patches of nodes, %d IP objects and %d reconciliations, want 1, 1 and 2 of each",
 				nodes, got.nodePatches, got.ipPosts, got.nodeReconciles)
 		}

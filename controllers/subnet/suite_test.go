@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -198,6 +199,43 @@ func (n *network) column(table, column string) []string {
 	}
 	slices.Sort(values)
 	return values
+}
+
+// rules waits until the matches of the ACLs are these; $set stands for any address set.
+func (n *network) rules(want ...string) {
+	n.Helper()
+	n.Eventually(func() string {
+		got := n.column("ACL", "match")
+		for i := range got {
+			got[i] = setNames.ReplaceAllLiteralString(got[i], "$set")
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			return fmt.Sprintf("ACLs match\n%q, want\n%q", got, want)
+		}
+		return ""
+	})
+}
+
+// setNames are those of address sets in matches: computed ones.
+var setNames = regexp.MustCompile(`\$a[0-9a-f]{20}`)
+
+// nodeSets waits until the address sets that nodes own hold this, in order.
+func (n *network) nodeSets(want ...string) {
+	n.Helper()
+	n.Eventually(func() string {
+		var got []string
+		for _, row := range n.Database.Rows("Address_Set") {
+			if strings.HasPrefix(row["external_ids"].(map[string]string)["kiln-owner"], "Node/") {
+				got = append(got, strings.Join(row.Strings("addresses"), " "))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			return fmt.Sprintf("address sets of nodes hold\n%q, want\n%q", got, want)
+		}
+		return ""
+	})
 }
 
 // measured waits until the metrics of a subnet are these.
