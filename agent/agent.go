@@ -123,7 +123,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	}
 	ready.set(server.Ready)
 	lease := &host.Lease{Client: mgr.GetClient(), Node: o.Node, Namespace: o.Namespace, Wanted: node.Gateway, Ready: node.Ready}
-	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(lease), mgr.Add(server), mgr.Add(sweeper(mgr, server))); err != nil {
+	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil

@@ -6,12 +6,15 @@ package agent_test
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
@@ -68,4 +71,50 @@ func TestCreateSaysWhatIsInTheWay(t *testing.T) {
 	if intact, err := i.Intact(); !intact || err != nil {
 		t.Errorf("what was there is no longer: %v", err)
 	}
+}
+
+// TestRenumberKeepsAddressesInForce does it often, because the kernel makes the route by which it takes packets to an address some time after
+// it has answered that the address is there.
+func TestRenumberKeepsAddressesInForce(t *testing.T) {
+	const times = 50
+	namespace, err := testutils.NewNS()
+	must(t, err)
+	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
+	i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(newID(), "eth0", 0), MTU: podMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	must(t, i.Create())
+	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
+	i.Addresses = []netip.Prefix{netip.MustParsePrefix("10.16.0.9/24"), netip.MustParsePrefix("fd00:10:16::9/64")}
+	must(t, i.Configure())
+
+	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
+	handle := netns.NsHandle(namespace.Fd())
+	must(t, netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{Namespace: &handle, ListExisting: true}))
+	t.Cleanup(func() { close(done) })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		inForce, gone := map[string]int{}, 0
+		for update := range updates {
+			if update.Table != unix.RT_TABLE_LOCAL || update.Route.Type != unix.RTN_LOCAL || !update.Dst.IP.IsGlobalUnicast() {
+				continue
+			}
+			address := update.Dst.IP.String()
+			if update.Type == unix.RTM_NEWROUTE {
+				inForce[address]++
+				continue
+			}
+			if inForce[address]--; inForce[address] == 0 {
+				t.Errorf("there was a moment without %s", address)
+			}
+			if gone++; gone == 2*times { // the IPv6 address goes from eth0 and from lo
+				return
+			}
+		}
+	}()
+	for n := range times {
+		i.Addresses = []netip.Prefix{netip.PrefixFrom(i.Addresses[0].Addr(), 8+n%2), netip.PrefixFrom(i.Addresses[1].Addr(), 32+n%2)}
+		must(t, i.Renumber(nil))
+		must(t, i.Verify())
+	}
+	<-ended
 }

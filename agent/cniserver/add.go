@@ -57,6 +57,9 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err := s.connect(ctx, attachmentOf(r, pod, network, iface), iface); err != nil {
 		return nil, err
 	}
+	if err := s.catchUp(ctx, iface.HostName, network); err != nil {
+		return nil, err
+	}
 	return &wire.Response{Result: resultOf(iface, network, r.DNS)}, nil
 }
 
@@ -179,7 +182,7 @@ func (s *Server) relink(iface sandbox.Interface, names []string, free string) (s
 func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork, iface sandbox.Interface) ovs.Attachment {
 	return ovs.Attachment{
 		Name:         iface.HostName,
-		LogicalPort:  logicalPort(r),
+		LogicalPort:  logicalPort(r.PodNamespace, r.PodName, r.Provider),
 		PodUID:       string(pod.UID),
 		PodName:      pod.Name,
 		PodNamespace: pod.Namespace,
@@ -189,14 +192,16 @@ func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.
 		NetNS:        r.NetNS,
 		MAC:          network.MAC.String(),
 		Addresses:    network.Addresses,
+		CIDRs:        network.CIDRs,
+		Gateways:     network.Gateways,
 	}
 }
 
 // logicalPort is the name of the logical switch port: `<pod>.<namespace>`, with the provider behind it unless that is ovn.
-func logicalPort(r wire.Request) string {
-	name := r.PodName + "." + r.PodNamespace
-	if r.Provider != v1.ProviderOVN {
-		name += "." + r.Provider
+func logicalPort(namespace, pod, provider string) string {
+	name := pod + "." + namespace
+	if provider != v1.ProviderOVN {
+		name += "." + provider
 	}
 	return name
 }

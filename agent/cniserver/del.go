@@ -125,22 +125,26 @@ func (s *Server) check(ctx context.Context, r wire.Request) (*wire.Response, err
 	if err != nil {
 		return nil, err
 	}
-	if iface.HostName, err = s.checkPort(ctx, r); err != nil {
+	port, err := s.checkPort(ctx, r)
+	if err != nil {
 		return nil, err
 	}
+	iface.HostName = port.Name
+	followed(&iface, r.PrevResult, port)
 	if err := iface.Verify(); err != nil {
 		return nil, fmt.Errorf("container %s: %w", r.ContainerID, err)
 	}
 	return nil, nil
 }
 
-// checkPort finds the container's port, which must be the pod's and have its flows, and returns its name.
-func (s *Server) checkPort(ctx context.Context, r wire.Request) (string, error) {
+// checkPort finds the container's port, which must be the pod's and have its flows.
+func (s *Server) checkPort(ctx context.Context, r wire.Request) (ovs.Attachment, error) {
+	want := logicalPort(r.PodNamespace, r.PodName, r.Provider)
 	for alternative := range sandbox.Names {
 		name := sandbox.HostName(r.ContainerID, r.IfName, alternative)
 		a, found, err := s.Bridge.Find(ctx, name)
 		if err != nil {
-			return "", err
+			return ovs.Attachment{}, err
 		}
 		if !found || a.ContainerID != r.ContainerID {
 			continue
@@ -148,13 +152,13 @@ func (s *Server) checkPort(ctx context.Context, r wire.Request) (string, error) 
 		installed, err := s.Bridge.Installed(ctx, name)
 		switch {
 		case err != nil:
-			return "", err
-		case a.LogicalPort != logicalPort(r):
-			return "", fmt.Errorf("port %s of Open vSwitch is logical port %s, not %s", name, a.LogicalPort, logicalPort(r))
+			return ovs.Attachment{}, err
+		case a.LogicalPort != want:
+			return ovs.Attachment{}, fmt.Errorf("port %s of Open vSwitch is logical port %s, not %s", name, a.LogicalPort, want)
 		case !installed:
-			return "", fmt.Errorf("ovn-controller has not installed the flows of port %s", name)
+			return ovs.Attachment{}, fmt.Errorf("ovn-controller has not installed the flows of port %s", name)
 		}
-		return name, nil
+		return a, nil
 	}
-	return "", fmt.Errorf("container %s has no port for %s in Open vSwitch", r.ContainerID, r.IfName)
+	return ovs.Attachment{}, fmt.Errorf("container %s has no port for %s in Open vSwitch", r.ContainerID, r.IfName)
 }

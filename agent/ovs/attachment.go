@@ -23,6 +23,8 @@ const (
 	keyPodNamespace = "pod_namespace"
 	keyNetNS        = "pod_netns"
 	keyAddresses    = "ip"
+	keyCIDRs        = "cidr"
+	keyGateways     = "gateway"
 	keyContainer    = "container_id"
 	keyIfName       = "if_name"
 	keyNetwork      = "cni_network"
@@ -49,13 +51,12 @@ type Attachment struct {
 	NetNS     string
 	MAC       string
 	Addresses []netip.Addr
+	// CIDRs and Gateways are those of the subnet that the container's interface was brought to. Ports of earlier versions say none.
+	CIDRs    []netip.Prefix
+	Gateways []netip.Addr
 }
 
 func (a Attachment) externalIDs() map[string]string {
-	addresses := make([]string, len(a.Addresses))
-	for i, address := range a.Addresses {
-		addresses[i] = address.String()
-	}
 	return map[string]string{
 		keyLogicalPort:  a.LogicalPort,
 		keyVersion:      a.PodUID,
@@ -64,7 +65,9 @@ func (a Attachment) externalIDs() map[string]string {
 		keyPodName:      a.PodName,
 		keyPodNamespace: a.PodNamespace,
 		keyNetNS:        a.NetNS,
-		keyAddresses:    strings.Join(addresses, ","),
+		keyAddresses:    join(a.Addresses),
+		keyCIDRs:        join(a.CIDRs),
+		keyGateways:     join(a.Gateways),
 		keyContainer:    a.ContainerID,
 		keyIfName:       a.IfName,
 		keyNetwork:      a.Network,
@@ -89,12 +92,27 @@ func attachmentOf(row *vswitch.Interface) (Attachment, bool) {
 		NetNS:        ids[keyNetNS],
 		MAC:          ids[keyMAC],
 	}
-	for _, s := range strings.Split(ids[keyAddresses], ",") {
-		if address, err := netip.ParseAddr(s); err == nil {
-			a.Addresses = append(a.Addresses, address)
+	a.Addresses = split(ids[keyAddresses], netip.ParseAddr)
+	a.CIDRs = split(ids[keyCIDRs], netip.ParsePrefix)
+	a.Gateways = split(ids[keyGateways], netip.ParseAddr)
+	return a, true
+}
+
+func join[T fmt.Stringer](values []T) string {
+	parts := make([]string, len(values))
+	for i, value := range values {
+		parts[i] = value.String()
+	}
+	return strings.Join(parts, ",")
+}
+
+func split[T any](list string, parse func(string) (T, error)) (values []T) {
+	for part := range strings.SplitSeq(list, ",") {
+		if value, err := parse(part); err == nil {
+			values = append(values, value)
 		}
 	}
-	return a, true
+	return values
 }
 
 // is reports whether the row says all that a says. Keys of others, such as ovn-installed, do not count.

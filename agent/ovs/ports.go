@@ -97,12 +97,26 @@ func (b *Bridge) Attachments(ctx context.Context) ([]Attachment, error) {
 	return out, nil
 }
 
+// AttachmentsOf returns the pods' ports that are a logical port: one, as a rule.
+func (b *Bridge) AttachmentsOf(ctx context.Context, logicalPort string) ([]Attachment, error) {
+	rows, err := b.claiming(ctx, logicalPort)
+	if err != nil {
+		return nil, err
+	}
+	var out []Attachment
+	for i := range rows {
+		if a, ok := attachmentOf(&rows[i]); ok {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
 // rivals are the ports that claim to be logicalPort, save the one called except.
 func (b *Bridge) rivals(ctx context.Context, logicalPort, except string) ([]string, error) {
-	var rows []vswitch.Interface
-	index := &vswitch.Interface{ExternalIDs: map[string]string{keyLogicalPort: logicalPort}}
-	if err := b.list(ctx, b.client.Where(index), &rows); err != nil && !isNotFound(err) {
-		return nil, fmt.Errorf("look for ports of %s: %w", logicalPort, err)
+	rows, err := b.claiming(ctx, logicalPort)
+	if err != nil {
+		return nil, err
 	}
 	var names []string
 	for _, row := range rows {
@@ -111,6 +125,16 @@ func (b *Bridge) rivals(ctx context.Context, logicalPort, except string) ([]stri
 		}
 	}
 	return b.ports(ctx, names)
+}
+
+// claiming are the interfaces that claim to be a logical port.
+func (b *Bridge) claiming(ctx context.Context, logicalPort string) ([]vswitch.Interface, error) {
+	var rows []vswitch.Interface
+	index := &vswitch.Interface{ExternalIDs: map[string]string{keyLogicalPort: logicalPort}}
+	if err := b.list(ctx, b.client.Where(index), &rows); err != nil && !isNotFound(err) {
+		return nil, fmt.Errorf("look for ports of %s: %w", logicalPort, err)
+	}
+	return rows, nil
 }
 
 // ports are the UUIDs of those ports that are there.

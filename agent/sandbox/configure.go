@@ -119,38 +119,23 @@ func (i Interface) setLink(kernel netlinksafe.Handle, link netlink.Link) error {
 	return nil
 }
 
-// setAddresses skips duplicate address detection: the allocator gives no address twice, and a pod must not wait a second for its own.
 func (i Interface) setAddresses(kernel netlinksafe.Handle, link netlink.Link) error {
-	have, err := kernel.AddrList(link, netlink.FAMILY_ALL)
+	have, err := addressesOf(kernel, link)
 	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
+		return err
 	}
-	want := map[netip.Prefix]bool{}
-	for _, p := range i.Addresses {
-		want[p] = true
-	}
-	for _, address := range have {
-		p, ok := prefixOf(address.IPNet)
-		switch {
-		case !ok || p.Addr().IsLinkLocalUnicast():
-		case want[p]:
-			delete(want, p)
-		default:
-			if err := kernel.AddrDel(link, &address); err != nil {
-				return fmt.Errorf("delete address %s: %w", p, err)
-			}
-		}
+	err = drop(kernel, link, have, func(p netip.Prefix) bool {
+		return !p.Addr().IsLinkLocalUnicast() && !slices.Contains(i.Addresses, p)
+	})
+	if err != nil {
+		return err
 	}
 	for _, p := range i.Addresses {
-		if !want[p] {
+		if slices.ContainsFunc(have, func(a prefixed) bool { return a.prefix == p }) {
 			continue
 		}
-		address := &netlink.Addr{IPNet: ipNet(p)}
-		if p.Addr().Is6() {
-			address.Flags = unix.IFA_F_NODAD
-		}
-		if err := kernel.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add address %s: %w", p, err)
+		if err := addAddress(kernel, link, p); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -37,18 +37,12 @@ func (i Interface) verifyLink(_ netlinksafe.Handle, link netlink.Link) error {
 }
 
 func (i Interface) verifyAddresses(kernel netlinksafe.Handle, link netlink.Link) error {
-	list, err := kernel.AddrList(link, netlink.FAMILY_ALL)
+	have, err := addressesOf(kernel, link)
 	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	var have []netip.Prefix
-	for _, address := range list {
-		if p, ok := prefixOf(address.IPNet); ok {
-			have = append(have, p)
-		}
+		return err
 	}
 	for _, want := range i.Addresses {
-		if !slices.Contains(have, want) {
+		if !slices.ContainsFunc(have, func(a prefixed) bool { return a.prefix == want }) {
 			return fmt.Errorf("address %s is missing", want)
 		}
 	}

@@ -353,29 +353,6 @@ func TestAChangedSubnetReachesItsPods(t *testing.T) {
 	})
 }
 
-func TestPodsFollowASubnetThatGrows(t *testing.T) {
-	w := newWorld(t)
-	s := w.subnet("ovn-default", "10.16.0.0/24")
-	process := w.start()
-	p := w.pod("default", "web")
-	before := address(p)
-	w.Change(s, func() { s.Spec.CIDRBlock, s.Spec.Gateway = "10.16.0.0/23,fd00:10:16::/64", "10.16.0.1,fd00:10:16::1" })
-	w.InForce(s, process)
-	w.Eventually(func() string {
-		w.Get(p)
-		if p.Annotations["ovn.kubernetes.io/cidr"] != "10.16.0.0/23" || p.Annotations["ovn.kubernetes.io/gateway"] != "10.16.0.1" {
-			return fmt.Sprintf("annotations are %v", p.Annotations)
-		}
-		return ""
-	})
-	if address(p) != before {
-		t.Errorf("the pod had %s and has %s", before, address(p))
-	}
-	if got := ipfamily.Join(w.allocated(w.pod("default", "later")).CIDRs); got != "10.16.0.0/23,fd00:10:16::/64" {
-		t.Errorf("a later pod has addresses of %s", got)
-	}
-}
-
 func TestPodsAnswerToDHCPAsTheirSubnetSays(t *testing.T) {
 	w := newWorld(t)
 	s := w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112", func(s *kubeovnv1.SubnetSpec) { s.EnableDHCP = true })

@@ -1,0 +1,212 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// grown is the default subnet with more addresses, and with its gateways where only those reach that know of it.
+var (
+	grown     = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:10::/32")}
+	grownGWs  = []netip.Addr{netip.MustParseAddr("10.200.0.1"), netip.MustParseAddr("fd00:10:99::1")}
+	ownRoutes = []string{"192.0.2.0/24 via 10.16.0.77", "2001:db8::/64 via fd00:10:16::77"} // that a pod makes itself
+)
+
+// move writes other CIDRs and gateways on a pod, as the controller does when its subnet has changed.
+func (n *node) move(pod *corev1.Pod, cidrs []netip.Prefix, gateways []netip.Addr) {
+	n.Helper()
+	base := pod.DeepCopy()
+	for key, value := range (v1.PodNetwork{CIDRs: cidrs, Gateways: gateways}).Annotations() {
+		pod.Annotations[key] = value
+	}
+	must(n.TB, n.api.Patch(n.Context(), pod, client.MergeFrom(base)))
+}
+
+// numbers are the global addresses of eth0 and lo, and the routes through gateways.
+func (c *container) numbers() (addresses, routes []string) {
+	c.Helper()
+	c.do(func() error {
+		for _, name := range []string{"eth0", "lo"} {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+			if err != nil {
+				return err
+			}
+			for _, a := range list {
+				if a.IP.IsGlobalUnicast() {
+					addresses = append(addresses, name+" "+a.IPNet.String())
+				}
+			}
+		}
+		list, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+		for _, r := range list {
+			if r.Gw != nil {
+				routes = append(routes, r.Dst.String()+" via "+r.Gw.String())
+			}
+		}
+		return err
+	})
+	slices.Sort(addresses)
+	slices.Sort(routes)
+	return addresses, routes
+}
+
+func (c *container) hasMoved(what string, cidrs []netip.Prefix, gateways []netip.Addr, more ...string) {
+	c.Helper()
+	var wantAddresses []string
+	wantRoutes := slices.Clone(more)
+	for i, address := range splitAddrs(c.pod.Annotations[v1.AnnotationIPAddress.Key()]) {
+		wantAddresses = append(wantAddresses, fmt.Sprintf("eth0 %s/%d", address, cidrs[i].Bits()))
+		wantRoutes = append(wantRoutes, map[bool]string{false: "0.0.0.0/0", true: "::/0"}[address.Is6()]+" via "+gateways[i].String())
+	}
+	slices.Sort(wantAddresses)
+	slices.Sort(wantRoutes)
+	var addresses, routes []string
+	c.Cleanup(func() {
+		if c.Failed() {
+			c.Logf("%s: %v, want %v; %v, want %v", what, addresses, wantAddresses, routes, wantRoutes)
+		}
+	})
+	c.eventually(what, func() bool {
+		addresses, routes = c.numbers()
+		_, ids := c.port()
+		return slices.Equal(addresses, wantAddresses) && slices.Equal(routes, wantRoutes) &&
+			ids["cidr"] == fmt.Sprintf("%s,%s", cidrs[0], cidrs[1]) && ids["gateway"] == fmt.Sprintf("%s,%s", gateways[0], gateways[1])
+	})
+}
+
+func splitAddrs(list string) (out []netip.Addr) {
+	for part := range strings.SplitSeq(list, ",") {
+		out = append(out, netip.MustParseAddr(part))
+	}
+	return out
+}
+
+func TestRunningPodsFollowTheirSubnet(t *testing.T) {
+	n := serving(t)
+	c, peer := n.sandbox(n.pod("follower", 30), newID()), n.sandbox(n.pod("peer", 31), newID())
+	for _, c := range []*container{c, peer} {
+		c.mustAdd()
+		t.Cleanup(c.mustDel)
+		c.do(func() error {
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(lo)
+		})
+	}
+	c.do(func() error {
+		return errors.Join(addRoute("192.0.2.0/24", netip.MustParseAddr("10.16.0.77")), addRoute("2001:db8::/64", netip.MustParseAddr("fd00:10:16::77")))
+	})
+	var talks []func()
+	for i := range podCIDRs {
+		talks = append(talks, c.talk(peer, i))
+	}
+
+	n.move(c.pod, grown, grownGWs)
+	c.hasMoved("the pod has followed", grown, grownGWs, ownRoutes...)
+	n.move(c.pod, podCIDRs, podGWs)
+	c.hasMoved("the pod is back", podCIDRs, podGWs, ownRoutes...)
+	for _, talk := range talks {
+		talk()
+	}
+	peer.hasMoved("the other pod is as it was", podCIDRs, podGWs)
+
+	kill(n.agent)
+	n.move(c.pod, grown, grownGWs)
+	n.startAgent()
+	c.hasMoved("the pod has followed what happened while the agent was away", grown, grownGWs, ownRoutes...)
+	if err := c.check(); err != nil {
+		t.Errorf("CHECK with the result of the ADD: %v", err)
+	}
+	name, _ := c.port()
+	n.vsctl("remove", "Interface", name, "external_ids", "cidr", "--", "remove", "Interface", name, "external_ids", "gateway")
+	kill(n.agent)
+	n.startAgent()
+	c.hasMoved("an agent that takes over from one that said nothing of it", grown, grownGWs, ownRoutes...)
+	n.waitReady()
+}
+
+// An ADD that has read the annotations, and has no port yet, must not lose what is written then.
+func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
+	n := serving(t)
+	c := n.sandbox(n.pod("meanwhile", 32), newID())
+	must(t, n.server.Process.Signal(syscall.SIGSTOP))
+	added := make(chan error, 1)
+	go func() { _, err := c.add(); added <- err }()
+	n.eventually("the veth is there", func() (there bool) {
+		c.do(func() error { _, err := netlink.LinkByName("eth0"); there = err == nil; return nil })
+		return there
+	})
+	before := n.followed()
+	n.move(c.pod, grown, grownGWs)
+	n.eventually("the change has been looked at", func() bool { return n.followed() > before })
+	must(t, n.server.Process.Signal(syscall.SIGCONT))
+	must(t, <-added)
+	t.Cleanup(c.mustDel)
+	c.hasMoved("the pod has what was written last", grown, grownGWs)
+}
+
+// followed is how often the agent has looked at a pod.
+func (n *node) followed() (passes float64) {
+	n.Helper()
+	answer, err := http.Get("http://" + healthPort + "/metrics")
+	must(n.TB, err)
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	for lines.Scan() {
+		var value float64
+		if _, err := fmt.Sscanf(lines.Text(), `controller_runtime_reconcile_total{controller="pod",result="success"} %g`, &value); err == nil {
+			passes += value
+		}
+	}
+	return passes
+}
+
+// talk opens a connection to another container, in a family, and returns what goes on with it.
+func (c *container) talk(peer *container, family int) func() {
+	c.Helper()
+	to := netip.AddrPortFrom(splitAddrs(peer.pod.Annotations[v1.AnnotationIPAddress.Key()])[family], 7)
+	var listener, connection net.Conn
+	peer.do(func() error {
+		l, err := net.Listen("tcp", to.String())
+		if err != nil {
+			return err
+		}
+		c.do(func() error { connection, err = net.Dial("tcp", to.String()); return err })
+		listener, err = l.Accept()
+		return errors.Join(err, l.Close())
+	})
+	return func() {
+		c.Helper()
+		defer listener.Close()
+		defer connection.Close()
+		go func() { _, _ = io.Copy(listener, listener) }()
+		_, err := connection.Write([]byte("still there?"))
+		must(c.TB, err)
+		_, err = io.ReadFull(connection, make([]byte, len("still there?")))
+		must(c.TB, err)
+	}
+}
