@@ -67,8 +67,11 @@ func TestCounts(t *testing.T) {
 func checkBurst(t *testing.T, c costs) {
 	t.Helper()
 	expectWrites(t, "pods", c.writes, requests{"PATCH pods": c.pods, "POST ips": c.pods})
-	if c.lists.total() > 0 {
-		t.Errorf("a burst asks for lists: %v", c.lists)
+	// On a busy machine the API server ends watches that are slow to read, and has forgotten by then where they were.
+	for what, count := range c.lists {
+		if count > 2 || !strings.HasPrefix(what, "WATCH ") {
+			t.Errorf("a burst asks for lists: %v", c.lists)
+		}
 	}
 	// A transaction carries ten pods, or what comes while it waits, which is tens of milliseconds: on a slow machine that is less than ten.
 	if most := c.pods/10 + int(c.took/(32*time.Millisecond)); c.transactions > most {
