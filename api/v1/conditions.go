@@ -16,6 +16,9 @@ const (
 	// ConditionGatewayReady: a gateway node carries the subnet's traffic. Subnets whose traffic leaves by the pods' own nodes lack it,
 	// unless something is wrong with how it leaves.
 	ConditionGatewayReady = "GatewayReady"
+	// ConditionTransitReady, of custom VPCs: a node carries what the VPC's pods send to Services and the outside. VPCs that are kept apart
+	// from the cluster lack it.
+	ConditionTransitReady = "TransitReady"
 )
 
 // Reasons of conditions, beside those of the checks of a spec.

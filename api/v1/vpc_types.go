@@ -8,6 +8,19 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // DefaultVpc is the name of the VPC that nodes, services and every subnet without a VPC belong to. It always exists.
 const DefaultVpc = "ovn-cluster"
 
+// ClusterAccess is what of the cluster the pods of a custom VPC reach outside of their VPC.
+// +kubebuilder:validation:Enum=Services;None
+type ClusterAccess string
+
+// Kinds of access.
+const (
+	// ClusterAccessServices: Services of the default VPC, cluster DNS and the API server among them, and from subnets with natOutgoing what
+	// is outside of the cluster.
+	ClusterAccessServices ClusterAccess = "Services"
+	// ClusterAccessNone: nothing but what is linked with the VPC.
+	ClusterAccessNone ClusterAccess = "None"
+)
+
 // VpcSpec is a routing domain: one logical router of the VPC's name.
 type VpcSpec struct {
 	// namespaces whose pods may use the subnets of this VPC. A namespace belongs to at most one VPC.
@@ -38,6 +51,11 @@ type VpcSpec struct {
 	// bfdPort is a router port of its own for BFD sessions with gateways.
 	// +optional
 	BFDPort *BFDPort `json:"bfdPort,omitempty"`
+	// clusterAccess of a custom VPC: Services, which is the default, lets its pods reach the cluster's Services, DNS and the API server among
+	// them, and from subnets with natOutgoing what is outside of the cluster. None keeps the VPC apart from all of it. The default VPC is
+	// where Services are.
+	// +optional
+	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
 }
 
 // RoutePolicy says which address of a packet a static route looks at.
@@ -176,6 +194,22 @@ type VpcStatus struct {
 	EnableBfd bool `json:"enableBfd"`
 	// +optional
 	BFDPort *BFDPortStatus `json:"bfdPort,omitempty"`
+	// transit is how the pods of a custom VPC reach what clusterAccess lets them.
+	// +optional
+	Transit *VpcTransit `json:"transit,omitempty"`
+}
+
+// VpcTransit is the way out of a custom VPC.
+type VpcTransit struct {
+	// addresses that nodes see instead of the pods', at most one per family. They are of the join subnet.
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
+	// node that the traffic leaves through.
+	// +optional
+	Node string `json:"node,omitempty"`
+	// standby is the node that takes its place.
+	// +optional
+	Standby string `json:"standby,omitempty"`
 }
 
 // BFDPortStatus is the BFD port as it is.
@@ -190,6 +224,7 @@ type BFDPortStatus struct {
 }
 
 // Vpc is a routing domain of its own: one logical router.
+// +kubebuilder:validation:XValidation:rule="self.metadata.name != 'ovn-cluster' || !has(self.spec) || !has(self.spec.clusterAccess) || self.spec.clusterAccess != 'None'",message="clusterAccess: the default VPC is where Services and nodes are, and cannot be kept apart from them"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=vpcs,singular=vpc,shortName=vpc
 // +kubebuilder:subresource:status

@@ -36,6 +36,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -264,6 +265,10 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		p.pods,
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
+		&transit.Reconciler{
+			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate, Pulses: pulses,
+			ServiceCIDRs: p.options.serviceCIDRs,
+		},
 		&service.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
 		},

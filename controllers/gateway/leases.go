@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -32,6 +33,9 @@ type Pulses struct {
 	leases cache.SharedIndexInformer
 	// changed has an element after the pulse of a node changed; which is in it.
 	changed chan string
+	// subscribers are told of the same.
+	mu          sync.Mutex
+	subscribers []func(node string)
 }
 
 // NewPulses returns what follows the Leases in a namespace; client is of coordination.k8s.io/v1.
@@ -54,6 +58,21 @@ func NewPulses(client rest.Interface, namespace string) (*Pulses, error) {
 		return nil, fmt.Errorf("follow the Leases of gateway nodes: %w", err)
 	}
 	return p, nil
+}
+
+// Subscribe has f called for each node whose pulse changes, while the controller of gateways runs. f must not block.
+func (p *Pulses) Subscribe(f func(node string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.subscribers = append(p.subscribers, f)
+}
+
+func (p *Pulses) tell(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.subscribers {
+		f(node)
+	}
 }
 
 // Of is the pulse of a node.
@@ -99,6 +118,7 @@ func (p *Pulses) source(behind func(ctx context.Context, node string, labels map
 			for _, subnet := range behind(ctx, node, nil) {
 				q.Add(named(subnet))
 			}
+			p.tell(node)
 		})
 		return nil
 	})

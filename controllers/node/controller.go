@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +28,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -45,19 +45,20 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 
-	// hungry are the nodes that found the join subnet full.
-	hungry hungry
+	// leases are the nodes' addresses on the join subnet.
+	leases join.Leases
 }
 
 // SetupWithManager registers the reconciler. It wakes for its node, the node's IP object, the join subnet and drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+	r.leases.Allocator = r.Allocator
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
 			handler.EnqueueRequestsFromMapFunc(nodeOfIP), predicate.GenerationChangedPredicate{}, notCreated))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
-			builder.WithPredicates(predicate.NewPredicateFuncs(isJoin), k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(r.hungry.source(r.Allocator)).
+			builder.WithPredicates(predicate.NewPredicateFuncs(join.Is), k8s.Changed(k8s.ViewSubnet))).
+		WatchesRawSource(r.leases.Source()).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Node{},
 			k8s.OwnersOf(r.Northbound, translate.KindNode), r.recordedNodes)).
@@ -82,8 +83,6 @@ func viewNode(n *corev1.Node) nodeView {
 	}
 	return nodeView{internalIPs: ipfamily.Join(k8s.InternalIPs(n)), annotations: view.String()}
 }
-
-func isJoin(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
 
 // notCreated leaves out new IP objects. They are the reconciler's own: waking for them, before the cache shows the annotations that
 // it has just written, would write these twice.
@@ -138,11 +137,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // connect gives the node its port, and then says so in its IP object and its annotations, which the agent waits for.
 func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
-	join, err := r.join(ctx)
+	subnet, err := join.Read(ctx, r.Client)
 	if err != nil {
 		return err
 	}
-	lease, err := r.lease(node, join)
+	lease, err := r.lease(node, subnet)
 	if err != nil {
 		return fmt.Errorf("allocate an address for node %s: %w", node.Name, err)
 	}
@@ -157,40 +156,15 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(node.Name), rows); err != nil {
 		return fmt.Errorf("apply node %s: %w", node.Name, err)
 	}
-	return errors.Join(r.recordIP(ctx, node, lease), r.annotate(ctx, node, join, lease))
+	return errors.Join(r.recordIP(ctx, node, lease), r.annotate(ctx, node, subnet, lease))
 }
 
 // disconnect takes back what a node that is gone had; the address is free once its port is gone.
 func (r *Reconciler) disconnect(ctx context.Context, name string) error {
-	r.hungry.remove(name)
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the rows of node %s: %w", name, err)
 	}
 	port := translate.NodePort(name)
-	r.Allocator.Release(port)
+	r.leases.Release(name, port)
 	return r.deleteIP(ctx, port, name)
-}
-
-// joinSubnet is the join subnet as it is in force.
-type joinSubnet struct {
-	cidrs    []netip.Prefix
-	gateways []netip.Addr
-}
-
-// join reads the join subnet. The error is ErrWaiting while it is absent or wrong; its watch wakes every node.
-func (r *Reconciler) join(ctx context.Context) (joinSubnet, error) {
-	subnet := &kubeovnv1.Subnet{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, subnet, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
-		return joinSubnet{}, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
-	}
-	if err != nil || !k8s.ViewSubnet(subnet).Validated {
-		return joinSubnet{}, fmt.Errorf("%w: subnet %s is not valid yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
-	}
-	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
-	gateways, gatewayErr := ipfamily.ParseAddrs(subnet.Spec.Gateway)
-	if err := errors.Join(cidrErr, gatewayErr); err != nil {
-		return joinSubnet{}, fmt.Errorf("read subnet %s: %w", kubeovnv1.JoinSubnet, err)
-	}
-	return joinSubnet{cidrs: cidrs, gateways: gateways}, nil
 }

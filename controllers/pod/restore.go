@@ -71,12 +71,14 @@ type restoration struct {
 	nodes     []corev1.Node
 	ports     []translate.PortLease
 	nodePorts []translate.PortLease
+	transits  []translate.TransitLease
+	vpcs      kubeovnv1.VpcList
 }
 
 func (s *restoration) read(ctx context.Context, reader client.Reader) error {
 	var pods corev1.PodList
 	var nodes corev1.NodeList
-	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &pods, &nodes} {
+	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &s.vpcs, &pods, &nodes} {
 		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
@@ -98,6 +100,11 @@ func (s *restoration) readPorts(engine *northbound.Engine) {
 			}
 		})
 	}
+	northbound.Each(engine, translate.KindTransit, func(owner desired.Owner, row *nb.LogicalRouterPort) {
+		if lease, ok := translate.ReadTransitLease(owner, row); ok {
+			s.transits = append(s.transits, lease)
+		}
+	})
 }
 
 // keep restores a claim unless its port has a lease already.
@@ -119,7 +126,7 @@ func (s *restoration) held(port string) bool {
 // after a usual restart nothing of it has to be parsed.
 func (s *restoration) claims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
-		for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims()} {
+		for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.transitClaims()} {
 			for c := range source {
 				if !yield(c) {
 					return
@@ -143,6 +150,12 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 		}
 		for _, p := range s.nodePorts {
 			if !yield(claimOf(p)) {
+				return
+			}
+		}
+		for _, t := range s.transits {
+			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: t.Addresses, MAC: t.MAC}
+			if !yield(claim{translate.TransitPort(t.Vpc), lease, "northbound port"}) {
 				return
 			}
 		}
@@ -190,6 +203,28 @@ func (s *restoration) querierClaims() iter.Seq[claim] {
 			}
 			lease := ipam.Lease{Subnet: subnet.Name, Addresses: []netip.Addr{address}, MAC: mac}
 			if !yield(claim{translate.QuerierHolder(subnet.Name), lease, "status"}) {
+				return
+			}
+		}
+	}
+}
+
+// transitClaims are the addresses that VPCs were told they leave with.
+func (s *restoration) transitClaims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for i := range s.vpcs.Items {
+			vpc := &s.vpcs.Items[i]
+			port := translate.TransitPort(vpc.Name)
+			if vpc.Status.Transit == nil || s.held(port) {
+				continue
+			}
+			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet}
+			for _, text := range vpc.Status.Transit.Addresses {
+				if address, err := ipfamily.ParseAddr(text); err == nil {
+					lease.Addresses = append(lease.Addresses, address)
+				}
+			}
+			if len(lease.Addresses) > 0 && !yield(claim{port, lease, "status"}) {
 				return
 			}
 		}

@@ -26,6 +26,8 @@ const (
 	silence = 4 * time.Second
 	// steady is how long a node that was away has to be back before it counts like the others.
 	steady = 10 * time.Second
+	// remembered is how long it counts that a node which was asked for a Lease never wrote one.
+	remembered = time.Minute
 )
 
 // Pulse is what is known of a node's data path.
@@ -58,6 +60,7 @@ type beat struct {
 	renewed   time.Time // as the Lease says: compared with itself only
 	seen      time.Time // when that was seen first, or since when silence counts
 	tolerance time.Duration
+	expected  bool // there is no Lease yet
 	proven    bool
 	stopped   bool
 	back      time.Time // when it was first renewed after it had stopped
@@ -91,7 +94,7 @@ func (p *Pulses) Renewed(node string, at time.Time, tolerance time.Duration) boo
 		return true
 	}
 	before := b.pulse()
-	b.renewed, b.seen, b.tolerance = at, now, tolerance
+	b.renewed, b.seen, b.tolerance, b.expected = at, now, tolerance, false
 	switch {
 	case b.stopped:
 		b.stopped, b.proven, b.back = false, false, now
@@ -99,6 +102,19 @@ func (p *Pulses) Renewed(node string, at time.Time, tolerance time.Duration) boo
 		b.proven = now.Sub(b.back) >= steady
 	}
 	return b.pulse() != before
+}
+
+// Expect takes note that a node was told to renew a Lease. One that does not begin to is taken for one that stopped.
+func (p *Pulses) Expect(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.nodes[node]; known {
+		return
+	}
+	if p.nodes == nil {
+		p.nodes = map[string]*beat{}
+	}
+	p.nodes[node] = &beat{expected: true, seen: p.now(), tolerance: RestartTolerance}
 }
 
 // startAnew counts from now for everyone, after a time in which nobody could be heard.
@@ -127,6 +143,8 @@ func (p *Pulses) Expire() (stopped []string, next time.Duration) {
 	for node, b := range p.nodes {
 		left := b.tolerance - now.Sub(b.seen)
 		switch {
+		case b.stopped && b.expected && left < -remembered:
+			delete(p.nodes, node)
 		case b.stopped:
 		case left > 0:
 			next = min(next, left)
@@ -145,7 +163,7 @@ func (p *Pulses) Expire() (stopped []string, next time.Duration) {
 func (p *Pulses) Of(node string) Pulse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b, known := p.nodes[node]; known {
+	if b, known := p.nodes[node]; known && (!b.expected || b.stopped) {
 		return b.pulse()
 	}
 	return NoLease

@@ -124,3 +124,24 @@ func TestAnAgentMayAskForMoreTime(t *testing.T) {
 	}
 	c.want("a", NoLease)
 }
+
+func TestANodeThatNeverBeginsToRenewStops(t *testing.T) {
+	c := newClinic(t, "other")
+	c.pass(10 * time.Second)
+	c.Expect("dead")
+	c.Expect("late")
+	c.Expect("other")
+	c.want("dead", NoLease)
+	c.want("other", Beating)
+	if stopped := c.pass(10 * time.Second); len(stopped) > 0 {
+		t.Errorf("%v stopped within the time of a restart", stopped)
+	}
+	c.renewals["late"] = true
+	if stopped := c.pass(15 * time.Second); !slices.Equal(stopped, []string{"dead"}) {
+		t.Errorf("%v stopped, want the one that was never heard of", stopped)
+	}
+	c.want("dead", Stopped)
+	c.want("late", Beating)
+	c.pass(2 * time.Minute)
+	c.want("dead", NoLease) // it may serve by now, and nobody asked it
+}

@@ -115,6 +115,9 @@ func RouterPolicies(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "
 // RouterRoutes is the set of static routes of a logical router.
 func RouterRoutes(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "static_routes", Row: r} }
 
+// RouterNAT is the set of translations of a logical router.
+func RouterNAT(r Ref) Set { return Set{Table: TableLogicalRouter, Column: "nat", Row: r} }
+
 // GroupPorts is the set of ports of a port group.
 func GroupPorts(r Ref) Set { return Set{Table: TablePortGroup, Column: "ports", Row: r} }
 

@@ -22,6 +22,7 @@ const (
 	KindPod     = "Pod"
 	KindService = "Service"
 	KindIPPool  = "IPPool"
+	KindTransit = "Transit" // reserved: of what leads out of a VPC, which has the VPC's name
 )
 
 // Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.
@@ -38,6 +39,9 @@ const (
 
 // VpcOwner owns the logical router of a VPC, its default routes and its load balancer group.
 func VpcOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindVpc, Name: vpc} }
+
+// TransitOwner owns what leads from a VPC to Services and the outside.
+func TransitOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindTransit, Name: vpc} }
 
 // SubnetOwner owns the logical switch of a subnet and its connection to the VPC's router.
 func SubnetOwner(subnet string) desired.Owner { return desired.Owner{Kind: KindSubnet, Name: subnet} }

@@ -1,0 +1,146 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package transit gives custom VPCs a way to Services and out of the cluster: a gateway router on one node, which translates all that
+// leaves the VPC to an address of its own on the join subnet.
+package transit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/join"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// Pulses say which nodes' data paths serve.
+type Pulses interface {
+	// Of is the pulse of a node.
+	Of(node string) gateway.Pulse
+	// Expect takes note that a node was told to renew its Lease.
+	Expect(node string)
+	// Subscribe has f called for each node whose pulse changes.
+	Subscribe(f func(node string))
+}
+
+// Reconciler makes the way out of each custom VPC so.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Networks   *selection.Networks
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+	Pulses     Pulses
+	// ServiceCIDRs are those of Services, one per family.
+	ServiceCIDRs []netip.Prefix
+
+	// leases are the addresses of ways out on the join subnet.
+	leases join.Leases
+	// moved are VPCs with a node whose pulse changed.
+	moved k8s.Feed
+	// measured are the labels under which each VPC's way out is exported.
+	measured sync.Map
+}
+
+// Reconcile makes the way out of one VPC so.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	vpc := &kubeovnv1.Vpc{}
+	if err := r.Client.Get(ctx, req.NamespacedName, vpc); apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.remove(ctx, req.Name)
+	} else if err != nil {
+		return ctrl.Result{}, fmt.Errorf("get VPC %s: %w", req.Name, err)
+	}
+	if !wanted(vpc) {
+		return ctrl.Result{}, errors.Join(r.remove(ctx, vpc.Name), r.clearStatus(ctx, vpc))
+	}
+	in, err := r.gather(ctx, vpc)
+	if err == nil {
+		err = r.apply(ctx, &in)
+	}
+	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
+}
+
+// wanted reports whether a VPC is to have a way out.
+func wanted(vpc *kubeovnv1.Vpc) bool {
+	return vpc.Name != kubeovnv1.DefaultVpc && vpc.Spec.ClusterAccess != kubeovnv1.ClusterAccessNone
+}
+
+// apply commits the way out and records its address. Without a node that could have it there is none; the address stays the VPC's.
+func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
+	lease, err := r.leases.Lease(in.vpc.Name, translate.TransitPort(in.vpc.Name), in.join)
+	if err != nil {
+		if errors.Is(err, ipam.ErrExhausted) {
+			err = errNoAddress
+		}
+		return fmt.Errorf("allocate an address: %w", err)
+	}
+	in.lease = lease
+	owner := translate.TransitOwner(in.vpc.Name)
+	if in.conflict != "" || in.pair.Active == "" {
+		err = r.Northbound.Apply(ctx, owner, nil)
+	} else {
+		err = r.Northbound.Apply(ctx, owner, translate.Transit(in.rows()))
+	}
+	if err != nil {
+		return fmt.Errorf("apply the way out of VPC %s: %w", in.vpc.Name, err)
+	}
+	for _, node := range []string{in.pair.Active, in.pair.Standby} {
+		if node != "" {
+			r.Pulses.Expect(node)
+		}
+	}
+	r.measure(*in)
+	return join.Record(ctx, r.Client, in.object())
+}
+
+// errNoAddress says that the join subnet is full. An address that becomes free wakes the VPC.
+var errNoAddress = fmt.Errorf("%w: %s", northbound.ErrWaiting, join.Full("VPCs or nodes that nobody needs, or set clusterAccess to None"))
+
+// rows are what the rows follow from.
+func (in *inputs) rows() translate.TransitInputs {
+	return translate.TransitInputs{
+		Vpc: in.vpc.Name, Node: in.pair.Active, NextHops: in.hops, Addresses: in.lease.Addresses, MAC: in.lease.MAC,
+		Services: in.services, Outgoing: in.outgoing, RouteTables: in.routeTables, Routes: in.routes,
+	}
+}
+
+// object is the IP object of the address.
+func (in *inputs) object() *kubeovnv1.IP {
+	ip := join.Object(objectName(in.vpc.Name), in.lease)
+	ip.Spec.PodName = in.vpc.Name
+	return ip
+}
+
+// remove takes away what led out of a VPC; the address is free once the ports are gone.
+func (r *Reconciler) remove(ctx context.Context, vpc string) error {
+	r.unmeasure(vpc)
+	if err := r.Northbound.Apply(ctx, translate.TransitOwner(vpc), nil); err != nil {
+		return fmt.Errorf("delete the way out of VPC %s: %w", vpc, err)
+	}
+	r.leases.Release(vpc, translate.TransitPort(vpc))
+	return join.Forget(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
+}
+
+// clearStatus takes from a VPC what is said of a way out that it is not to have.
+func (r *Reconciler) clearStatus(ctx context.Context, vpc *kubeovnv1.Vpc) error {
+	base := vpc.DeepCopy()
+	vpc.Status.Transit = nil
+	apimeta.RemoveStatusCondition(&vpc.Status.Conditions, kubeovnv1.ConditionTransitReady)
+	return k8s.PatchStatus(ctx, r.Client, base, vpc)
+}

@@ -1,0 +1,180 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package transit
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/join"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// inputs are what the way out of a VPC follows from.
+type inputs struct {
+	vpc  *kubeovnv1.Vpc
+	join join.Subnet
+	// lease of the address on the join subnet, once it is given.
+	lease    ipam.Lease
+	services []netip.Prefix
+	// outgoing are the CIDRs of subnets with natOutgoing, routeTables those that subnets use beside the main one.
+	outgoing    []netip.Prefix
+	routeTables []string
+	// routes are the user's.
+	routes []translate.StaticRoute
+	// conflict is what of the VPC has an address of the link to the gateway router.
+	conflict string
+	// pair carries the traffic, from before until now and from now on; hops are the first one's addresses on the join subnet.
+	before, pair gateway.Pair
+	hops         []netip.Addr
+	// lost: the node of before does not serve; up: that of pair does.
+	lost, up bool
+}
+
+// gather reads the inputs. What it could read is in force when there is an error.
+func (r *Reconciler) gather(ctx context.Context, vpc *kubeovnv1.Vpc) (inputs, error) {
+	in := inputs{vpc: vpc, services: r.ServiceCIDRs, before: pairOf(vpc), pair: pairOf(vpc)}
+	var err error
+	if in.join, err = join.Read(ctx, r.Client); err != nil {
+		return in, err
+	}
+	subnets, err := r.Networks.SubnetsOf(ctx, vpc.Name)
+	if err != nil {
+		return in, err
+	}
+	slices.SortFunc(subnets, func(a, b kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range subnets {
+		r.addSubnet(&in, &subnets[i])
+	}
+	slices.Sort(in.routeTables)
+	in.routeTables = slices.Compact(in.routeTables)
+	in.addRouter()
+	return in, r.pick(ctx, &in)
+}
+
+// addSubnet adds what a subnet asks for. Of one whose spec is wrong what is in force counts.
+func (r *Reconciler) addSubnet(in *inputs, s *kubeovnv1.Subnet) {
+	if s.Spec.RouteTable != "" {
+		in.routeTables = append(in.routeTables, s.Spec.RouteTable)
+	}
+	cidrs := r.cidrs(s)
+	if s.Spec.NATOutgoing {
+		in.outgoing = append(in.outgoing, cidrs...)
+	}
+	in.checkLink(cidrs, "subnet "+s.Name)
+}
+
+func (r *Reconciler) cidrs(s *kubeovnv1.Subnet) []netip.Prefix {
+	if k8s.ViewSubnet(s).Validated {
+		cidrs, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+		return cidrs
+	}
+	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
+	if port == nil {
+		return nil
+	}
+	var cidrs []netip.Prefix
+	for _, network := range port.Networks {
+		if p, err := netip.ParsePrefix(network); err == nil {
+			cidrs = append(cidrs, p.Masked())
+		}
+	}
+	return cidrs
+}
+
+// addRouter adds what the user asks of the VPC's router.
+func (in *inputs) addRouter() {
+	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
+	for _, route := range router.Routes {
+		in.routes = append(in.routes, translate.StaticRoute{Prefix: route.Prefix, BySource: route.BySource, NextHop: route.NextHop, Table: route.Table})
+	}
+	for _, peering := range router.Peerings {
+		in.checkLink(peering.Networks(), "the link with VPC "+peering.Remote)
+	}
+}
+
+func (in *inputs) checkLink(networks []netip.Prefix, whose string) {
+	for _, address := range translate.TransitLink() {
+		for _, network := range networks {
+			if network.Contains(address) && in.conflict == "" {
+				in.conflict = fmt.Sprintf("%s (%s) has %s, which leads from the VPC to Services: choose other addresses, or set clusterAccess to None",
+					whose, network, address)
+			}
+		}
+	}
+}
+
+// pairOf is the pair that a VPC's status names.
+func pairOf(vpc *kubeovnv1.Vpc) gateway.Pair {
+	if t := vpc.Status.Transit; t != nil {
+		return gateway.Pair{Active: t.Node, Standby: t.Standby}
+	}
+	return gateway.Pair{}
+}
+
+// pick chooses the nodes. While those of before serve no other is looked at.
+func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
+	known := map[string]*corev1.Node{}
+	for _, name := range []string{in.before.Active, in.before.Standby} {
+		node := &corev1.Node{}
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get node %s: %w", name, err)
+		}
+		if err == nil {
+			known[name] = node
+		}
+	}
+	state := func(name string) gateway.State { return r.state(known[name]) }
+	in.lost = in.before.Active != "" && state(in.before.Active) == gateway.Down
+	if !in.before.Fits(state) {
+		var list corev1.NodeList
+		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list nodes: %w", err)
+		}
+		candidates := make([]gateway.Candidate, 0, len(list.Items))
+		for i := range list.Items {
+			node := &list.Items[i]
+			known[node.Name] = node
+			candidates = append(candidates, gateway.Candidate{Name: node.Name, State: r.state(node)})
+		}
+		in.pair = gateway.Pick(in.vpc.Name, candidates, in.before)
+	}
+	if node := known[in.pair.Active]; node != nil {
+		in.hops = joinAddresses(node)
+		in.up = state(node.Name) != gateway.Down
+	}
+	return nil
+}
+
+// state of a node. One that is not there, or not connected yet, is down.
+func (r *Reconciler) state(node *corev1.Node) gateway.State {
+	if node == nil || len(joinAddresses(node)) == 0 {
+		return gateway.Down
+	}
+	return gateway.StateOf(node, r.Pulses.Of(node.Name))
+}
+
+// joinAddresses are a node's addresses on the join subnet, once it has any.
+func joinAddresses(node *corev1.Node) []netip.Addr {
+	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
+	if err != nil || !network.Allocated {
+		return nil
+	}
+	return network.Addresses
+}

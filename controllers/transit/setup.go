@@ -1,0 +1,214 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package transit
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/join"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// workers reconcile VPCs at once: a node that dies may carry many, and they move in few transactions.
+const workers = 16
+
+// subnetsDelay gathers what happens to the subnets of a VPC: any change of its ways costs ovn-northd a full computation.
+const subnetsDelay = 200 * time.Millisecond
+
+// indexNode finds VPCs by the nodes of their pairs; those that lack one, by the empty name.
+const indexNode = "transit.node"
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// SetupWithManager registers the reconciler. It wakes for its Vpc and the Vpc's subnets, for the nodes of its pair and their Leases, for the
+// IP object, for the join subnet, and for drift. Other nodes wake only VPCs that lack one.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	r.leases.Allocator = r.Allocator
+	r.Pulses.Subscribe(func(node string) {
+		for _, vpc := range r.carriedBy(ctx, node) {
+			r.moved.Add(vpc)
+		}
+	})
+	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vpc{}, indexNode, func(o client.Object) []string {
+		if vpc := o.(*kubeovnv1.Vpc); wanted(vpc) {
+			return []string{pairOf(vpc).Active, pairOf(vpc).Standby}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index VPCs by node: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("transit").
+		For(&kubeovnv1.Vpc{}, builder.WithPredicates(k8s.Changed(viewVpc))).
+		Watches(&kubeovnv1.Subnet{}, r.onSubnet(), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
+		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
+			handler.EnqueueRequestsFromMapFunc(ofIP), predicate.GenerationChangedPredicate{}, notCreated))).
+		WatchesRawSource(&r.moved).
+		WatchesRawSource(r.leases.Source()).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindTransit)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vpc{},
+			k8s.OwnersOf(r.Northbound, translate.KindTransit), r.recorded)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of ways out of VPCs: %w", err)
+	}
+	return nil
+}
+
+// notCreated leaves out new IP objects: they are the reconciler's own.
+var notCreated = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
+
+// vpcView is what the reconciler looks at in a Vpc: its spec, and what it wrote in the status itself.
+type vpcView struct {
+	generation int64
+	pair       gateway.Pair
+	addresses  string
+	ready      string
+}
+
+func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
+	view := vpcView{generation: vpc.Generation, pair: pairOf(vpc)}
+	if vpc.Status.Transit != nil {
+		view.addresses = strings.Join(vpc.Status.Transit.Addresses, ",")
+	}
+	if c := apimeta.FindStatusCondition(vpc.Status.Conditions, kubeovnv1.ConditionTransitReady); c != nil {
+		view.ready = string(c.Status) + c.Reason + c.Message
+	}
+	return view
+}
+
+// nodeView is what decides whether a node can carry traffic.
+type nodeView struct {
+	state gateway.State
+	hops  string
+}
+
+func viewNode(n *corev1.Node) nodeView {
+	return nodeView{state: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(joinAddresses(n))}
+}
+
+// onNode enqueues the VPCs that a node carries, and those that lack a node.
+func (r *Reconciler) onNode() handler.EventHandler {
+	enqueue := func(ctx context.Context, q queue, node string) {
+		for _, vpc := range append(r.carriedBy(ctx, node), r.carriedBy(ctx, "")...) {
+			q.Add(named(vpc))
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object.GetName()) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectNew.GetName()) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object.GetName()) },
+	}
+}
+
+// carriedBy are the VPCs of whose pair a node is one; of the empty name, those that lack one.
+func (r *Reconciler) carriedBy(ctx context.Context, node string) []string {
+	var list kubeovnv1.VpcList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{indexNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "cannot list the VPCs of a node", "node", node)
+		return nil
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names
+}
+
+// onSubnet enqueues the VPC that a subnet is in, and the one it was in; all, for the join subnet.
+func (r *Reconciler) onSubnet() handler.EventHandler {
+	enqueue := func(ctx context.Context, q queue, o client.Object) {
+		if !join.Is(o) {
+			q.AddAfter(named(selection.VpcOf(o.(*kubeovnv1.Subnet))), subnetsDelay)
+			return
+		}
+		var list kubeovnv1.VpcList
+		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return // the cache is stopping
+		}
+		for i := range list.Items {
+			q.Add(named(list.Items[i].Name))
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			enqueue(ctx, q, e.ObjectOld)
+			enqueue(ctx, q, e.ObjectNew)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
+	}
+}
+
+// objectName is the name of the IP object of a VPC's way out. Pods' have a dot, and nodes' another prefix.
+func objectName(vpc string) string {
+	const prefix, limit = "transit-", 253 // of names of objects
+	if !strings.Contains(vpc, ".") && len(prefix)+len(vpc) <= limit {
+		return prefix + vpc
+	}
+	sum := sha256.Sum256([]byte(vpc))
+	return prefix + hex.EncodeToString(sum[:16])
+}
+
+// vpcOf is the VPC that an IP object is of the way out of; empty for others.
+func vpcOf(ip *kubeovnv1.IP) string {
+	if ip.Spec.Namespace != "" || ip.Spec.NodeName != "" || ip.Spec.Subnet != kubeovnv1.JoinSubnet || ip.Name != objectName(ip.Spec.PodName) {
+		return ""
+	}
+	return ip.Spec.PodName
+}
+
+func ofIP(_ context.Context, o client.Object) []reconcile.Request {
+	if vpc := vpcOf(o.(*kubeovnv1.IP)); vpc != "" {
+		return []reconcile.Request{named(vpc)}
+	}
+	return nil
+}
+
+// recorded are the VPCs that have IP objects.
+func (r *Reconciler) recorded(ctx context.Context) ([]types.NamespacedName, error) {
+	var ips kubeovnv1.IPList
+	if err := r.Client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list IPs: %w", err)
+	}
+	var names []types.NamespacedName
+	for i := range ips.Items {
+		if vpc := vpcOf(&ips.Items[i]); vpc != "" {
+			names = append(names, types.NamespacedName{Name: vpc})
+		}
+	}
+	return names, nil
+}
+
+func named(vpc string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: vpc}}
+}

@@ -1,0 +1,105 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package transit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+)
+
+// Reasons of the condition TransitReady, and of events.
+const (
+	// ReasonCarried: a node carries the traffic.
+	ReasonCarried = "Carried"
+	// ReasonNoNode: no node serves.
+	ReasonNoNode = "NoNodeServes"
+	// ReasonNoAddress: the join subnet is full.
+	ReasonNoAddress = "AddressNotAllocated"
+	// ReasonLinkAddress: something in the VPC has an address of the link to the gateway router.
+	ReasonLinkAddress = "LinkAddressTaken"
+	// ReasonMoved is the event of traffic that left a node which does not serve any more.
+	ReasonMoved = "TransitMoved"
+)
+
+// patchStatus reports the way out, and what is wrong with it. While the rows could not be written the status keeps the nodes of those that
+// are in force.
+func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) error {
+	vpc := in.vpc
+	base := vpc.DeepCopy()
+	if applied == nil {
+		vpc.Status.Transit = &kubeovnv1.VpcTransit{Node: in.pair.Active, Standby: in.pair.Standby}
+		for _, address := range in.lease.Addresses {
+			vpc.Status.Transit.Addresses = append(vpc.Status.Transit.Addresses, address.String())
+		}
+	}
+	condition := conditionOf(in, applied)
+	k8s.SetConditions(&vpc.Status.Conditions, vpc.Generation, condition)
+	if err := k8s.PatchStatus(ctx, r.Client, base, vpc); err != nil {
+		return err
+	}
+	passing := errors.Is(applied, northbound.ErrWaiting) && !errors.Is(applied, errNoAddress)
+	if condition.Status == metav1.ConditionFalse && !passing &&
+		!k8s.SameMessage(base.Status.Conditions, vpc.Status.Conditions, kubeovnv1.ConditionTransitReady) {
+		k8s.Warn(r.Recorder, vpc, condition.Reason, condition.Message)
+	}
+	if applied == nil && in.lost && in.pair.Active != "" && in.pair.Active != in.before.Active {
+		failovers.WithLabelValues(vpc.Name).Inc()
+		k8s.Warn(r.Recorder, vpc, ReasonMoved, fmt.Sprintf("%s does not serve any more: Services and the outside are reached through %s",
+			in.before.Active, in.pair.Active))
+	}
+	return nil
+}
+
+// conditionOf is TransitReady.
+func conditionOf(in inputs, applied error) metav1.Condition {
+	c := metav1.Condition{Type: kubeovnv1.ConditionTransitReady, Status: metav1.ConditionFalse}
+	switch {
+	case errors.Is(applied, errNoAddress):
+		c.Reason, c.Message = ReasonNoAddress, applied.Error()
+	case applied != nil:
+		ready := k8s.Ready(applied, northbound.ErrWaiting)
+		c.Reason, c.Message = ready.Reason, ready.Message
+	case in.conflict != "":
+		c.Reason, c.Message = ReasonLinkAddress, in.conflict
+	case in.pair.Active == "":
+		c.Reason, c.Message = ReasonNoNode, "no node serves: neither Services nor the outside are reached"
+	case !in.up:
+		c.Reason = ReasonNoNode
+		c.Message = fmt.Sprintf("no node serves: what goes to Services and the outside is still sent to %s", in.pair.Active)
+	default:
+		c.Status, c.Reason = metav1.ConditionTrue, ReasonCarried
+		c.Message = fmt.Sprintf("%s carries what goes to Services and the outside, from %s", in.pair.Active, ipfamily.Join(in.lease.Addresses))
+		if missing := in.missing(); missing != "" {
+			c.Message += "; " + missing
+		}
+	}
+	return c
+}
+
+// missing names the families of subnets with natOutgoing that the join subnet has not.
+func (in *inputs) missing() string {
+	has := map[ipfamily.Family]bool{}
+	for _, address := range in.lease.Addresses {
+		has[ipfamily.Of(address)] = true
+	}
+	var lacking []string
+	for _, cidr := range in.outgoing {
+		if !has[ipfamily.Of(cidr.Addr())] {
+			lacking = append(lacking, cidr.String())
+		}
+	}
+	if len(lacking) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s cannot leave: subnet %s has no addresses of that family", strings.Join(lacking, ", "), kubeovnv1.JoinSubnet)
+}

@@ -1,0 +1,139 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package join gives addresses of the join subnet to what is connected to it: nodes, and the ways out of VPCs. Controllers share it.
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+)
+
+// Subnet is the join subnet as it is in force.
+type Subnet struct {
+	CIDRs    []netip.Prefix
+	Gateways []netip.Addr
+}
+
+// Read reads the join subnet. The error is northbound.ErrWaiting while it is absent or wrong.
+func Read(ctx context.Context, reader client.Reader) (Subnet, error) {
+	subnet := &kubeovnv1.Subnet{}
+	err := reader.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, subnet, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return Subnet{}, fmt.Errorf("get subnet %s: %w", kubeovnv1.JoinSubnet, err)
+	}
+	if err != nil || !k8s.ViewSubnet(subnet).Validated {
+		return Subnet{}, fmt.Errorf("%w: subnet %s is not valid yet", northbound.ErrWaiting, kubeovnv1.JoinSubnet)
+	}
+	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+	gateways, gatewayErr := ipfamily.ParseAddrs(subnet.Spec.Gateway)
+	if err := errors.Join(cidrErr, gatewayErr); err != nil {
+		return Subnet{}, fmt.Errorf("read subnet %s: %w", kubeovnv1.JoinSubnet, err)
+	}
+	return Subnet{CIDRs: cidrs, Gateways: gateways}, nil
+}
+
+// Is reports whether an object is the join subnet.
+func Is(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
+
+// Full says to users what to do about a join subnet without a free address.
+func Full(others string) string {
+	return fmt.Sprintf("subnet %s has no free address: widen its cidrBlock, or remove %s", kubeovnv1.JoinSubnet, others)
+}
+
+// Leases are what objects of one kind hold of the join subnet.
+type Leases struct {
+	Allocator *ipam.Allocator
+
+	mu sync.Mutex
+	// hungry are the objects that found the subnet full.
+	hungry map[string]struct{}
+}
+
+// Lease is an object's address per family of the join subnet: what its port holds as far as that fits the subnet. The error is
+// ipam.ErrExhausted when the subnet is full; an address that becomes free wakes the object.
+func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
+	held, _ := l.Allocator.Lookup(port)
+	request := ipam.Request{Subnet: kubeovnv1.JoinSubnet, Addresses: within(held.Addresses, subnet.CIDRs), MAC: held.MAC}
+	for _, cidr := range subnet.CIDRs {
+		request.Families = append(request.Families, ipfamily.Of(cidr.Addr()))
+	}
+	if len(request.Addresses) < len(held.Addresses) {
+		l.Allocator.Release(port)
+	}
+	lease, err := l.Allocator.Allocate(port, request)
+	if errors.Is(err, ipam.ErrExhausted) {
+		// An address that became free after the first try has woken nobody.
+		l.add(object)
+		lease, err = l.Allocator.Allocate(port, request)
+	}
+	if err == nil {
+		l.remove(object)
+	}
+	return lease, err
+}
+
+// Release frees what an object held, once its port is gone.
+func (l *Leases) Release(object, port string) {
+	l.remove(object)
+	l.Allocator.Release(port)
+}
+
+// within keeps the addresses that are in one of the CIDRs.
+func within(addrs []netip.Addr, cidrs []netip.Prefix) []netip.Addr {
+	var in []netip.Addr
+	for _, a := range addrs {
+		if slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(a) }) {
+			in = append(in, a)
+		}
+	}
+	return in
+}
+
+func (l *Leases) add(object string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hungry == nil {
+		l.hungry = map[string]struct{}{}
+	}
+	l.hungry[object] = struct{}{}
+}
+
+func (l *Leases) remove(object string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.hungry, object)
+}
+
+// Source enqueues the objects that found the join subnet full when its use changes.
+func (l *Leases) Source() source.Source {
+	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		l.Allocator.Notify(func(subnet string) {
+			if subnet != kubeovnv1.JoinSubnet {
+				return
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for object := range l.hungry {
+				q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: object}})
+			}
+		})
+		return nil
+	})
+}

@@ -1,0 +1,103 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// labelSubnet is on IP objects, as users of Kube-OVN select by it.
+const labelSubnet = "ovn.kubernetes.io/subnet"
+
+// Object is the IP object of a lease.
+func Object(name string, lease ipam.Lease) *kubeovnv1.IP {
+	return &kubeovnv1.IP{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			labelSubnet: lease.Subnet, lease.Subnet: "", kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod,
+		}},
+		Spec: kubeovnv1.IPSpec{
+			Subnet:      lease.Subnet,
+			IPAddress:   ipfamily.Join(lease.Addresses),
+			MACAddress:  lease.MAC.String(),
+			V4IPAddress: ofFamily(lease.Addresses, ipfamily.IPv4),
+			V6IPAddress: ofFamily(lease.Addresses, ipfamily.IPv6),
+		},
+	}
+}
+
+// Record writes an IP object as it is wanted.
+func Record(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
+	ip := &kubeovnv1.IP{}
+	err := c.Get(ctx, client.ObjectKeyFromObject(want), ip)
+	if apierrors.IsNotFound(err) {
+		return create(ctx, c, want)
+	}
+	if err != nil {
+		return fmt.Errorf("get IP %s: %w", want.Name, err)
+	}
+	base := ip.DeepCopy()
+	if ip.Spec.Subnet != want.Spec.Subnet || ip.Spec.IPAddress != want.Spec.IPAddress || ip.Spec.MACAddress != want.Spec.MACAddress {
+		return replace(ctx, c, ip, want)
+	}
+	ip.Spec = want.Spec
+	if ip.Labels == nil {
+		ip.Labels = map[string]string{}
+	}
+	maps.Copy(ip.Labels, want.Labels)
+	return k8s.Patch(ctx, c, base, ip)
+}
+
+func create(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
+	if err := client.IgnoreAlreadyExists(c.Create(ctx, want, k8s.FieldOwner)); err != nil {
+		return fmt.Errorf("create IP %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+// replace writes an IP object anew, since addresses of one cannot change.
+func replace(ctx context.Context, c client.Client, have, want *kubeovnv1.IP) error {
+	if err := client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {
+		return fmt.Errorf("delete IP %s: %w", have.Name, err)
+	}
+	return create(ctx, c, want)
+}
+
+// Forget deletes an IP object. One of that name that is not ours is left alone.
+func Forget(ctx context.Context, c client.Client, name string, ours func(*kubeovnv1.IP) bool) error {
+	ip := &kubeovnv1.IP{}
+	if err := c.Get(ctx, client.ObjectKey{Name: name}, ip); apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get IP %s: %w", name, err)
+	}
+	if !ours(ip) {
+		return nil
+	}
+	if err := client.IgnoreNotFound(c.Delete(ctx, ip)); err != nil {
+		return fmt.Errorf("delete IP %s: %w", name, err)
+	}
+	return nil
+}
+
+// ofFamily is the address of one family, or empty.
+func ofFamily(addrs []netip.Addr, family ipfamily.Family) string {
+	for _, a := range addrs {
+		if ipfamily.Of(a) == family {
+			return a.String()
+		}
+	}
+	return ""
+}
