@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/test/checks"
 	"github.com/kiln-net/kiln/test/cluster"
@@ -34,27 +35,30 @@ var _ = Describe("restarts", Ordered, func() {
 	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, restartNamespace) })
 
 	DescribeTable("interrupt no running pod, and new ones start", func(ctx SpecContext, app string) {
-		lost := make(chan string, 1)
+		over, lost := make(chan struct{}), make(chan []string, 1)
 		go func() {
 			defer GinkgoRecover()
-			lost <- pingThrough(ctx, from, to, 8*time.Second)
+			lost <- pingUntil(ctx, over, from, to)
 		}()
 		pods, err := suite.Cluster.PodsOf(ctx, app)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pods).NotTo(BeEmpty())
+		before := map[types.UID]int32{}
 		for i := range pods {
+			before[pods[i].UID] = restarts(&pods[i])
 			Expect(suite.kill(ctx, &pods[i])).To(Succeed())
 		}
-		Expect(<-lost).To(Equal("0"), "packets lost")
 		Eventually(func(g Gomega) {
 			pods, err := suite.Cluster.PodsOf(ctx, app)
 			g.Expect(err).NotTo(HaveOccurred())
 			for i := range pods {
-				g.Expect(cluster.Ready(&pods[i])).To(BeTrue(), pods[i].Name)
+				g.Expect(cluster.Ready(&pods[i]) && restarts(&pods[i]) > before[pods[i].UID]).To(BeTrue(), pods[i].Name)
 			}
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, suite.Workers[1]))
 		Expect(err).NotTo(HaveOccurred())
+		close(over)
+		Expect(<-lost).To(HaveEach("0"), "packets lost, second by second")
 	},
 		Entry("operator", "kiln-operator", SpecTimeout(4*time.Minute)),
 		Entry("northbound database", "ovn-central-nb", SpecTimeout(4*time.Minute)),
@@ -84,6 +88,26 @@ var _ = Describe("restarts", Ordered, func() {
 		Eventually(failedChecks).WithContext(ctx).WithTimeout(2 * time.Minute).Should(BeEmpty())
 	}, SpecTimeout(6*time.Minute))
 })
+
+// restarts is how often the kubelet has started a pod's container again.
+func restarts(pod *corev1.Pod) int32 {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return 0
+	}
+	return pod.Status.ContainerStatuses[0].RestartCount
+}
+
+// pingUntil pings until it is over, and says how many packets were lost in each second.
+func pingUntil(ctx context.Context, over <-chan struct{}, from, to *corev1.Pod) (lost []string) {
+	for {
+		lost = append(lost, pingThrough(ctx, from, to, time.Second))
+		select {
+		case <-over:
+			return lost
+		default:
+		}
+	}
+}
 
 var transmitted = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)
 

@@ -7,8 +7,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"regexp"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -125,7 +125,7 @@ var _ = Describe("subnets", func() {
 // useSample applies a sample as it stands, with the namespaces that it is for, until the end of the spec.
 func useSample(ctx context.Context, sample string, namespaces ...string) {
 	GinkgoHelper()
-	Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), filepath.Join("../../config/samples", sample))).To(Succeed())
+	applySample(ctx, sample)
 	for _, name := range namespaces {
 		makeNamespace(ctx, name)
 		DeferCleanup(func(ctx SpecContext) {
@@ -174,24 +174,36 @@ func serve(ctx context.Context, namespace, name string, worker int) *corev1.Pod 
 	return pod
 }
 
-// expectReach looks whether a pod gets an answer of another one by HTTP, in every family that both have.
+// expectReach looks whether a pod gets answers of another one by HTTP, in every family that both have, or none.
 func expectReach(ctx context.Context, from, to *corev1.Pod, answered bool) {
 	GinkgoHelper()
+	contrary := func() []string { return answers(ctx, from, to, !answered) }
+	what := fmt.Sprintf("%s to %s, answered %v", from.Name, to.Name, !answered)
+	Eventually(contrary).WithContext(ctx).WithTimeout(20*time.Second).Should(BeEmpty(), what)
+	if !answered {
+		Consistently(contrary).WithContext(ctx).WithTimeout(2*time.Second).Should(BeEmpty(), what)
+	}
+}
+
+// answers are those addresses of a pod at which another one gets an answer, or does not. It asks them all at once.
+func answers(ctx context.Context, from, to *corev1.Pod, answered bool) []string {
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	var found []string
 	for _, addr := range cluster.PodAddrs(to) {
 		if _, both := cluster.InFamilyOf(cluster.PodAddrs(from), addr); !both {
 			continue
 		}
-		url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(addr, cluster.HTTPPort))
-		get := func() error {
-			_, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "2", url)
-			return err
-		}
-		what := fmt.Sprintf("%s to %s at %s", from.Name, to.Name, addr)
-		if answered {
-			Eventually(get).WithContext(ctx).WithTimeout(20*time.Second).Should(Succeed(), what)
-		} else {
-			Eventually(get).WithContext(ctx).WithTimeout(20*time.Second).ShouldNot(Succeed(), what)
-			Consistently(get).WithContext(ctx).WithTimeout(3*time.Second).ShouldNot(Succeed(), what)
-		}
+		wait.Go(func() {
+			url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(addr, cluster.HTTPPort))
+			_, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url)
+			mu.Lock()
+			defer mu.Unlock()
+			if answered == (err == nil) {
+				found = append(found, addr.String())
+			}
+		})
 	}
+	wait.Wait()
+	return found
 }

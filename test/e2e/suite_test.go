@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,13 +121,45 @@ func makeNamespace(ctx context.Context, name string) {
 	}
 }
 
-// deleteNamespace deletes a namespace and waits until nothing of it is left.
+// deleteNamespace deletes a namespace and waits until nothing of it is left. Workloads and pods go first: with pods in it the namespace would
+// wait for as long as the longest of them may take to end.
 func deleteNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
+	removePods(ctx, name)
 	namespaces := suite.Cluster.CoreV1().Namespaces()
 	Expect(client.IgnoreNotFound(namespaces.Delete(ctx, name, metav1.DeleteOptions{}))).To(Succeed())
 	Eventually(func() bool {
 		_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
-	}).WithContext(ctx).WithTimeout(3*time.Minute).WithPolling(500*time.Millisecond).Should(BeTrue(), "namespace %s is not gone", name)
+	}).WithContext(ctx).WithTimeout(3*time.Minute).WithPolling(200*time.Millisecond).Should(BeTrue(), "namespace %s is not gone", name)
+}
+
+// removePods deletes those pods of a namespace, or all and the workloads that would make them again, and waits until they are gone.
+func removePods(ctx context.Context, namespace string, names ...string) {
+	GinkgoHelper()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}
+	pods := suite.Cluster.CoreV1().Pods(namespace)
+	for _, name := range names {
+		Expect(client.IgnoreNotFound(pods.Delete(ctx, name, now))).To(Succeed())
+	}
+	if len(names) == 0 {
+		for _, remove := range []func(context.Context, metav1.DeleteOptions, metav1.ListOptions) error{
+			suite.Cluster.AppsV1().Deployments(namespace).DeleteCollection, suite.Cluster.AppsV1().StatefulSets(namespace).DeleteCollection,
+			suite.Cluster.AppsV1().ReplicaSets(namespace).DeleteCollection, pods.DeleteCollection,
+		} {
+			Expect(remove(ctx, now, metav1.ListOptions{})).To(Succeed())
+		}
+	}
+	Eventually(func() (left []string, err error) {
+		list, err := pods.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if len(names) == 0 || slices.Contains(names, list.Items[i].Name) {
+				left = append(left, list.Items[i].Name)
+			}
+		}
+		return left, nil
+	}).WithContext(ctx).WithTimeout(2*time.Minute).WithPolling(200*time.Millisecond).Should(BeEmpty(), "pods of namespace %s are not gone", namespace)
 }
