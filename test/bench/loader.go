@@ -144,8 +144,13 @@ func portNames(pods []string) []string {
 
 // each does something for all pods, in parallel.
 func (l *loader) each(ctx context.Context, names []string, do func(ctx context.Context, i int, name string) error) error {
+	return each(ctx, l.parallel, names, do)
+}
+
+// each does something for all names, so many at a time.
+func each(ctx context.Context, parallel int, names []string, do func(ctx context.Context, i int, name string) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(l.parallel)
+	group.SetLimit(parallel)
 	for i, name := range names {
 		if ctx.Err() != nil {
 			break

@@ -29,6 +29,9 @@ type options struct {
 	scenarios []string
 	// sizes of the bursts, each on top of those before.
 	sizes []int
+	// subnetSizes are how many subnets there are when one more is looked at; probes is how often that is.
+	subnetSizes []int
+	probes      int
 	// floorPods, serial, restarts and remove are how often the other scenarios do what they do; subnets and joining are theirs, too.
 	floorPods, serial, restarts, remove, subnets, joining int
 	parallel, nodes                                       int
@@ -63,6 +66,7 @@ var scenarios = []scenario{
 	{name: "takeover", run: (*bench).takeover, pods: true},
 	{name: "delete", run: (*bench).remove, pods: true},
 	{name: "nodes", run: (*bench).join},
+	{name: "subnets", run: (*bench).grow},
 }
 
 func main() {
@@ -90,6 +94,7 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	what := f.String("bench", "floor,serial,burst,restart,delete", "what to measure, of "+strings.Join(scenarioNames(), ", ")+"; without floor there are no ratios")
 	sizes := f.String("n", "1000", "pods of the bursts, each on top of those before, such as 1000,5000")
+	networks := f.String("subnet-sizes", "10,100,1000", "how many subnets there are when one more is measured")
 	northd := f.String("northd", "on", "on, or paused: then only the system's own part is measured")
 	on := f.String("layout", "", "one: everything on one CPU; split: servers on one, system under test and driver on another (the default with two CPUs)")
 	chosen := f.String("cpus", "", "CPUs to use, such as 0,1; by default those that this process may run on")
@@ -109,6 +114,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.remove, "delete", 1000, "pods to delete")
 	f.IntVar(&o.nodes, "nodes", 3, "nodes of the pods, without a kubelet")
 	f.IntVar(&o.subnets, "subnets", 100, "subnets that there are when nodes join")
+	f.IntVar(&o.probes, "probes", 20, "subnets that are one more")
 	f.IntVar(&o.joining, "joining", 1000, "nodes that join")
 	f.IntVar(&o.parallel, "parallel", 32, "requests of the driver at a time")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "time for everything")
@@ -118,7 +124,7 @@ func parse(args []string) (options, error) {
 	if (o.old == "") != (o.new == "") {
 		return o, errors.New("-old and -new belong together")
 	}
-	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs) < 1 || o.subnets < 0 || o.joining%quarters != 0 {
+	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs, o.probes) < 1 || o.subnets < 0 || o.joining%quarters != 0 {
 		return o, fmt.Errorf("a number of things to do is less than one, or -joining is no multiple of %d", quarters)
 	}
 	if *northd != "on" && *northd != "paused" {
@@ -128,7 +134,7 @@ func parse(args []string) (options, error) {
 	if err := o.place(*on, *chosen); err != nil {
 		return o, err
 	}
-	return o, o.choose(*what, *sizes)
+	return o, o.choose(*what, *sizes, *networks)
 }
 
 // place reads the layout.
@@ -145,13 +151,12 @@ func (o *options) place(name, chosen string) error {
 }
 
 // choose reads what is to be measured.
-func (o *options) choose(what, sizes string) error {
-	for size := range strings.SplitSeq(sizes, ",") {
-		n, err := strconv.Atoi(size)
-		if err != nil || n < 1 {
-			return fmt.Errorf("-n %s: not a list of numbers of pods", sizes)
-		}
-		o.sizes = append(o.sizes, n)
+func (o *options) choose(what, sizes, networks string) (err error) {
+	if o.sizes, err = numbers(sizes); err != nil {
+		return fmt.Errorf("-n: %w", err)
+	}
+	if o.subnetSizes, err = numbers(networks); err != nil || !slices.IsSorted(o.subnetSizes) {
+		return fmt.Errorf("-subnet-sizes %s: not a list of growing numbers", networks)
 	}
 	o.scenarios = strings.Split(what, ",")
 	for _, name := range o.scenarios {
@@ -160,6 +165,17 @@ func (o *options) choose(what, sizes string) error {
 		}
 	}
 	return nil
+}
+
+func numbers(list string) (all []int, err error) {
+	for part := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%s is not a list of numbers", list)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }
 
 func scenarioNames() []string {
@@ -184,6 +200,8 @@ type bench struct {
 	// made counts the groups of pods, which are named by it.
 	made   int
 	bursts []costs
+	// networks are the costs of single ones at each number of subnets.
+	networks [][]networkCosts
 	// firstSerial is the median of the first pods one by one, from the creation to the port in NB.
 	firstSerial time.Duration
 	rows        []row

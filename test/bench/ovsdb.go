@@ -72,11 +72,11 @@ func names(update map[string]map[string]rowChange, column string) (came, gone []
 	return came, gone
 }
 
-// transactions are counts of committed transactions.
-type transactions struct{ CMS, Northd int }
+// transactions are counts of committed transactions. Rows are those that the system under test has inserted, changed or deleted in them.
+type transactions struct{ CMS, Northd, Rows int }
 
 func (t transactions) minus(o transactions) transactions {
-	return transactions{CMS: t.CMS - o.CMS, Northd: t.Northd - o.Northd}
+	return transactions{CMS: t.CMS - o.CMS, Northd: t.Northd - o.Northd, Rows: t.Rows - o.Rows}
 }
 
 // commitLog counts the transactions that a database has committed, from its file, which costs the server nothing: "OVSDB JSON
@@ -158,9 +158,25 @@ func (l *commitLog) read() error {
 			l.count.Northd++
 		default:
 			l.count.CMS++
+			l.count.Rows += rowsIn(record)
 		}
 	}
 }
 
 // byNorthd tells ovn-northd's transactions from those of the system under test.
 func byNorthd(record []byte) bool { return bytes.Contains(record, []byte(`"_comment":"ovn-northd"`)) }
+
+// rowsIn counts the rows in a record: it has an object of rows by their UUIDs for each table, and notes whose names begin with "_" (ovsdb(5)).
+func rowsIn(record []byte) (rows int) {
+	var tables map[string]json.RawMessage
+	if json.Unmarshal(record, &tables) != nil {
+		return 0
+	}
+	for table, content := range tables {
+		var changed map[string]json.RawMessage
+		if !strings.HasPrefix(table, "_") && json.Unmarshal(content, &changed) == nil {
+			rows += len(changed)
+		}
+	}
+	return rows
+}

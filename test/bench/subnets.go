@@ -1,0 +1,229 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// network is a subnet and, unless it is of the default one, the VPC that it has for itself.
+type network struct {
+	subnet, cidr string
+	own          bool
+}
+
+func (n network) vpc() string {
+	if n.own {
+		return "vpc-" + n.subnet
+	}
+	return kubeovnv1.DefaultVpc
+}
+
+// objects are what a user creates, in that order.
+func (n network) objects() []client.Object {
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: n.subnet}}
+	subnet.Spec.CIDRBlock = n.cidr
+	if !n.own {
+		return []client.Object{subnet}
+	}
+	subnet.Spec.Vpc = n.vpc()
+	return []client.Object{&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: n.vpc()}}, subnet}
+}
+
+func subnetNames(networks []network) []string {
+	names := make([]string, len(networks))
+	for i, n := range networks {
+		names[i] = n.subnet
+	}
+	return names
+}
+
+// networkCosts are what something has cost per network.
+type networkCosts struct {
+	what                                    string
+	transactions, rows, writes, allocations float64
+}
+
+// grow brings the cluster to each of the sizes that were asked for, every other subnet in a VPC of its own, and asks at each what one
+// more costs, and one less.
+func (b *bench) grow(ctx context.Context) error {
+	there := 0
+	for _, size := range b.options.subnetSizes {
+		scenario := fmt.Sprintf("%d subnets, %d nodes", size, b.options.nodes)
+		var all []network
+		for ; there < size; there++ {
+			all = append(all, network{subnet: fmt.Sprintf("net-%05d", there), cidr: fmt.Sprintf("10.%d.%d.0/24", 128+there/250, there%250), own: there%2 == 1})
+		}
+		if _, err := b.came(ctx, scenario, "at once", all, b.options.parallel); err != nil {
+			return err
+		}
+		b.add(scenario, "at once: all in NB after", "s", span(subnetNames(all), b.loader.createdAt, b.switches.at).Seconds())
+		var single []networkCosts
+		for _, own := range []bool{false, true} {
+			costs, err := b.oneMore(ctx, scenario, own)
+			if err != nil {
+				return err
+			}
+			single = append(single, costs...)
+		}
+		b.addNetworkGrowth(scenario, single)
+		if err := b.addMemory(ctx, scenario); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneMore creates a few networks, each when its predecessor is in NB, and deletes them again.
+func (b *bench) oneMore(ctx context.Context, scenario string, own bool) ([]networkCosts, error) {
+	what := map[bool]string{false: "one subnet", true: "one VPC and subnet"}[own]
+	b.made++
+	few := make([]network, b.options.probes)
+	for i := range few {
+		few[i] = network{subnet: fmt.Sprintf("more-%d-%d", b.made, i), cidr: fmt.Sprintf("10.%d.%d.0/24", 200+b.made%50, i), own: own}
+	}
+	more, err := b.came(ctx, scenario, what+" more", few, 1)
+	if err != nil {
+		return nil, err
+	}
+	committed := took(subnetNames(few), b.loader.createdAt, b.switches.at)
+	b.add(scenario, what+" more: created to NB, p50", "ms", milliseconds(percentile(committed, 50)))
+	less, err := b.went(ctx, scenario, what+" less", few)
+	return []networkCosts{more, less}, err
+}
+
+// came creates networks, so many at a time, until they are in NB.
+func (b *bench) came(ctx context.Context, scenario, what string, networks []network, parallel int) (networkCosts, error) {
+	c, err := b.world.objects()
+	if err != nil {
+		return networkCosts{}, err
+	}
+	names := subnetNames(networks)
+	return b.costOf(ctx, scenario, what, networks, func() error {
+		err := each(ctx, parallel, names, func(ctx context.Context, i int, name string) error {
+			b.loader.creates(name)
+			for _, o := range networks[i].objects() {
+				if err := c.Create(ctx, o); err != nil {
+					return fmt.Errorf("create %s: %w", o.GetName(), err)
+				}
+			}
+			if parallel > 1 {
+				return nil
+			}
+			return b.switches.awaitNames(ctx, names[i:i+1], true)
+		})
+		if err != nil {
+			return err
+		}
+		return b.switches.awaitNames(ctx, names, true)
+	})
+}
+
+// went deletes networks until they are gone from NB.
+func (b *bench) went(ctx context.Context, scenario, what string, networks []network) (networkCosts, error) {
+	c, err := b.world.objects()
+	if err != nil {
+		return networkCosts{}, err
+	}
+	return b.costOf(ctx, scenario, what, networks, func() error {
+		for i, n := range networks {
+			for _, o := range slices.Backward(n.objects()) {
+				if err := c.Delete(ctx, o); err != nil {
+					return fmt.Errorf("delete %s: %w", o.GetName(), err)
+				}
+			}
+			if err := b.switches.awaitNames(ctx, subnetNames(networks[i:i+1]), false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// costOf adds what something costs per network, until nothing is left to do and ovn-northd, if it runs, has followed.
+func (b *bench) costOf(ctx context.Context, scenario, what string, networks []network, do func() error) (networkCosts, error) {
+	before, err := b.state(ctx)
+	if err != nil {
+		return networkCosts{}, err
+	}
+	if err := do(); err != nil {
+		return networkCosts{}, err
+	}
+	settled, err := b.world.settle(ctx)
+	if err != nil {
+		return networkCosts{}, err
+	}
+	if b.options.northd {
+		if err := b.world.northdCaughtUp(ctx); err != nil {
+			return networkCosts{}, err
+		}
+	}
+	after, err := b.state(ctx)
+	if err != nil {
+		return networkCosts{}, err
+	}
+	n := float64(len(networks))
+	inNB := after.nb.minus(before.nb)
+	writes := withoutUsers(settled.writes.since(before.served.writes), networks)
+	c := networkCosts{what: what, transactions: float64(inNB.CMS) / n, rows: float64(inNB.Rows) / n, writes: float64(writes.total()) / n}
+	b.add(scenario, what+": NB transactions", "", c.transactions)
+	b.add(scenario, what+": NB rows written", "", c.rows)
+	b.addRequests(scenario, what+": API writes", writes, len(networks))
+	b.add(scenario, what+": API lists", "", float64(settled.lists.since(before.served.lists).total()))
+	b.add(scenario, what+": controller CPU", "ms", milliseconds(after.cpu[controller]-before.cpu[controller])/n)
+	if allocated, ok := after.exported.value("go_memstats_mallocs_total"); ok {
+		earlier, _ := before.exported.value("go_memstats_mallocs_total")
+		c.allocations = (allocated - earlier) / n
+		b.add(scenario, what+": controller allocations", "", c.allocations)
+	}
+	b.add(scenario, what+": controller receives", "kB", float64(after.read-before.read)/n/1e3)
+	b.add(scenario, what+": controller sends", "kB", float64(after.written-before.written)/n/1e3)
+	if b.options.northd {
+		b.add(scenario, what+": CPU of ovn-northd", "ms", milliseconds(after.cpu[northd]-before.cpu[northd])/n)
+	}
+	return c, nil
+}
+
+// withoutUsers are requests without those that a user makes: one creation, or one deletion, of each object.
+func withoutUsers(all requests, networks []network) requests {
+	for _, n := range networks {
+		for _, o := range n.objects() {
+			kind := "subnets"
+			if _, ok := o.(*kubeovnv1.Vpc); ok {
+				kind = "vpcs"
+			}
+			for _, verb := range []string{"POST ", "DELETE "} {
+				all[verb+kind] = max(0, all[verb+kind]-1)
+			}
+		}
+	}
+	return all
+}
+
+// addNetworkGrowth adds how the costs of a single network compare with those at the first size.
+func (b *bench) addNetworkGrowth(scenario string, single []networkCosts) {
+	b.networks = append(b.networks, single)
+	first := b.networks[0]
+	if len(b.networks) == 1 {
+		return
+	}
+	for i, c := range single {
+		for _, growth := range []struct {
+			what      string
+			now, then float64
+		}{
+			{"NB transactions", c.transactions, first[i].transactions}, {"NB rows written", c.rows, first[i].rows},
+			{"API writes", c.writes, first[i].writes}, {"controller allocations", c.allocations, first[i].allocations},
+		} {
+			b.add(scenario, fmt.Sprintf("%s: %s, against the first size", c.what, growth.what), "×", quotient(growth.now, growth.then))
+		}
+	}
+}
