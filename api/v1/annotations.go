@@ -40,6 +40,8 @@ const (
 	AnnotationPortVips      Annotation = "port_vips"      // user: addresses that the pod shares with others, with commas between them
 	AnnotationLayer2Forward Annotation = "layer2_forward" // user: "true" sends the pod what is for MAC addresses that no port has
 	AnnotationNorthGateway  Annotation = "north_gateway"  // user: next hops, one per family, of what leaves the VPC from the pod
+	AnnotationVip           Annotation = "vip"            // user: the Vip whose addresses the pod has for its own
+	AnnotationAAPs          Annotation = "aaps"           // user: Vips whose addresses the pod shares with others, with commas between them
 	AnnotationExcludeIPs    Annotation = "exclude_ips"    // of a namespace: excludeIps of its subnets, with semicolons
 	AnnotationPortName      Annotation = "port_name"      // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"        // of a node: its OVS system-id

@@ -37,6 +37,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/transit"
+	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -70,6 +71,7 @@ type controllerProcess struct {
 	gate      *k8s.Gate
 	allocator *ipam.Allocator
 	pods      *pod.Reconciler
+	vips      *vip.Reconciler
 	session   atomic.Pointer[ovsdbclient.Session]
 }
 
@@ -148,7 +150,7 @@ func (p *controllerProcess) ready(req *http.Request) error {
 func needed() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
-		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{}, &kubeovnv1.IPPool{},
+		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
 	}
 }
 
@@ -216,6 +218,9 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	if err := p.pods.Restore(ctx, p.manager.GetAPIReader()); err != nil {
 		return fmt.Errorf("restore what ports hold: %w", err)
 	}
+	if err := p.vips.Restore(ctx); err != nil {
+		return fmt.Errorf("restore what Vips hold: %w", err)
+	}
 	p.gate.Open()
 	p.log.Info("leading")
 	return nil
@@ -244,10 +249,15 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	users, err := selection.NewVips(ctx, mgr.GetCache(), c)
+	if err != nil {
+		return err
+	}
 	p.pods = &pod.Reconciler{
-		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Recorder: recorder, Gate: p.gate,
+		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Recorder: recorder, Gate: p.gate,
 		Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
+	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
 	vpcs := &vpc.Reconciler{
 		Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
 	}
@@ -263,6 +273,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
 		p.pods,
+		p.vips,
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&transit.Reconciler{

@@ -37,6 +37,7 @@ type Process struct {
 	Namespaces *selection.Namespaces
 	Networks   *selection.Networks
 	Pools      *selection.Pools
+	Vips       *selection.Vips
 	Gate       *k8s.Gate
 
 	world     *World
@@ -76,6 +77,8 @@ func (w *World) Start(steps Steps) *Process {
 	p.Networks, err = selection.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
 	w.Must(err)
 	p.Pools, err = selection.NewPools(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
+	w.Must(err)
+	p.Vips, err = selection.NewVips(ctx, p.Manager.GetCache(), p.Manager.GetClient())
 	w.Must(err)
 	w.Must(p.Manager.Add(p.Engine))
 	w.Must(steps.Setup(ctx, p))

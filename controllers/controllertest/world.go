@@ -54,7 +54,7 @@ func run(m *testing.M) int {
 	}
 	server := &envtest.Environment{
 		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     crds("ippools", "ips", "subnets", "vpcs"),
+		CRDDirectoryPaths:     crds("ippools", "ips", "subnets", "vips", "vpcs"),
 		ErrorIfCRDPathMissing: true,
 	}
 	if config, err = server.Start(); err != nil {
@@ -124,13 +124,18 @@ func (w *World) clear() {
 			w.Must(w.Client.Patch(w.Context(), ns, client.MergeFrom(base)))
 		}
 	}
-	for _, o := range []client.Object{&kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
+	for _, o := range []client.Object{&kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
 		w.Must(w.Client.DeleteAllOf(w.Context(), o))
 	}
 	var pools kubeovnv1.IPPoolList
 	w.Must(w.Client.List(w.Context(), &pools))
 	for i := range pools.Items {
 		w.letGo(&pools.Items[i])
+	}
+	var vips kubeovnv1.VipList
+	w.Must(w.Client.List(w.Context(), &vips))
+	for i := range vips.Items {
+		w.letGo(&vips.Items[i])
 	}
 }
 

@@ -37,6 +37,7 @@ type attachment struct {
 	subnet   *kubeovnv1.Subnet
 	cidrs    []netip.Prefix
 	gateways []netip.Addr
+	shared   []netip.Addr // addresses of Vips, which a port that checks addresses passes
 }
 
 // attach finds the pod's lease, or makes one. The error is a *problem when the pod has to wait.
@@ -60,7 +61,8 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 		a.cidrs = append(a.cidrs, ofFamily(cidrs, family, netip.Prefix.Addr)...)
 		a.gateways = append(a.gateways, ofFamily(gateways, family, func(g netip.Addr) netip.Addr { return g })...)
 	}
-	return a, nil
+	a.shared, err = r.shared(ctx, pod, subnet.Name)
+	return a, err
 }
 
 // unheard is err; when it is a problem of a subnet whose pod is connected already, the subnet's condition tells it, not the pod.
@@ -92,7 +94,7 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 		}
 		if inherits {
 			r.kept.forget(client.ObjectKeyFromObject(pod))
-			r.got(pod)
+			r.got(ctx, pod, lease)
 			return lease, nil
 		}
 		if err := r.release(ctx, client.ObjectKeyFromObject(pod)); err != nil {
@@ -133,7 +135,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		names = append(names, want.Subnet)
 		lease, err := r.allocate(ctx, port, want)
 		if err == nil {
-			r.got(pod)
+			r.got(ctx, pod, lease)
 			return lease, nil
 		}
 		obstacle, ok := explain(want.Subnet, err)
@@ -163,10 +165,13 @@ func (r *Reconciler) wants(ctx context.Context, pod *corev1.Pod, port string, re
 }
 
 // got takes note of whom a lease is for.
-func (r *Reconciler) got(pod *corev1.Pod) {
+func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
 	r.ledger.hold(pod)
 	r.journeys.reached(pod.UID, legAddress)
 	r.warnOfIgnored(pod)
+	if pod.Annotations[keyAAPs] != "" {
+		r.warnOfVips(ctx, pod, lease.Subnet)
+	}
 }
 
 // warnOfIgnored tells the pod's user which annotations have no effect. A pod is allocated for once, so it is told once.
@@ -247,6 +252,8 @@ func explain(subnet string, err error) (string, bool) {
 		return taken.Error() + ": ask for another one", true
 	case errors.As(err, &outside):
 		return outside.Error() + ": ask for one inside", true
+	case errors.Is(err, ipam.ErrNotHeld):
+		return "the Vip does not have its addresses: its conditions say why", true
 	case errors.Is(err, ipam.ErrNoPool):
 		return err.Error() + ": its condition Validated may say why", true
 	case errors.Is(err, ipam.ErrExhausted) && strings.Contains(err.Error(), "IPPool"):
@@ -276,7 +283,8 @@ func (a *attachment) port() translate.PodInputs {
 		Vips:         kubeovnv1.ParsePortVips(a.pod.Annotations),
 		NorthGateway: kubeovnv1.ParseNorthGateway(a.pod.Annotations),
 		Unknown:      a.pod.Annotations[kubeovnv1.AnnotationLayer2Forward.Key()] == "true",
-		PortSecurity: a.pod.Annotations[kubeovnv1.AnnotationPortSecurity.Key()] == "true",
+		Shared:       a.shared,
+		PortSecurity: a.pod.Annotations[keyPortSecurity] == "true",
 	}
 }
 

@@ -31,6 +31,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Namespaces *selection.Namespaces
 	Pools      *selection.Pools
+	Vips       *selection.Vips
 	Recorder   events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
 	Gate *k8s.Gate

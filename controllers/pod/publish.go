@@ -36,6 +36,8 @@ var requests = keysOf(
 // keyAllocated and keyUID are looked at in every event of a pod.
 var keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()
 
+var keyPortSecurity = kubeovnv1.AnnotationPortSecurity.Key()
+
 func keysOf(annotations ...kubeovnv1.Annotation) []string {
 	keys := make([]string, len(annotations))
 	for i, a := range annotations {

@@ -36,6 +36,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	r.pods = pods.Resource(corev1.SchemeGroupVersion.WithResource("pods"))
 	r.Allocator.Notify(r.waiting.subnetChanged)
+	r.followVips()
 	r.patching = make(chan struct{}, patchesInFlight)
 	r.records.pace = r.RecordPace
 	r.recorder = &recorder{
@@ -51,6 +52,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Namespace{}, r.onNamespace()).
 		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
 		Watches(&kubeovnv1.IPPool{}, r.onPool()).
+		Watches(&kubeovnv1.Vip{}, r.onVip()).
 		WatchesRawSource(&r.waiting.feed).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).

@@ -35,6 +35,7 @@ func stepsAt(pace pod.RecordPace) controllertest.Steps {
 				Allocator:  p.Allocator,
 				Namespaces: p.Namespaces,
 				Pools:      p.Pools,
+				Vips:       p.Vips,
 				Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
 				Gate:       p.Gate,
 				Workers:    8,

@@ -49,6 +49,9 @@ type Request struct {
 	Pools []string
 	// AnyPool lets Addresses be of any pool.
 	AnyPool bool
+	// Lender is a holder whose addresses the port gets, all of those in Addresses, until they are released: then the lender alone has them
+	// again. The MAC address may be the lender's, too.
+	Lender string
 	// Avoid is true for addresses that the port must not get unasked; nil avoids none. It is called with the subnet's lock held.
 	Avoid func(netip.Addr) bool
 	// MAC that the port must get; nil has it follow from the first address.
@@ -72,6 +75,8 @@ var (
 	ErrNoPool = errors.New("no such IPPool in the subnet")
 	// ErrNoFamily says that the subnet has no CIDR of a family that is asked for.
 	ErrNoFamily = errors.New("subnet has no CIDR of this family")
+	// ErrNotHeld says that nobody holds an address that a port is to borrow.
+	ErrNotHeld = errors.New("nobody has this address to lend")
 )
 
 // TakenError is an address or a MAC address that something else holds.
@@ -228,7 +233,14 @@ func (a *Allocator) Restore(port string, l Lease) error {
 	return err
 }
 
-// Release frees what the port holds, if anything.
+// RestoreLender is Restore of a holder that lends: those of its addresses which ports hold already are lent to them. Call it after they are
+// restored.
+func (a *Allocator) RestoreLender(holder string, l Lease) error {
+	_, err := a.change(holder, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true, lends: true})
+	return err
+}
+
+// Release frees what the port holds, if anything. What it has borrowed goes back, and what it has lent stays with who has it.
 func (a *Allocator) Release(port string) {
 	sh := a.shard(port)
 	sh.Lock()
@@ -261,13 +273,14 @@ func (a *Allocator) Fits(port string, r Request) bool {
 	sh.Lock()
 	defer sh.Unlock()
 	h, ok := sh.ports[port]
-	return ok && h.subnet.name == r.Subnet && h.subnet.holds(h, r)
+	return ok && h.subnet.name == r.Subnet && h.subnet.holds(port, h, r)
 }
 
 // want is a request, or a lease to take as it is.
 type want struct {
 	Request
-	asIs bool
+	asIs  bool
+	lends bool
 }
 
 // change makes the port hold what is wanted. A holding in another subnet is released once that is done.

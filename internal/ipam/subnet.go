@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,6 +26,7 @@ type subnet struct {
 	order  []ipfamily.Family  // of CIDRs; the other family, if any, last
 	pools  [2]pool            // by family
 	macs   map[[6]byte]string // holders of those that do not follow from the holder's IPv4 address
+	loans  map[string]loan    // by borrower
 }
 
 // holding is what one port holds, compact. Without a subnet it is nothing.
@@ -89,6 +89,9 @@ func (s *subnet) close() []string {
 			}
 		}
 	}
+	for _, l := range s.loans {
+		ports = append(ports, l.lender)
+	}
 	return ports
 }
 
@@ -105,16 +108,17 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 		return h, s.lease(h), err
 	}
 	before := s.lease(old)
-	if s.fits(old, before, w) {
+	if s.fits(port, old, before, w) {
 		return old, before, nil
 	}
+	lender := s.loans[port].lender
 	s.free(port, old)
 	h, err := s.hold(port, w)
 	if err == nil {
 		return h, s.lease(h), nil
 	}
 	// Nobody can have taken the addresses: the lock was held all the time.
-	h, again := s.restore(port, before)
+	h, again := s.restore(port, want{Request: Request{Addresses: before.Addresses, MAC: before.MAC, Lender: lender}})
 	return h, Lease{}, errors.Join(err, again)
 }
 
@@ -136,10 +140,10 @@ func (s *subnet) leaseOf(h holding) (Lease, bool) {
 }
 
 // holds reports whether a holding is what a request says.
-func (s *subnet) holds(h holding, r Request) bool {
+func (s *subnet) holds(port string, h holding, r Request) bool {
 	s.Lock()
 	defer s.Unlock()
-	return !s.closed && s.fits(h, s.lease(h), want{Request: r})
+	return !s.closed && s.fits(port, h, s.lease(h), want{Request: r})
 }
 
 func (s *subnet) lease(h holding) Lease {
@@ -158,8 +162,8 @@ func (s *subnet) lease(h holding) Lease {
 	return l
 }
 
-// fits reports whether a holding, which is that lease, is what is wanted.
-func (s *subnet) fits(h holding, l Lease, w want) bool {
+// fits reports whether a port's holding, which is that lease, is what is wanted.
+func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
 	if (w.asIs || len(w.MAC) > 0) && !bytes.Equal(w.MAC, l.MAC) {
 		return false
 	}
@@ -170,6 +174,9 @@ func (s *subnet) fits(h holding, l Lease, w want) bool {
 	}
 	if w.asIs {
 		return len(w.Addresses) == len(l.Addresses)
+	}
+	if s.loans[port].lender != w.Lender {
+		return false
 	}
 	if !s.fitsPools(h, w.Request) {
 		return false
@@ -221,7 +228,7 @@ func (s *subnet) wants(r Request, family ipfamily.Family) bool {
 
 func (s *subnet) hold(port string, w want) (holding, error) {
 	if w.asIs {
-		return s.restore(port, Lease{Addresses: w.Addresses, MAC: w.MAC})
+		return s.restore(port, w)
 	}
 	return s.allocate(port, w.Request)
 }
@@ -238,14 +245,14 @@ func (s *subnet) allocate(port string, r Request) (holding, error) {
 		}
 		slot, err := s.takeOne(port, family, r)
 		if err != nil {
-			s.freeSlots(h)
+			s.freeSlots(port, h)
 			return holding{}, err
 		}
 		h.slots[family] = slot
 	}
-	mac, err := s.takeMAC(port, r.MAC, h)
+	mac, err := s.takeMAC(port, r, h)
 	if err != nil {
-		s.freeSlots(h)
+		s.freeSlots(port, h)
 		return holding{}, err
 	}
 	h.mac = mac
@@ -291,6 +298,9 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32,
 		if ipfamily.Of(addr) != family {
 			continue
 		}
+		if r.Lender != "" {
+			return s.borrow(family, addr, r.Lender, port)
+		}
 		slot, by := p.takeThis(addr, port)
 		if slot == none {
 			return none, &TakenError{Address: addr, By: by}
@@ -313,69 +323,8 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32,
 	return none, fmt.Errorf("%w of family %s in IPPool %s", ErrExhausted, family, strings.Join(r.Pools, ", "))
 }
 
-// takeMAC takes the MAC address asked for, or one that follows from the first address.
-func (s *subnet) takeMAC(port string, want net.HardwareAddr, h holding) ([6]byte, error) {
-	if len(want) == 6 {
-		mac := [6]byte(want)
-		if by := s.macHolder(mac); by != "" {
-			return noMAC, &TakenError{MAC: slices.Clone(want), By: by}
-		}
-		s.holdMAC(port, mac, h)
-		return mac, nil
-	}
-	first := s.firstAddress(h)
-	for attempt := uint32(0); ; attempt++ {
-		mac := ipfamily.MAC(first, attempt)
-		if s.listedMAC(mac) == "" { // no other address has it following from it
-			s.holdMAC(port, mac, h)
-			return mac, nil
-		}
-	}
-}
-
-// holdMAC notes who has a MAC address that nobody else has. One that follows from the holder's IPv4 address needs no entry of its own.
-func (s *subnet) holdMAC(port string, mac [6]byte, h holding) {
-	if addr, ok := ipfamily.OfMAC(mac); ok {
-		if i := h.slots[ipfamily.IPv4]; i != none && s.pools[ipfamily.IPv4].slots[i].addr == addr {
-			s.pools[ipfamily.IPv4].slots[i].derived = true
-			return
-		}
-	}
-	s.macs[mac] = port
-}
-
-// macHolder is who has the MAC address: a port or the router.
-func (s *subnet) macHolder(mac [6]byte) string {
-	if by := s.listedMAC(mac); by != "" {
-		return by
-	}
-	if addr, ok := ipfamily.OfMAC(mac); ok {
-		return s.pools[ipfamily.IPv4].holderOfDerived(addr)
-	}
-	return ""
-}
-
-// listedMAC is macHolder without those whose IPv4 address the MAC address follows from.
-func (s *subnet) listedMAC(mac [6]byte) string {
-	for i := range s.pools {
-		if s.pools[i].gatewayMAC == mac {
-			return ByGateway
-		}
-	}
-	return s.macs[mac]
-}
-
-func (s *subnet) firstAddress(h holding) netip.Addr {
-	for _, family := range s.order {
-		if i := h.slots[family]; i != none {
-			return s.pools[family].slots[i].addr
-		}
-	}
-	return netip.Addr{}
-}
-
-// restore makes a holding of addresses as they are, or changes nothing.
-func (s *subnet) restore(port string, l Lease) (holding, error) {
+// restore makes a holding of addresses as they are, or changes nothing. What others hold of a port that lends is lent to them.
+func (s *subnet) restore(port string, l want) (holding, error) {
 	h := holding{subnet: s, slots: [2]int32{none, none}}
 	if len(l.MAC) != 0 && len(l.MAC) != 6 {
 		return holding{}, fmt.Errorf("%s is not a MAC address of 48 bits", l.MAC)
@@ -383,12 +332,18 @@ func (s *subnet) restore(port string, l Lease) (holding, error) {
 	for _, addr := range l.Addresses {
 		family := ipfamily.Of(addr)
 		if h.slots[family] != none {
-			s.freeSlots(h)
+			s.freeSlots(port, h)
 			return holding{}, fmt.Errorf("more than one address of a family: %s", ipfamily.Join(l.Addresses))
 		}
 		slot, by := s.pools[family].takeThis(addr, port)
-		if slot == none {
-			s.freeSlots(h)
+		switch {
+		case slot == none && l.lends:
+			slot = s.lend(family, addr, port, by)
+			s.passMAC(l.MAC, by, port)
+		case slot == none && l.Lender != "" && by == l.Lender:
+			slot = s.lend(family, addr, by, port)
+		case slot == none:
+			s.freeSlots(port, h)
 			return holding{}, &TakenError{Address: addr, By: by}
 		}
 		s.pools[family].passed(addr)
@@ -404,16 +359,26 @@ func (s *subnet) restore(port string, l Lease) (holding, error) {
 }
 
 func (s *subnet) free(port string, h holding) {
-	s.freeSlots(h)
+	s.freeSlots(port, h)
 	if len(s.macs) > 0 && s.macs[h.mac] == port {
 		delete(s.macs, h.mac)
 	}
 }
 
-func (s *subnet) freeSlots(h holding) {
+func (s *subnet) freeSlots(port string, h holding) {
 	for family, i := range h.slots {
-		if i != none {
-			s.pools[family].free(i)
+		if i == none {
+			continue
+		}
+		p := &s.pools[family]
+		switch lender := s.lenderOf(port, family, i); {
+		case p.slots[i].port != port: // lent: who has it keeps it
+			s.endLoan(p.slots[i].port, family)
+		case lender != "":
+			p.slots[i].port = lender
+			s.endLoan(port, family)
+		default:
+			p.free(i)
 		}
 	}
 }

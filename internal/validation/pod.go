@@ -13,7 +13,6 @@ import (
 // ignoredAnnotations are those of Kube-OVN by which users ask for what this version does not do, with the value that asks for what a
 // pod has anyway.
 var ignoredAnnotations = map[string]string{
-	"aaps":                                 "",
 	"activation_strategy":                  "",
 	"bgp":                                  "false",
 	"default_route":                        "true",
@@ -31,7 +30,6 @@ var ignoredAnnotations = map[string]string{
 	"mirror":                               "false",
 	"security_groups":                      "",
 	"snat":                                 "",
-	"vip":                                  "",
 	string(kubeovnv1.AnnotationPodNICType): kubeovnv1.PodNICTypeVeth,
 }
 
@@ -39,7 +37,7 @@ var ignoredAnnotations = map[string]string{
 var attachmentAnnotations = []kubeovnv1.Annotation{
 	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationIPFamily,
 	kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips,
-	kubeovnv1.AnnotationLayer2Forward, kubeovnv1.AnnotationNorthGateway,
+	kubeovnv1.AnnotationLayer2Forward, kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationAAPs,
 }
 
 // IgnoredPodAnnotations are the keys, in order, by which a pod asks for what this version does not do. It looks at users' annotations:

@@ -50,9 +50,11 @@ func accesses() []access {
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("apps", read, "statefulsets"),
-				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools"),
-				rule("kubeovn.io", []string{"get", "update", "patch"}, "vpcs/status", "subnets/status", "ips/status", "ippools/status"),
-				rule("kubeovn.io", []string{"update"}, "vpcs/finalizers", "subnets/finalizers", "ips/finalizers", "ippools/finalizers"),
+				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
+				rule("kubeovn.io", []string{"get", "update", "patch"},
+					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status"),
+				rule("kubeovn.io", []string{"update"},
+					"vpcs/finalizers", "subnets/finalizers", "ips/finalizers", "ippools/finalizers", "vips/finalizers"),
 			},
 			// Leader election, which reports by events of the core group; and the Leases of gateway nodes.
 			own: []rbacv1.PolicyRule{

@@ -45,7 +45,9 @@ type PodInputs struct {
 	DHCP []netip.Prefix
 	// Vips are addresses that the pod shares with others of the subnet.
 	Vips []netip.Addr
-	// PortSecurity drops what the pod sends from other addresses than its own and Vips.
+	// Shared are addresses of Vip objects that the pod shares.
+	Shared []netip.Addr
+	// PortSecurity drops what the pod sends from other addresses than its own, Vips and Shared.
 	PortSecurity bool
 	// NorthGateway are next hops of what leaves the VPC from the pod, at most one of each family.
 	NorthGateway []netip.Addr
@@ -77,7 +79,7 @@ func Pod(in PodInputs) []desired.Row {
 		port.ExternalIDs[idVips] = ipfamily.Join(in.Vips)
 	}
 	if in.PortSecurity {
-		port.PortSecurity = []string{portAddress(in.MAC, slices.Concat(in.Addresses, in.Vips))}
+		port.PortSecurity = []string{portAddress(in.MAC, slices.Concat(in.Addresses, in.Vips, in.Shared))}
 	}
 	if in.Unknown {
 		port.Addresses = append(port.Addresses, "unknown")

@@ -21,6 +21,7 @@ type podInput struct {
 	MAC          hardwareAddr
 	PortSecurity bool
 	Vips         []netip.Addr
+	Shared       []netip.Addr
 	NorthGateway []netip.Addr
 	Unknown      bool
 	DHCP         []netip.Prefix
@@ -30,7 +31,7 @@ func (in podInput) inputs() PodInputs {
 	return PodInputs{
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
 		Subnet: in.Subnet, Vpc: in.Vpc,
-		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, Vips: in.Vips,
+		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, Vips: in.Vips, Shared: in.Shared,
 		NorthGateway: in.NorthGateway, Unknown: in.Unknown,
 	}
 }

@@ -23,6 +23,7 @@ const (
 	KindService = "Service"
 	KindIPPool  = "IPPool"
 	KindTransit = "Transit" // reserved: of what leads out of a VPC, which has the VPC's name
+	KindVip     = "Vip"
 )
 
 // Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.

@@ -22,17 +22,19 @@ type VirtualPort struct {
 // virtualPorts stand for the addresses that ports of a subnet share.
 func virtualPorts(in SubnetInputs) []desired.Row {
 	rows := make([]desired.Row, 0, len(in.VirtualPorts))
-	ports := desired.SwitchPorts(SwitchRef(in.Name))
 	for _, v := range in.VirtualPorts {
-		port := &nb.LogicalSwitchPort{
-			Name: in.Name + "-vip-" + v.Address.String(), Type: "virtual", Options: map[string]string{"virtual-ip": v.Address.String()},
-		}
-		if len(v.Parents) > 0 {
-			port.Options["virtual-parents"] = strings.Join(v.Parents, ",")
-		}
-		rows = append(rows, desired.Row{Key: "vip/" + v.Address.String(), Model: port, Parent: &ports})
+		rows = append(rows, virtualPort("vip/"+v.Address.String(), in.Name+"-vip-"+v.Address.String(), in.Name, v))
 	}
 	return rows
+}
+
+func virtualPort(key, name, subnet string, v VirtualPort) desired.Row {
+	port := &nb.LogicalSwitchPort{Name: name, Type: "virtual", Options: map[string]string{"virtual-ip": v.Address.String()}}
+	if len(v.Parents) > 0 {
+		port.Options["virtual-parents"] = strings.Join(v.Parents, ",")
+	}
+	ports := desired.SwitchPorts(SwitchRef(subnet))
+	return desired.Row{Key: key, Model: port, Parent: &ports}
 }
 
 // Querier is the source of the questions which multicast groups ports are in.

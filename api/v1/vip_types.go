@@ -1,0 +1,100 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// VipSpec is an address that no pod has for its own, or a pod that asks for it. What a Vip is of, and its addresses, cannot change.
+// +kubebuilder:validation:XValidation:rule=`(has(self.subnet) ? self.subnet : "") == (has(oldSelf.subnet) ? oldSelf.subnet : "")`,message="subnet cannot change: create another Vip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.v4ip) ? self.v4ip : "") == (has(oldSelf.v4ip) ? oldSelf.v4ip : "")`,message="v4ip cannot change: create another Vip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.v6ip) ? self.v6ip : "") == (has(oldSelf.v6ip) ? oldSelf.v6ip : "")`,message="v6ip cannot change: create another Vip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another Vip"
+type VipSpec struct {
+	// namespace whose pods may use the Vip, and in which selector selects pods. Empty lets the pods of every namespace use it by name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Namespace string `json:"namespace,omitempty"`
+	// subnet the addresses are of; ovn-default when empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Subnet string `json:"subnet,omitempty"`
+	// type is empty, switch_lb_vip or kube_host_vm_vip: a Vip of a type only reserves addresses, for a load balancer or for a machine
+	// beside the cluster.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Type string `json:"type,omitempty"`
+	// v4ip is the IPv4 address. With neither v4ip nor v6ip the Vip gets an address of each family of the subnet.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address"
+	V4IP string `json:"v4ip,omitempty"`
+	// v6ip is the IPv6 address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address"
+	V6IP string `json:"v6ip,omitempty"`
+	// macAddress of a pod that has the addresses for its own; it follows from the first address when empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	MACAddress string `json:"macAddress,omitempty"`
+	// selector selects pods of namespace that share the addresses, by labels in the form `key:value`; a pod needs them all.
+	// +optional
+	// +kubebuilder:validation:items:Pattern=`^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$`
+	// +kubebuilder:validation:items:MaxLength=512
+	Selector []string `json:"selector,omitempty"`
+	// +optional
+	AttachSubnets []string `json:"attachSubnets,omitempty"`
+}
+
+// Values of VipSpec.Type.
+const (
+	VipTypeSwitchLB   = "switch_lb_vip"
+	VipTypeKubeHostVM = "kube_host_vm_vip"
+)
+
+// VipStatus is what a Vip has.
+type VipStatus struct {
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+	// +optional
+	Type string `json:"type,omitempty"`
+	// +optional
+	V4IP string `json:"v4ip,omitempty"`
+	// +optional
+	V6IP string `json:"v6ip,omitempty"`
+	// +optional
+	MAC string `json:"mac,omitempty"`
+	// +optional
+	Selector []string `json:"selector,omitempty"`
+}
+
+// Vip holds addresses of a subnet: for a pod that has them for its own, or for several that share them.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=vips,singular=vip,shortName=vip
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.namespace`
+// +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.status.v4ip`
+// +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.status.v6ip`
+// +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.status.mac`
+// +kubebuilder:printcolumn:name="Subnet",type=string,JSONPath=`.spec.subnet`
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
+type Vip struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec VipSpec `json:"spec,omitempty"`
+	// +optional
+	Status VipStatus `json:"status,omitempty"`
+}
+
+// VipList is a list of Vips.
+// +kubebuilder:object:root=true
+type VipList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Vip `json:"items"`
+}

@@ -1,0 +1,179 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// reasonVip is the reason of the event on a pod that names a Vip which it cannot share.
+const reasonVip = "VipNotShared"
+
+var keyVip, keyAAPs = kubeovnv1.AnnotationVip.Key(), kubeovnv1.AnnotationAAPs.Key()
+
+// wantsOfVip asks for the addresses of the Vip that a pod is to have for its own.
+func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, name string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+	vip, reason, err := r.vip(ctx, pod, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case reason == "" && vip.Spec.Type != "":
+		reason = fmt.Sprintf("is of type %s, which is for no pod: use one without a type", vip.Spec.Type)
+	case reason == "" && request.Subnet != "" && request.Subnet != vipSubnet(vip):
+		reason = fmt.Sprintf("is of subnet %s, and annotation %s asks for another one", vipSubnet(vip), kubeovnv1.AnnotationLogicalSwitch.Key())
+	}
+	addresses := vipAddresses(vip)
+	if reason == "" && len(addresses) == 0 {
+		reason = "has no address yet: its conditions say why"
+	}
+	if reason != "" {
+		return nil, &problem{message: fmt.Sprintf("Vip %s, which annotation %s names, %s", name, keyVip, reason), subnets: subnetsOf(vip)}
+	}
+	want := ipam.Request{Subnet: vipSubnet(vip), Addresses: addresses, AnyPool: true, Lender: translate.VipHolder(name)}
+	want.MAC, _ = net.ParseMAC(vip.Status.MAC)
+	for _, a := range addresses {
+		want.Families = append(want.Families, ipfamily.Of(a))
+	}
+	return []ipam.Request{want}, nil
+}
+
+// vip returns a Vip, or why a pod may not use it.
+func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip *kubeovnv1.Vip, reason string, err error) {
+	vip = &kubeovnv1.Vip{}
+	err = r.Client.Get(ctx, client.ObjectKey{Name: name}, vip, client.UnsafeDisableDeepCopy)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, "", fmt.Errorf("get Vip %s: %w", name, err)
+	case err != nil:
+		return nil, "does not exist", nil
+	case vip.DeletionTimestamp != nil:
+		return vip, "is being deleted", nil
+	case !selection.VipServes(vip, pod.Namespace):
+		return vip, "is for pods of namespace " + vip.Spec.Namespace, nil
+	}
+	return vip, "", nil
+}
+
+func vipSubnet(vip *kubeovnv1.Vip) string {
+	if vip.Spec.Subnet == "" {
+		return kubeovnv1.DefaultSubnet
+	}
+	return vip.Spec.Subnet
+}
+
+func subnetsOf(vip *kubeovnv1.Vip) []string {
+	if vip == nil {
+		return nil
+	}
+	return []string{vipSubnet(vip)}
+}
+
+// vipAddresses are those that a Vip has.
+func vipAddresses(vip *kubeovnv1.Vip) []netip.Addr {
+	if vip == nil {
+		return nil
+	}
+	var addresses []netip.Addr
+	for _, text := range []string{vip.Status.V4IP, vip.Status.V6IP} {
+		if a, err := ipfamily.ParseAddr(text); err == nil {
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
+}
+
+// shared are the addresses of the Vips that a pod shares in its subnet. Only a pod whose port checks addresses has to know.
+func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet string) ([]netip.Addr, error) {
+	if pod.Annotations[keyPortSecurity] != "true" {
+		return nil, nil
+	}
+	var addresses []netip.Addr
+	for _, name := range r.Vips.SharedBy(client.ObjectKeyFromObject(pod)) {
+		vip := &kubeovnv1.Vip{}
+		if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, vip, client.UnsafeDisableDeepCopy); err != nil {
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("get Vip %s: %w", name, err)
+			}
+			continue
+		}
+		if vip.Spec.Type == "" && vipSubnet(vip) == subnet && selection.VipServes(vip, pod.Namespace) {
+			addresses = append(addresses, vipAddresses(vip)...)
+		}
+	}
+	return addresses, nil
+}
+
+// warnOfVips tells a pod's user which of the Vips that it names it cannot share.
+func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet string) {
+	var wrong []string
+	for name := range strings.SplitSeq(pod.Annotations[keyAAPs], ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		vip, reason, err := r.vip(ctx, pod, name)
+		switch {
+		case err != nil:
+			continue
+		case reason == "" && vip.Spec.Type != "":
+			reason = "is of type " + vip.Spec.Type
+		case reason == "" && vipSubnet(vip) != subnet:
+			reason = fmt.Sprintf("is of subnet %s, and the pod of %s", vipSubnet(vip), subnet)
+		}
+		if reason != "" {
+			wrong = append(wrong, "Vip "+name+" "+reason)
+		}
+	}
+	if len(wrong) > 0 { // in one event: of two with the same reason the second is not kept
+		k8s.Warn(r.Recorder, pod, reasonVip, fmt.Sprintf("of annotation %s: %s", keyAAPs, strings.Join(wrong, "; ")))
+	}
+}
+
+// onVip wakes the pods that wait when a Vip changes, and enqueues those whose ports its addresses may pass.
+func (r *Reconciler) onVip() handler.EventHandler {
+	changed := func(vip *kubeovnv1.Vip, q queue) {
+		r.waiting.wakeAll()
+		for _, user := range r.Vips.UsersOf(vip.Name) {
+			if user.Use&selection.VipShared != 0 {
+				q.Add(ctrl.Request{NamespacedName: user.Pod})
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { changed(e.Object.(*kubeovnv1.Vip), q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { changed(e.Object.(*kubeovnv1.Vip), q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			before, after := e.ObjectOld.(*kubeovnv1.Vip), e.ObjectNew.(*kubeovnv1.Vip)
+			if before.Generation != after.Generation || !slices.Equal(vipAddresses(before), vipAddresses(after)) {
+				changed(after, q)
+			}
+		},
+	}
+}
+
+// followVips has pods worked on again that begin or cease to share a Vip.
+func (r *Reconciler) followVips() {
+	r.Vips.Notify(func(_ string, user selection.VipUser) {
+		if user.Use&selection.VipShared != 0 {
+			r.waiting.Add(ctrl.Request{NamespacedName: user.Pod})
+		}
+	})
+}

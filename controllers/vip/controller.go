@@ -1,0 +1,159 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vip holds the addresses of Vips, and has pods share them by virtual ports.
+package vip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Reconciler has the allocator hold what Vips ask for, from before a Vip says which addresses it has until it is gone. A pod that gets them
+// for its own borrows them.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Vips       *selection.Vips
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+
+	waiting waiting
+}
+
+// state is what is in force of a Vip, or in its way.
+type state struct {
+	lease   ipam.Lease
+	problem *validation.Problem
+	users   []selection.VipUser // that may use it
+	owner   string              // the port that has the addresses for its own
+	err     error
+}
+
+// errWaiting is what comes by itself later.
+var errWaiting = errors.New("waiting")
+
+// Reconcile brings a Vip's lease and its virtual ports up to date.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	vip := &kubeovnv1.Vip{}
+	if err := r.Client.Get(ctx, req.NamespacedName, vip); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("get Vip: %w", err)
+		}
+		return ctrl.Result{}, r.remove(ctx, req.Name)
+	}
+	if vip.DeletionTimestamp == nil {
+		if err := k8s.AddFinalizer(ctx, r.Client, vip); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	r.waiting.add(subnetOf(vip), vip.Name) // before looking, so that no change is missed
+	s := r.serve(ctx, vip)
+	if vip.DeletionTimestamp != nil && len(s.keepers()) == 0 {
+		return ctrl.Result{}, r.end(ctx, vip)
+	}
+	if !s.waits(vip) {
+		r.waiting.remove(vip.Name)
+	}
+	return ctrl.Result{}, errors.Join(k8s.Unless(k8s.Unless(s.err, errWaiting), northbound.ErrWaiting), r.patchStatus(ctx, vip, s))
+}
+
+// serve holds the Vip's addresses and has those pods share them that are to.
+func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
+	s.lease, s.problem, s.err = r.hold(ctx, vip)
+	s.owner = r.Allocator.Borrower(translate.VipHolder(vip.Name))
+	for _, user := range r.Vips.UsersOf(vip.Name) {
+		if selection.VipServes(vip, user.Pod.Namespace) {
+			s.users = append(s.users, user)
+		}
+	}
+	in := translate.VipInputs{Name: vip.Name, Subnet: s.lease.Subnet, Addresses: s.lease.Addresses}
+	if s.owner == "" && vip.Spec.Type == "" {
+		in.Parents = s.parents()
+	}
+	if err := r.apply(ctx, vip.Name, translate.Vip(in)); err != nil {
+		s.err = errors.Join(s.err, err)
+	}
+	return s
+}
+
+// parents are the ports of those in the Vip's subnet that share its addresses.
+func (s *state) parents() []string {
+	var ports []string
+	for _, user := range s.users {
+		if user.Use&selection.VipShared != 0 && s.lease.Subnet != "" && user.Subnet == s.lease.Subnet {
+			ports = append(ports, translate.PodPort(user.Pod.Namespace, user.Pod.Name))
+		}
+	}
+	return ports
+}
+
+// waits reports whether use of the subnet's addresses may change what is in force.
+func (s *state) waits(vip *kubeovnv1.Vip) bool {
+	return s.problem != nil || errors.Is(s.err, errWaiting) || s.owner != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
+}
+
+// keepers are those on whose account a deleted Vip stays, in words. Pods that its selector selects do not ask for it.
+func (s *state) keepers() []string {
+	var names []string
+	for _, user := range s.users {
+		if user.Use&(selection.VipOwn|selection.VipNamed) != 0 {
+			names = append(names, "pod "+user.Pod.String())
+		}
+	}
+	if len(names) == 0 && s.owner != "" {
+		names = append(names, "port "+s.owner)
+	}
+	return names
+}
+
+// end frees the addresses of a deleted Vip that nobody uses and lets it go.
+func (r *Reconciler) end(ctx context.Context, vip *kubeovnv1.Vip) error {
+	if err := r.remove(ctx, vip.Name); err != nil {
+		return err
+	}
+	return k8s.RemoveFinalizer(ctx, r.Client, vip)
+}
+
+// remove takes all there is of a Vip away. A pod that has its addresses for its own keeps them.
+func (r *Reconciler) remove(ctx context.Context, name string) error {
+	r.waiting.remove(name)
+	if err := r.apply(ctx, name, nil); err != nil {
+		return err
+	}
+	r.Allocator.Release(translate.VipHolder(name))
+	return nil
+}
+
+func (r *Reconciler) apply(ctx context.Context, name string, rows []desired.Row) error {
+	if err := r.Northbound.Apply(ctx, translate.VipOwner(name), rows); err != nil {
+		return fmt.Errorf("apply the virtual ports: %w", err)
+	}
+	return nil
+}
+
+func listed(names []string) string {
+	if len(names) > maxNamed {
+		names = append(names[:maxNamed:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
+	}
+	return strings.Join(names, ", ")
+}
+
+// maxNamed is how many users a message names.
+const maxNamed = 5

@@ -1,0 +1,129 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vip
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// indexSubnet finds Vips by their subnet.
+const indexSubnet = "vip.subnet"
+
+// wakeDelay gathers changes of a subnet's use before those Vips are tried again that wait for one.
+const wakeDelay = 100 * time.Millisecond
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// SetupWithManager registers the reconciler. It wakes for its Vip, for who uses it, for its subnet, for use of the subnet's addresses while
+// it waits for one, and for drift.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vip{}, indexSubnet, func(o client.Object) []string {
+		return []string{subnetOf(o.(*kubeovnv1.Vip))}
+	})
+	if err != nil {
+		return fmt.Errorf("index Vips by subnet: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		For(&kubeovnv1.Vip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		WatchesRawSource(r.use()).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVip)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vip{}, k8s.OwnersOf(r.Northbound, translate.KindVip))).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of Vips: %w", err)
+	}
+	return nil
+}
+
+func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
+	var vips kubeovnv1.VipList
+	if err := r.Client.List(ctx, &vips, client.MatchingFields{indexSubnet: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	requests := make([]reconcile.Request, 0, len(vips.Items))
+	for i := range vips.Items {
+		requests = append(requests, requestFor(vips.Items[i].Name))
+	}
+	return requests
+}
+
+func requestFor(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}
+}
+
+// use enqueues Vips whose users change, and those that wait in a subnet whose use does. Who uses which is known before anything is decided.
+func (r *Reconciler) use() source.Source {
+	return source.Func(func(ctx context.Context, q queue) error {
+		r.Vips.Notify(func(vip string, _ selection.VipUser) { q.Add(requestFor(vip)) })
+		r.Allocator.Notify(func(subnet string) {
+			for _, name := range r.waiting.in(subnet) {
+				q.AddAfter(requestFor(name), wakeDelay)
+			}
+		})
+		return r.Vips.Wait(ctx)
+	})
+}
+
+// waiting are the Vips that something is in the way of, and those that are lent, by subnet.
+type waiting struct {
+	mu       sync.Mutex
+	subnets  map[string]string
+	bySubnet map[string]map[string]struct{}
+}
+
+func (w *waiting) add(subnet, vip string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drop(vip)
+	if w.subnets == nil {
+		w.subnets, w.bySubnet = map[string]string{}, map[string]map[string]struct{}{}
+	}
+	if w.bySubnet[subnet] == nil {
+		w.bySubnet[subnet] = map[string]struct{}{}
+	}
+	w.subnets[vip] = subnet
+	w.bySubnet[subnet][vip] = struct{}{}
+}
+
+func (w *waiting) remove(vip string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drop(vip)
+}
+
+func (w *waiting) drop(vip string) {
+	subnet := w.subnets[vip]
+	delete(w.subnets, vip)
+	if delete(w.bySubnet[subnet], vip); len(w.bySubnet[subnet]) == 0 {
+		delete(w.bySubnet, subnet)
+	}
+}
+
+func (w *waiting) in(subnet string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	names := make([]string, 0, len(w.bySubnet[subnet]))
+	for name := range w.bySubnet[subnet] {
+		names = append(names, name)
+	}
+	return names
+}

@@ -1,0 +1,76 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// patchStatus tells what the Vip has. Addresses that were told once stay there while the Vip waits to have them again.
+func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s state) error {
+	base, status := vip.DeepCopy(), &vip.Status
+	status.Type, status.Selector = vip.Spec.Type, vip.Spec.Selector
+	for _, a := range s.lease.Addresses {
+		if a.Is4() {
+			status.V4IP = a.String()
+		} else {
+			status.V6IP = a.String()
+		}
+	}
+	if len(s.lease.Addresses) > 0 {
+		status.MAC = s.lease.MAC.String()
+	}
+	var ignored []string
+	if len(vip.Spec.AttachSubnets) > 0 {
+		ignored = append(ignored, "attachSubnets")
+	}
+	k8s.SetConditions(&status.Conditions, vip.Generation, k8s.Validated(problemOf(vip, s)), ready(vip, s), k8s.FieldsSupported(ignored))
+	if p := problemOf(vip, s); p != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, vip, p.Reason, p.Message)
+	}
+	return k8s.PatchStatus(ctx, r.Client, base, vip)
+}
+
+// problemOf is what the user has to change. A selector that cannot be read leaves the one before in force.
+func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
+	if s.problem != nil {
+		return s.problem
+	}
+	if _, err := selection.VipSelector(vip); err != nil {
+		return fieldInvalid("%v", err)
+	}
+	if len(vip.Spec.Selector) > 0 && vip.Spec.Namespace == "" {
+		return fieldInvalid("selector selects pods of namespace, which is empty: set it")
+	}
+	return nil
+}
+
+func ready(vip *kubeovnv1.Vip, s state) metav1.Condition {
+	no := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
+	shared := len(s.parents()) > 0 && vip.Spec.Type == ""
+	switch {
+	case vip.DeletionTimestamp != nil:
+		no.Reason, no.Message = validation.ReasonAddressesInUse, "deleted once nobody uses it: "+listed(s.keepers())
+	case s.problem != nil:
+		no.Reason, no.Message = kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated
+	case s.err == nil && s.owner != "" && shared:
+		no.Reason = kubeovnv1.ReasonWaiting
+		no.Message = fmt.Sprintf("port %s has the addresses for its own: %s share them once it is gone", s.owner, listed(s.parents()))
+	case errors.Is(s.err, northbound.ErrWaiting):
+		return k8s.Ready(s.err, northbound.ErrWaiting)
+	default:
+		return k8s.Ready(s.err, errWaiting)
+	}
+	return no
+}

@@ -1,0 +1,284 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vip_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+func TestAVipHoldsItsAddresses(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	first := w.vip("first")
+	if got := w.ready(first); got != "10.16.0.2,fd00:10:16::2" {
+		t.Errorf("the Vip has %s", got)
+	}
+	chosen := w.vip("chosen", at("", "fd00:10:16::3"), func(s *kubeovnv1.VipSpec) {
+		s.MACAddress, s.Type, s.Subnet = "02:00:00:00:00:09", kubeovnv1.VipTypeSwitchLB, "ovn-default"
+	})
+	if got := w.ready(chosen); got != "fd00:10:16::3" || chosen.Status.MAC != "02:00:00:00:00:09" || chosen.Status.Type != "switch_lb_vip" {
+		t.Errorf("the Vip has %s and %+v", got, chosen.Status)
+	}
+	for _, restart := range []bool{false, true} {
+		if restart {
+			process.Stop()
+			process = w.start()
+		}
+		asks := w.pod("asks-" + map[bool]string{false: "before", true: "after"}[restart])
+		if got := w.told(asks); strings.HasPrefix(got, "10.16.0.2,") || strings.HasSuffix(got, "::2") || strings.HasSuffix(got, "::3") {
+			t.Errorf("a pod has %s", got)
+		}
+		w.Delete(asks)
+	}
+	refused := newPod("refused", "ip_address", "10.16.0.2")
+	w.Create(refused)
+	w.warned(string(refused.UID), "10.16.0.2 is taken by vip/first")
+	w.Must(w.Client.Delete(w.Context(), first))
+	w.gone(first)
+	if got := w.told(refused); !strings.HasPrefix(got, "10.16.0.2,") {
+		t.Errorf("the pod that waited has %s", got)
+	}
+}
+
+func TestWhatAVipIsOfCannotChange(t *testing.T) {
+	w := newWorld(t)
+	v := w.vip("v", at("10.16.0.9", ""))
+	for text, change := range map[string]func(){
+		"v4ip cannot change":       func() { v.Spec.V4IP = "10.16.0.10" },
+		"v6ip cannot change":       func() { v.Spec.V6IP = "fd00:10:16::9" },
+		"macAddress cannot change": func() { v.Spec.MACAddress = "02:00:00:00:00:09" },
+		"subnet cannot change":     func() { v.Spec.Subnet = "other" },
+		"must be an IPv6 address":  func() { v.Spec.V6IP = "10.16.0.9" },
+		"spec.selector[0]":         func() { v.Spec.Selector = []string{"app=web"} },
+	} {
+		base := v.DeepCopy()
+		change()
+		if err := w.Client.Patch(w.Context(), v, client.MergeFrom(base)); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want one that says %q", err, text)
+		}
+		v = base
+	}
+	w.Change(v, func() { v.Spec.Selector, v.Spec.Namespace = []string{"app: web", "tier:"}, "default" })
+}
+
+func TestAConflictIsToldAndEndsByItself(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	holder := w.pod("holder", "ip_address", "10.16.0.9")
+	v := w.vip("v", at("10.16.0.9", "fd00:10:16::9"))
+	w.says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "10.16.0.9 is taken by holder.default")
+	w.warned(string(v.UID), "taken by holder.default")
+	w.Delete(holder)
+	if got := w.ready(v); got != "10.16.0.9,fd00:10:16::9" {
+		t.Errorf("the Vip has %s", got)
+	}
+	second := w.vip("second", at("10.16.0.9", ""))
+	w.says(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by vip/v")
+	for name, c := range map[string]struct{ v4, subnet, text string }{
+		"gateway":  {"10.16.0.1", "", "10.16.0.1 is taken by gateway"},
+		"outside":  {"10.99.0.1", "", "not one that a port of subnet ovn-default"},
+		"nodes":    {"", "join", "is for nodes"},
+		"nowhere":  {"", "nowhere", "subnet nowhere does not exist"},
+		"reserved": {"10.16.0.50", "", "taken by reserved.default"},
+	} {
+		if name == "reserved" {
+			ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "reserved.default"}, Spec: kubeovnv1.IPSpec{Subnet: "ovn-default", V4IPAddress: "10.16.0.50"}}
+			w.Create(ip)
+			w.Eventually(func() string {
+				if w.Get(ip); ip.Spec.IPAddress == "" {
+					return "the IP object is not in force"
+				}
+				return ""
+			})
+		}
+		v := w.vip(name, at(c.v4, ""), func(s *kubeovnv1.VipSpec) { s.Subnet = c.subnet })
+		w.says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
+		w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "")
+	}
+}
+
+func TestAPodHasTheAddressesOfAVipForItsOwn(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	early := newPod("early", "vip", "v")
+	w.Create(early)
+	w.warned(string(early.UID), "Vip v, which annotation ovn.kubernetes.io/vip names, does not exist")
+	v := w.vip("v", at("10.16.0.9", "fd00:10:16::9"), func(s *kubeovnv1.VipSpec) { s.MACAddress = "02:00:00:00:00:09" })
+	if got := w.told(early); got != "10.16.0.9,fd00:10:16::9" || early.Annotations["ovn.kubernetes.io/mac_address"] != "02:00:00:00:00:09" {
+		t.Errorf("the pod has %s and %v", got, early.Annotations)
+	}
+	late := newPod("late", "vip", "v")
+	w.Create(late)
+	w.warned(string(late.UID), "10.16.0.9 is taken by early.default")
+	process.Stop()
+	process = w.start()
+	w.Must(w.Client.Delete(w.Context(), v))
+	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/early, pod default/late")
+	w.Delete(early)
+	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "nobody uses it: pod default/late")
+	w.Delete(late)
+	w.gone(v)
+	lease, held := process.Allocator.Lookup("vip/v")
+	if held {
+		t.Errorf("the Vip that is gone holds %v", lease)
+	}
+	w.pod("next", "ip_address", "10.16.0.9") // it is free
+}
+
+func TestAVipComesBackFromThePodThatHadIt(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	v := w.vip("v", at("10.16.0.9", "fd00:10:16::9"))
+	w.ready(v)
+	one := w.pod("one", "vip", "v")
+	for _, restart := range []bool{false, true} {
+		if restart {
+			process.Stop()
+			w.Delete(one)
+			process = w.start()
+		} else {
+			w.Delete(one)
+		}
+		other := newPod("other", "ip_address", "10.16.0.9") // never free in between
+		w.Create(other)
+		w.warned(string(other.UID), "10.16.0.9 is taken by")
+		one = w.pod("one", "vip", "v")
+		if got := w.told(one); got != "10.16.0.9,fd00:10:16::9" {
+			t.Errorf("the pod has %s", got)
+		}
+		w.Delete(other)
+	}
+	_ = process
+}
+
+func TestPodsMayNotUseEveryVip(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.ready(w.vip("typed", func(s *kubeovnv1.VipSpec) { s.Type = kubeovnv1.VipTypeKubeHostVM }))
+	w.ready(w.vip("foreign", func(s *kubeovnv1.VipSpec) { s.Namespace = "kube-system" }))
+	w.vip("broken", at("10.99.0.1", ""))
+	for name, text := range map[string]string{
+		"typed": "of type kube_host_vm_vip", "foreign": "for pods of namespace kube-system", "broken": "has no address yet",
+	} {
+		p := newPod(name, "vip", name)
+		w.Create(p)
+		w.warned(string(p.UID), text)
+	}
+	p := w.pod("named", "aaps", "typed, foreign,missing")
+	w.warned(string(p.UID), "Vip typed is of type kube_host_vm_vip; Vip foreign is for pods of namespace kube-system; Vip missing does not exist")
+}
+
+func TestPodsShareAVip(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.Namespace = "default" })
+	w.ready(v)
+	w.parents(v, "")
+	b := w.pod("b", "aaps", "v", "port_security", "true")
+	a := w.pod("a", "aaps", "other,v", "port_security", "true")
+	plain := w.pod("plain", "port_security", "true")
+	w.parents(v, "a.default,b.default")
+	w.passes(a, a.Annotations["ovn.kubernetes.io/ip_address"]+","+v.Status.V4IP+","+v.Status.V6IP)
+	w.passes(plain, plain.Annotations["ovn.kubernetes.io/ip_address"])
+
+	process.Stop()
+	process = w.start()
+	w.parents(v, "a.default,b.default")
+	w.settled(process, v)
+	w.Database.Transact(nbtest.Op{
+		"op": "update", "table": "Logical_Switch_Port", "where": []any{[]any{"name", "==", "v_IPv4"}},
+		"row": map[string]any{"options": []any{"map", []any{}}},
+	})
+	w.parents(v, "a.default,b.default")
+
+	w.Change(b, func() { delete(b.Annotations, "ovn.kubernetes.io/aaps") })
+	w.parents(v, "a.default")
+	w.passes(b, b.Annotations["ovn.kubernetes.io/ip_address"])
+	process.Stop()
+	w.Delete(a)
+	w.start()
+	w.parents(v, "")
+	w.Change(b, func() { b.Annotations["ovn.kubernetes.io/aaps"] = "v" })
+	w.parents(v, "b.default")
+	w.passes(b, b.Annotations["ovn.kubernetes.io/ip_address"]+","+v.Status.V4IP+","+v.Status.V6IP)
+	w.Must(w.Client.Delete(w.Context(), v))
+	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/b")
+	w.parents(v, "b.default") // as long as it is used
+	w.Change(b, func() { delete(b.Annotations, "ovn.kubernetes.io/aaps") })
+	w.gone(v)
+	w.passes(b, b.Annotations["ovn.kubernetes.io/ip_address"])
+	w.parents(v, "")
+}
+
+// settled checks that a process which just started changed nothing.
+func (w world) settled(p *controllertest.Process, v *kubeovnv1.Vip) {
+	w.Helper()
+	w.ready(v)
+	if n := p.Transactions(); n != 0 {
+		w.Errorf("%d transactions after a restart", n)
+	}
+	for _, method := range []string{"PATCH", "POST", "PUT"} {
+		if n := p.Writes(method, "/vips"); n != 0 {
+			w.Errorf("%d %s of Vips after a restart", n, method)
+		}
+	}
+}
+
+func TestASelectorHasPodsShareAVip(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	web := newPod("web", "port_security", "true")
+	web.Labels = map[string]string{"app": "web", "tier": "front"}
+	back := newPod("back")
+	back.Labels = map[string]string{"app": "web"}
+	w.Create(web, back)
+	w.told(web)
+	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.Namespace, s.Selector = "default", []string{"app: web", "tier:front"} })
+	w.ready(v)
+	w.parents(v, "web.default")
+	own := web.Annotations["ovn.kubernetes.io/ip_address"]
+	w.passes(web, own+","+v.Status.V4IP+","+v.Status.V6IP)
+	w.told(back)
+	w.Change(back, func() { back.Labels["tier"] = "front" })
+	w.parents(v, "back.default,web.default")
+	process.Stop()
+	w.Change(v, func() { v.Spec.Selector = []string{"app:web"} })
+	w.Change(web, func() { web.Labels["app"] = "db" })
+	w.start()
+	w.parents(v, "back.default")
+	w.passes(web, own)
+	w.Change(v, func() { v.Spec.Selector = []string{"app:db"} })
+	w.parents(v, "web.default")
+	w.passes(web, own+","+v.Status.V4IP+","+v.Status.V6IP)
+	w.Change(v, func() { v.Spec.Selector = []string{"app:" + strings.Repeat("x", 64)} }) // too long for a label
+	w.says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
+	w.parents(v, "web.default")
+	w.Must(w.Client.Delete(w.Context(), v)) // who is selected does not ask for it
+	w.gone(v)
+	w.parents(v, "")
+	w.passes(web, own)
+}
+
+func TestAPodThatHasAVipForItsOwnGoesBeforeThoseThatShareIt(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	v := w.vip("v")
+	w.ready(v)
+	w.pod("shares", "aaps", "v")
+	w.parents(v, "shares.default")
+	owner := w.pod("owner", "vip", "v")
+	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "port owner.default has the addresses for its own")
+	w.parents(v, "")
+	w.Delete(owner)
+	w.ready(v)
+	w.parents(v, "shares.default")
+}

@@ -1,0 +1,167 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// lending is an allocator with a dual-stack subnet of which the holder vip/a has an address of each family.
+func lending(t *testing.T) (*Allocator, Lease) {
+	t.Helper()
+	a := New()
+	err := a.SetSubnet("s", Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/29"), netip.MustParsePrefix("fd00::/125")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := a.Allocate("vip/a", Request{Subnet: "s", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, lease
+}
+
+func borrowing(lease Lease) Request {
+	return Request{
+		Subnet: "s", Lender: "vip/a", Addresses: lease.Addresses, MAC: lease.MAC, AnyPool: true,
+		Families: []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6},
+	}
+}
+
+// has checks who has the addresses of a lease: nobody when by is empty.
+func has(t *testing.T, a *Allocator, by string, lease Lease) {
+	t.Helper()
+	for _, address := range lease.Addresses {
+		var taken *TakenError
+		_, err := a.Allocate("other", Request{Subnet: "s", Addresses: []netip.Addr{address}, Families: []ipfamily.Family{ipfamily.Of(address)}})
+		switch {
+		case err == nil:
+			a.Release("other")
+			if by != "" {
+				t.Errorf("%s is free, want it to be of %s", address, by)
+			}
+		case !errors.As(err, &taken) || taken.By != by:
+			t.Errorf("%s: %v, want it to be of %q", address, err, by)
+		}
+	}
+}
+
+func TestWhatIsLentComesBack(t *testing.T) {
+	a, lease := lending(t)
+	has(t, a, "vip/a", lease)
+	for range 2 { // the second time it has it already
+		got, err := a.Allocate("p", borrowing(lease))
+		if err != nil || !slices.Equal(got.Addresses, lease.Addresses) || got.MAC.String() != lease.MAC.String() {
+			t.Fatalf("lent %v, %v; want %v", got, err, lease)
+		}
+	}
+	has(t, a, "p", lease)
+	if by := a.Borrower("vip/a"); by != "p" {
+		t.Errorf("%q has what is lent", by)
+	}
+	if kept, ok := a.Lookup("vip/a"); !ok || !slices.Equal(kept.Addresses, lease.Addresses) {
+		t.Errorf("the lender has %v", kept)
+	}
+	if _, err := a.Allocate("q", borrowing(lease)); err == nil {
+		t.Error("lent twice")
+	}
+	if using := a.Usage("s").IPv4().Using; using != 1 {
+		t.Errorf("%v addresses are in use", using)
+	}
+	a.Release("p")
+	has(t, a, "vip/a", lease)
+	if by := a.Borrower("vip/a"); by != "" {
+		t.Errorf("%q has what came back", by)
+	}
+	if _, err := a.Allocate("q", borrowing(lease)); err != nil {
+		t.Errorf("cannot be lent again: %v", err)
+	}
+	a.Release("q")
+	a.Release("vip/a")
+	has(t, a, "", lease)
+}
+
+func TestWhoHasBorrowedKeepsItWhenTheLenderIsGone(t *testing.T) {
+	a, lease := lending(t)
+	if _, err := a.Allocate("p", borrowing(lease)); err != nil {
+		t.Fatal(err)
+	}
+	a.Release("vip/a")
+	has(t, a, "p", lease)
+	a.Release("p")
+	has(t, a, "", lease)
+}
+
+func TestALenderIsRestoredAfterThoseWhoHaveBorrowed(t *testing.T) {
+	for _, lent := range []bool{true, false} {
+		_, lease := lending(t)
+		a := New()
+		if err := a.SetSubnet("s", Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/29"), netip.MustParsePrefix("fd00::/125")}}); err != nil {
+			t.Fatal(err)
+		}
+		if lent {
+			if err := a.Restore("p", lease); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.RestoreLender("vip/a", lease); err != nil {
+			t.Fatal(err)
+		}
+		if lent {
+			has(t, a, "p", lease)
+			if !a.Fits("p", borrowing(lease)) {
+				t.Error("what was borrowed does not count as borrowed")
+			}
+			a.Release("p")
+		}
+		has(t, a, "vip/a", lease)
+		if _, err := a.Allocate("q", Request{Subnet: "s", MAC: lease.MAC}); err == nil {
+			t.Error("the lender's MAC address is given to another")
+		}
+	}
+}
+
+func TestARefusedLoanLeavesAllAsItWas(t *testing.T) {
+	a, lease := lending(t)
+	before, err := a.Allocate("p", Request{Subnet: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Allocate("p", Request{Subnet: "s", Lender: "vip/a", Addresses: []netip.Addr{lease.Addresses[0], netip.MustParseAddr("fd01::1")}}); err == nil {
+		t.Fatal("an address outside of the subnet is lent")
+	}
+	has(t, a, "vip/a", lease)
+	if after, _ := a.Lookup("p"); !slices.Equal(after.Addresses, before.Addresses) {
+		t.Errorf("the port has %v, it had %v", after, before)
+	}
+	if _, err := a.Allocate("p", borrowing(lease)); err != nil {
+		t.Fatal(err)
+	}
+	has(t, a, "", before)
+	if _, err := a.Allocate("p", Request{Subnet: "s", Addresses: []netip.Addr{netip.MustParseAddr("10.99.0.1")}}); err == nil {
+		t.Fatal("an address outside of the subnet is given")
+	}
+	has(t, a, "p", lease)
+	a.Release("p")
+	has(t, a, "vip/a", lease)
+}
+
+func TestADeletedSubnetForgetsLenders(t *testing.T) {
+	a, lease := lending(t)
+	if _, err := a.Allocate("p", borrowing(lease)); err != nil {
+		t.Fatal(err)
+	}
+	a.DeleteSubnet("s")
+	for _, holder := range []string{"p", "vip/a"} {
+		if lease, ok := a.Lookup(holder); ok {
+			t.Errorf("%s holds %v", holder, lease)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// takeMAC takes the MAC address asked for, or one that follows from the first address.
+func (s *subnet) takeMAC(port string, r Request, h holding) ([6]byte, error) {
+	if len(r.MAC) == 6 {
+		mac := [6]byte(r.MAC)
+		switch by := s.macHolder(mac); {
+		case by != "" && r.Lender != "" && (by == r.Lender || by == port): // with the addresses, the one that follows from them is the port's
+			return mac, nil
+		case by != "":
+			return noMAC, &TakenError{MAC: slices.Clone(r.MAC), By: by}
+		}
+		s.holdMAC(port, mac, h)
+		return mac, nil
+	}
+	first := s.firstAddress(h)
+	for attempt := uint32(0); ; attempt++ {
+		mac := ipfamily.MAC(first, attempt)
+		if s.listedMAC(mac) == "" { // no other address has it following from it
+			s.holdMAC(port, mac, h)
+			return mac, nil
+		}
+	}
+}
+
+// holdMAC notes who has a MAC address that nobody else has. One that follows from the holder's IPv4 address needs no entry of its own.
+func (s *subnet) holdMAC(port string, mac [6]byte, h holding) {
+	if addr, ok := ipfamily.OfMAC(mac); ok {
+		if i := h.slots[ipfamily.IPv4]; i != none && s.pools[ipfamily.IPv4].slots[i].addr == addr {
+			s.pools[ipfamily.IPv4].slots[i].derived = true
+			return
+		}
+	}
+	s.macs[mac] = port
+}
+
+// macHolder is who has the MAC address: a port or the router.
+func (s *subnet) macHolder(mac [6]byte) string {
+	if by := s.listedMAC(mac); by != "" {
+		return by
+	}
+	if addr, ok := ipfamily.OfMAC(mac); ok {
+		return s.pools[ipfamily.IPv4].holderOfDerived(addr)
+	}
+	return ""
+}
+
+// listedMAC is macHolder without those whose IPv4 address the MAC address follows from.
+func (s *subnet) listedMAC(mac [6]byte) string {
+	for i := range s.pools {
+		if s.pools[i].gatewayMAC == mac {
+			return ByGateway
+		}
+	}
+	return s.macs[mac]
+}
+
+func (s *subnet) firstAddress(h holding) netip.Addr {
+	for _, family := range s.order {
+		if i := h.slots[family]; i != none {
+			return s.pools[family].slots[i].addr
+		}
+	}
+	return netip.Addr{}
+}
