@@ -162,7 +162,7 @@ func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 	return database, nil
 }
 
-// newManager watches this node, its pods and all subnets, and nothing else.
+// newManager watches this node, its pods, all subnets and all VPCs, and nothing else.
 func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {

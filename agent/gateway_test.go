@@ -312,15 +312,18 @@ func replaceAddress(link netlink.Link, prefix string) error {
 	return netlink.AddrReplace(link, address)
 }
 
+// lease is the node's Lease as a gateway; empty when there is none.
+func (n *node) lease() *coordinationv1.Lease {
+	n.Helper()
+	o := &coordinationv1.Lease{}
+	err := n.api.Get(n.Context(), client.ObjectKey{Namespace: n.options.Namespace, Name: gateway.LeasePrefix + nodeName}, o)
+	must(n.TB, client.IgnoreNotFound(err))
+	return o
+}
+
 func TestGatewayRenewsItsLease(t *testing.T) {
 	n := serving(t)
-	lease := func() *coordinationv1.Lease {
-		n.Helper()
-		o := &coordinationv1.Lease{}
-		err := n.api.Get(t.Context(), client.ObjectKey{Namespace: n.options.Namespace, Name: gateway.LeasePrefix + nodeName}, o)
-		must(t, client.IgnoreNotFound(err))
-		return o
-	}
+	lease := n.lease
 	if lease().Spec.RenewTime != nil {
 		t.Fatal("a node that is no gateway has a Lease")
 	}

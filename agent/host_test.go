@@ -203,12 +203,19 @@ func ruleset(t *testing.T) string {
 // router plays the logical router: a namespace on the bridge with every gateway's address.
 func (n *node) router() ns.NetNS {
 	n.Helper()
+	var addresses []netip.Prefix
+	for i := range podGWs {
+		addresses = append(addresses, netip.PrefixFrom(podGWs[i], podCIDRs[i].Bits()), netip.PrefixFrom(joinGWs[i], joinCIDRs[i].Bits()))
+	}
+	return n.forwarder("router_h", net.HardwareAddr{2, 0, 0, 0, 0, 1}, addresses...)
+}
+
+// forwarder is a host on the integration bridge that forwards, and sends to this node what it knows nothing of.
+func (n *node) forwarder(port string, mac net.HardwareAddr, addresses ...netip.Prefix) ns.NetNS {
+	n.Helper()
 	namespace, err := testutils.NewNS()
 	must(n.TB, err)
-	device := sandbox.Interface{NetNS: namespace.Path(), Name: "lr", HostName: "router_h", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: podMTU, ComputeChecksums: true}
-	for i := range podGWs {
-		device.Addresses = append(device.Addresses, netip.PrefixFrom(podGWs[i], podCIDRs[i].Bits()), netip.PrefixFrom(joinGWs[i], joinCIDRs[i].Bits()))
-	}
+	device := sandbox.Interface{NetNS: namespace.Path(), Name: "lr", HostName: port, MAC: mac, MTU: podMTU, ComputeChecksums: true, Addresses: addresses}
 	device.Routes = []sandbox.Route{
 		{To: netip.MustParsePrefix("0.0.0.0/0"), Via: joinIPs[0]}, {To: netip.MustParsePrefix("::/0"), Via: joinIPs[1]},
 	}

@@ -150,7 +150,9 @@ func startAPI(kubeconfigFile string) (*envtest.Environment, error) {
 	}
 	server := &envtest.Environment{
 		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     []string{filepath.Join("..", "config", "crd", "bases", "kubeovn.io_subnets.yaml")},
+		CRDDirectoryPaths: []string{
+			filepath.Join("..", "config", "crd", "bases", "kubeovn.io_subnets.yaml"), filepath.Join("..", "config", "crd", "bases", "kubeovn.io_vpcs.yaml"),
+		},
 		ErrorIfCRDPathMissing: true,
 	}
 	var err error

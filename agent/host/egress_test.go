@@ -115,7 +115,7 @@ func TestWhatIsAllTranslated(t *testing.T) {
 		testSubnet("none", "10.19.0.0/24", nat(func(s *v1.SubnetSpec) { s.NATOutgoing = false })),
 		testSubnet("distributed", "10.20.0.0/24", nat(func(s *v1.SubnetSpec) { s.GatewayType = v1.GatewayDistributed })),
 	}, nil)
-	if want := prefixes("10.17.0.0/24", "fd00:10:17::/112"); err != nil || !reflect.DeepEqual(plan.Central, want) {
+	if want := prefixes("10.17.0.0/24", "100.64.0.0/16", "fd00:10:17::/112", "fd00:100:64::/112"); err != nil || !reflect.DeepEqual(plan.Central, want) {
 		t.Errorf("got %v, %v, want %v", plan.Central, err, want)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -45,6 +46,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("host").
 		Watches(&corev1.Node{}, toNode).
 		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.Vpc{}, toNode, builder.WithPredicates(r.carriesChanged())).
 		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
 			q.Add(request)
 			r.Bridge.Subscribe(func(name string) {
@@ -56,6 +58,16 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return nil
 		})).
 		Complete(r)
+}
+
+// carriesChanged passes VPCs that this node begins or ceases to carry.
+func (r *Reconciler) carriesChanged() predicate.Predicate {
+	is := func(o client.Object) bool { return carries(r.Node, o.(*v1.Vpc)) }
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return is(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool { return is(e.ObjectOld) != is(e.ObjectNew) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return is(e.Object) },
+	}
 }
 
 // links is a set of interfaces, by their indexes.

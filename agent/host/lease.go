@@ -20,18 +20,18 @@ import (
 	"github.com/kiln-net/kiln/internal/gateway"
 )
 
-// Lease says to the controller that this node serves as a gateway, by renewing a Lease while it may be the gateway of a subnet and its
-// network serves. Other nodes write nothing.
+// Lease says to the controller that this node serves as a gateway, by renewing a Lease while it may be that of a subnet or a VPC and its
+// network serves. Other nodes write nothing, but that they have given up a Lease of before.
 type Lease struct {
 	Client    client.Client
 	Node      string
 	Namespace string
-	// Wanted reports whether the node may be a gateway, and Ready is nil while its network serves.
-	Wanted func() bool
+	// Wanted reports whether the node may be a gateway, once that is known, and Ready is nil while its network serves.
+	Wanted func() (wanted, known bool)
 	Ready  func(context.Context) error
 
-	held   bool
-	failed string // what was logged last
+	released bool   // the Lease is given up, or was never there
+	failed   string // what was logged last
 }
 
 // Start renews until ctx ends (manager.Runnable). The last renewal asks for time until this node's next agent renews.
@@ -49,12 +49,13 @@ func (l *Lease) Start(ctx context.Context) error {
 	}
 }
 
-// step renews the Lease, or gives it up when the node is no gateway any more.
+// step renews the Lease, or gives it up when the node is no gateway any more: one that just ran out would keep the node from being chosen.
+// While the network does not serve that is right.
 func (l *Lease) step(ctx context.Context, tolerance time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 2*gateway.RenewEvery)
 	defer cancel()
-	wanted := l.Wanted()
-	if !wanted && !l.held || wanted && l.Ready(ctx) != nil {
+	wanted, known := l.Wanted()
+	if !known || !wanted && l.released || l.Ready(ctx) != nil {
 		return
 	}
 	spec := map[string]any{"renewTime": nil}
@@ -65,7 +66,7 @@ func (l *Lease) step(ctx context.Context, tolerance time.Duration) {
 	}
 	err := l.patch(ctx, spec)
 	if err == nil {
-		l.held, l.failed = wanted, ""
+		l.released, l.failed = !wanted, ""
 	} else if err.Error() != l.failed {
 		l.failed = err.Error()
 		log.FromContext(ctx).Error(err, "cannot say that this node serves as a gateway")

@@ -22,7 +22,8 @@ const (
 	setOutgoing = "outgoing"
 	setNode     = "node"
 	setCentral  = "central"
-	// chainForward refuses what lost its translation.
+	setJoin     = "join"
+	// chainForward refuses what lost its translation, and what would go from one VPC to another.
 	chainForward = "forward"
 	// chainOutgoing sees what leaves subnets with natOutgoing, and chainTranslate what of it is translated.
 	chainOutgoing  = "outgoing"
@@ -77,7 +78,7 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		for _, set := range []struct {
 			name     string
 			prefixes []netip.Prefix
-		}{{setCluster, m.Cluster}, {setOutgoing, m.Outgoing}, {setNode, m.Node}, {setCentral, m.Central}} {
+		}{{setCluster, m.Cluster}, {setOutgoing, m.Outgoing}, {setNode, m.Node}, {setCentral, m.Central}, {setJoin, m.Join}} {
 			name := set.name + f.suffix
 			tx.Add(&knftables.Set{Name: name, Type: f.value, Flags: []knftables.SetFlag{knftables.IntervalFlag}})
 			tx.Flush(&knftables.Set{Name: name})
@@ -91,9 +92,9 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		for _, rule := range rules(f.key, f.suffix) {
 			tx.Add(&knftables.Rule{Chain: chainNAT, Rule: rule.text, Comment: knftables.PtrTo(rule.why)})
 		}
-		tx.Add(&knftables.Rule{
-			Chain: chainForward, Rule: orphans(f), Comment: knftables.PtrTo("connections whose translation was on another gateway: their pods learn it at once"),
-		})
+		for _, rule := range forwardRules(f) {
+			tx.Add(&knftables.Rule{Chain: chainForward, Rule: rule.text, Comment: knftables.PtrTo(rule.why)})
+		}
 	}
 	setOutgoingChains(tx, m.Policies)
 	for _, name := range stale {
@@ -127,11 +128,20 @@ func rules(key, suffix string) []rule {
 	}}
 }
 
-// orphans of one family are packets of TCP connections that this node did not see begin, of subnets whose traffic is all translated. They
-// cannot go on: the address that they came from outside is another gateway's, and this one must not show the pod's.
-func orphans(f spelling) string {
-	return knftables.Concat("iifname", JoinInterface, "oifname !=", JoinInterface, f.key, "saddr @"+setCentral+f.suffix,
-		f.key, "daddr != @"+setCluster+f.suffix, "meta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn ct state new,invalid reject with tcp reset")
+// forwardRules of one family. Orphans are packets of TCP connections that this node did not see begin, of sources whose traffic is all
+// translated. They cannot go on: the address that they came from outside is another gateway's, and this one must not show the pod's.
+func forwardRules(f spelling) []rule {
+	text := func(parts ...any) string { return knftables.Concat(parts...) }
+	undue := text("iifname", JoinInterface, "oifname", JoinInterface, f.key, "saddr @"+setJoin+f.suffix, "ct status & dnat == 0")
+	return []rule{{
+		text("iifname", JoinInterface, "oifname !=", JoinInterface, f.key, "saddr @"+setCentral+f.suffix, f.key, "daddr != @"+setCluster+f.suffix,
+			"meta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn ct state new,invalid reject with tcp reset"),
+		"connections whose translation was on another gateway: their pods learn it at once",
+	}, {
+		text(undue, "meta l4proto tcp reject with tcp reset"), "from a custom VPC to an address of the default one: Services alone lead there",
+	}, {
+		text(undue, "reject with icmpx admin-prohibited"), "the same, of other protocols; what the kernel sends is limited in rate",
+	}}
 }
 
 var nfproto = map[string]string{"ip": "ipv4", "ip6": "ipv6"}

@@ -25,7 +25,9 @@ func TestSetMasquerade(t *testing.T) {
 	}{
 		{"dual.nft", Masquerade{
 			Cluster:  prefixes("10.16.0.0/16", "10.96.0.0/12", "100.64.0.0/16", "fd00:10:16::/112", "fd00:100:64::/112"),
-			Outgoing: prefixes("10.16.0.0/16", "fd00:10:16::/112"),
+			Outgoing: prefixes("10.16.0.0/16", "100.64.0.0/16", "fd00:10:16::/112", "fd00:100:64::/112"),
+			Central:  prefixes("100.64.0.0/16", "fd00:100:64::/112"),
+			Join:     prefixes("100.64.0.0/16", "fd00:100:64::/112"),
 			Node:     prefixes("192.0.2.1/32", "2001:db8::1/128"),
 		}},
 		{"gateway.nft", Masquerade{

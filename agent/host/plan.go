@@ -29,12 +29,14 @@ type Plan struct {
 type Masquerade struct {
 	// Cluster is every address of the overlay and of Services: what goes there keeps its source.
 	Cluster []netip.Prefix
-	// Outgoing is the subnets whose traffic to everything else leaves with the node's address.
+	// Outgoing is the subnets whose traffic to everything else leaves with the node's address, the join subnet among them.
 	Outgoing []netip.Prefix
 	// Node is the addresses of this node that the overlay routes back to it.
 	Node []netip.Prefix
-	// Central is the subnets of Outgoing that leave through gateway nodes, and of which everything is translated.
+	// Central is what of Outgoing leaves through gateway nodes, and of which everything is translated.
 	Central []netip.Prefix
+	// Join is the join subnet, from which what leaves custom VPCs comes.
+	Join []netip.Prefix
 	// SourceNAT is the subnets of Outgoing that leave with another address than the node's.
 	SourceNAT []SourceNAT
 	// Policies are those of the subnets of Outgoing that are not translated altogether.
@@ -63,7 +65,9 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 	for _, address := range internal {
 		plan.Node = append(plan.Node, netip.PrefixFrom(address, address.BitLen()))
 	}
-	plan.Cluster = slices.Concat(services, join.CIDRs)
+	plan.Cluster, plan.Join = slices.Concat(services, join.CIDRs), disjoint(join.CIDRs)
+	// What leaves a custom VPC comes from an address of the join subnet, which nobody outside knows.
+	plan.Outgoing, plan.Central = slices.Clone(join.CIDRs), slices.Clone(join.CIDRs)
 	for i := range subnets {
 		subnet := &subnets[i]
 		if !routed(subnet, join.LogicalSwitch) {

@@ -133,6 +133,11 @@ func TestNewPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			// What leaves custom VPCs comes from the join subnet, on every node.
+			join := prefixes("100.64.0.0/16", "fd00:100:64::/112")[:len(c.join.CIDRs)]
+			c.want.Join = join
+			c.want.Outgoing = disjoint(append(c.want.Outgoing, join...))
+			c.want.Central = disjoint(append(c.want.Central, join...))
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}

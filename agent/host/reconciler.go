@@ -60,10 +60,10 @@ type Reconciler struct {
 
 	tunnel  atomic.Pointer[tunnel] // nil when it is not known
 	status  status
-	gateway atomic.Bool // the node may be the gateway of a subnet
-	links   links       // those that the node's part as a gateway depends on
-	served  Masquerade  // what nftables was last told
-	at      time.Time   // and when
+	gateway atomic.Pointer[bool] // the node may carry what leaves a subnet or a VPC; nil while that is not known
+	links   links                // those that the node's part as a gateway depends on
+	served  Masquerade           // what nftables was last told
+	at      time.Time            // and when
 }
 
 // Reconcile makes everything so. It knows one object only: this node.
@@ -100,7 +100,7 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) (problem, e
 	if err != nil {
 		return err, nil
 	}
-	r.gateway.Store(plan.Gateway)
+	r.gateway.Store(&plan.Gateway)
 	return r.follow(ctx, node, plan)
 }
 
@@ -117,8 +117,19 @@ func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error
 	if err := r.Client.List(ctx, &subnets); err != nil {
 		return joined{}, fmt.Errorf("list subnets: %w", err)
 	}
+	var vpcs v1.VpcList
+	if err := r.Client.List(ctx, &vpcs); err != nil {
+		return joined{}, fmt.Errorf("list VPCs: %w", err)
+	}
 	plan, err := NewPlan(join, node, subnets.Items, r.Services)
+	plan.Gateway = plan.Gateway || slices.ContainsFunc(vpcs.Items, func(vpc v1.Vpc) bool { return carries(node.Name, &vpc) })
 	return joined{plan, join.MAC}, err
+}
+
+// carries reports whether a node carries what leaves a VPC, or is the one to take its place.
+func carries(node string, vpc *v1.Vpc) bool {
+	t := vpc.Status.Transit
+	return t != nil && (t.Node == node || t.Standby == node)
 }
 
 // joined is a plan with the hardware address of ovn0.
@@ -171,8 +182,11 @@ func (r *Reconciler) serveAsGateway(plan Plan) error {
 	return errors.Join(claimErr, routeErr)
 }
 
-// Gateway reports whether the node may be the gateway of a subnet.
-func (r *Reconciler) Gateway() bool { return r.gateway.Load() }
+// Gateway reports whether the node may carry what leaves a subnet or a VPC. It is not known before the first pass.
+func (r *Reconciler) Gateway() (wanted, known bool) {
+	g := r.gateway.Load()
+	return g != nil && *g, g != nil
+}
 
 // masquerade writes to nftables when there is something new, and at each resync: others may have flushed the table.
 func (r *Reconciler) masquerade(ctx context.Context, m Masquerade) error {

@@ -68,7 +68,7 @@ func accesses() []access {
 				rule("", read, "pods", "nodes"),
 				rule("", []string{"patch"}, "nodes/status"),
 				rule("", []string{"list"}, "events"), // what keeps a pod from an address
-				rule("kubeovn.io", read, "subnets"),
+				rule("kubeovn.io", read, "subnets", "vpcs"),
 			},
 			// Its node's Lease as a gateway. A role cannot say which one: config/rbac/gateway_leases.yaml does.
 			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"create", "patch"}, "leases")},
