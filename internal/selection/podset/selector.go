@@ -1,0 +1,81 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podset answers which pods the sets of policies hold: an index of pods, namespaces and selectors that follows changes of each
+// by what they touch. It knows neither Kubernetes' API nor OVN.
+package podset
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Role is what a set is for.
+type Role string
+
+const (
+	// Subjects are pods to which rules apply: their ports, in a port group.
+	Subjects Role = "subjects"
+	// Peers are pods that rules name: their addresses, in an address set of each family.
+	Peers Role = "peers"
+)
+
+// Selector says which pods a set holds. It is comparable: equal selectors, whoever uses them, are one set.
+type Selector struct {
+	Role Role
+	// Namespace of the pods; empty for all namespaces that Namespaces selects.
+	Namespace string
+	// Namespaces selects namespaces by their labels, and Pods pods, each in the form of Labels. Empty selects all.
+	Namespaces string
+	Pods       string
+	// Port is the name of a port of Protocol that the pods have; empty for all pods. Pods with different numbers for it are in
+	// different parts of the set.
+	Port     string
+	Protocol string
+}
+
+// Name is short, the same for the same selector for ever, and fit for an owner's name.
+func (s Selector) Name() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{string(s.Role), s.Namespace, s.Namespaces, s.Pods, s.Port, s.Protocol}))
+	return hex.EncodeToString(sum[:10])
+}
+
+// String is the selector in words, for people who look into the database.
+func (s Selector) String() string {
+	out := string(s.Role)
+	if s.Namespace != "" {
+		out += " in namespace " + s.Namespace
+	} else {
+		out += " in namespaces with [" + s.Namespaces + "]"
+	}
+	out += " with [" + s.Pods + "]"
+	if s.Port != "" {
+		out += " and port " + s.Protocol + "/" + s.Port
+	}
+	return out
+}
+
+// Labels is the canonical form of a label selector; nil selects all.
+func Labels(selector *metav1.LabelSelector) (string, error) {
+	if selector == nil {
+		return "", nil
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return "", fmt.Errorf("label selector: %w", err)
+	}
+	return parsed.String(), nil
+}
+
+// parse is the inverse of Labels.
+func parse(canonical string) labels.Selector {
+	selector, err := labels.Parse(canonical)
+	if err != nil {
+		return labels.Nothing() // not made by Labels
+	}
+	return selector
+}

@@ -1,0 +1,311 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podset
+
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+// delta gathers what one event changes.
+type delta struct {
+	pods  map[*pod]struct{}
+	sets  map[Selector]struct{}
+	users map[desired.Owner]struct{}
+}
+
+func (c *delta) changes() Changes {
+	var out Changes
+	for p := range c.pods {
+		out.Pods = append(out.Pods, p.NamespacedName)
+	}
+	out.Sets = slices.Collect(maps.Keys(c.sets))
+	out.Users = slices.Collect(maps.Keys(c.users))
+	return out
+}
+
+func (x *Index) namespace(name string) *namespace {
+	ns := x.namespaces[name]
+	if ns == nil {
+		ns = &namespace{pods: map[*pod]struct{}{}, sets: map[*set]struct{}{}, scopes: map[*scope]struct{}{}}
+		x.namespaces[name] = ns
+	}
+	return ns
+}
+
+// prune forgets a namespace of which nothing is known.
+func (x *Index) prune(name string) {
+	if ns := x.namespaces[name]; ns != nil && !ns.known && len(ns.pods)+len(ns.sets) == 0 {
+		delete(x.namespaces, name)
+	}
+}
+
+func (x *Index) setPod(c *delta, want Pod) {
+	p := x.pods[want.NamespacedName]
+	if p != nil && (p.UID != want.UID || p.HostNetwork != want.HostNetwork || p.Node != want.Node) {
+		x.deletePod(c, p)
+		p = nil
+	}
+	if p == nil {
+		p = &pod{Pod: want, in: map[*set]int32{}}
+		x.pods[want.NamespacedName] = p
+		x.namespace(want.Namespace).pods[p] = struct{}{}
+	} else if maps.Equal(p.Labels, want.Labels) && slices.Equal(p.Ports, want.Ports) {
+		return
+	}
+	p.Pod = want
+	for s := range x.setsOver(want.Namespace) {
+		x.place(c, s, p, true)
+	}
+}
+
+// setsOver are the sets that can hold pods of a namespace.
+func (x *Index) setsOver(namespace string) iter.Seq[*set] {
+	return func(yield func(*set) bool) {
+		ns := x.namespaces[namespace]
+		if ns == nil {
+			return
+		}
+		for s := range ns.sets {
+			if !yield(s) {
+				return
+			}
+		}
+		for scope := range ns.scopes {
+			for s := range scope.sets {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (x *Index) deletePod(c *delta, p *pod) {
+	for s := range p.in {
+		x.remove(c, s, p)
+	}
+	delete(x.pods, p.NamespacedName)
+	delete(x.namespaces[p.Namespace].pods, p)
+	x.prune(p.Namespace)
+}
+
+// place makes a pod a member of a set, or not. inScope says that the set is over the pod's namespace.
+func (x *Index) place(c *delta, s *set, p *pod, inScope bool) {
+	number, matches := s.holds(p)
+	was, member := p.in[s]
+	switch {
+	case !inScope || !matches:
+		if member {
+			x.remove(c, s, p)
+		}
+	case !member:
+		x.add(c, s, p, number)
+	case was != number:
+		x.remove(c, s, p)
+		x.add(c, s, p, number)
+	}
+}
+
+// holds reports whether a pod of a namespace of the set belongs to it, and with which number.
+func (s *set) holds(p *pod) (number int32, ok bool) {
+	if p.HostNetwork && s.Role == Subjects || !s.selector.Matches(labels.Set(p.Labels)) {
+		return 0, false
+	}
+	if s.Port == "" {
+		return 0, true
+	}
+	for _, port := range p.Ports {
+		if port.Name == s.Port && port.Protocol == s.Protocol {
+			return port.Number, true
+		}
+	}
+	return 0, false
+}
+
+func (x *Index) add(c *delta, s *set, p *pod, number int32) {
+	p.in[s], s.members[p] = number, number
+	if s.numbers[number]++; s.numbers[number] == 1 && s.Port != "" {
+		s.renumbered(c)
+	}
+	if p.HostNetwork {
+		c.sets[s.Selector] = struct{}{}
+		return
+	}
+	if p.connected {
+		s.pending[p] = struct{}{}
+	}
+	p.revision++
+	c.pods[p] = struct{}{}
+}
+
+func (x *Index) remove(c *delta, s *set, p *pod) {
+	number := s.members[p]
+	delete(p.in, s)
+	delete(s.members, p)
+	if s.numbers[number]--; s.numbers[number] == 0 {
+		delete(s.numbers, number)
+		if s.Port != "" {
+			s.renumbered(c)
+		}
+	}
+	if p.HostNetwork {
+		c.sets[s.Selector] = struct{}{}
+		return
+	}
+	x.arrived(c, s, p)
+	p.revision++
+	c.pods[p] = struct{}{}
+}
+
+// renumbered is for a set whose members have a number for its port that none had, or none has one any more.
+func (s *set) renumbered(c *delta) {
+	c.sets[s.Selector] = struct{}{}
+	for u := range s.users {
+		c.users[u.owner] = struct{}{}
+	}
+}
+
+// arrived says that nobody has to wait for a pod in a set.
+func (x *Index) arrived(c *delta, s *set, p *pod) {
+	if _, pending := s.pending[p]; !pending {
+		return
+	}
+	delete(s.pending, p)
+	if len(s.pending) > 0 {
+		return
+	}
+	for u := range s.users {
+		if u.waiting && x.complete(u) {
+			u.waiting = false
+			c.users[u.owner] = struct{}{}
+		}
+	}
+}
+
+func (x *Index) complete(u *user) bool {
+	for s := range u.next {
+		if len(x.sets[s].pending) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// join makes a set of a selector, unless there is one, and u a user of it.
+func (x *Index) join(c *delta, selector Selector, u *user) {
+	s := x.sets[selector]
+	if s == nil {
+		s = &set{
+			Selector: selector, selector: parse(selector.Pods),
+			members: map[*pod]int32{}, numbers: map[int32]int{}, pending: map[*pod]struct{}{}, users: map[*user]struct{}{},
+		}
+		x.sets[selector], x.names[selector.Name()] = s, selector
+		c.sets[selector] = struct{}{}
+		x.fill(c, s)
+	}
+	s.users[u] = struct{}{}
+}
+
+// fill finds the pods of a new set.
+func (x *Index) fill(c *delta, s *set) {
+	if s.Namespace != "" {
+		ns := x.namespace(s.Namespace)
+		ns.sets[s] = struct{}{}
+		for p := range ns.pods {
+			x.place(c, s, p, true)
+		}
+		return
+	}
+	sc := x.scopes[s.Namespaces]
+	if sc == nil {
+		sc = &scope{selector: parse(s.Namespaces), sets: map[*set]struct{}{}, namespaces: map[*namespace]struct{}{}}
+		x.scopes[s.Namespaces] = sc
+		for _, ns := range x.namespaces {
+			x.rescope(c, sc, ns)
+		}
+	}
+	sc.sets[s] = struct{}{}
+	for ns := range sc.namespaces {
+		for p := range ns.pods {
+			x.place(c, s, p, true)
+		}
+	}
+}
+
+// rescope finds out whether a scope has a namespace, and places the namespace's pods when that is new.
+func (x *Index) rescope(c *delta, sc *scope, ns *namespace) {
+	_, had := sc.namespaces[ns]
+	has := ns.known && sc.selector.Matches(labels.Set(ns.labels))
+	if has == had {
+		return
+	}
+	if has {
+		sc.namespaces[ns], ns.scopes[sc] = struct{}{}, struct{}{}
+	} else {
+		delete(sc.namespaces, ns)
+		delete(ns.scopes, sc)
+	}
+	for s := range sc.sets {
+		for p := range ns.pods {
+			x.place(c, s, p, has)
+		}
+	}
+}
+
+// leave ends u's use of a set, unless it uses it still, and the set with its last user.
+func (x *Index) leave(c *delta, selector Selector, u *user) {
+	_, current := u.current[selector]
+	_, next := u.next[selector]
+	s := x.sets[selector]
+	if current || next || s == nil {
+		return
+	}
+	if delete(s.users, u); len(s.users) > 0 {
+		return
+	}
+	for p := range s.members {
+		x.remove(c, s, p)
+	}
+	c.sets[selector] = struct{}{}
+	delete(x.sets, selector)
+	delete(x.names, selector.Name())
+	if s.Namespace != "" {
+		delete(x.namespaces[s.Namespace].sets, s)
+		x.prune(s.Namespace)
+		return
+	}
+	sc := x.scopes[s.Namespaces]
+	if delete(sc.sets, s); len(sc.sets) > 0 {
+		return
+	}
+	for ns := range sc.namespaces {
+		delete(ns.scopes, sc)
+	}
+	delete(x.scopes, s.Namespaces)
+}
+
+// hostPods are the host-network pods of a node. It is for changes of nodes' addresses, which are rare.
+func (x *Index) hostPods(node string) iter.Seq[*pod] {
+	return func(yield func(*pod) bool) {
+		for _, p := range x.pods {
+			if p.HostNetwork && p.Node == node && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// Keys are the pods that the index knows.
+func (x *Index) Keys() []types.NamespacedName {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Keys(x.pods))
+}
