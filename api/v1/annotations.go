@@ -51,6 +51,13 @@ const (
 const (
 	// AnnotationVpc names the VPC whose pods reach a Service. AnnotationLogicalRouter, which users of Kube-OVN set, goes before it.
 	AnnotationVpc Annotation = "vpc"
+
+	// Of a NetworkPolicy.
+	AnnotationEnableLog   Annotation = "enable_log"                 // user: "true" logs packets
+	AnnotationLogActions  Annotation = "log_acl_actions"            // user: allow, drop or both with a comma; absent: drop
+	AnnotationLogRate     Annotation = "acl_log_meter_rate"         // user: packets per second that a rule logs on a node
+	AnnotationEnforcement Annotation = "network_policy_enforcement" // user: lax drops TCP, UDP and SCTP only
+	AnnotationPolicyFor   Annotation = "network_policy_for"         // user: networks, with commas between them; absent: ovn
 )
 
 // PodNICTypeVeth is the one way a port reaches a pod so far: a pair of virtual Ethernet devices.

@@ -40,10 +40,32 @@ func trimPod(o any) (any, error) {
 		pod.ObjectMeta = trimMeta(&pod.ObjectMeta)
 		pack(&pod.ObjectMeta)
 		pod.Annotations, pod.OwnerReferences = networkAnnotations(pod.UID, annotations), owners
-		pod.Spec = corev1.PodSpec{NodeName: intern.String(pod.Spec.NodeName), HostNetwork: pod.Spec.HostNetwork}
+		pod.Spec = corev1.PodSpec{
+			NodeName: intern.String(pod.Spec.NodeName), HostNetwork: pod.Spec.HostNetwork,
+			InitContainers: trimContainers(pod.Spec.InitContainers), Containers: trimContainers(pod.Spec.Containers),
+		}
 		pod.Status = corev1.PodStatus{Phase: corev1.PodPhase(intern.String(string(pod.Status.Phase)))}
 	}
 	return o, nil
+}
+
+// trimContainers keeps the ports that policies can name.
+func trimContainers(containers []corev1.Container) []corev1.Container {
+	var kept []corev1.Container
+	for i := range containers {
+		var ports []corev1.ContainerPort
+		for _, p := range containers[i].Ports {
+			if p.Name != "" {
+				ports = append(ports, corev1.ContainerPort{
+					Name: intern.String(p.Name), ContainerPort: p.ContainerPort, Protocol: corev1.Protocol(intern.String(string(p.Protocol))),
+				})
+			}
+		}
+		if len(ports) > 0 {
+			kept = append(kept, corev1.Container{RestartPolicy: containers[i].RestartPolicy, Ports: ports})
+		}
+	}
+	return kept
 }
 
 // keepers are the owners that keep addresses for their pods.

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -34,6 +35,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/namespace"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/transit"
@@ -44,6 +46,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
 // Limits of requests to the API server, per second: a burst of pods is bound by the server, not by its client.
@@ -72,6 +75,7 @@ type controllerProcess struct {
 	allocator *ipam.Allocator
 	pods      *pod.Reconciler
 	vips      *vip.Reconciler
+	policies  *policy.Reconciler
 	session   atomic.Pointer[ovsdbclient.Session]
 }
 
@@ -151,6 +155,7 @@ func needed() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
 		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
+		&networkingv1.NetworkPolicy{},
 	}
 }
 
@@ -215,6 +220,9 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	if err := engine.Lead(ctx); err != nil {
 		return fmt.Errorf("take the lead: %w", err)
 	}
+	if err := p.policies.Restore(ctx); err != nil {
+		return fmt.Errorf("restore what policies select: %w", err)
+	}
 	if err := p.pods.Restore(ctx, p.manager.GetAPIReader()); err != nil {
 		return fmt.Errorf("restore what ports hold: %w", err)
 	}
@@ -253,11 +261,13 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	sets := podset.New()
 	p.pods = &pod.Reconciler{
-		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Recorder: recorder, Gate: p.gate,
-		Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
+		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Sets: sets,
+		Recorder: recorder, Gate: p.gate, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
+	p.policies = &policy.Reconciler{Client: c, Northbound: engine, Sets: sets, Recorder: recorder, Gate: p.gate}
 	vpcs := &vpc.Reconciler{
 		Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
 	}
@@ -274,6 +284,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
 		p.pods,
 		p.vips,
+		p.policies,
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&transit.Reconciler{

@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
 // Process is one run of a controller.
@@ -38,6 +39,7 @@ type Process struct {
 	Networks   *selection.Networks
 	Pools      *selection.Pools
 	Vips       *selection.Vips
+	Sets       *podset.Index
 	Gate       *k8s.Gate
 
 	world     *World
@@ -61,7 +63,7 @@ type Steps struct {
 func (w *World) Start(steps Steps) *Process {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: k8s.NewGate(), Allocator: ipam.New(), proxy: w.Database.Proxy()}
+	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: k8s.NewGate(), Allocator: ipam.New(), Sets: podset.New(), proxy: w.Database.Proxy()}
 	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{p.proxy.Endpoint()}, Log: ctrl.Log})
 	w.Must(err)
 	p.Engine, err = northbound.New(session, ctrl.Log)

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -115,6 +116,7 @@ func (w *World) clear() {
 		w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Pod{}, in, client.GracePeriodSeconds(0)))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &appsv1.StatefulSet{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &discoveryv1.EndpointSlice{}, in))
+		w.Must(w.Client.DeleteAllOf(w.Context(), &networkingv1.NetworkPolicy{}, in))
 		if ns.Name != "default" { // the API server keeps a Service of its own there
 			w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in))
 		}
@@ -124,7 +126,7 @@ func (w *World) clear() {
 			w.Must(w.Client.Patch(w.Context(), ns, client.MergeFrom(base)))
 		}
 	}
-	for _, o := range []client.Object{&kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
+	for _, o := range []client.Object{&corev1.Node{}, &kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
 		w.Must(w.Client.DeleteAllOf(w.Context(), o))
 	}
 	var pools kubeovnv1.IPPoolList

@@ -33,6 +33,7 @@ func (w world) start() *controllertest.Process {
 			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
 			pods = &pod.Reconciler{
 				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Recorder: recorder,
+				Sets: p.Sets,
 				Gate: p.Gate, Workers: 4,
 			}
 			if err := pods.SetupWithManager(ctx, p.Manager); err != nil {

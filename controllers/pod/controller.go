@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
 // Reconciler keeps one logical switch port per pod on the pod network, and the pod's annotations true to it. An address is in use
@@ -32,7 +33,9 @@ type Reconciler struct {
 	Namespaces *selection.Namespaces
 	Pools      *selection.Pools
 	Vips       *selection.Vips
-	Recorder   events.EventRecorder
+	// Sets are those of policies. What changes in them enqueues pods.
+	Sets     *podset.Index
+	Recorder events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
 	Gate *k8s.Gate
 	// Workers is how many pods are worked on at a time.
@@ -57,6 +60,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
 	}
 	if pod == nil || !r.needsPort(pod) {
+		r.leaveSets(req.NamespacedName, pod)
 		return ctrl.Result{}, r.vacate(ctx, req.NamespacedName)
 	}
 	a, err := r.attach(ctx, pod)
@@ -69,12 +73,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("find an address: %w", err)
 	}
 	r.waiting.remove(req.NamespacedName)
-	switch err := r.Northbound.Apply(ctx, translate.PodOwner(pod.Namespace, pod.Name), translate.Pod(a.port())); {
+	in := a.port()
+	var revision int
+	in.Policy, revision = r.joinSets(pod)
+	switch err := r.Northbound.Apply(ctx, translate.PodOwner(pod.Namespace, pod.Name), translate.Pod(in)); {
 	case errors.Is(err, northbound.ErrWaiting):
-		return ctrl.Result{}, nil // for the subnet's switch or the node's address sets, which enqueue the pod
+		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy, which enqueue the pod
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}
+	r.Sets.Applied(req.NamespacedName, revision)
 	r.journeys.reached(pod.UID, legCommitted)
 	if err := r.publish(ctx, pod, a.network()); err != nil {
 		return ctrl.Result{}, err

@@ -24,6 +24,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
 func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
@@ -46,7 +47,7 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 		"an older change of the results": {false, podAt("u1", "99", damaged), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &Reconciler{}
+			r := &Reconciler{Sets: podset.New()}
 			before := podAt("u1", "98", nil)
 			r.ledger.hold(before)
 			r.ledger.write(before, network)
@@ -72,7 +73,7 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 
 // TestAStandbyMeasuresNothing is about pods that another process connects.
 func TestAStandbyMeasuresNothing(t *testing.T) {
-	r := &Reconciler{}
+	r := &Reconciler{Sets: podset.New()}
 	q := newQueue(t)
 	before := podAt("u1", "1", nil)
 	before.Spec.NodeName = "n1"
@@ -90,7 +91,7 @@ func TestAStandbyMeasuresNothing(t *testing.T) {
 
 // TestPodsWithoutANetworkComeFirst is about a start: all pods are in the initial list.
 func TestPodsWithoutANetworkComeFirst(t *testing.T) {
-	r := &Reconciler{}
+	r := &Reconciler{Sets: podset.New()}
 	q := priorityqueue.New[ctrl.Request](t.Name())
 	defer q.ShutDown()
 	for _, name := range []string{"old1", "old2", "new1", "old3", "new2"} {

@@ -37,6 +37,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.pods = pods.Resource(corev1.SchemeGroupVersion.WithResource("pods"))
 	r.Allocator.Notify(r.waiting.subnetChanged)
 	r.followVips()
+	r.Sets.Observe(r.setsChanged)
 	r.patching = make(chan struct{}, patchesInFlight)
 	r.records.pace = r.RecordPace
 	r.recorder = &recorder{
@@ -77,7 +78,9 @@ func subnetOf(o client.Object) []string {
 func (r *Reconciler) onPod() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
-			if pod := e.Object.(*corev1.Pod); onPodNetwork(pod) { // what others have left, the engine's owners tell
+			pod := e.Object.(*corev1.Pod)
+			r.relabelled(nil, pod)
+			if onPodNetwork(pod) { // what others have left, the engine's owners tell
 				r.arrived(pod, q)
 			}
 		},
@@ -103,6 +106,7 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
 }
 
 func (r *Reconciler) updated(before, after *corev1.Pod, q queue) {
+	r.relabelled(before, after)
 	own := r.ledger.shows(after)
 	if before.UID != after.UID || !onPodNetwork(after) || !own && publishedFor(after) {
 		r.journeys.end(before.UID)

@@ -36,6 +36,7 @@ func stepsAt(pace pod.RecordPace) controllertest.Steps {
 				Namespaces: p.Namespaces,
 				Pools:      p.Pools,
 				Vips:       p.Vips,
+				Sets:       p.Sets,
 				Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
 				Gate:       p.Gate,
 				Workers:    8,

@@ -66,7 +66,7 @@ func (n *tenants) run() {
 					Detached: vpcs.Detached,
 				},
 				&pod.Reconciler{
-					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Recorder: events, Gate: p.Gate, Workers: 4,
+					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Sets: p.Sets, Recorder: events, Gate: p.Gate, Workers: 4,
 				},
 			} {
 				if err := r.SetupWithManager(ctx, p.Manager); err != nil {

@@ -31,10 +31,13 @@ func (f *Feed) Start(_ context.Context, q queue) error {
 }
 
 // Add enqueues a cluster-scoped object. It never blocks.
-func (f *Feed) Add(name string) {
+func (f *Feed) Add(name string) { f.AddKey(types.NamespacedName{Name: name}) }
+
+// AddKey enqueues an object. It never blocks.
+func (f *Feed) AddKey(key types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	req := request(types.NamespacedName{Name: name})
+	req := request(key)
 	if f.queue == nil {
 		f.early = append(f.early, req)
 		return

@@ -49,6 +49,7 @@ func accesses() []access {
 				rule("", []string{"get", "list", "watch", "patch"}, "pods", "nodes", "namespaces"),
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
+				rule("networking.k8s.io", read, "networkpolicies"),
 				rule("apps", read, "statefulsets"),
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
 				rule("kubeovn.io", []string{"get", "update", "patch"},

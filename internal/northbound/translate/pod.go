@@ -53,6 +53,8 @@ type PodInputs struct {
 	NorthGateway []netip.Addr
 	// Unknown sends the pod what is for MAC addresses that no port has (ovn-nb(5), Logical_Switch_Port.addresses).
 	Unknown bool
+	// Policy is what the port is in for the sake of policies.
+	Policy PodPolicy
 }
 
 // PodPort is the name of a pod's port on its first network, and of its IP object.
@@ -86,6 +88,7 @@ func Pod(in PodInputs) []desired.Row {
 	}
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
 	row := desired.Row{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}
+	in.Policy.join(&row, in.Addresses)
 	if len(in.NorthGateway) == 0 {
 		return []desired.Row{row}
 	}

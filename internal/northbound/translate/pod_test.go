@@ -25,6 +25,7 @@ type podInput struct {
 	NorthGateway []netip.Addr
 	Unknown      bool
 	DHCP         []netip.Prefix
+	Policy       PodPolicy
 }
 
 func (in podInput) inputs() PodInputs {
@@ -32,7 +33,7 @@ func (in podInput) inputs() PodInputs {
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
 		Subnet: in.Subnet, Vpc: in.Vpc,
 		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, Vips: in.Vips, Shared: in.Shared,
-		NorthGateway: in.NorthGateway, Unknown: in.Unknown,
+		NorthGateway: in.NorthGateway, Unknown: in.Unknown, Policy: in.Policy,
 	}
 }
 

@@ -130,7 +130,7 @@ func (x *Index) Observe(f func(Changes)) {
 // change runs f under the lock and tells observers what came of it.
 func (x *Index) change(f func(c *delta)) {
 	x.mu.Lock()
-	c := &delta{pods: map[*pod]struct{}{}, sets: map[Selector]struct{}{}, users: map[desired.Owner]struct{}{}}
+	c := newDelta()
 	f(c)
 	changes, observers := c.changes(), x.observers
 	x.mu.Unlock()
@@ -159,16 +159,7 @@ func (x *Index) DeletePod(key types.NamespacedName, uid types.UID) {
 
 // SetNamespace says what labels a namespace has.
 func (x *Index) SetNamespace(name string, labels map[string]string) {
-	x.change(func(c *delta) {
-		ns := x.namespace(name)
-		if ns.known && maps.Equal(ns.labels, labels) {
-			return
-		}
-		ns.labels, ns.known = labels, true
-		for _, s := range x.scopes {
-			x.rescope(c, s, ns)
-		}
-	})
+	x.change(func(c *delta) { x.setNamespace(c, name, labels) })
 }
 
 // DeleteNamespace says that a namespace is gone.
@@ -185,42 +176,12 @@ func (x *Index) DeleteNamespace(name string) {
 
 // Use says which sets a user needs from now on. Those it has used stay until Settle.
 func (x *Index) Use(owner desired.Owner, selectors []Selector) {
-	x.change(func(c *delta) {
-		u := x.users[owner]
-		if u == nil {
-			u = &user{owner: owner}
-			x.users[owner] = u
-		}
-		before := u.next
-		u.next = map[Selector]struct{}{}
-		for _, s := range selectors {
-			u.next[s] = struct{}{}
-			x.join(c, s, u)
-		}
-		for s := range before {
-			if _, stays := u.current[s]; !stays {
-				x.leave(c, s, u)
-			}
-		}
-	})
+	x.change(func(c *delta) { x.use(c, owner, selectors) })
 }
 
 // Settle says that the user's rows no longer refer to sets that are not in its last Use.
 func (x *Index) Settle(owner desired.Owner) {
-	x.change(func(c *delta) {
-		u := x.users[owner]
-		if u == nil {
-			return
-		}
-		before := u.current
-		u.current, u.waiting = u.next, false
-		for s := range before {
-			x.leave(c, s, u)
-		}
-		if len(u.current) == 0 {
-			delete(x.users, owner)
-		}
-	})
+	x.change(func(c *delta) { x.settle(c, owner) })
 }
 
 // Complete reports whether all members of a user's sets are in the database. When they are not, Changes name the user once they are.
@@ -235,8 +196,8 @@ func (x *Index) Complete(owner desired.Owner) bool {
 	return !u.waiting
 }
 
-// Membership returns what a pod's port is in, in order. A pod that the index does not know, or that has no port of its own, is in
-// nothing.
+// Membership returns what a pod's port is in, in order. A pod that the index does not know, or that has no port of its
+// own, is in nothing.
 func (x *Index) Membership(key types.NamespacedName) Membership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -287,11 +248,11 @@ func (x *Index) Lookup(name string) (Selector, bool) {
 	return s, ok
 }
 
-// InUse reports whether anyone uses any set.
-func (x *Index) InUse() bool {
+// InUse are the sets that anyone uses.
+func (x *Index) InUse() []Selector {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.sets) > 0
+	return slices.Collect(maps.Keys(x.sets))
 }
 
 // Numbers are those that members of a set have for its port, in order.

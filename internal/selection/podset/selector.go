@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podset answers which pods the sets of policies hold: an index of pods, namespaces and selectors that follows changes of each
-// by what they touch. It knows neither Kubernetes' API nor OVN.
+// by what they touch.
 package podset
 
 import (

@@ -21,6 +21,10 @@ type delta struct {
 	users map[desired.Owner]struct{}
 }
 
+func newDelta() *delta {
+	return &delta{pods: map[*pod]struct{}{}, sets: map[Selector]struct{}{}, users: map[desired.Owner]struct{}{}}
+}
+
 func (c *delta) changes() Changes {
 	var out Changes
 	for p := range c.pods {
@@ -38,6 +42,51 @@ func (x *Index) namespace(name string) *namespace {
 		x.namespaces[name] = ns
 	}
 	return ns
+}
+
+func (x *Index) setNamespace(c *delta, name string, labels map[string]string) {
+	ns := x.namespace(name)
+	if ns.known && maps.Equal(ns.labels, labels) {
+		return
+	}
+	ns.labels, ns.known = labels, true
+	for _, s := range x.scopes {
+		x.rescope(c, s, ns)
+	}
+}
+
+func (x *Index) use(c *delta, owner desired.Owner, selectors []Selector) {
+	u := x.users[owner]
+	if u == nil {
+		u = &user{owner: owner}
+		x.users[owner] = u
+	}
+	before := u.next
+	u.next = map[Selector]struct{}{}
+	for _, s := range selectors {
+		u.next[s] = struct{}{}
+		x.join(c, s, u)
+	}
+	for s := range before {
+		if _, stays := u.current[s]; !stays {
+			x.leave(c, s, u)
+		}
+	}
+}
+
+func (x *Index) settle(c *delta, owner desired.Owner) {
+	u := x.users[owner]
+	if u == nil {
+		return
+	}
+	before := u.current
+	u.current, u.waiting = u.next, false
+	for s := range before {
+		x.leave(c, s, u)
+	}
+	if len(u.current) == 0 {
+		delete(x.users, owner)
+	}
 }
 
 // prune forgets a namespace of which nothing is known.

@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+)
+
+// joinSets returns what the pod's port is in for the sake of policies. The index hears of the pod here, so that a new pod is never
+// connected without what selects it.
+func (r *Reconciler) joinSets(pod *corev1.Pod) (in translate.PodPolicy, revision int) {
+	p := podset.Of(pod)
+	r.Sets.SetPod(p)
+	m := r.Sets.Membership(p.NamespacedName)
+	for _, part := range m.Parts {
+		if part.Role == podset.Subjects {
+			in.Subjects = append(in.Subjects, part.Name())
+		} else {
+			in.Peers = append(in.Peers, translate.PodSetPart{Name: part.Name(), Number: part.Number})
+		}
+	}
+	return in, m.Revision
+}
+
+// leaveSets takes a pod out of the index that has no port any more. Those of host-network pods are their nodes'.
+func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
+	if pod == nil {
+		r.Sets.DeletePod(key, "")
+	} else if !pod.Spec.HostNetwork {
+		r.Sets.DeletePod(key, pod.UID)
+	}
+}
+
+// relabelled tells the index of a change of what sets select by; before is nil for a pod that was not there. What it means for the pod's
+// port comes back by setsChanged. A pod on the pod network that is new comes to the index with its port.
+func (r *Reconciler) relabelled(before, after *corev1.Pod) {
+	host := after.Spec.HostNetwork
+	switch {
+	case host && !podset.Counts(after):
+		p := podset.Of(after)
+		r.Sets.DeletePod(p.NamespacedName, p.UID)
+	case host || before != nil && r.owns(after) && podset.Counts(after) && !maps.Equal(before.Labels, after.Labels):
+		r.Sets.SetPod(podset.Of(after))
+	}
+}
+
+// setsChanged enqueues the pods whose membership changed. It never blocks.
+func (r *Reconciler) setsChanged(c podset.Changes) {
+	for _, key := range c.Pods {
+		r.waiting.Add(ctrl.Request{NamespacedName: key})
+	}
+}

@@ -1,0 +1,315 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+)
+
+// numbers are those that the members of a set have for its port.
+type numbers func(podset.Selector) []int32
+
+// compiled is a policy in terms of sets of pods.
+type compiled struct {
+	translate.PolicyInputs
+
+	uses []podset.Selector
+	// problems are what cannot be expressed, in words for the policy's user. Nothing passes by it.
+	problems []string
+}
+
+// compiler puts the rules of one policy in terms of sets.
+type compiler struct {
+	compiled
+
+	numbers   numbers
+	namespace string
+	subjects  podset.Selector
+}
+
+// use takes note of a set that the policy needs, and returns its name.
+func (c *compiler) use(s podset.Selector) string {
+	if !slices.Contains(c.uses, s) {
+		c.uses = append(c.uses, s)
+	}
+	return s.Name()
+}
+
+func (c *compiler) problem(format string, args ...any) {
+	c.problems = append(c.problems, fmt.Sprintf(format, args...))
+}
+
+// networkPolicy compiles a NetworkPolicy. Without subjects it returns nothing but problems: no such selector is known, and so no pod
+// that it would isolate.
+func networkPolicy(np *networkingv1.NetworkPolicy, numbers numbers) compiled {
+	c := &compiler{numbers: numbers, namespace: np.Namespace}
+	c.Owner = translate.NetworkPolicyOwner(np.Namespace, np.Name)
+	c.Title, c.Tier = "np/"+np.Name+"."+np.Namespace, translate.TierPolicy
+	options, problems := readOptions(np.Annotations)
+	c.problems = append(c.problems, problems...)
+	if !options.applies {
+		return c.compiled
+	}
+	pods, err := podset.Labels(&np.Spec.PodSelector)
+	if err != nil {
+		c.problem("podSelector: %v: no pod is isolated by this policy", err)
+		return c.compiled
+	}
+	c.subjects = podset.Selector{Role: podset.Subjects, Namespace: np.Namespace, Pods: pods}
+	c.Subjects, c.LogRate = c.use(c.subjects), options.logRate
+	if has(np, networkingv1.PolicyTypeIngress) {
+		for i := range np.Spec.Ingress {
+			c.rule(translate.Ingress, i, np.Spec.Ingress[i].From, np.Spec.Ingress[i].Ports)
+		}
+		c.deny(translate.Ingress, options.lax)
+	}
+	if has(np, networkingv1.PolicyTypeEgress) {
+		for i := range np.Spec.Egress {
+			c.rule(translate.Egress, i, np.Spec.Egress[i].To, np.Spec.Egress[i].Ports)
+		}
+		c.deny(translate.Egress, options.lax)
+	}
+	for i := range c.Rules {
+		c.Rules[i].Log = options.log[c.Rules[i].Action]
+	}
+	return c.compiled
+}
+
+// has reports whether a policy is about a direction. One that does not say is about ingress, and about egress when it has rules for it.
+func has(np *networkingv1.NetworkPolicy, t networkingv1.PolicyType) bool {
+	if len(np.Spec.PolicyTypes) == 0 {
+		return t == networkingv1.PolicyTypeIngress || len(np.Spec.Egress) > 0
+	}
+	return slices.Contains(np.Spec.PolicyTypes, t)
+}
+
+// deny drops what no rule allows.
+func (c *compiler) deny(d translate.Direction, lax bool) {
+	rule := translate.PolicyRule{
+		Key: string(d) + "/default", Direction: d, Priority: translate.PriorityPolicyDrop, Action: nb.ACLActionDrop, Any: true,
+	}
+	if lax {
+		rule.Ports = []translate.PolicyPort{{Protocol: "tcp"}, {Protocol: "udp"}, {Protocol: "sctp"}}
+	}
+	c.Rules = append(c.Rules, rule)
+}
+
+// rule compiles one rule: its numbered ports together, and each named one for each number that it stands for.
+func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
+	where := fmt.Sprintf("%s rule %d", d, i)
+	rule := translate.PolicyRule{
+		Key: fmt.Sprintf("%s/%d", d, i), Direction: d, Priority: translate.PriorityPolicyAllow, Action: nb.ACLActionAllowRelated,
+	}
+	peers := c.peers(where, from)
+	plain, named := c.ports(where, ports)
+	if len(ports) == 0 || len(plain) > 0 {
+		rule := rule
+		rule.Ports = plain
+		c.put(rule, peers)
+	}
+	for _, port := range named {
+		c.named(rule, peers, port)
+	}
+}
+
+// peers are whom a rule is about: anyone, or those that are listed.
+type peers struct {
+	any       bool
+	selectors []podset.Selector
+	blocks    []translate.PolicyBlock
+}
+
+// put adds a rule with its peers.
+func (c *compiler) put(rule translate.PolicyRule, p peers) {
+	rule.Any, rule.Blocks = p.any, p.blocks
+	for _, s := range p.selectors {
+		rule.Sets = append(rule.Sets, translate.PodSetPart{Name: c.use(s)})
+	}
+	if rule.Any || len(rule.Sets)+len(rule.Blocks) > 0 {
+		c.Rules = append(c.Rules, rule)
+	}
+}
+
+// port is a named one.
+type port struct {
+	name     string
+	protocol corev1.Protocol
+}
+
+// named adds the rules for a named port. Which number it stands for is told by the pods that traffic goes to: the policy's own for
+// ingress, the peers for egress.
+func (c *compiler) named(rule translate.PolicyRule, p peers, port port) {
+	withPort := func(s podset.Selector) podset.Selector {
+		s.Role, s.Port, s.Protocol = podset.Peers, port.name, string(port.protocol)
+		return s
+	}
+	key := fmt.Sprintf("%s/%s-%s", rule.Key, port.protocol, port.name)
+	at := func(number int32) translate.PolicyRule {
+		r := rule
+		r.Key = fmt.Sprintf("%s/%d", key, number)
+		r.Ports = []translate.PolicyPort{{Protocol: protocol(port.protocol), First: number, Last: number}}
+		return r
+	}
+	if rule.Direction == translate.Ingress {
+		c.towards(at, withPort(c.subjects), p)
+		return
+	}
+	if p.any || len(p.blocks) > 0 { // pods anywhere that have the port
+		c.towards(at, withPort(podset.Selector{}), peers{any: p.any, blocks: p.blocks})
+	}
+	for _, s := range p.selectors {
+		set := withPort(s)
+		name := c.use(set)
+		for _, number := range c.numbers(set) {
+			r := at(number)
+			r.Key += "/" + name
+			r.Sets = []translate.PodSetPart{{Name: name, Number: number}}
+			c.Rules = append(c.Rules, r)
+		}
+	}
+}
+
+// towards adds rules for what goes to each number that a port stands for in a set of pods.
+func (c *compiler) towards(at func(number int32) translate.PolicyRule, set podset.Selector, p peers) {
+	name := c.use(set)
+	for _, number := range c.numbers(set) {
+		r := at(number)
+		r.To = []translate.PodSetPart{{Name: name, Number: number}}
+		c.put(r, p)
+	}
+	if len(c.numbers(set)) == 0 {
+		for _, s := range p.selectors { // so that they are complete when a pod with the port comes
+			c.use(s)
+		}
+	}
+}
+
+// peers reads whom a rule is about. What cannot be read stands for nobody.
+func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) peers {
+	if len(list) == 0 {
+		return peers{any: true}
+	}
+	var out peers
+	for i, peer := range list {
+		where := fmt.Sprintf("%s, peer %d", where, i)
+		switch {
+		case peer.IPBlock != nil && (peer.PodSelector != nil || peer.NamespaceSelector != nil):
+			c.problem("%s: ipBlock and selectors exclude each other: write two peers", where)
+		case peer.IPBlock != nil:
+			if block, err := readBlock(peer.IPBlock); err != nil {
+				c.problem("%s: %v", where, err)
+			} else {
+				out.blocks = append(out.blocks, block)
+			}
+		case peer.PodSelector == nil && peer.NamespaceSelector == nil:
+			c.problem("%s: it names nobody: write podSelector, namespaceSelector or ipBlock", where)
+		default:
+			if s, err := c.selector(peer.NamespaceSelector, peer.PodSelector); err != nil {
+				c.problem("%s: %v", where, err)
+			} else if !slices.Contains(out.selectors, s) {
+				out.selectors = append(out.selectors, s)
+			}
+		}
+	}
+	return out
+}
+
+// selector is the set of the pods that a peer selects.
+func (c *compiler) selector(namespaces, pods *metav1.LabelSelector) (podset.Selector, error) {
+	s := podset.Selector{Role: podset.Peers}
+	var err error
+	if s.Pods, err = podset.Labels(pods); err != nil {
+		return s, fmt.Errorf("podSelector: %w", err)
+	}
+	if namespaces == nil {
+		s.Namespace = c.namespace
+		return s, nil
+	}
+	if s.Namespaces, err = podset.Labels(namespaces); err != nil {
+		return s, fmt.Errorf("namespaceSelector: %w", err)
+	}
+	return s, nil
+}
+
+func readBlock(in *networkingv1.IPBlock) (translate.PolicyBlock, error) {
+	cidr, err := ipfamily.ParseCIDR(in.CIDR)
+	if err != nil {
+		return translate.PolicyBlock{}, fmt.Errorf("ipBlock: %w", err)
+	}
+	block := translate.PolicyBlock{CIDR: cidr}
+	for _, s := range in.Except {
+		except, err := ipfamily.ParseCIDR(s)
+		if err != nil {
+			return block, fmt.Errorf("ipBlock.except: %w", err)
+		}
+		if !contains(cidr, except) {
+			return block, fmt.Errorf("ipBlock.except: %s is not a part of %s", except, cidr)
+		}
+		block.Except = append(block.Except, except)
+	}
+	return block, nil
+}
+
+func contains(whole, part netip.Prefix) bool {
+	return whole.Bits() <= part.Bits() && whole.Contains(part.Addr())
+}
+
+// ports reads the ports of a rule. What cannot be read stands for none.
+func (c *compiler) ports(where string, list []networkingv1.NetworkPolicyPort) (plain []translate.PolicyPort, named []port) {
+	for i, p := range list {
+		where := fmt.Sprintf("%s, port %d", where, i)
+		of := corev1.ProtocolTCP
+		if p.Protocol != nil {
+			of = *p.Protocol
+		}
+		out := translate.PolicyPort{Protocol: protocol(of)}
+		switch {
+		case out.Protocol == "":
+			c.problem("%s: protocol %s is not TCP, UDP or SCTP", where, of)
+			continue
+		case p.Port == nil && p.EndPort != nil:
+			c.problem("%s: endPort needs port", where)
+			continue
+		case p.Port == nil:
+		case p.Port.StrVal != "" && p.EndPort != nil:
+			c.problem("%s: endPort needs a number as port, not the name %s", where, p.Port.StrVal)
+			continue
+		case p.Port.StrVal != "":
+			named = append(named, port{name: p.Port.StrVal, protocol: of})
+			continue
+		default:
+			out.First, out.Last = p.Port.IntVal, p.Port.IntVal
+			if p.EndPort != nil {
+				out.Last = *p.EndPort
+			}
+			if out.First < 1 || out.Last < out.First || out.Last > 65535 {
+				c.problem("%s: there are no ports %d to %d", where, out.First, out.Last)
+				continue
+			}
+		}
+		plain = append(plain, out)
+	}
+	return plain, named
+}
+
+// protocol is the name that matches have for a protocol; empty for one that has no ports.
+func protocol(p corev1.Protocol) string {
+	switch p {
+	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
+		return strings.ToLower(string(p))
+	}
+	return ""
+}

@@ -1,0 +1,144 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// goldenACL is how an ACL reads in a golden file: in its match the names of sets are the sets' selectors.
+type goldenACL struct {
+	Key       string            `json:"key"`
+	Direction string            `json:"direction"`
+	Tier      int               `json:"tier"`
+	Priority  int               `json:"priority"`
+	Action    string            `json:"action"`
+	Match     string            `json:"match"`
+	Name      string            `json:"name"`
+	Options   map[string]string `json:"options,omitempty"`
+	Log       string            `json:"log,omitempty"`
+}
+
+type goldenPolicy struct {
+	Sets     []string    `json:"sets"`
+	Problems []string    `json:"problems,omitempty"`
+	ACLs     []goldenACL `json:"acls"`
+	LogRate  int         `json:"logRate,omitempty"`
+}
+
+// fixedNumbers is a cluster in which pods have TCP port http as 8080 or 9090, UDP port dns as 53, and no others.
+func fixedNumbers(s podset.Selector) []int32 {
+	switch s.Protocol + "/" + s.Port {
+	case "TCP/http":
+		return []int32{8080, 9090}
+	case "UDP/dns":
+		return []int32{53}
+	}
+	return nil
+}
+
+func TestNetworkPolicies(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/networkpolicy-*.in.yaml")
+	if err != nil || len(inputs) == 0 {
+		t.Fatalf("no inputs: %v", err)
+	}
+	for _, path := range inputs {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".in.yaml"), func(t *testing.T) {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			np := &networkingv1.NetworkPolicy{}
+			if err := yaml.UnmarshalStrict(data, np); err != nil {
+				t.Fatal(err)
+			}
+			compare(t, strings.TrimSuffix(path, ".in.yaml")+".out.yaml", networkPolicy(np, fixedNumbers))
+		})
+	}
+}
+
+func compare(t *testing.T, path string, c compiled) {
+	t.Helper()
+	got, err := yaml.Marshal(goldenOf(t, c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v (write it with: go test ./controllers/policy -update)", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", path, diff)
+	}
+}
+
+func goldenOf(t *testing.T, c compiled) goldenPolicy {
+	t.Helper()
+	out := goldenPolicy{Problems: c.problems}
+	var words []string
+	for _, s := range c.uses {
+		out.Sets = append(out.Sets, s.String())
+		words = append(words, wordsOf(s)...)
+	}
+	keys := map[string]bool{}
+	for _, row := range translate.Policy(c.PolicyInputs) {
+		if keys[row.Key] {
+			t.Errorf("key %s appears twice", row.Key)
+		}
+		keys[row.Key] = true
+		switch m := row.Model.(type) {
+		case *nb.ACL:
+			acl := goldenACL{
+				Key: row.Key, Direction: m.Direction, Tier: m.Tier, Priority: m.Priority, Action: m.Action, Name: *m.Name, Options: m.Options,
+				Match: strings.NewReplacer(words...).Replace(m.Match),
+			}
+			if m.Log {
+				acl.Log = *m.Severity
+			}
+			out.ACLs = append(out.ACLs, acl)
+		case *nb.MeterBand:
+			out.LogRate = m.Rate
+		}
+	}
+	return out
+}
+
+// wordsOf are pairs of the names that a set's rows have in matches, and of the set in words.
+func wordsOf(s podset.Selector) []string {
+	in := translate.PodSetInputs{Name: s.Name(), Subjects: s.Role == podset.Subjects, Numbers: []int32{0}}
+	if s.Port != "" {
+		in.Numbers = fixedNumbers(s)
+	}
+	var words []string
+	for _, row := range translate.PodSet(in) {
+		switch m := row.Model.(type) {
+		case *nb.PortGroup:
+			words = append(words, "@"+m.Name, fmt.Sprintf("@<%s>", s))
+		case *nb.AddressSet:
+			words = append(words, "$"+m.Name, fmt.Sprintf("$<%s: %s>", s, row.Key))
+		}
+	}
+	return words
+}

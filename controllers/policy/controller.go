@@ -1,0 +1,229 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy turns policies into ACLs, and the sets of pods that they share into port groups and address sets.
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+)
+
+// ReasonNotExpressed is the event of a policy some part of which cannot be expressed. Nothing passes by that part.
+const ReasonNotExpressed = "PolicyNotExpressed"
+
+// Policies and sets worked on at a time: a worker mostly waits for a reply, and others share the transaction.
+const workers = 16
+
+// patience is how long the ACLs of a policy wait for its pods to enter their sets. It bounds what one pod that cannot be applied does
+// to policies that name it.
+const patience = 5 * time.Second
+
+// Reconciler keeps the ACLs of NetworkPolicies and the sets of pods that policies share.
+type Reconciler struct {
+	Client     client.Client
+	Northbound *northbound.Engine
+	Sets       *podset.Index
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+
+	policies, sets k8s.Feed
+	patience       patient
+	told           told
+}
+
+// SetupWithManager adds the controllers of NetworkPolicies, of the sets of pods, and of what holds for all isolated pods.
+func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+	r.Sets.Observe(r.changed)
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("networkpolicy").
+		For(&networkingv1.NetworkPolicy{}, builder.WithPredicates(predicate.Or(
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		WatchesRawSource(&r.policies).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNetworkPolicy)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
+			k8s.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of NetworkPolicies: %w", err)
+	}
+	return errors.Join(r.setupSets(mgr), r.setupIsolation(mgr))
+}
+
+// changed enqueues what the index has news for. It never blocks.
+func (r *Reconciler) changed(c podset.Changes) {
+	for _, s := range c.Sets {
+		r.sets.Add(s.Name())
+	}
+	for _, owner := range c.Users {
+		if owner.Kind == translate.KindNetworkPolicy {
+			r.policies.AddKey(client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name})
+		}
+	}
+}
+
+// Reconcile makes the ACLs of one NetworkPolicy so: behind the sets that they need, and before the end of those that they needed.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	owner := translate.NetworkPolicyOwner(req.Namespace, req.Name)
+	np := &networkingv1.NetworkPolicy{}
+	err := r.Client.Get(ctx, req.NamespacedName, np, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("get NetworkPolicy: %w", err)
+	}
+	if err != nil {
+		r.told.forget(owner)
+		return r.apply(ctx, owner, func() compiled { return compiled{} })
+	}
+	result, err := r.apply(ctx, owner, func() compiled { return networkPolicy(np, r.Sets.Numbers) })
+	if problems := networkPolicy(np, r.Sets.Numbers).problems; r.told.news(owner, problems) {
+		k8s.Warn(r.Recorder, np, ReasonNotExpressed, strings.Join(problems, "; "))
+	}
+	return result, err
+}
+
+// apply brings the rows of a policy into the database. They wait until the pods of new sets are in these, so that what old rules allow
+// and new ones allow as well is never dropped in between; and old sets stay until the new rows are there.
+func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile func() compiled) (ctrl.Result, error) {
+	r.Sets.Use(owner, compile().uses)
+	if !r.Sets.Complete(owner) {
+		if left := r.patience.left(owner); left > 0 {
+			return ctrl.Result{RequeueAfter: left}, nil
+		}
+	}
+	r.patience.over(owner)
+	c := compile() // with the numbers of ports in sets that were new
+	var rows []desired.Row
+	if c.Subjects != "" {
+		rows = translate.Policy(c.PolicyInputs)
+	}
+	err := r.Northbound.Apply(ctx, owner, rows)
+	if errors.Is(err, northbound.ErrWaiting) {
+		return ctrl.Result{}, nil // for the port group of its subjects, which enqueues it
+	}
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("apply ACLs: %w", err)
+	}
+	r.Sets.Settle(owner)
+	return ctrl.Result{}, nil
+}
+
+// Restore tells the index what there is, before anything is applied: a pod that is applied without its policies would lose them.
+func (r *Reconciler) Restore(ctx context.Context) error {
+	var namespaces corev1.NamespaceList
+	var pods corev1.PodList
+	var policies networkingv1.NetworkPolicyList
+	for _, list := range []client.ObjectList{&namespaces, &pods, &policies} {
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list what policies are about: %w", err)
+		}
+	}
+	w := podset.World{
+		Namespaces: map[string]map[string]string{}, Uses: map[desired.Owner][]podset.Selector{},
+		Connected: map[client.ObjectKey]bool{},
+	}
+	for i := range namespaces.Items {
+		w.Namespaces[namespaces.Items[i].Name] = namespaces.Items[i].Labels
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; podset.Counts(p) {
+			w.Pods = append(w.Pods, podset.Of(p))
+			w.Connected[client.ObjectKeyFromObject(p)] = connected(p)
+		}
+	}
+	for i := range policies.Items {
+		c := networkPolicy(&policies.Items[i], r.Sets.Numbers)
+		w.Uses[c.Owner] = c.uses
+	}
+	r.Sets.Load(w)
+	return nil
+}
+
+// patient remembers since when policies wait for their sets.
+type patient struct {
+	mu    sync.Mutex
+	since map[desired.Owner]time.Time
+}
+
+// left is how much longer a policy waits.
+func (p *patient) left(owner desired.Owner) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, waits := p.since[owner]
+	if !waits {
+		if p.since == nil {
+			p.since = map[desired.Owner]time.Time{}
+		}
+		since = time.Now()
+		p.since[owner] = since
+	}
+	return patience - time.Since(since)
+}
+
+// over says that a policy waits no longer.
+func (p *patient) over(owner desired.Owner) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.since, owner)
+}
+
+// told remembers which problems the users of policies were told of.
+type told struct {
+	mu       sync.Mutex
+	problems map[desired.Owner][]string
+}
+
+// news reports whether there are problems other than those that were told last.
+func (t *told) news(owner desired.Owner, problems []string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.Equal(t.problems[owner], problems) {
+		return false
+	}
+	if t.problems == nil {
+		t.problems = map[desired.Owner][]string{}
+	}
+	if len(problems) == 0 {
+		delete(t.problems, owner)
+		return false
+	}
+	t.problems[owner] = problems
+	return true
+}
+
+func (t *told) forget(owner desired.Owner) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.problems, owner)
+}
+
+// queue is the work queue of a controller.
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// connected reports whether a pod may have a port in the database: it was told of one.
+func connected(p *corev1.Pod) bool {
+	return !p.Spec.HostNetwork && p.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "true"
+}

@@ -1,0 +1,94 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// Values of annotations of NetworkPolicies.
+const (
+	enforcementStandard = "standard"
+	enforcementLax      = "lax"
+	networkPrimary      = "ovn"
+)
+
+// defaultLogRate is how many packets per second each rule of a policy logs on a node unless the policy says more.
+const defaultLogRate = 100
+
+// options are what a NetworkPolicy's annotations ask for.
+type options struct {
+	// applies says that the policy is about pods' first network.
+	applies bool
+	// lax drops TCP, UDP and SCTP only.
+	lax bool
+	// log says of which actions packets are logged.
+	log     map[nb.ACLAction]bool
+	logRate int
+}
+
+// readOptions reads annotations. What cannot be read counts as what is stricter, and is a problem.
+func readOptions(annotations map[string]string) (options, []string) {
+	o := options{applies: true, log: map[nb.ACLAction]bool{}, logRate: defaultLogRate}
+	var problems []string
+	wrong := func(a kubeovnv1.Annotation, want string) {
+		problems = append(problems, fmt.Sprintf("annotation %s is %q: write %s", a.Key(), annotations[a.Key()], want))
+	}
+	get := func(a kubeovnv1.Annotation) string { return strings.ToLower(strings.TrimSpace(annotations[a.Key()])) }
+	switch get(kubeovnv1.AnnotationEnforcement) {
+	case "", enforcementStandard:
+	case enforcementLax:
+		o.lax = true
+	default:
+		wrong(kubeovnv1.AnnotationEnforcement, "standard or lax")
+	}
+	if get(kubeovnv1.AnnotationEnableLog) == "true" {
+		actions := get(kubeovnv1.AnnotationLogActions)
+		if actions == "" {
+			actions = nb.ACLActionDrop
+		}
+		for action := range strings.SplitSeq(actions, ",") {
+			switch strings.TrimSpace(action) {
+			case nb.ACLActionDrop:
+				o.log[nb.ACLActionDrop] = true
+			case nb.ACLActionAllow:
+				o.log[nb.ACLActionAllowRelated] = true
+			case nb.ACLActionPass: // of other kinds of policies
+			default:
+				wrong(kubeovnv1.AnnotationLogActions, "allow, drop, or both with a comma between them")
+			}
+		}
+	}
+	if rate := get(kubeovnv1.AnnotationLogRate); rate != "" {
+		n, err := strconv.ParseUint(rate, 10, 31)
+		if err != nil || n == 0 {
+			wrong(kubeovnv1.AnnotationLogRate, "packets per second, a positive number")
+		} else {
+			o.logRate = int(n)
+		}
+	}
+	o.applies, problems = networks(get(kubeovnv1.AnnotationPolicyFor), problems)
+	return o, problems
+}
+
+// networks reports whether a list of networks has the first one. Policies of attachments are not built.
+func networks(list string, problems []string) (primary bool, _ []string) {
+	if list == "" {
+		return true, problems
+	}
+	for network := range strings.SplitSeq(list, ",") {
+		if network = strings.TrimSpace(network); network == networkPrimary {
+			primary = true
+		} else if network != "" {
+			problems = append(problems, fmt.Sprintf("annotation %s names %s: this version has policies of pods' first network, ovn, only",
+				kubeovnv1.AnnotationPolicyFor.Key(), network))
+		}
+	}
+	return primary, problems
+}

@@ -1,0 +1,262 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+const webFromClients = `
+podSelector: {matchLabels: {app: web}}
+ingress:
+- from: [{podSelector: {matchLabels: {app: client}}}]
+  ports: [{port: 80}]
+`
+
+func TestAPolicyFollowsItsPods(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	web, client := w.pod("default", "web", "app=web"), w.pod("default", "client", "app=client")
+	np := w.policyOf("default", "web", webFromClients)
+	allowed := func(clients4, clients6 string) map[string]string {
+		return map[string]string{
+			"ingress/default": "drop outport == [web.default] && ip",
+			"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && tcp.dst == 80 && ip4.src == " + clients4,
+			"ingress/0/ip6":   "allow-related outport == [web.default] && ip6 && tcp.dst == 80 && ip6.src == " + clients6,
+		}
+	}
+	_ = web
+	w.expect(np, allowed("["+v4(client)+"]", "["+v6(client)+"]"))
+
+	// A label costs one transaction, which changes sets only.
+	other := w.pod("default", "other", "app=none")
+	sent := process.Transactions()
+	w.Change(other, func() { other.Labels["app"] = "client" })
+	w.expect(np, allowed(fmt.Sprintf("[%s %s]", v4(client), v4(other)), fmt.Sprintf("[%s %s]", v6(client), v6(other))))
+	if n := process.Transactions() - sent; n != 1 {
+		t.Errorf("%d transactions for one label", n)
+	}
+	// So does a new pod with all its sets.
+	sent = process.Transactions()
+	third := w.pod("default", "third", "app=client")
+	if n := process.Transactions() - sent; n != 1 {
+		t.Errorf("%d transactions for a pod in a set", n)
+	}
+	w.Delete(third, other)
+	w.expect(np, allowed("["+v4(client)+"]", "["+v6(client)+"]"))
+	sent = process.Transactions()
+	second := w.pod("default", "web2", "app=web")
+	if n := process.Transactions() - sent; n != 1 {
+		t.Errorf("%d transactions for a pod that is isolated", n)
+	}
+	if got := w.acls("NetworkPolicy/default/web")["ingress/default"]; got != "drop outport == [web.default web2.default] && ip" {
+		t.Errorf("once the pod is told of its network: %s", got)
+	}
+	w.Delete(second)
+
+	w.Delete(np)
+	w.Eventually(func() string {
+		if n := w.rows("ACL") + w.rows("Port_Group") + w.rows("Address_Set"); n > 0 {
+			return fmt.Sprintf("%d rows are left", n)
+		}
+		return ""
+	})
+}
+
+func TestPoliciesShareTheirSets(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.pod("default", "web", "app=web")
+	client := w.pod("default", "client", "app=client")
+	first := w.policyOf("default", "first", webFromClients)
+	second := w.policyOf("default", "second", webFromClients)
+	for _, np := range []string{"first", "second"} {
+		w.Eventually(func() string {
+			if n := len(w.acls("NetworkPolicy/default/" + np)); n != 3 {
+				return fmt.Sprintf("%s has %d ACLs", np, n)
+			}
+			return ""
+		})
+	}
+	if groups, sets := w.rows("Port_Group"), w.rows("Address_Set"); groups != 2 || sets != 2 {
+		t.Errorf("%d port groups and %d address sets: want one of all isolated pods, one of the subjects, and one set per family", groups, sets)
+	}
+	w.Delete(first)
+	w.Eventually(func() string {
+		if n := w.rows("ACL"); n != 3+2 {
+			return fmt.Sprintf("%d ACLs: want those of the second policy, and two for DHCP", n)
+		}
+		return ""
+	})
+	w.expect(second, map[string]string{
+		"ingress/default": "drop outport == [web.default] && ip",
+		"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && tcp.dst == 80 && ip4.src == [" + v4(client) + "]",
+		"ingress/0/ip6":   "allow-related outport == [web.default] && ip6 && tcp.dst == 80 && ip6.src == [" + v6(client) + "]",
+	})
+}
+
+func TestPoliciesAfterARestart(t *testing.T) {
+	w := newWorld(t)
+	first := w.start()
+	web, client := w.pod("default", "web", "app=web"), w.pod("default", "client", "app=client")
+	gone, kept := w.policyOf("default", "gone", "podSelector: {matchLabels: {app: client}}"), w.policyOf("default", "kept", webFromClients)
+	want := map[string]string{
+		"ingress/default": "drop outport == [web.default] && ip",
+		"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && tcp.dst == 80 && ip4.src == [" + v4(client) + "]",
+		"ingress/0/ip6":   "allow-related outport == [web.default] && ip6 && tcp.dst == 80 && ip6.src == [" + v6(client) + "]",
+	}
+	w.expect(kept, want)
+	w.expect(gone, map[string]string{"ingress/default": "drop outport == [client.default] && ip"})
+	first.Stop()
+	second := w.start()
+	w.Eventually(func() string { // once its pods have been gone through, the policy is
+		if !second.Sets.Complete(translate.NetworkPolicyOwner("default", "kept")) {
+			return "pods are not in their sets"
+		}
+		return ""
+	})
+	marker := w.pod("default", "marker", "app=none")
+	w.expect(kept, want)
+	if n := second.Transactions(); n != 1 {
+		t.Errorf("%d transactions after a restart, want that of the new pod", n)
+	}
+	w.Delete(marker)
+	second.Stop()
+
+	w.Delete(gone)
+	w.Change(web, func() { web.Labels["app"] = "none" })
+	w.start()
+	w.expect(gone, map[string]string{})
+	want["ingress/default"] = "drop outport == [] && ip"
+	for _, family := range []string{"ip4", "ip6"} {
+		want["ingress/0/"+family] = "allow-related outport == []" + want["ingress/0/"+family][len("allow-related outport == [web.default]"):]
+	}
+	w.expect(kept, want)
+	if groups := w.rows("Port_Group"); groups != 2 {
+		t.Errorf("%d port groups are left", groups)
+	}
+}
+
+func TestDamageToPoliciesHeals(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.pod("default", "web", "app=web")
+	client := w.pod("default", "client", "app=client")
+	np := w.policyOf("default", "web", webFromClients)
+	want := map[string]string{
+		"ingress/default": "drop outport == [web.default] && ip",
+		"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && tcp.dst == 80 && ip4.src == [" + v4(client) + "]",
+		"ingress/0/ip6":   "allow-related outport == [web.default] && ip6 && tcp.dst == 80 && ip6.src == [" + v6(client) + "]",
+	}
+	w.expect(np, want)
+	ofPeers := []any{[]any{"external_ids", "includes", nbtest.Map(map[string]string{"kiln-key": "ip4"})}}
+	for what, op := range map[string]nbtest.Op{
+		"rules changed": {"op": "update", "table": "ACL", "where": []any{}, "row": map[string]any{"action": "allow"}},
+		"groups empty":  {"op": "update", "table": "Port_Group", "where": []any{}, "row": map[string]any{"ports": []any{"set", []any{}}}},
+		"rules gone":    {"op": "update", "table": "Port_Group", "where": []any{}, "row": map[string]any{"acls": []any{"set", []any{}}}},
+		"groups gone":   {"op": "delete", "table": "Port_Group", "where": []any{}},
+		"sets empty":    {"op": "update", "table": "Address_Set", "where": ofPeers, "row": map[string]any{"addresses": []any{"set", []any{}}}},
+		"sets gone":     {"op": "delete", "table": "Address_Set", "where": ofPeers},
+	} {
+		t.Log(what)
+		w.Database.Transact(op)
+		w.expect(np, want)
+	}
+}
+
+func TestPeersInOtherNamespacesAndOnNodes(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	friends := w.namespace("friends", map[string]string{"team": "a"})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	w.Create(node)
+	w.Change(node, func() { node.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "100.64.0.2,fd00:64::2"} })
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+	w.Must(w.Client.Status().Update(w.Context(), node))
+
+	w.pod("default", "web", "app=web")
+	friend := w.pod("friends", "friend", "app=client")
+	np := w.policyOf("default", "web", `
+podSelector: {matchLabels: {app: web}}
+ingress:
+- from: [{namespaceSelector: {matchLabels: {team: a}}}]
+`)
+	want := func(peers4, peers6 string) map[string]string {
+		return map[string]string{
+			"ingress/default": "drop outport == [web.default] && ip",
+			"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && ip4.src == " + peers4,
+			"ingress/0/ip6":   "allow-related outport == [web.default] && ip6 && ip6.src == " + peers6,
+		}
+	}
+	w.expect(np, want("["+v4(friend)+"]", "["+v6(friend)+"]"))
+	isolation := w.acls("Isolation//pods")
+	if got := isolation["node/n1/ip4"]; got != `allow-related outport == [web.default] && ip4.src == {100.64.0.2, 192.0.2.1} && is_chassis_resident("node-n1")` {
+		t.Errorf("what the pod's node may send: %s", got)
+	}
+	w.Change(friends, func() { friends.Labels["team"] = "b" })
+	w.expect(np, want("[]", "[]"))
+	w.Change(friends, func() { friends.Labels["team"] = "a" })
+	w.expect(np, want("["+v4(friend)+"]", "["+v6(friend)+"]"))
+
+	host := newPod("friends", "host", "app=client")
+	host.Spec.HostNetwork = true
+	w.Create(host)
+	w.expect(np, want("["+v4(friend)+" 100.64.0.2 192.0.2.1]", "["+v6(friend)+" fd00:64::2]"))
+	w.Delete(host)
+	w.expect(np, want("["+v4(friend)+"]", "["+v6(friend)+"]"))
+}
+
+func TestNamedPorts(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	port := func(number int32) corev1.ContainerPort {
+		return corev1.ContainerPort{Name: "http", ContainerPort: number}
+	}
+	one := w.pod("default", "one", "app=web", port(8080))
+	np := w.policyOf("default", "web", `
+podSelector: {matchLabels: {app: web}}
+ingress:
+- ports: [{port: http}]
+`)
+	first := map[string]string{
+		"ingress/default":             "drop outport == [one.default] && ip",
+		"ingress/0/TCP-http/8080/ip4": "allow-related outport == [one.default] && ip4 && ip4.dst == [" + v4(one) + "] && tcp.dst == 8080",
+		"ingress/0/TCP-http/8080/ip6": "allow-related outport == [one.default] && ip6 && ip6.dst == [" + v6(one) + "] && tcp.dst == 8080",
+	}
+	w.expect(np, first)
+	two := w.pod("default", "two", "app=web", port(9090))
+	w.expect(np, map[string]string{
+		"ingress/default":             "drop outport == [one.default two.default] && ip",
+		"ingress/0/TCP-http/8080/ip4": "allow-related outport == [one.default two.default] && ip4 && ip4.dst == [" + v4(one) + "] && tcp.dst == 8080",
+		"ingress/0/TCP-http/8080/ip6": "allow-related outport == [one.default two.default] && ip6 && ip6.dst == [" + v6(one) + "] && tcp.dst == 8080",
+		"ingress/0/TCP-http/9090/ip4": "allow-related outport == [one.default two.default] && ip4 && ip4.dst == [" + v4(two) + "] && tcp.dst == 9090",
+		"ingress/0/TCP-http/9090/ip6": "allow-related outport == [one.default two.default] && ip6 && ip6.dst == [" + v6(two) + "] && tcp.dst == 9090",
+	})
+	w.Delete(two)
+	w.expect(np, first)
+}
+
+func TestWhatCannotBeExpressedIsClosedAndTold(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.pod("default", "web", "app=web")
+	wrong := w.policyOf("default", "wrong", "podSelector: {matchLabels: {app: web}}", "enable_log", "true", "acl_log_meter_rate", "many")
+	w.warned(string(wrong.UID), `annotation ovn.kubernetes.io/acl_log_meter_rate is "many": write packets per second`)
+	w.expect(wrong, map[string]string{"ingress/default": "drop outport == [web.default] && ip"})
+	other := w.policyOf("default", "other", "podSelector: {matchLabels: {app: web}}", "network_policy_for", "default/net1")
+	w.warned(string(other.UID), "names default/net1")
+	w.expect(other, map[string]string{})
+	for _, row := range w.Database.Rows("Meter_Band") {
+		if row["rate"] != float64(100) {
+			t.Errorf("meter band %v", row)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+)
+
+// setupSets adds the controller of sets of pods. It tells the index of namespaces, too: nothing else follows their labels.
+func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("podset").
+		WatchesRawSource(&r.sets).
+		Watches(&corev1.Namespace{}, r.onNamespace()).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.setsOnNode), builder.WithPredicates(k8s.Changed(addressesOf))).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPodSet)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
+			k8s.OwnersOf(r.Northbound, translate.KindPodSet), r.inUse)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileSet)))
+	if err != nil {
+		return fmt.Errorf("set up the controller of sets of pods: %w", err)
+	}
+	return nil
+}
+
+// onNamespace enqueues nothing: the index tells which pods a change is about.
+func (r *Reconciler) onNamespace() handler.EventHandler {
+	set := func(o client.Object) { r.Sets.SetNamespace(o.GetName(), o.GetLabels()) }
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { set(e.Object) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) { set(e.ObjectNew) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { r.Sets.DeleteNamespace(e.Object.GetName()) },
+	}
+}
+
+// setsOnNode are the sets that hold a node's addresses for the sake of its host-network pods.
+func (r *Reconciler) setsOnNode(_ context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, s := range r.Sets.SetsOnNode(o.GetName()) {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: s.Name()}})
+	}
+	return requests
+}
+
+// inUse lists the sets that are to be there.
+func (r *Reconciler) inUse(context.Context) ([]types.NamespacedName, error) {
+	var names []types.NamespacedName
+	for _, s := range r.Sets.InUse() {
+		names = append(names, types.NamespacedName{Name: s.Name()})
+	}
+	return names, nil
+}
+
+// reconcileSet makes the rows of one set so. Its pods come by their own rows.
+func (r *Reconciler) reconcileSet(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var rows []desired.Row
+	if s, ok := r.Sets.Lookup(req.Name); ok {
+		in := translate.PodSetInputs{
+			Name: req.Name, Selector: s.String(), Subjects: s.Role == podset.Subjects, Numbers: []int32{0},
+		}
+		if s.Port != "" {
+			in.Numbers = r.Sets.Numbers(s)
+		}
+		var err error
+		if in.HostAddresses, err = r.hostAddresses(ctx, s); err != nil {
+			return ctrl.Result{}, err
+		}
+		rows = translate.PodSet(in)
+	}
+	if err := r.Northbound.Apply(ctx, translate.PodSetOwner(req.Name), rows); err != nil {
+		return ctrl.Result{}, fmt.Errorf("apply set of pods: %w", err)
+	}
+	return ctrl.Result{}, nil
+}
+
+// hostAddresses are those of the nodes whose host-network pods are in a set.
+func (r *Reconciler) hostAddresses(ctx context.Context, s podset.Selector) (map[int32][]netip.Addr, error) {
+	addresses := map[int32][]netip.Addr{}
+	for number, nodes := range r.Sets.HostNodes(s) {
+		for _, name := range nodes {
+			node := &corev1.Node{}
+			err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy)
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("get node %s: %w", name, err)
+			}
+			addresses[number] = append(addresses[number], nodeAddresses(node)...)
+		}
+	}
+	return addresses, nil
+}
+
+// nodeAddresses are those from which a node's own processes speak to pods: its own, and that of its port.
+func nodeAddresses(node *corev1.Node) []netip.Addr {
+	own, err := ipfamily.ParseAddrs(node.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
+	if err != nil {
+		own = nil // someone else wrote it: the node's reconciler writes it again
+	}
+	addresses := append(own, k8s.InternalIPs(node)...)
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return slices.Compact(addresses)
+}
+
+// addressesOf is what policies look at in a node.
+func addressesOf(node *corev1.Node) string { return ipfamily.Join(nodeAddresses(node)) }
+
+// isolation is the one request of the controller of what holds for all isolated pods.
+const isolation = "pods"
+
+// setupIsolation adds the controller of what passes whatever policies say. It wakes for nodes, and when sets come or go.
+func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
+	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: isolation}}}
+	})
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("isolation").
+		Watches(&corev1.Node{}, one, builder.WithPredicates(k8s.Changed(addressesOf))).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			r.Sets.Observe(func(c podset.Changes) {
+				if len(c.Sets) > 0 {
+					q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: isolation}})
+				}
+			})
+			return nil
+		})).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIsolation)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
+			k8s.OwnersOf(r.Northbound, translate.KindIsolation))).
+		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileIsolation)))
+	if err != nil {
+		return fmt.Errorf("set up the controller of what passes whatever policies say: %w", err)
+	}
+	return nil
+}
+
+// reconcileIsolation makes what passes whatever policies say so, as long as there is any policy.
+func (r *Reconciler) reconcileIsolation(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	var rows []desired.Row
+	if len(r.Sets.InUse()) > 0 {
+		var list corev1.NodeList
+		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return ctrl.Result{}, fmt.Errorf("list nodes: %w", err)
+		}
+		var nodes []translate.PolicyNode
+		for i := range list.Items {
+			nodes = append(nodes, translate.PolicyNode{Name: list.Items[i].Name, Addresses: nodeAddresses(&list.Items[i])})
+		}
+		slices.SortFunc(nodes, func(a, b translate.PolicyNode) int { return strings.Compare(a.Name, b.Name) })
+		rows = translate.Isolation(nodes)
+	}
+	err := r.Northbound.Apply(ctx, translate.IsolationOwner(), rows)
+	if err != nil && !errors.Is(err, northbound.ErrWaiting) {
+		return ctrl.Result{}, fmt.Errorf("apply what passes whatever policies say: %w", err)
+	}
+	return ctrl.Result{}, nil
+}

@@ -1,0 +1,89 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// applyPolicy applies a policy over a set of subjects that lets a set of peers in.
+func applyPolicy(e *engine, name, subjects, peers string) {
+	e.t.Helper()
+	e.apply(translate.IsolationOwner(), translate.Isolation([]translate.PolicyNode{{Name: "n1"}}))
+	e.apply(translate.PodSetOwner(subjects), translate.PodSet(translate.PodSetInputs{Name: subjects, Subjects: true}))
+	e.apply(translate.PodSetOwner(peers), translate.PodSet(translate.PodSetInputs{Name: peers, Numbers: []int32{0}}))
+	owner := translate.NetworkPolicyOwner("ns", name)
+	e.apply(owner, translate.Policy(translate.PolicyInputs{Owner: owner, Title: name, Subjects: subjects, Tier: translate.TierPolicy, Rules: []translate.PolicyRule{
+		{
+			Key: "ingress/0", Direction: translate.Ingress, Priority: translate.PriorityPolicyAllow, Action: "allow-related",
+			Sets: []translate.PodSetPart{{Name: peers}},
+		},
+		{Key: "ingress/default", Direction: translate.Ingress, Priority: translate.PriorityPolicyDrop, Action: "drop", Any: true},
+	}}))
+}
+
+// TestPodsOfPoliciesCostNorthdNoFullComputation: pods that come, go and change their labels change sets only, save the first and the last
+// subject that a switch has.
+func TestPodsOfPoliciesCostNorthdNoFullComputation(t *testing.T) {
+	server := nbtest.Start(t)
+	northd := server.Northd()
+	e := lead(t, server.Endpoint())
+	applyNetwork(e)
+	applyPolicy(e, "p", "subjects", "peers")
+	markers := 100
+	flush := func() { // until northd has done all that was before
+		markers++
+		in := translate.PodInputs{Name: fmt.Sprint("marker-", markers), Node: "n2", Subnet: "s1"}
+		e.apply(pod(in.Name), podOf(in, markers))
+		northd.Await(in.Name, func(sb *nbtest.Server) bool { return slices.Contains(portsOf(sb), in.Name+".ns") })
+	}
+	rows := func(i int, subnet, role string) (desired.Owner, []desired.Row) {
+		in := translate.PodInputs{Name: fmt.Sprint("pod-", i), Node: "n1", Subnet: subnet}
+		switch role {
+		case "subject":
+			in.Policy.Subjects = []string{"subjects"}
+		case "peer":
+			in.Policy.Peers = []translate.PodSetPart{{Name: "peers"}}
+		}
+		return pod(in.Name), podOf(in, i)
+	}
+	flush()
+	counts := func() int {
+		n := 0
+		for _, node := range costly {
+			n += northd.Recomputes(node)
+		}
+		return n
+	}
+	before := counts()
+	for _, step := range []struct {
+		what         string
+		pod          int
+		subnet, role string
+		full         bool
+	}{
+		{"the first subject of a switch comes", 0, "s1", "subject", true},
+		{"the second comes", 1, "s1", "subject", false},
+		{"it becomes a peer", 1, "s1", "peer", false},
+		{"it becomes a subject again", 1, "s1", "subject", false},
+		{"the first peer of another switch comes", 2, "s2", "peer", false},
+		{"it becomes none", 2, "s2", "", false},
+		{"it becomes a peer again", 2, "s2", "peer", false},
+		{"a subject becomes none", 1, "s1", "", false},
+	} {
+		e.apply(rows(step.pod, step.subnet, step.role))
+		flush()
+		after := counts()
+		if full := after != before; full != step.full {
+			t.Errorf("%s: %d full computations", step.what, after-before)
+		}
+		before = after
+	}
+}

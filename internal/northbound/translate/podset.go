@@ -1,0 +1,169 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// KindNetworkPolicy is the owner of a NetworkPolicy's ACLs.
+const KindNetworkPolicy = "NetworkPolicy"
+
+// Owners of what policies share: a set of pods, which is there while any policy uses it, and what holds for every pod that any policy
+// isolates.
+const (
+	KindPodSet    = "PodSet"
+	KindIsolation = "Isolation"
+)
+
+const (
+	keySetPorts = "ports"
+	idSelector  = "selector"
+)
+
+// priorityNodeAlways is in the tier of cluster-wide policies, above all of theirs.
+const priorityNodeAlways = 31000
+
+// priorityAlways is in the tier of NetworkPolicies, above all of theirs: it is Kube-OVN's for what nodes send to pods.
+const priorityAlways = 3000
+
+// NetworkPolicyOwner owns the ACLs of a NetworkPolicy.
+func NetworkPolicyOwner(namespace, name string) desired.Owner {
+	return desired.Owner{Kind: KindNetworkPolicy, Namespace: namespace, Name: name}
+}
+
+// PodSetOwner owns the rows of a set of pods.
+func PodSetOwner(name string) desired.Owner { return desired.Owner{Kind: KindPodSet, Name: name} }
+
+// IsolationOwner owns what holds for every pod that any policy isolates.
+func IsolationOwner() desired.Owner { return desired.Owner{Kind: KindIsolation, Name: "pods"} }
+
+// isolatedRef is the port group of all pods that any policy is about.
+func isolatedRef() desired.Ref { return desired.Ref{Owner: IsolationOwner(), Key: keySetPorts} }
+
+// SubjectsRef is the port group of a set of pods.
+func SubjectsRef(set string) desired.Ref {
+	return desired.Ref{Owner: PodSetOwner(set), Key: keySetPorts}
+}
+
+// PeersRef is the address set, of one family, of a part of a set of pods.
+func PeersRef(part PodSetPart, family ipfamily.Family) desired.Ref {
+	key := familyName(family)
+	if part.Number != 0 {
+		key += "/" + strconv.Itoa(int(part.Number))
+	}
+	return desired.Ref{Owner: PodSetOwner(part.Name), Key: key}
+}
+
+// PodSetInputs are what the rows of a set of pods follow from.
+type PodSetInputs struct {
+	Name string
+	// Selector says in words which pods they are.
+	Selector string
+	// Subjects are in a port group, others in address sets.
+	Subjects bool
+	// Numbers are those of the port that the set is about, if it is about any.
+	Numbers []int32
+	// HostAddresses are those of nodes whose host-network pods are in the set, by Number.
+	HostAddresses map[int32][]netip.Addr
+}
+
+// PodSet returns the port group or the address sets of a set of pods. Pods enter them by their own rows.
+func PodSet(in PodSetInputs) []desired.Row {
+	ids := map[string]string{idSelector: in.Selector}
+	if in.Subjects {
+		ref := SubjectsRef(in.Name)
+		return []desired.Row{{Key: ref.Key, Model: &nb.PortGroup{Name: setName(ref), ExternalIDs: ids}}}
+	}
+	var rows []desired.Row
+	for _, number := range in.Numbers {
+		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+			ref := PeersRef(PodSetPart{Name: in.Name, Number: number}, family)
+			row := desired.Row{Key: ref.Key, Model: &nb.AddressSet{Name: setName(ref), ExternalIDs: ids}}
+			for _, a := range in.HostAddresses[number] {
+				if ipfamily.Of(a) == family {
+					row.Elements = append(row.Elements, desired.Element{Of: desired.SetAddresses(ref), Value: a.String()})
+				}
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// PodPolicy is what a pod's port is in for the sake of policies.
+type PodPolicy struct {
+	// Subjects are names of sets, Peers parts of sets.
+	Subjects []string
+	Peers    []PodSetPart
+}
+
+// join puts a pod's row into its groups and address sets, in the transaction that makes its port.
+func (in PodPolicy) join(row *desired.Row, addresses []netip.Addr) {
+	if len(in.Subjects) > 0 {
+		row.Members = append(row.Members, desired.GroupPorts(isolatedRef()))
+	}
+	for _, name := range in.Subjects {
+		row.Members = append(row.Members, desired.GroupPorts(SubjectsRef(name)))
+	}
+	for _, part := range in.Peers {
+		for _, a := range addresses {
+			set := desired.SetAddresses(PeersRef(part, ipfamily.Of(a)))
+			row.Elements = append(row.Elements, desired.Element{Of: set, Value: a.String()})
+		}
+	}
+}
+
+// PolicyNode is a node as policies see it.
+type PolicyNode struct {
+	Name string
+	// Addresses are the node's own and that of its port.
+	Addresses []netip.Addr
+}
+
+// Isolation returns the port group of all pods that any policy is about, with what passes whatever policies say: what comes from the
+// pod's own node, for kubelet's probes; and requests to DHCP servers, which OVN answers itself.
+func Isolation(nodes []PolicyNode) []desired.Row {
+	ref := isolatedRef()
+	group, acls := setName(ref), desired.GroupACLs(ref)
+	rows := []desired.Row{{Key: ref.Key, Model: &nb.PortGroup{Name: group, ExternalIDs: map[string]string{idSelector: "any policy"}}}}
+	always := func(key string, acl *nb.ACL) {
+		acl.Action, acl.Name = nb.ACLActionAllowRelated, new(cut("always/"+key, maxACLName))
+		rows = append(rows, desired.Row{Key: "acl/" + key, Model: acl, Parent: &acls})
+	}
+	for _, node := range nodes {
+		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+			var own []string
+			for _, a := range node.Addresses {
+				if ipfamily.Of(a) == family {
+					own = append(own, a.String())
+				}
+			}
+			if len(own) == 0 {
+				continue
+			}
+			ip := familyName(family)
+			always("node/"+node.Name+"/"+ip, &nb.ACL{
+				Direction: nb.ACLDirectionToLport, Tier: TierAdmin, Priority: priorityNodeAlways,
+				Match: fmt.Sprintf("outport == @%s && %s.src == %s && is_chassis_resident(%q)", group, ip, oneOf(own), NodePort(node.Name)),
+			})
+		}
+	}
+	for _, d := range []struct {
+		ip             string
+		client, server int
+	}{{"ip4", 68, 67}, {"ip6", 546, 547}} {
+		always("dhcp/"+d.ip, &nb.ACL{
+			Direction: nb.ACLDirectionFromLport, Tier: TierPolicy, Priority: priorityAlways, Options: map[string]string{"apply-after-lb": "true"},
+			Match: fmt.Sprintf("inport == @%s && %s && udp.src == %d && udp.dst == %d", group, d.ip, d.client, d.server),
+		})
+	}
+	return rows
+}

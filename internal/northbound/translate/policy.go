@@ -1,0 +1,263 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// Tiers of ACLs; a lower one decides first (ovn-nb(5), ACL tier). They are Kube-OVN's.
+const (
+	TierAdmin    = 1
+	TierPolicy   = 2
+	TierBaseline = 3
+)
+
+// Priorities of a NetworkPolicy's ACLs in its tier; the higher one wins. They are Kube-OVN's.
+const (
+	PriorityPolicyDrop  = 2000
+	PriorityPolicyAllow = 2001
+)
+
+// maxACLName is the longest name of an ACL (ovn-nb(5)).
+const maxACLName = 63
+
+// Direction of what a rule is about, as its subjects see it.
+type Direction string
+
+const (
+	// Ingress is what comes to subjects.
+	Ingress Direction = "ingress"
+	// Egress is what subjects send.
+	Egress Direction = "egress"
+)
+
+// PolicyInputs are what the ACLs of a policy follow from, whatever its kind.
+type PolicyInputs struct {
+	Owner desired.Owner
+	// Title is what logs call the policy: `np/<name>.<namespace>`.
+	Title string
+	// Subjects is the name of the set of pods that the policy is about.
+	Subjects string
+	Tier     int
+	Rules    []PolicyRule
+	// LogRate is how many packets per second each rule may log on a node. It counts where a rule logs.
+	LogRate int
+}
+
+// PolicyRule is one rule over what subjects exchange with peers: those in Sets or in Blocks, or Any.
+type PolicyRule struct {
+	// Key is unique in the policy and stays with the rule while it is there.
+	Key       string
+	Direction Direction
+	Priority  int
+	Action    nb.ACLAction
+	Any       bool
+	Sets      []PodSetPart
+	Blocks    []PolicyBlock
+	// To narrows the rule to what goes to pods in any of these sets: those with a named port.
+	To []PodSetPart
+	// Ports are of the destination, none for any.
+	Ports []PolicyPort
+	Log   bool
+}
+
+// PodSetPart is a set of pods' addresses; Number is that of the port that the set is about, if it is about any.
+type PodSetPart struct {
+	Name   string
+	Number int32
+}
+
+// PolicyBlock is a network without some parts of it.
+type PolicyBlock struct {
+	CIDR   netip.Prefix
+	Except []netip.Prefix
+}
+
+// PolicyPort is a range of ports of a protocol, "tcp", "udp" or "sctp"; all ports when First is 0.
+type PolicyPort struct {
+	Protocol    string
+	First, Last int32
+}
+
+// Policy returns the ACLs of a policy on the port group of its subjects. What is allowed is followed by conntrack, so that replies pass.
+// Egress is judged behind the load balancers, by where it goes in the end. OVN itself lets neighbour discovery pass.
+func Policy(in PolicyInputs) []desired.Row {
+	p := policy{in: in, parent: desired.GroupACLs(SubjectsRef(in.Subjects))}
+	for _, rule := range in.Rules {
+		p.rule(rule)
+	}
+	return append(p.rows, p.meter()...)
+}
+
+type policy struct {
+	in     PolicyInputs
+	parent desired.Set
+	rows   []desired.Row
+	logs   bool
+}
+
+// rule adds one ACL for each family, or one for both where they do not differ. Parts that leave something out have an ACL of their own,
+// so that what one leaves out takes nothing from the others.
+func (p *policy) rule(r PolicyRule) {
+	ports := portMatch(r.Ports)
+	if r.Any && len(r.To) == 0 {
+		p.acl(r, "", "ip", ports)
+		return
+	}
+	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
+		key, ip := "/"+familyName(family), familyName(family)
+		to := ""
+		if len(r.To) > 0 {
+			to = ip + ".dst == " + oneOf(setNames(r.To, family))
+		}
+		side := map[Direction]string{Ingress: "src", Egress: "dst"}[r.Direction]
+		if r.Any {
+			p.acl(r, key, ip, to, ports)
+			continue
+		}
+		peers := setNames(r.Sets, family)
+		whole := false
+		for i, b := range r.Blocks {
+			switch {
+			case ipfamily.Of(b.CIDR.Addr()) != family:
+			case len(b.Except) > 0:
+				p.acl(r, fmt.Sprintf("%s/except/%d", key, i), ip, to, ports, blockMatch(ip+"."+side, b))
+			case b.CIDR.Bits() == 0:
+				whole = true
+			default:
+				peers = append(peers, b.CIDR.Masked().String())
+			}
+		}
+		switch {
+		case whole:
+			p.acl(r, key, ip, to, ports)
+		case len(peers) > 0:
+			p.acl(r, key, ip, to, ports, ip+"."+side+" == "+oneOf(peers))
+		}
+	}
+}
+
+// acl adds an ACL over what all of the conditions, empty ones aside, are true of.
+func (p *policy) acl(r PolicyRule, key string, conditions ...string) {
+	group := groupName(p.in.Subjects)
+	acl := &nb.ACL{
+		Direction: nb.ACLDirectionToLport, Priority: r.Priority, Tier: p.in.Tier, Action: r.Action,
+		Name: new(cut(p.in.Title+"/"+r.Key+key, maxACLName)),
+	}
+	port := "outport == @" + group
+	if r.Direction == Egress {
+		acl.Direction, port = nb.ACLDirectionFromLport, "inport == @"+group
+		acl.Options = map[string]string{"apply-after-lb": "true"}
+	}
+	conditions = slices.DeleteFunc(append([]string{port}, conditions...), func(c string) bool { return c == "" })
+	acl.Match = strings.Join(conditions, " && ")
+	if r.Log {
+		p.logs = true
+		acl.Log, acl.Meter, acl.Severity = true, new(meterName(p.in.Owner)), new(nb.ACLSeverityInfo)
+		if r.Action == nb.ACLActionDrop {
+			acl.Severity = new(nb.ACLSeverityWarning)
+		}
+	}
+	p.rows = append(p.rows, desired.Row{Key: "acl/" + r.Key + key, Model: acl, Parent: &p.parent})
+}
+
+// meter bounds what each rule logs on a node.
+func (p *policy) meter() []desired.Row {
+	if !p.logs {
+		return nil
+	}
+	band := desired.Ref{Owner: p.in.Owner, Key: "log-rate"}
+	return []desired.Row{
+		{Key: band.Key, Model: &nb.MeterBand{Action: nb.MeterBandActionDrop, Rate: p.in.LogRate}},
+		{
+			Key:        "log",
+			Model:      &nb.Meter{Name: meterName(p.in.Owner), Unit: nb.MeterUnitPktps, Fair: new(true)},
+			References: []desired.Reference{{Column: "bands", To: []desired.Ref{band}}},
+		},
+	}
+}
+
+// meterName is the name of the meter of an owner's logs.
+func meterName(owner desired.Owner) string {
+	return "log-" + desired.Ref{Owner: owner, Key: "log"}.UUID()
+}
+
+// blockMatch is a match on what is in a network and not in the parts that it leaves out.
+func blockMatch(field string, b PolicyBlock) string {
+	except := make([]string, 0, len(b.Except))
+	for _, e := range b.Except {
+		except = append(except, e.Masked().String())
+	}
+	match := field + " != " + oneOf(except)
+	if b.CIDR.Bits() > 0 {
+		match = field + " == " + b.CIDR.Masked().String() + " && " + match
+	}
+	return match
+}
+
+// portMatch is a match on destination ports, empty for any.
+func portMatch(ports []PolicyPort) string {
+	var matches []string
+	for _, protocol := range []string{nb.LoadBalancerProtocolTCP, nb.LoadBalancerProtocolUDP, nb.LoadBalancerProtocolSCTP} {
+		var single []string
+		for _, p := range ports {
+			switch {
+			case p.Protocol != protocol:
+			case p.First == 0:
+				matches = append(matches, protocol)
+			case p.Last <= p.First:
+				single = append(single, strconv.Itoa(int(p.First)))
+			default:
+				matches = append(matches, fmt.Sprintf("%d <= %s.dst <= %d", p.First, protocol, p.Last))
+			}
+		}
+		if len(single) > 0 {
+			matches = append(matches, protocol+".dst == "+oneOf(single))
+		}
+	}
+	slices.Sort(matches)
+	if matches = slices.Compact(matches); len(matches) <= 1 {
+		return strings.Join(matches, "")
+	}
+	return "(" + strings.Join(matches, " || ") + ")"
+}
+
+// oneOf is a constant, or a set of them, in a match. Its order is that of the values.
+func oneOf(values []string) string {
+	values = slices.Compact(slices.Sorted(slices.Values(values)))
+	if len(values) == 1 {
+		return values[0]
+	}
+	return "{" + strings.Join(values, ", ") + "}"
+}
+
+func setNames(parts []PodSetPart, family ipfamily.Family) []string {
+	var names []string
+	for _, part := range parts {
+		names = append(names, "$"+setName(PeersRef(part, family)))
+	}
+	return names
+}
+
+// groupName is the name of the port group of a set of pods.
+func groupName(set string) string { return setName(SubjectsRef(set)) }
+
+// familyName is the name of a family in matches.
+func familyName(f ipfamily.Family) string {
+	if f == ipfamily.IPv4 {
+		return "ip4"
+	}
+	return "ip6"
+}
+
+func cut(s string, length int) string { return s[:min(len(s), length)] }

@@ -1,0 +1,73 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podset
+
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+// Counts reports whether a pod can be in a set: it is on a node and its containers may run.
+func Counts(p *corev1.Pod) bool {
+	return p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+}
+
+// Of is what decides which sets a pod is in.
+func Of(p *corev1.Pod) Pod {
+	out := Pod{
+		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
+		UID:            p.UID, Labels: p.Labels, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
+	}
+	for i := range p.Spec.InitContainers {
+		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out.Ports = appendPorts(out.Ports, c)
+		}
+	}
+	for i := range p.Spec.Containers {
+		out.Ports = appendPorts(out.Ports, &p.Spec.Containers[i])
+	}
+	return out
+}
+
+func appendPorts(ports []Port, c *corev1.Container) []Port {
+	for _, p := range c.Ports {
+		if p.Name != "" {
+			ports = append(ports, Port{Name: p.Name, Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP)), Number: p.ContainerPort})
+		}
+	}
+	return ports
+}
+
+// World is all that an index has to know when a process starts.
+type World struct {
+	Namespaces map[string]map[string]string
+	Pods       []Pod
+	// Connected are pods that may have a port in the database.
+	Connected map[types.NamespacedName]bool
+	Uses      map[desired.Owner][]Selector
+}
+
+// Load fills an empty index. Nobody is told of changes.
+func (x *Index) Load(w World) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c := newDelta()
+	for name, labels := range w.Namespaces {
+		x.setNamespace(c, name, labels)
+	}
+	for _, p := range w.Pods {
+		x.setPod(c, p)
+		if stored := x.pods[p.NamespacedName]; w.Connected[p.NamespacedName] {
+			stored.connected = true
+		}
+	}
+	for owner, selectors := range w.Uses {
+		x.use(c, owner, selectors)
+		x.settle(c, owner)
+	}
+}
