@@ -23,7 +23,6 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -192,15 +191,6 @@ func (w world) rows(table string) int {
 		}
 	}
 	return n
-}
-
-func (w world) port(p *corev1.Pod) nbtest.Row {
-	for _, row := range w.Database.Rows("Logical_Switch_Port") {
-		if row["name"] == p.Name+"."+p.Namespace {
-			return row
-		}
-	}
-	return nil
 }
 
 // warned waits for an event on an object that says something.
