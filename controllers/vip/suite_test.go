@@ -34,7 +34,7 @@ func (w world) start() *controllertest.Process {
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
 			pods = &pod.Reconciler{
-				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Recorder: recorder,
+				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Sets: p.Sets, Recorder: recorder,
 				Gate: p.Gate, Workers: 4,
 			}
 			if err := pods.SetupWithManager(ctx, p.Manager); err != nil {
