@@ -1,0 +1,135 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+var _ = Describe("Vips", Ordered, ContinueOnFailure, func() {
+	var asker *corev1.Pod // in the default subnet: answers that it gets have been routed
+
+	BeforeAll(func(ctx SpecContext) {
+		applySample(ctx, "subnet.yaml")
+		DeferCleanup(func(ctx SpecContext) {
+			deleteObjects(ctx, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+		}, NodeTimeout(time.Minute))
+		for _, name := range []string{webNamespace, "e2e-asker"} {
+			makeNamespace(ctx, name)
+			DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, name) }, NodeTimeout(4*time.Minute))
+		}
+		Eventually(inForce).WithContext(ctx).WithArguments("web").WithTimeout(30 * time.Second).Should(BeTrue())
+		asker = serve(ctx, "e2e-asker", "asker", 0)
+		applySample(ctx, "vip.yaml")
+		DeferCleanup(func(ctx SpecContext) {
+			removePods(ctx, webNamespace)
+			deleteObjects(ctx, &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "web-reserved"}},
+				&kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "web-floating"}})
+		}, NodeTimeout(2*time.Minute))
+	}, NodeTimeout(3*time.Minute))
+
+	It("give a pod their addresses, and the next one", func(ctx SpecContext) {
+		first, err := suite.Cluster.WaitPod(ctx, webNamespace, "reserved", cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cluster.PodAddrs(first)).To(HaveExactElements(netip.MustParseAddr("10.17.0.220"), netip.MustParseAddr("fd00:10:17::220")))
+		expectReach(ctx, asker, first, true)
+		expectReach(ctx, first, asker, true)
+		Expect(suite.Objects.Delete(ctx, first)).To(Succeed())
+		heir := cluster.Server(webNamespace, "heir", suite.Workers[1])
+		heir.Annotations = map[string]string{kubeovnv1.AnnotationVip.Key(): "web-reserved"}
+		heir, err = suite.Cluster.Run(ctx, heir)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cluster.PodAddrs(heir)).To(Equal(cluster.PodAddrs(first)))
+		Expect(heir.Annotations[keyMAC]).To(Equal(first.Annotations[keyMAC]))
+		expectReach(ctx, asker, heir, true)
+	}, SpecTimeout(3*time.Minute))
+
+	It("move between the pods that share them, and to no other", func(ctx SpecContext) {
+		vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "web-floating"}}
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(vip), vip)).To(Succeed())
+			g.Expect(conditionIs(vip.Status.Conditions, kubeovnv1.ConditionReady)).To(BeTrue())
+		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
+		addresses := []netip.Addr{netip.MustParseAddr(vip.Status.V4IP), netip.MustParseAddr(vip.Status.V6IP)}
+		named := holder(ctx, "named", 0, map[string]string{kubeovnv1.AnnotationAAPs.Key(): "web-floating"}, nil)
+		selected := holder(ctx, "selected", 1, nil, map[string]string{"floating": "web"})
+		stranger := holder(ctx, "stranger", 1, nil, nil)
+		neighbour := serve(ctx, webNamespace, "neighbour", 0)
+
+		for _, has := range []*corev1.Pod{named, selected, named} {
+			By("moving them to pod " + has.Name)
+			for _, pod := range []*corev1.Pod{named, selected} {
+				take(ctx, pod, pod == has, addresses)
+			}
+			for _, a := range addresses {
+				Eventually(whoAnswers).WithContext(ctx).WithArguments(neighbour, a).WithTimeout(time.Minute).Should(Equal(has.Name))
+				Eventually(whoAnswers).WithContext(ctx).WithArguments(asker, a).WithTimeout(time.Minute).Should(Equal(has.Name), "routed")
+			}
+		}
+		By("a pod that does not share them")
+		take(ctx, named, false, addresses)
+		take(ctx, stranger, true, addresses)
+		for _, from := range []*corev1.Pod{neighbour, asker} {
+			for _, a := range addresses {
+				Eventually(whoAnswers).WithContext(ctx).WithArguments(from, a).WithTimeout(20 * time.Second).ShouldNot(Equal(named.Name))
+				Consistently(whoAnswers).WithContext(ctx).WithArguments(from, a).WithTimeout(3 * time.Second).ShouldNot(Equal(stranger.Name))
+			}
+		}
+	}, SpecTimeout(5*time.Minute))
+})
+
+// holder is a pod that can give itself addresses, and whose port lets only those pass that it may have.
+func holder(ctx context.Context, name string, worker int, annotations, labels map[string]string) *corev1.Pod {
+	GinkgoHelper()
+	pod := cluster.Server(webNamespace, name, suite.Workers[worker%len(suite.Workers)])
+	pod.Annotations = map[string]string{kubeovnv1.AnnotationPortSecurity.Key(): "true"}
+	for key, value := range annotations {
+		pod.Annotations[key] = value
+	}
+	for key, value := range labels {
+		pod.Labels[key] = value
+	}
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}}
+	pod, err := suite.Cluster.Run(ctx, pod)
+	Expect(err).NotTo(HaveOccurred())
+	return pod
+}
+
+// take puts addresses on a pod's interface, or takes them away.
+func take(ctx context.Context, pod *corev1.Pod, has bool, addresses []netip.Addr) {
+	GinkgoHelper()
+	verb := map[bool]string{true: "replace", false: "del"}[has]
+	for _, a := range addresses {
+		command := []string{"ip", "address", verb, netip.PrefixFrom(a, a.BitLen()).String(), "dev", "eth0"}
+		if has && a.Is6() {
+			command = append(command, "nodad")
+		}
+		_, err := suite.Cluster.Exec(ctx, pod, command...)
+		if has {
+			Expect(err).NotTo(HaveOccurred())
+		}
+	}
+}
+
+// whoAnswers is the name of the pod that answers at an address; empty when none does.
+func whoAnswers(ctx context.Context, from *corev1.Pod, address netip.Addr) string {
+	url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(address, cluster.HTTPPort))
+	name, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url)
+	if err != nil {
+		return ""
+	}
+	return name
+}
