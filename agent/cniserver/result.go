@@ -36,14 +36,20 @@ func gateways(network v1.PodNetwork) []netip.Addr {
 	return out
 }
 
-// routes of a container: everything through the subnet's gateways, then what the network configuration and the pod's annotation
+// routes of a container: everything through the subnet's gateways, unless the pod's annotation says otherwise, then what the network configuration and the pod's annotation
 // ask for. A route without a gateway goes through the subnet's; of two to one destination the later counts.
 func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) ([]sandbox.Route, error) {
+	request, err := v1.ParsePodRequestOf(pod.Annotations, r.Provider)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
 	via := map[bool]netip.Addr{}
 	var asked []v1.Route
 	for _, gateway := range gateways(network) {
 		via[gateway.Is6()] = gateway
-		asked = append(asked, v1.Route{Gateway: gateway})
+		if !request.WithoutDefaultRoute {
+			asked = append(asked, v1.Route{Gateway: gateway})
+		}
 	}
 	for _, route := range r.Routes {
 		to, err := netip.ParsePrefix(route.Dst.String())
@@ -52,10 +58,6 @@ func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNet
 		}
 		gateway, _ := netip.AddrFromSlice(route.GW)
 		asked = append(asked, v1.Route{Destination: to.Masked(), Gateway: gateway.Unmap()})
-	}
-	request, err := v1.ParsePodRequestOf(pod.Annotations, r.Provider)
-	if err != nil {
-		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return resolve(append(asked, request.Routes...), via)
 }

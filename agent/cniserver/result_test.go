@@ -45,6 +45,7 @@ func TestRoutes(t *testing.T) {
 		network    v1.PodNetwork
 		annotation string
 		conf       string
+		noDefault  bool
 		want       []sandbox.Route
 		err        string
 	}{
@@ -54,6 +55,8 @@ func TestRoutes(t *testing.T) {
 		"a route of a family that the pod has not":  {network: single, annotation: `[{"dst":"192.0.2.0/24"}]`, err: "no gateway of that family"},
 		"a route with a gateway only":               {network: dual(), annotation: `[{"gw":"10.16.0.9"}]`, want: []sandbox.Route{route("::/0", "fd00:10:16::1"), route("0.0.0.0/0", "10.16.0.9")}},
 		"a destination with bits behind its length": {network: dual(), conf: `[{"dst":"192.0.2.1/24"}]`, annotation: `[{"dst":"198.51.100.7"}]`, want: append(defaults[:2:2], route("192.0.2.0/24", "10.16.0.1"), route("198.51.100.7/32", "10.16.0.1"))},
+		"no default route":                          {network: dual(), noDefault: true},
+		"one of the pod's own instead":              {network: dual(), noDefault: true, annotation: `[{"gw":"10.16.0.9"},{"dst":"192.0.2.0/24"}]`, want: []sandbox.Route{route("0.0.0.0/0", "10.16.0.9"), route("192.0.2.0/24", "10.16.0.1")}},
 		"an annotation that is no list":             {network: dual(), annotation: `{}`, err: "ovn.kubernetes.io/routes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +67,9 @@ func TestRoutes(t *testing.T) {
 				}
 			}
 			pod := &metav1.PartialObjectMetadata{}
+			pod.Annotations = map[string]string{v1.AnnotationDefaultRoute.Key(): fmt.Sprint(!c.noDefault)}
 			if c.annotation != "" {
-				pod.Annotations = map[string]string{v1.AnnotationRoutes.Key(): c.annotation}
+				pod.Annotations[v1.AnnotationRoutes.Key()] = c.annotation
 			}
 			got, err := routes(r, pod, c.network)
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {

@@ -22,29 +22,32 @@ func (a Annotation) For(provider string) string { return provider + AnnotationDo
 // Annotations of pods and nodes. Those that both users and the controller write are requests until AnnotationAllocated is "true"
 // for the same pod, and results from then on.
 const (
-	AnnotationAllocated     Annotation = "allocated"      // "true": the port is in the northbound database
-	AnnotationRouted        Annotation = "routed"         // "true": its policies and routes are, too
-	AnnotationPodUID        Annotation = "pod_uid"        // the UID of the pod that the results are for
-	AnnotationIPAddress     Annotation = "ip_address"     // user and controller: addresses, one per family, with a comma between them
-	AnnotationMACAddress    Annotation = "mac_address"    // user and controller
-	AnnotationIPFamily      Annotation = "ip_family"      // user: ipv4 or ipv6, one family of a dual-stack subnet
-	AnnotationIPPool        Annotation = "ip_pool"        // user: IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices)
-	AnnotationLogicalSwitch Annotation = "logical_switch" // user and controller: the subnet; of a namespace: its subnets, with commas
-	AnnotationLogicalRouter Annotation = "logical_router" // the VPC
-	AnnotationCIDR          Annotation = "cidr"           // the subnet's CIDRs; of a namespace: those of its subnets, with semicolons
-	AnnotationGateway       Annotation = "gateway"        // the subnet's gateways
-	AnnotationMTU           Annotation = "mtu"            // the subnet's, in bytes; absent: the agent's
-	AnnotationPodNICType    Annotation = "pod_nic_type"   // how the port reaches the pod
-	AnnotationRoutes        Annotation = "routes"         // user: JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
-	AnnotationPortSecurity  Annotation = "port_security"  // user: "true" drops what the pod sends from other addresses than its own
-	AnnotationPortVips      Annotation = "port_vips"      // user: addresses that the pod shares with others, with commas between them
-	AnnotationLayer2Forward Annotation = "layer2_forward" // user: "true" sends the pod what is for MAC addresses that no port has
-	AnnotationNorthGateway  Annotation = "north_gateway"  // user: next hops, one per family, of what leaves the VPC from the pod
-	AnnotationVip           Annotation = "vip"            // user: the Vip whose addresses the pod has for its own
-	AnnotationAAPs          Annotation = "aaps"           // user: Vips whose addresses the pod shares with others, with commas between them
-	AnnotationExcludeIPs    Annotation = "exclude_ips"    // of a namespace: excludeIps of its subnets, with semicolons
-	AnnotationPortName      Annotation = "port_name"      // of a node: its logical switch port
-	AnnotationChassis       Annotation = "chassis"        // of a node: its OVS system-id
+	AnnotationAllocated     Annotation = "allocated"       // "true": the port is in the northbound database
+	AnnotationRouted        Annotation = "routed"          // "true": its policies and routes are, too
+	AnnotationPodUID        Annotation = "pod_uid"         // the UID of the pod that the results are for
+	AnnotationIPAddress     Annotation = "ip_address"      // user and controller: addresses, one per family, with a comma between them
+	AnnotationMACAddress    Annotation = "mac_address"     // user and controller
+	AnnotationIPFamily      Annotation = "ip_family"       // user: ipv4 or ipv6, one family of a dual-stack subnet
+	AnnotationIPPool        Annotation = "ip_pool"         // user: IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices)
+	AnnotationLogicalSwitch Annotation = "logical_switch"  // user and controller: the subnet; of a namespace: its subnets, with commas
+	AnnotationLogicalRouter Annotation = "logical_router"  // the VPC
+	AnnotationCIDR          Annotation = "cidr"            // the subnet's CIDRs; of a namespace: those of its subnets, with semicolons
+	AnnotationGateway       Annotation = "gateway"         // the subnet's gateways
+	AnnotationMTU           Annotation = "mtu"             // the subnet's, in bytes; absent: the agent's
+	AnnotationPodNICType    Annotation = "pod_nic_type"    // how the port reaches the pod
+	AnnotationRoutes        Annotation = "routes"          // user: JSON list of routes in the pod, [{"dst":"…","gw":"…"}]
+	AnnotationPortSecurity  Annotation = "port_security"   // user: "true" drops what the pod sends from other addresses than its own
+	AnnotationPortVips      Annotation = "port_vips"       // user: addresses that the pod shares with others, with commas between them
+	AnnotationLayer2Forward Annotation = "layer2_forward"  // user: "true" sends the pod what is for MAC addresses that no port has
+	AnnotationNorthGateway  Annotation = "north_gateway"   // user: next hops, one per family, of what leaves the VPC from the pod
+	AnnotationDefaultRoute  Annotation = "default_route"   // user: "false" leaves the pod without a default route through the subnet's gateways
+	AnnotationDHCPv4        Annotation = "dhcp-v4-options" // user: options of the DHCP answers to the pod, over those of its subnet
+	AnnotationDHCPv6        Annotation = "dhcp-v6-options" // user: the same of DHCPv6
+	AnnotationVip           Annotation = "vip"             // user: the Vip whose addresses the pod has for its own
+	AnnotationAAPs          Annotation = "aaps"            // user: Vips whose addresses the pod shares with others, with commas between them
+	AnnotationExcludeIPs    Annotation = "exclude_ips"     // of a namespace: excludeIps of its subnets, with semicolons
+	AnnotationPortName      Annotation = "port_name"       // of a node: its logical switch port
+	AnnotationChassis       Annotation = "chassis"         // of a node: its OVS system-id
 )
 
 // Annotations of Services.

@@ -36,6 +36,8 @@ type PodRequest struct {
 	NorthGateway []netip.Addr
 	// Routes to add in the pod.
 	Routes []Route
+	// WithoutDefaultRoute leaves out the routes through the subnet's gateways to everything.
+	WithoutDefaultRoute bool
 	// Vips are addresses that the pod may use beside its own, as other pods may.
 	Vips []netip.Addr
 }
@@ -67,6 +69,7 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = parseUnicastMAC(s); return }},
 		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
 		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
+		{AnnotationDefaultRoute, func(s string) (err error) { r.WithoutDefaultRoute, err = parseNo(s); return }},
 		{AnnotationNorthGateway, func(s string) (err error) { r.NorthGateway, err = parseOnePerFamily(s); return }},
 		{AnnotationPortVips, func(s string) (err error) { r.Vips, err = parseList(s, parseAddress); return }},
 	}
@@ -171,6 +174,14 @@ func parseUnicastMAC(s string) (net.HardwareAddr, error) {
 		return nil, errors.New("not a unicast MAC address")
 	}
 	return mac, nil
+}
+
+// parseNo reads whether something is not wanted.
+func parseNo(s string) (bool, error) {
+	if s != "true" && s != "false" {
+		return false, errors.New("must be true or false")
+	}
+	return s == "false", nil
 }
 
 func parseFamily(s string) (corev1.IPFamily, error) {

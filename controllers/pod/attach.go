@@ -38,6 +38,7 @@ type attachment struct {
 	cidrs    []netip.Prefix
 	gateways []netip.Addr
 	shared   []netip.Addr // addresses of Vips, which a port that checks addresses passes
+	dhcp     []translate.PodDHCP
 }
 
 // attach finds the pod's lease, or makes one. The error is a *problem when the pod has to wait.
@@ -60,6 +61,9 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 		family := ipfamily.Of(address)
 		a.cidrs = append(a.cidrs, ofFamily(cidrs, family, netip.Prefix.Addr)...)
 		a.gateways = append(a.gateways, ofFamily(gateways, family, func(g netip.Addr) netip.Addr { return g })...)
+	}
+	if a.dhcp, err = ownDHCP(a, cidrs, gateways); err != nil {
+		k8s.Warn(r.Recorder, pod, reasonDHCP, err.Error()) // the subnet's are in force
 	}
 	a.shared, err = r.shared(ctx, pod, subnet.Name)
 	return a, err
@@ -124,6 +128,9 @@ func publishedFor(pod *corev1.Pod) bool {
 func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (ipam.Lease, error) {
 	request, err := kubeovnv1.ParsePodRequest(pod.Annotations)
 	if err != nil {
+		return ipam.Lease{}, &problem{message: err.Error()}
+	}
+	if _, err := readDHCP(pod); err != nil {
 		return ipam.Lease{}, &problem{message: err.Error()}
 	}
 	wants, err := r.wants(ctx, pod, port, request)
@@ -280,6 +287,7 @@ func (a *attachment) port() translate.PodInputs {
 		Addresses:    a.lease.Addresses,
 		MAC:          a.lease.MAC,
 		DHCP:         a.answersDHCP(),
+		OwnDHCP:      a.dhcp,
 		Vips:         kubeovnv1.ParsePortVips(a.pod.Annotations),
 		NorthGateway: kubeovnv1.ParseNorthGateway(a.pod.Annotations),
 		Unknown:      a.pod.Annotations[kubeovnv1.AnnotationLayer2Forward.Key()] == "true",

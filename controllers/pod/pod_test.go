@@ -378,3 +378,50 @@ func TestPodsAnswerToDHCPAsTheirSubnetSays(t *testing.T) {
 		expect(one, 0, n)
 	}
 }
+
+func TestDHCPOptionsOfAPod(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112", func(s *kubeovnv1.SubnetSpec) {
+		s.EnableDHCP, s.DHCPV4Options, s.MTU = true, "lease_time=600,dns_server=10.96.0.10", 1400
+	})
+	process := w.start()
+	wrong := newPod("default", "wrong", "dhcp-v6-options", "lease_time=9")
+	w.Create(wrong)
+	w.warned(wrong, "there is no option lease_time")
+	plain, own := w.pod("default", "plain"), w.pod("default", "own", "dhcp-v4-options", "lease_time=60")
+	expect := func(p *corev1.Pod, want string) {
+		t.Helper()
+		w.Eventually(func() string {
+			of, port := map[string]string{}, w.portNow(p)
+			for uuid, row := range w.Database.Rows("DHCP_Options") {
+				options := row["options"].(map[string]string)
+				of[uuid] = fmt.Sprintf("%s %s %s", options["lease_time"], options["dns_server"], options["mtu"])
+			}
+			refs := port.Strings("dhcpv4_options")
+			if want == "" && len(refs) == 0 || len(refs) == 1 && of[refs[0]] == want {
+				return ""
+			}
+			return fmt.Sprintf("pod %s has %v of %v, want %s", p.Name, refs, of, want)
+		})
+	}
+	expect(own, "60 10.96.0.10 1400")
+	if n := len(w.port(own).Strings("dhcpv6_options")); n != 1 {
+		t.Errorf("%d rows of DHCPv6, which the subnet answers", n)
+	}
+	w.Change(s, func() { s.Spec.DHCPV4Options, s.Spec.EnableDHCP = "", false })
+	w.InForce(s, process)
+	expect(own, "60  1400")
+	expect(plain, "")
+	w.Change(own, func() { own.Annotations["ovn.kubernetes.io/dhcp-v4-options"] = "dns_server=10.96.0.11" })
+	expect(own, "3600 10.96.0.11 1400")
+	w.Change(own, func() { own.Annotations["ovn.kubernetes.io/dhcp-v4-options"] = "dns_server=nowhere" })
+	w.warnedOf(own, "DHCPOptionsInvalid", "dns_server")
+	w.Change(own, func() { delete(own.Annotations, "ovn.kubernetes.io/dhcp-v4-options") })
+	expect(own, "")
+	w.Eventually(func() string {
+		if rows := w.Database.Rows("DHCP_Options"); len(rows) != 0 {
+			return fmt.Sprintf("rows are left: %v", rows)
+		}
+		return ""
+	})
+}

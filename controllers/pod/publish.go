@@ -30,7 +30,7 @@ var results = keysOf(
 // requests are the keys of the annotations that only users write and a port depends on.
 var requests = keysOf(
 	kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips, kubeovnv1.AnnotationLayer2Forward,
-	kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationIPPool,
+	kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationIPPool, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6,
 )
 
 // keyAllocated and keyUID are looked at in every event of a pod.

@@ -160,9 +160,10 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 }
 
 // podView is what a pod's port and annotations depend on of its subnet.
-func podView(s *kubeovnv1.Subnet) [5]string {
-	return [5]string{
-		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU), fmt.Sprint(s.Spec.EnableDHCP),
+func podView(s *kubeovnv1.Subnet) [7]string {
+	return [7]string{
+		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU),
+		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options,
 	}
 }
 

@@ -15,9 +15,6 @@ import (
 var ignoredAnnotations = map[string]string{
 	"activation_strategy":                  "",
 	"bgp":                                  "false",
-	"default_route":                        "true",
-	"dhcp-v4-options":                      "",
-	"dhcp-v6-options":                      "",
 	"egress_burst":                         "",
 	"egress_rate":                          "",
 	"eip":                                  "",
@@ -38,6 +35,7 @@ var attachmentAnnotations = []kubeovnv1.Annotation{
 	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationIPFamily,
 	kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips,
 	kubeovnv1.AnnotationLayer2Forward, kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationAAPs,
+	kubeovnv1.AnnotationDefaultRoute, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6,
 }
 
 // IgnoredPodAnnotations are the keys, in order, by which a pod asks for what this version does not do. It looks at users' annotations:

@@ -43,6 +43,8 @@ type PodInputs struct {
 	MAC       net.HardwareAddr
 	// DHCP are those CIDRs of the subnet in which it answers DHCP requests.
 	DHCP []netip.Prefix
+	// OwnDHCP are DHCP answers to the pod that differ from the subnet's, at most one of each family that the pod has an address of.
+	OwnDHCP []PodDHCP
 	// Vips are addresses that the pod shares with others of the subnet.
 	Vips []netip.Addr
 	// Shared are addresses of Vip objects that the pod shares.
@@ -89,10 +91,10 @@ func Pod(in PodInputs) []desired.Row {
 	parent := desired.SwitchPorts(SwitchRef(in.Subnet))
 	row := desired.Row{Key: keyPodPort, Model: port, Parent: &parent, References: dhcpReferences(in), Elements: egress(in)}
 	in.Policy.join(&row, in.Addresses)
-	if len(in.NorthGateway) == 0 {
+	if len(in.NorthGateway) == 0 && len(in.OwnDHCP) == 0 {
 		return []desired.Row{row}
 	}
-	return append([]desired.Row{row}, north(in)...)
+	return slices.Concat([]desired.Row{row}, ownDHCP(in), north(in))
 }
 
 // north are the policies that send what leaves the VPC from a pod to next hops of its own.

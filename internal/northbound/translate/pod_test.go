@@ -26,13 +26,14 @@ type podInput struct {
 	Unknown      bool
 	DHCP         []netip.Prefix
 	Policy       PodPolicy
+	OwnDHCP      []PodDHCP
 }
 
 func (in podInput) inputs() PodInputs {
 	return PodInputs{
 		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
 		Subnet: in.Subnet, Vpc: in.Vpc,
-		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, Vips: in.Vips, Shared: in.Shared,
+		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, OwnDHCP: in.OwnDHCP, Vips: in.Vips, Shared: in.Shared,
 		NorthGateway: in.NorthGateway, Unknown: in.Unknown, Policy: in.Policy,
 	}
 }

@@ -6,6 +6,7 @@ package translate
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -29,7 +30,7 @@ func dhcpRows(in SubnetInputs) []desired.Row {
 	var rows []desired.Row
 	for i, cidr := range in.CIDRs {
 		family := ipfamily.Of(cidr.Addr())
-		options := dhcpDefaults(in, in.Gateways[i])
+		options := dhcpDefaults(in.Gateways[0], in.Gateways[i], in.MTU)
 		maps.Copy(options, in.DHCPOptions[family.String()])
 		rows = append(rows, desired.Row{
 			Key: DHCPRef(in.Name, family).Key,
@@ -41,25 +42,68 @@ func dhcpRows(in SubnetInputs) []desired.Row {
 	return rows
 }
 
-// dhcpDefaults are the options that a user need not write (ovn-nb(5), DHCP_Options). The server has the router's hardware address.
-func dhcpDefaults(in SubnetInputs, gateway netip.Addr) map[string]string {
-	server := gatewayMAC(in.Gateways[0]).String()
+// dhcpDefaults are the options that a user need not write (ovn-nb(5), DHCP_Options). The server has the hardware address of the router,
+// which follows from the subnet's first gateway.
+func dhcpDefaults(first, gateway netip.Addr, mtu int) map[string]string {
+	server := gatewayMAC(first).String()
 	if gateway.Is6() {
 		return map[string]string{"server_id": server}
 	}
 	options := map[string]string{"server_id": dhcpServer, "server_mac": server, "lease_time": "3600", "router": gateway.String()}
-	if in.MTU > 0 {
-		options["mtu"] = strconv.Itoa(in.MTU)
+	if mtu > 0 {
+		options["mtu"] = strconv.Itoa(mtu)
 	}
 	return options
 }
 
-// dhcpReferences let a port answer DHCP requests as its subnet says, in those families in which the port has an address.
+// PodDHCP are DHCP answers to one pod, of one family.
+type PodDHCP struct {
+	// CIDR of the subnet in this family, and its gateway there.
+	CIDR    netip.Prefix
+	Gateway netip.Addr
+	// First is the first of the subnet's gateways.
+	First netip.Addr
+	// MTU of the subnet; 0 tells none.
+	MTU int
+	// Options are what users say, in OVN's form.
+	Options map[string]string
+}
+
+// ownDHCP are the DHCP answers to a pod that differ from those of its subnet.
+func ownDHCP(in PodInputs) []desired.Row {
+	var rows []desired.Row
+	for _, d := range in.OwnDHCP {
+		family := ipfamily.Of(d.Gateway)
+		options := dhcpDefaults(d.First, d.Gateway, d.MTU)
+		maps.Copy(options, d.Options)
+		rows = append(rows, desired.Row{
+			Key: keyDHCP + family.String(),
+			Model: &nb.DHCPOptions{Cidr: d.CIDR.String(), Options: options, ExternalIDs: map[string]string{
+				idSwitch: in.Subnet, "protocol": family.String(), "port": PodPort(in.Namespace, in.Name),
+			}},
+		})
+	}
+	return rows
+}
+
+// answersOwn reports whether a pod has DHCP answers of a family for its own.
+func (in *PodInputs) answersOwn(family ipfamily.Family) bool {
+	return slices.ContainsFunc(in.OwnDHCP, func(d PodDHCP) bool { return ipfamily.Of(d.Gateway) == family })
+}
+
+// dhcpReferences let a port answer DHCP requests as the pod or else its subnet says, in those families in which the port has an address.
 func dhcpReferences(in PodInputs) []desired.Reference {
 	var references []desired.Reference
+	for _, d := range in.OwnDHCP {
+		family := ipfamily.Of(d.Gateway)
+		references = append(references, desired.Reference{
+			Column: dhcpColumn[family],
+			To:     []desired.Ref{{Owner: PodOwner(in.Namespace, in.Name), Key: keyDHCP + family.String()}},
+		})
+	}
 	for _, cidr := range in.DHCP {
 		for _, address := range in.Addresses {
-			if address.Is4() != cidr.Addr().Is4() {
+			if address.Is4() != cidr.Addr().Is4() || in.answersOwn(ipfamily.Of(address)) {
 				continue
 			}
 			references = append(references, desired.Reference{
