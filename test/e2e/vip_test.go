@@ -108,20 +108,30 @@ func holder(ctx context.Context, name string, worker int, annotations, labels ma
 	return pod
 }
 
-// take puts addresses on a pod's interface, or takes them away.
+// take puts addresses on a pod's interface and announces them, or takes them away.
 func take(ctx context.Context, pod *corev1.Pod, has bool, addresses []netip.Addr) {
 	GinkgoHelper()
-	verb := map[bool]string{true: "replace", false: "del"}[has]
 	for _, a := range addresses {
-		command := []string{"ip", "address", verb, netip.PrefixFrom(a, a.BitLen()).String(), "dev", "eth0"}
-		if has && a.Is6() {
+		prefix := netip.PrefixFrom(a, a.BitLen()).String()
+		if !has {
+			_, _ = suite.Cluster.Exec(ctx, pod, "ip", "address", "del", prefix, "dev", "eth0") // which it may not have
+			continue
+		}
+		command := []string{"ip", "address", "replace", prefix, "dev", "eth0"}
+		if a.Is6() {
 			command = append(command, "nodad")
 		}
 		_, err := suite.Cluster.Exec(ctx, pod, command...)
-		if has {
-			Expect(err).NotTo(HaveOccurred())
-		}
+		Expect(err).NotTo(HaveOccurred())
+		announce(ctx, pod, a)
 	}
+}
+
+// announce has a pod ask for its gateway from an address, by which the router learns who has the address. (There is no keepalived here.)
+func announce(ctx context.Context, pod *corev1.Pod, address netip.Addr) {
+	gateway := map[bool]string{true: "10.17.0.1", false: "fd00:10:17::1"}[address.Is4()]
+	_, _ = suite.Cluster.Exec(ctx, pod, "ip", "neigh", "flush", "dev", "eth0")
+	_, _ = suite.Cluster.Exec(ctx, pod, "ping", "-c", "1", "-W", "1", "-I", address.String(), gateway) // no answer to who may not
 }
 
 // whoAnswers is the name of the pod that answers at an address; empty when none does.
