@@ -15,6 +15,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -33,6 +35,8 @@ import (
 	"github.com/kiln-net/kiln/agent/cniserver"
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
@@ -46,6 +50,8 @@ type Options struct {
 	Namespace string
 	// Services are the CIDRs of Services, at most one per family.
 	Services []netip.Prefix
+	// ServeServices: this agent, and not a kube-proxy, makes Services reachable from the node and from outside.
+	ServeServices bool
 	// TunnelType is geneve or vxlan, TunnelInterface the interface configured for tunnels, if any.
 	TunnelType      string
 	TunnelInterface string
@@ -97,12 +103,16 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 
 // serve adds the node's network and the CNI server to a manager that runs.
 func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge, nft knftables.Interface, ready *readiness) error {
+	cidrs, err := k8s.NewServiceCIDRs(mgr.GetRESTMapper(), mgr.GetClient(), o.Services)
+	if err != nil {
+		return err
+	}
 	node := &host.Reconciler{
 		Client:          mgr.GetClient(),
 		Node:            o.Node,
 		Bridge:          bridge,
 		NFT:             nft,
-		Services:        o.Services,
+		Services:        cidrs,
 		FixedMTU:        o.MTU,
 		TunnelType:      o.TunnelType,
 		TunnelInterface: o.TunnelInterface,
@@ -122,8 +132,26 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		},
 	}
 	ready.set(server.Ready)
+	if err := serveServices(ctx, mgr, o, cidrs); err != nil {
+		return err
+	}
 	lease := &host.Lease{Client: mgr.GetClient(), Node: o.Node, Namespace: o.Namespace, Wanted: node.Gateway, Ready: node.Ready}
 	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
+		return fmt.Errorf("set up the manager: %w", err)
+	}
+	return nil
+}
+
+// serveServices makes Services reachable from this node and from outside, or leaves that to others.
+func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs k8s.ServiceCIDRs) error {
+	nft, err := knftables.New(knftables.InetFamily, services.Table)
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	if !o.ServeServices {
+		return services.Remove(ctx, nft)
+	}
+	if err := mgr.Add(&services.Proxy{Cache: mgr.GetCache(), Node: o.Node, NFT: nft, CIDRs: cidrs}); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil
@@ -162,20 +190,19 @@ func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 	return database, nil
 }
 
-// newManager watches this node, its pods, all subnets and all VPCs, and nothing else.
+// newManager watches this node, its pods, all subnets and VPCs and, where the agent serves them, Services.
 func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+	err := errors.Join(corev1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme),
+		networkingv1.AddToScheme(scheme), v1.AddToScheme(scheme))
+	if err != nil {
 		return nil, fmt.Errorf("make the scheme: %w", err)
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:  {Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)},
-				&corev1.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", o.Node), Transform: trimNode},
-			},
+			ByObject:         watched(o.Node),
 		},
 		Metrics: metricsserver.Options{
 			BindAddress: o.Address,
@@ -189,6 +216,14 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	return mgr, nil
+}
+
+// watched are the objects whose watches are narrowed.
+func watched(node string) map[client.Object]cache.ByObject {
+	objects := services.Watched()
+	objects[&corev1.Pod{}] = cache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", node)}
+	objects[&corev1.Node{}] = cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", node), Transform: trimNode}
+	return objects
 }
 
 // trimNode drops what is large and not used.

@@ -190,6 +190,7 @@ func TestRefusals(t *testing.T) {
 		{"text as CIDR of Services", "OVNCluster", `network: {serviceCIDRs: [services]}`, "must be CIDRs"},
 		{"three CIDRs of Services", "OVNCluster", `network: {serviceCIDRs: [10.96.0.0/16, fd00::/112, fd01::/112]}`, "Too many"},
 		{"no CIDRs of pods", "OVNCluster", `network: {podCIDRs: []}`, "spec.network.podCIDRs"},
+		{"Services by agents that cannot reach the API server", "OVNCluster", `services: {nodeAccess: Kiln}`, "needs apiServer"},
 		{"a join CIDR of another family", "OVNCluster", `network: {joinCIDRs: ["fd00:100:64::/112"]}`, "joinCIDRs must have the families of podCIDRs"},
 		{"a join CIDR of one family only", "OVNCluster", `network: {podCIDRs: [10.0.0.0/16, "fd00::/64"], joinCIDRs: [100.64.0.0/16]}`, "joinCIDRs must have the families of podCIDRs"},
 		{"pods in the addresses of Services", "OVNCluster", `network: {podCIDRs: [10.100.0.0/16]}`, "podCIDRs and serviceCIDRs must not overlap"},

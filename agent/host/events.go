@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -42,7 +43,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{request}
 	})
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr)
+	if r.Services.Served() {
+		b = b.Watches(&networkingv1.ServiceCIDR{}, toNode, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	}
+	return b.
 		Named("host").
 		Watches(&corev1.Node{}, toNode).
 		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(predicate.GenerationChangedPredicate{})).

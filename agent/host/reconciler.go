@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -27,6 +26,7 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 
 	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // resync is how often everything is made so again without an event. It is for nftables, whose changes by others nobody reports here:
@@ -49,7 +49,7 @@ type Reconciler struct {
 	// NFT writes the inet table NATTable.
 	NFT knftables.Interface
 	// Services are the CIDRs of Services.
-	Services []netip.Prefix
+	Services k8s.ServiceCIDRs
 	// FixedMTU of pods in bytes; 0 for what tunnels leave.
 	FixedMTU int
 	// TunnelType is geneve or vxlan, TunnelInterface the one configured, if any.
@@ -121,7 +121,11 @@ func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error
 	if err := r.Client.List(ctx, &vpcs); err != nil {
 		return joined{}, fmt.Errorf("list VPCs: %w", err)
 	}
-	plan, err := NewPlan(join, node, subnets.Items, r.Services)
+	services, err := r.Services.List(ctx)
+	if err != nil {
+		return joined{}, err
+	}
+	plan, err := NewPlan(join, node, subnets.Items, services)
 	plan.Gateway = plan.Gateway || slices.ContainsFunc(vpcs.Items, func(vpc v1.Vpc) bool { return carries(node.Name, &vpc) })
 	return joined{plan, join.MAC}, err
 }

@@ -13,6 +13,7 @@ const OVNClusterName = "default"
 
 // OVNClusterSpec is the deployment that the operator makes so. `spec: {}` is complete on a cluster whose nodes have the
 // openvswitch kernel module.
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.services.nodeAccess) || self.services.nodeAccess != 'Kiln' || has(self.apiServer)",message="services.nodeAccess Kiln needs apiServer: the agents cannot reach the API server through the ClusterIP that they are to make work"
 type OVNClusterSpec struct {
 	// image of every component. The operator's own image when empty.
 	// +optional
@@ -31,6 +32,10 @@ type OVNClusterSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Nodes Nodes `json:"nodes,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Services Services `json:"services,omitempty"`
 
 	// +optional
 	// +kubebuilder:default={}
@@ -137,6 +142,25 @@ type Nodes struct {
 	// +kubebuilder:validation:Pattern=`^[^/\s]+$`
 	// +kubebuilder:validation:MaxLength=15
 	TunnelInterface string `json:"tunnelInterface,omitempty"`
+}
+
+// NodeAccess is who makes Services reachable from nodes and from outside.
+// +kubebuilder:validation:Enum=Kiln;KubeProxy
+type NodeAccess string
+
+// Ways to Services from nodes and from outside.
+const (
+	NodeAccessKiln      NodeAccess = "Kiln"
+	NodeAccessKubeProxy NodeAccess = "KubeProxy"
+)
+
+// Services says how Services are served beside OVN, by whose load balancers pods reach them.
+type Services struct {
+	// nodeAccess is Kiln (the agents make ClusterIPs, external addresses and node ports work on nodes, and there must be no
+	// kube-proxy) or KubeProxy (they stay out of its way).
+	// +optional
+	// +kubebuilder:default=KubeProxy
+	NodeAccess NodeAccess `json:"nodeAccess,omitempty"`
 }
 
 // Placement is shared by components that are not on every node.

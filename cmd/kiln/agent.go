@@ -49,6 +49,7 @@ func newAgentCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&services, "service-cidrs", "", "CIDRs of Services, one per family, with a comma between them")
+	flags.BoolVar(&o.ServeServices, "serve-services", false, "make Services reachable from the node and from outside, as kube-proxy does")
 	flags.StringVar(&o.TunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
 	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default the one that has their address")
 	flags.IntVar(&o.MTU, "mtu", 0, "MTU of pods in bytes; by default what tunnels leave of the tunnel interface's")

@@ -253,6 +253,10 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	cidrs, err := k8s.NewServiceCIDRs(mgr.GetRESTMapper(), c, p.options.serviceCIDRs)
+	if err != nil {
+		return err
+	}
 	pools, err := selection.NewPools(ctx, mgr.GetFieldIndexer(), c)
 	if err != nil {
 		return err
@@ -278,7 +282,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&subnet.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate,
 			Detached:     vpcs.Detached,
-			ServiceCIDRs: p.options.serviceCIDRs,
+			ServiceCIDRs: cidrs,
 		},
 		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},

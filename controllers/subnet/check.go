@@ -40,7 +40,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	}
 	around := validation.Surroundings{Peers: r.seniors(in)}
 	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
-		around.Services, around.Hosts = r.ServiceCIDRs, in.hosts
+		around.Services, around.Hosts = in.services, in.hosts
 	}
 	for _, vip := range features.Vips { // no port gets it for its own
 		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})

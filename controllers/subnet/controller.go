@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 
 	"k8s.io/client-go/tools/events"
@@ -36,7 +35,7 @@ type Reconciler struct {
 	// Detached is told each VPC that is gone and that a subnet has let go of.
 	Detached func(vpc string)
 	// ServiceCIDRs are the cluster's addresses of Services.
-	ServiceCIDRs []netip.Prefix
+	ServiceCIDRs k8s.ServiceCIDRs
 
 	// told is what the allocator was told of each subnet last, as text.
 	told sync.Map

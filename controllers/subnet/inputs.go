@@ -37,6 +37,8 @@ type inputs struct {
 	nameTaken bool
 	// hosts are addresses that the nodes must keep reaching by their own network, with what they belong to.
 	hosts map[netip.Addr]string
+	// services are the CIDRs of Services.
+	services []netip.Prefix
 	// sharing are the ports that may have each of its vips.
 	sharing map[netip.Addr][]string
 }
@@ -96,6 +98,9 @@ func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
 		return err
 	}
 	in.peers = slices.DeleteFunc(in.peers, func(peer *kubeovnv1.Subnet) bool { return peer.Name == in.subnet.Name })
+	if in.services, err = r.ServiceCIDRs.List(ctx); err != nil {
+		return err
+	}
 	in.hosts, err = r.hosts(ctx, cidrs)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -30,13 +31,17 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes and for the API server, whose
+// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes, the CIDRs of Services and the API server, whose
 // addresses and names it must not hold; for pods that share its vips; for use of its addresses; and for drift.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexVips, shareKeys); err != nil {
 		return fmt.Errorf("index pods by the addresses that they share: %w", err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr)
+	if r.ServiceCIDRs.Served() {
+		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.aroundServices), builder.WithPredicates(comesOrGoes))
+	}
+	err := b.
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
@@ -156,6 +161,11 @@ func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile
 		hosts = append(hosts, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	return r.overlapping(ctx, kubeovnv1.DefaultVpc, hosts)
+}
+
+// aroundServices are the subnets that share addresses with CIDRs of Services, which never change.
+func (r *Reconciler) aroundServices(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.overlapping(ctx, kubeovnv1.DefaultVpc, k8s.PrefixesOf(o.(*networkingv1.ServiceCIDR)))
 }
 
 // isOfAPIServer selects the EndpointSlices of the Service `kubernetes`.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -153,6 +154,23 @@ func TestWrongSpecsAreExplainedAndChangeNothing(t *testing.T) {
 			n.gone(s)
 		})
 	}
+}
+
+// More addresses for Services may be added while the cluster runs.
+func TestServiceCIDRObjectsCountAsServices(t *testing.T) {
+	n := start(t)
+	more := &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.201.0.0/16"}},
+	}
+	n.Create(more)
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "inside"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.201.4.0/24"}}
+	n.Create(s)
+	if c := n.condition("inside", kubeovnv1.ConditionValidated, metav1.ConditionFalse); !strings.Contains(c.Message, "10.201.0.0/16") {
+		t.Errorf("the condition says: %s", c.Message)
+	}
+	n.Change(more, func() { more.Finalizers = nil }) // there is no controller of them here
+	n.Delete(more)
+	n.condition("inside", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 }
 
 func TestASubnetInForceOutlivesOverlaps(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -68,7 +69,7 @@ func (n *network) run() {
 				&subnet.Reconciler{
 					Client: c, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: events, Gate: p.Gate,
 					Detached:     vpcs.Detached,
-					ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+					ServiceCIDRs: k8s.ServiceCIDRs{Configured: prefixes("10.96.0.0/12"), Reader: c},
 				},
 				&node.Reconciler{Client: c, Northbound: p.Engine, Allocator: p.Allocator, Recorder: events, Gate: p.Gate},
 			} {

@@ -47,9 +47,9 @@ func accesses() []access {
 			cluster: []rbacv1.PolicyRule{
 				clusters, events,
 				rule("", []string{"get", "list", "watch", "patch"}, "pods", "nodes", "namespaces"),
-				rule("", read, "services"),
+				rule("", []string{"get", "list", "watch", "patch"}, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
-				rule("networking.k8s.io", read, "networkpolicies"),
+				rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
 				rule("apps", read, "statefulsets"),
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
 				rule("kubeovn.io", []string{"get", "update", "patch"},
@@ -69,6 +69,9 @@ func accesses() []access {
 				rule("", read, "pods", "nodes"),
 				rule("", []string{"patch"}, "nodes/status"),
 				rule("", []string{"list"}, "events"), // what keeps a pod from an address
+				rule("", read, "services"),
+				rule("discovery.k8s.io", read, "endpointslices"),
+				rule("networking.k8s.io", read, "servicecidrs"),
 				rule("kubeovn.io", read, "subnets", "vpcs"),
 			},
 			// Its node's Lease as a gateway. A role cannot say which one: config/rbac/gateway_leases.yaml does.

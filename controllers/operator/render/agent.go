@@ -10,6 +10,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 // AgentObjects are kube-ovn-cni on every node: the CNI server and the node's routes.
@@ -54,6 +56,9 @@ func agentArgs(c Config) []string {
 		"--tunnel-type=" + string(c.Spec.Network.TunnelType),
 		"--cni-bin-dir=" + c.Spec.Agent.CNIBinDirectory,
 		"--cni-conf-dir=" + c.Spec.Agent.CNIConfDirectory,
+	}
+	if c.Spec.Services.NodeAccess == v1alpha1.NodeAccessKiln {
+		args = append(args, "--serve-services")
 	}
 	if i := c.Spec.Nodes.TunnelInterface; i != "" {
 		args = append(args, "--tunnel-interface="+i)

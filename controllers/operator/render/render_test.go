@@ -39,6 +39,7 @@ func defaults() Config {
 				TunnelType:   v1alpha1.TunnelGeneve,
 			},
 			Nodes:      v1alpha1.Nodes{Datapath: v1alpha1.DatapathKernel},
+			Services:   v1alpha1.Services{NodeAccess: v1alpha1.NodeAccessKubeProxy},
 			Central:    v1alpha1.Central{Replicas: 1, NorthdReplicas: 1, DataDirectory: "/etc/origin/ovn"},
 			Controller: v1alpha1.Controller{Replicas: 1},
 			Agent:      v1alpha1.Agent{CNIBinDirectory: "/opt/cni/bin", CNIConfDirectory: "/etc/cni/net.d"},
@@ -60,6 +61,7 @@ func everything() Config {
 		MTU:          1400,
 	}
 	c.Spec.Nodes = v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1"}
+	c.Spec.Services.NodeAccess = v1alpha1.NodeAccessKiln
 	c.Spec.Central.Placement = v1alpha1.Placement{
 		NodeSelector: map[string]string{"kube-ovn/role": "master"},
 		Resources: corev1.ResourceRequirements{

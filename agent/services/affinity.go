@@ -1,0 +1,70 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+)
+
+// forgetClients lets clients go from endpoints that are gone. It is a second step: until then they meet a dead endpoint, as those
+// whose connection is just being made.
+func (w *writer) forgetClients(ctx context.Context, now current) error {
+	if len(now) == 0 {
+		return nil
+	}
+	for _, f := range families {
+		name := f.object(mapAffinity, false)
+		list, err := w.nft.ListElements(ctx, "map", name)
+		if err != nil {
+			return fmt.Errorf("list nftables map %s: %w", name, err)
+		}
+		for _, e := range list {
+			at, endpoint, ok := parseAffinity(f, e)
+			if !ok || !now.lost(at, endpoint) {
+				continue
+			}
+			tx := w.nft.NewTransaction()
+			tx.Delete(&knftables.Element{Map: name, Key: e.Key})
+			if err := w.nft.Run(ctx, tx); err != nil && !knftables.IsNotFound(err) { // it may have ended by itself
+				return fmt.Errorf("delete from nftables map %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// lost reports whether an endpoint is none of a front's any more. A front that is a node port has any address.
+func (c current) lost(at place, endpoint netip.AddrPort) bool {
+	endpoints, known := c[at]
+	if !known {
+		at.front = netip.AddrPortFrom(netip.Addr{}, at.front.Port())
+		endpoints, known = c[at]
+	}
+	return known && !endpoints[endpoint]
+}
+
+// parseAffinity reads an element of mapAffinity: at which front a client has which endpoint.
+func parseAffinity(f family, e *knftables.Element) (at place, endpoint netip.AddrPort, ok bool) {
+	if len(e.Key) != 4 || len(e.Value) != 2 {
+		return at, endpoint, false
+	}
+	front, err := netip.ParseAddrPort(bracket(e.Key[0], e.Key[2]))
+	if err != nil {
+		return at, endpoint, false
+	}
+	endpoint, err = netip.ParseAddrPort(bracket(e.Value[0], e.Value[1]))
+	return place{f, e.Key[1], front}, endpoint, err == nil
+}
+
+func bracket(address, port string) string {
+	if strings.Contains(address, ":") {
+		address = "[" + address + "]"
+	}
+	return address + ":" + port
+}

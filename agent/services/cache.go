@@ -1,0 +1,78 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// labelProxyName says that another program serves a Service.
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// Watched are the kinds that a Proxy reads, without the Services that others serve, and of each object what it reads: all of them are on
+// every node.
+func Watched() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&corev1.Service{}:            {Label: without(corev1.IsHeadlessService, labelProxyName), Transform: trimService},
+		&discoveryv1.EndpointSlice{}: {Label: without(corev1.IsHeadlessService), Transform: trimSlice},
+		&networkingv1.ServiceCIDR{}:  {},
+	}
+}
+
+func without(keys ...string) labels.Selector {
+	selector := labels.NewSelector()
+	for _, key := range keys {
+		if r, err := labels.NewRequirement(key, selection.DoesNotExist, nil); err == nil { // it is well-formed
+			selector = selector.Add(*r)
+		}
+	}
+	return selector
+}
+
+func trimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
+	}
+}
+
+func trimService(o any) (any, error) {
+	if s, ok := o.(*corev1.Service); ok {
+		annotations := map[string]string{}
+		for _, key := range []string{v1.AnnotationLogicalRouter.Key(), v1.AnnotationVpc.Key()} {
+			if value := s.Annotations[key]; value != "" {
+				annotations[key] = value
+			}
+		}
+		s.ObjectMeta = trimMeta(&s.ObjectMeta)
+		if len(annotations) > 0 {
+			s.Annotations = annotations
+		}
+		s.Spec.Selector, s.Status.Conditions = nil, nil
+	}
+	return o, nil
+}
+
+func trimSlice(o any) (any, error) {
+	s, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return o, nil
+	}
+	service := s.Labels[discoveryv1.LabelServiceName]
+	s.ObjectMeta = trimMeta(&s.ObjectMeta)
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		*e = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName}
+	}
+	return o, nil
+}

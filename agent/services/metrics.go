@@ -1,0 +1,30 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+var (
+	syncSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "kiln_services_sync_seconds",
+		Help:    "Time from reading what changed until nftables has it.",
+		Buckets: prometheus.ExponentialBuckets(.001, 2, 14),
+	})
+	syncErrors = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "kiln_services_sync_errors_total", Help: "Writes to nftables that failed; each is tried again.",
+	})
+	elementsWritten = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "kiln_services_elements_written_total", Help: "Elements of sets and maps that were added or deleted.",
+	})
+	servicesServed = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kiln_services_served", Help: "Services that this node serves.",
+	})
+)
+
+func init() {
+	metrics.Registry.MustRegister(syncSeconds, syncErrors, elementsWritten, servicesServed)
+}

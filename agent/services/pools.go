@@ -1,0 +1,249 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// pool is one port of a Service in one family: where it is reached, and by which endpoints it is served.
+type pool struct {
+	port   string // its name
+	proto  string // tcp, udp or sctp
+	family family
+	fronts []front
+	// slots are the endpoints, those of this node first. An endpoint keeps its slot as long as it can, so that a change is small.
+	slots []netip.AddrPort
+	local int // how many slots are of this node
+	// internalLocal and externalLocal say that clients inside and outside get this node's endpoints only.
+	internalLocal, externalLocal bool
+	affinity                     int32 // how long a client stays with an endpoint, in seconds; 0 for no affinity
+}
+
+// front is an address and a port of a Service. Without an address it is a node port: every address of the node is one.
+type front struct {
+	address  netip.Addr
+	port     uint16
+	external bool // clients outside are expected at it
+	// guarded says that only clients in allowed get in.
+	guarded bool
+	allowed []netip.Prefix
+}
+
+// place names a front among those of all Services: no two of them may have it.
+type place struct {
+	family family
+	proto  string
+	front  netip.AddrPort
+}
+
+func (p *pool) place(f front) place {
+	return place{p.family, p.proto, netip.AddrPortFrom(f.address, f.port)}
+}
+
+// served reports whether the node is to serve a Service. Those of other VPCs are served there: their endpoints' addresses mean
+// nothing here.
+func served(s *corev1.Service) bool {
+	vpc := cmp.Or(s.Annotations[v1.AnnotationLogicalRouter.Key()], s.Annotations[v1.AnnotationVpc.Key()], v1.DefaultVpc)
+	return vpc == v1.DefaultVpc && s.Spec.Type != corev1.ServiceTypeExternalName && len(s.Spec.ClusterIPs) > 0 &&
+		s.Spec.ClusterIPs[0] != corev1.ClusterIPNone
+}
+
+// poolsOf is what a node does for a Service. before is what it does so far: endpoints keep their slots.
+func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, before []pool) []pool {
+	if !served(s) {
+		return nil
+	}
+	var pools []pool
+	for i := range s.Spec.Ports {
+		port := &s.Spec.Ports[i]
+		for _, f := range families {
+			p := pool{
+				port: port.Name, proto: protocolOf(port.Protocol), family: f, fronts: frontsOf(s, port, f), affinity: affinityOf(s),
+				internalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+				externalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+			}
+			if len(p.fronts) == 0 {
+				continue
+			}
+			here, all := p.endpoints(of, port, node)
+			var old []netip.AddrPort
+			if k := slices.IndexFunc(before, func(b pool) bool { return b.port == p.port && b.proto == p.proto && b.family == f }); k >= 0 {
+				old = before[k].slots
+			}
+			p.slots, p.local = arrange(old, here, all)
+			pools = append(pools, p)
+		}
+	}
+	return pools
+}
+
+func protocolOf(p corev1.Protocol) string {
+	switch p {
+	case corev1.ProtocolUDP:
+		return "udp"
+	case corev1.ProtocolSCTP:
+		return "sctp"
+	}
+	return "tcp"
+}
+
+func affinityOf(s *corev1.Service) int32 {
+	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		return *c.ClientIP.TimeoutSeconds
+	}
+	return corev1.DefaultClientIPServiceAffinitySeconds
+}
+
+// frontsOf are where a port is reached in one family. An address that is given twice is one front.
+func frontsOf(s *corev1.Service, port *corev1.ServicePort, f family) []front {
+	var fronts []front
+	add := func(text string, as front) {
+		address, err := netip.ParseAddr(text)
+		if err != nil || address.Unmap().Is6() != f.v6 {
+			return
+		}
+		as.address, as.port = address.Unmap(), uint16(port.Port)
+		if !slices.ContainsFunc(fronts, func(o front) bool { return o.address == as.address }) {
+			fronts = append(fronts, as)
+		}
+	}
+	for _, ip := range s.Spec.ClusterIPs {
+		add(ip, front{})
+	}
+	for _, ip := range s.Spec.ExternalIPs {
+		add(ip, front{external: true})
+	}
+	allowed := rangesOf(s, f)
+	for _, ingress := range s.Status.LoadBalancer.Ingress {
+		if ingress.IPMode == nil || *ingress.IPMode == corev1.LoadBalancerIPModeVIP {
+			add(ingress.IP, front{external: true, guarded: len(s.Spec.LoadBalancerSourceRanges) > 0, allowed: allowed})
+		}
+	}
+	if port.NodePort != 0 && slices.Contains(s.Spec.IPFamilies, f.name) {
+		fronts = append(fronts, front{port: uint16(port.NodePort), external: true})
+	}
+	return fronts
+}
+
+// rangesOf are the clients that may use the load balancer's addresses, disjoint: nftables refuses ranges that overlap.
+func rangesOf(s *corev1.Service, f family) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range s.Spec.LoadBalancerSourceRanges {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is6() == f.v6 {
+			all = append(all, p.Masked())
+		}
+	}
+	return disjoint(all)
+}
+
+// endpoints are those that serve a port, of this node and of all: the ready ones or, where there is none, those that still serve while
+// they terminate. When that is so of this node only, and its clients want no other, its terminating ones serve beside the rest.
+func (p *pool) endpoints(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, node string) (here, all []netip.AddrPort) {
+	var ready, draining, readyHere, drainingHere []netip.AddrPort
+	for _, s := range of {
+		number, ok := portOf(s, port)
+		if s.AddressType != p.family.addresses || !ok {
+			continue
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			address, serves, terminates := endpoint(e, number, p.family)
+			local := e.NodeName != nil && *e.NodeName == node
+			switch {
+			case !serves:
+			case terminates && local:
+				drainingHere, draining = append(drainingHere, address), append(draining, address)
+			case terminates:
+				draining = append(draining, address)
+			case local:
+				readyHere, ready = append(readyHere, address), append(ready, address)
+			default:
+				ready = append(ready, address)
+			}
+		}
+	}
+	if len(ready) == 0 {
+		return drainingHere, draining
+	}
+	if len(readyHere) == 0 && (p.internalLocal || p.externalLocal) {
+		return drainingHere, append(ready, drainingHere...)
+	}
+	return readyHere, ready
+}
+
+// endpoint reads where an endpoint is and whether it serves, at all or while it terminates.
+func endpoint(e *discoveryv1.Endpoint, port uint16, f family) (address netip.AddrPort, serves, terminates bool) {
+	if len(e.Addresses) == 0 {
+		return address, false, false
+	}
+	ip, err := netip.ParseAddr(e.Addresses[0]) // the others mean nothing (discovery.k8s.io/v1, Endpoint)
+	if err != nil || ip.Unmap().Is6() != f.v6 || ip.Zone() != "" {
+		return address, false, false
+	}
+	address = netip.AddrPortFrom(ip.Unmap(), port)
+	c := &e.Conditions
+	if c.Ready == nil || *c.Ready {
+		return address, true, false
+	}
+	serves = c.Serving != nil && *c.Serving && c.Terminating != nil && *c.Terminating
+	return address, serves, true
+}
+
+func portOf(s *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16, bool) {
+	for _, p := range s.Ports {
+		name, proto := "", corev1.ProtocolTCP
+		if p.Name != nil {
+			name = *p.Name
+		}
+		if p.Protocol != nil {
+			proto = *p.Protocol
+		}
+		if p.Port != nil && name == port.Name && proto == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
+			return uint16(*p.Port), true
+		}
+	}
+	return 0, false
+}
+
+// readyHere is how many endpoints this node has that are ready. One with an address of each family counts once.
+func readyHere(of []*discoveryv1.EndpointSlice, node string) int {
+	most := 0
+	for _, f := range families {
+		ready := map[string]bool{}
+		for _, s := range of {
+			for i := range s.Endpoints {
+				e := &s.Endpoints[i]
+				if s.AddressType == f.addresses && e.NodeName != nil && *e.NodeName == node && len(e.Addresses) > 0 &&
+					(e.Conditions.Ready == nil || *e.Conditions.Ready) {
+					ready[e.Addresses[0]] = true
+				}
+			}
+		}
+		most = max(most, len(ready))
+	}
+	return most
+}
+
+// disjoint sorts prefixes and drops those within another: nftables refuses ranges that overlap.
+func disjoint(all []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	slices.SortFunc(all, func(a, b netip.Prefix) int { return cmp.Or(a.Bits()-b.Bits(), a.Addr().Compare(b.Addr())) })
+	for _, p := range all {
+		if !slices.ContainsFunc(out, p.Overlaps) {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}

@@ -1,0 +1,308 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package services makes Services reachable from the node itself and from outside: ClusterIPs, external addresses and node ports. Pods
+// reach them by OVN's load balancers. It keeps maps of an nftables table of its own, and one change of a Service is some elements of them.
+//
+// How the table finds an endpoint: a packet's address, protocol and port lead, by the map `fronts`, to the chain of as many endpoints as
+// the Service has; that chain draws a number and finds, by the map `endpoints`, the endpoint with this number. No rule is of one
+// Service, and however many there are, a packet takes two look-ups.
+package services
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+const (
+	// resync is how often the table is looked at without an event: nobody reports here what others do to nftables.
+	resync = time.Minute
+	// retry is how long a write that failed waits.
+	retry = time.Second
+)
+
+// indexService finds EndpointSlices by the Service that they are of.
+const indexService = "endpointslice.service"
+
+// Proxy makes Services reachable on a node.
+type Proxy struct {
+	Cache cache.Cache
+	// Node is this node's name.
+	Node string
+	// NFT writes the inet table Table.
+	NFT knftables.Interface
+	// CIDRs are those of Services: what nobody serves there is refused.
+	CIDRs k8s.ServiceCIDRs
+
+	mu     sync.Mutex
+	dirty  map[types.NamespacedName]bool
+	cidrs  bool // the CIDRs of Services may have changed
+	wake   chan struct{}
+	writer *writer
+	health health
+}
+
+// Start serves until ctx ends (manager.Runnable). What is in the kernel stays.
+func (p *Proxy) Start(ctx context.Context) error {
+	p.dirty, p.wake, p.writer = map[types.NamespacedName]bool{}, make(chan struct{}, 1), newWriter(p.NFT)
+	if err := p.watch(ctx); err != nil {
+		return err
+	}
+	defer func() { _ = p.health.close() }()
+	p.loop(ctx)
+	return nil
+}
+
+// loop writes whenever something has changed. A change that comes during a write waits for the next one, with all that come meanwhile.
+func (p *Proxy) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	whole := true
+	for {
+		timed := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-timer.C:
+			timed = true
+		}
+		next := resync
+		whole = whole || timed && !p.writer.intact(ctx)
+		if err := p.sync(ctx, whole); err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "cannot make Services reachable")
+			syncErrors.Inc()
+			whole, next = true, retry
+		} else {
+			whole = false
+		}
+		timer.Reset(next)
+	}
+}
+
+// watch follows Services, their EndpointSlices and the CIDRs of Services.
+func (p *Proxy) watch(ctx context.Context) error {
+	err := p.Cache.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
+		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
+	})
+	if err != nil {
+		return fmt.Errorf("index EndpointSlices by Service: %w", err)
+	}
+	for _, w := range []struct {
+		kind  client.Object
+		touch func(client.Object)
+	}{
+		{&corev1.Service{}, func(o client.Object) { p.touch(client.ObjectKeyFromObject(o)) }},
+		{&discoveryv1.EndpointSlice{}, func(o client.Object) {
+			p.touch(types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[discoveryv1.LabelServiceName]})
+		}},
+		{&networkingv1.ServiceCIDR{}, func(client.Object) { p.touchCIDRs() }},
+	} {
+		if _, ok := w.kind.(*networkingv1.ServiceCIDR); ok && !p.CIDRs.Served() {
+			continue
+		}
+		informer, err := p.Cache.GetInformer(ctx, w.kind)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", w.kind, err)
+		}
+		registration, err := informer.AddEventHandler(handler(w.touch))
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", w.kind, err)
+		}
+		if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			return nil // ctx ended
+		}
+	}
+	return nil
+}
+
+// handler calls touch for each object that is, was or becomes something.
+func handler(touch func(client.Object)) toolscache.ResourceEventHandler {
+	call := func(o any) {
+		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = gone.Obj
+		}
+		if object, ok := o.(client.Object); ok {
+			touch(object)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: call, DeleteFunc: call, UpdateFunc: func(old, now any) {
+			call(old)
+			call(now)
+		},
+	}
+}
+
+func (p *Proxy) touch(services ...types.NamespacedName) {
+	p.mu.Lock()
+	for _, s := range services {
+		p.dirty[s] = true
+	}
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default: // somebody did
+	}
+}
+
+func (p *Proxy) touchCIDRs() {
+	p.mu.Lock()
+	p.cidrs = true
+	p.mu.Unlock()
+	p.touch()
+}
+
+// touched returns what has changed since it was asked last.
+func (p *Proxy) touched() (services []types.NamespacedName, cidrs bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.dirty {
+		services = append(services, s)
+	}
+	clear(p.dirty)
+	cidrs, p.cidrs = p.cidrs, false
+	return services, cidrs
+}
+
+// sync writes what has changed, or everything.
+func (p *Proxy) sync(ctx context.Context, whole bool) error {
+	began := time.Now()
+	touched, cidrs := p.touched()
+	services, err := p.CIDRs.List(ctx)
+	if err != nil {
+		return err
+	}
+	if whole || cidrs && !slices.Equal(services, p.writer.services) {
+		touched, err = p.all(ctx)
+		whole = true
+	}
+	if err != nil || len(touched) == 0 && !whole {
+		return err
+	}
+	wanted, failed := p.wanted(ctx, touched)
+	if failed != nil {
+		p.touch(touched...)
+		return failed
+	}
+	udp, sticky := p.writer.affected(wanted, whole)
+	if whole {
+		err = p.writer.rewrite(ctx, services, wanted)
+	} else {
+		err = p.update(ctx, wanted)
+	}
+	if err != nil {
+		return err
+	}
+	syncSeconds.Observe(time.Since(began).Seconds())
+	servicesServed.Set(float64(len(p.writer.have)))
+	p.answer(ctx, wanted)
+	return errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky))
+}
+
+// update writes the difference, and then that of Services which may have now what others gave up.
+func (p *Proxy) update(ctx context.Context, wanted []change) error {
+	for len(wanted) > 0 {
+		d, again := p.writer.take(wanted)
+		if err := p.writer.update(ctx, d); err != nil {
+			return err
+		}
+		var err error
+		if wanted, err = p.wanted(ctx, again); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer lets the servers of health checks know.
+func (p *Proxy) answer(ctx context.Context, of []change) {
+	for _, c := range of {
+		if err := p.health.set(c.service, c.healthPort, c.readyHere); err != nil {
+			log.FromContext(ctx).Error(err, "load balancers outside cannot ask whether this node has endpoints")
+		}
+	}
+}
+
+// all are the Services there are, the oldest first: of two that want one place, the older one has it.
+func (p *Proxy) all(ctx context.Context) ([]types.NamespacedName, error) {
+	var list corev1.ServiceList
+	if err := p.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Services: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	out := make([]types.NamespacedName, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, client.ObjectKeyFromObject(&list.Items[i]))
+	}
+	return out, nil
+}
+
+// wanted is what Services are to have, as the caches know them.
+func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change, error) {
+	out := make([]change, 0, len(of))
+	for _, key := range of {
+		c := change{service: key}
+		service := &corev1.Service{}
+		err := p.Cache.Get(ctx, key, service, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get Service %s: %w", key, err)
+		}
+		if err == nil {
+			list, err := p.slices(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			c.pools = poolsOf(service, list, p.Node, p.writer.have[key])
+			if len(c.pools) > 0 && service.Spec.HealthCheckNodePort != 0 {
+				c.healthPort, c.readyHere = service.Spec.HealthCheckNodePort, readyHere(list, p.Node)
+			}
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func (p *Proxy) slices(ctx context.Context, service types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
+	var list discoveryv1.EndpointSliceList
+	err := p.Cache.List(ctx, &list, client.InNamespace(service.Namespace), client.MatchingFields{indexService: service.Name},
+		client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list EndpointSlices of Service %s: %w", service, err)
+	}
+	out := make([]*discoveryv1.EndpointSlice, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, &list.Items[i])
+	}
+	return out, nil
+}
+
+// Remove deletes the table: another program serves Services on this node.
+func Remove(ctx context.Context, nft knftables.Interface) error {
+	tx := nft.NewTransaction()
+	tx.Add(&knftables.Table{}) // so that there is one to delete
+	tx.Delete(&knftables.Table{})
+	if err := nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("delete nftables table %s: %w", Table, err)
+	}
+	return nil
+}

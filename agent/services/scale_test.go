@@ -1,0 +1,167 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/knftables"
+)
+
+// many is what n Services want that have one port and two endpoints each.
+func many(n int) []change {
+	var out []change
+	for i := range n {
+		at := front{address: netip.AddrFrom4([4]byte{10, 97, byte(i >> 8), byte(i)}), port: 80}
+		out = append(out, change{
+			service: types.NamespacedName{Namespace: "many", Name: fmt.Sprint(i)},
+			pools: []pool{{proto: "tcp", family: families[0], fronts: []front{at}, slots: []netip.AddrPort{
+				netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 16, byte(i >> 8), byte(i)}), 8080),
+				netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 17, byte(i >> 8), byte(i)}), 8080),
+			}}},
+		})
+	}
+	return out
+}
+
+// large is what a Service of n endpoints wants, with one of them in the middle missing if it says so.
+func large(n int, missing bool, before []pool) change {
+	var all []netip.AddrPort
+	for i := range n {
+		if !missing || i != n/2 {
+			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 18, byte(i >> 8), byte(i)}), 8080))
+		}
+	}
+	p := pool{proto: "tcp", family: families[0], fronts: []front{{address: netip.MustParseAddr("10.98.0.1"), port: 80}, {port: 30080, external: true}}}
+	var old []netip.AddrPort
+	if len(before) > 0 {
+		old = before[0].slots
+	}
+	p.slots, p.local = arrange(old, nil, all)
+	return change{service: types.NamespacedName{Namespace: "large", Name: "large"}, pools: []pool{p}}
+}
+
+// One endpoint's change is as few elements among 5,000 Services and 1,000 endpoints as alone.
+func TestOneEndpointIsAFewElements(t *testing.T) {
+	if out, err := exec.Command("nft", "--version").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, c := range []struct{ services, endpoints int }{{0, 10}, {5000, 1000}} {
+		t.Run(fmt.Sprintf("%d Services, %d endpoints", c.services, c.endpoints), func(t *testing.T) {
+			nft, err := knftables.New(knftables.InetFamily, Table)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := newWriter(nft)
+			service := large(c.endpoints, false, nil)
+			if err := w.rewrite(t.Context(), nil, append(many(c.services), service)); err != nil {
+				t.Fatal(err)
+			}
+			for _, missing := range []bool{true, false} {
+				d, _ := w.take([]change{large(c.endpoints, missing, w.have[service.service])})
+				// At both fronts: where it leads; the last endpoint's slot, which goes or comes, and the one that it fills.
+				if n := len(d.gone) + len(d.come); n > 2*5 {
+					t.Errorf("%d elements change: %v, %v", n, d.gone, d.come)
+				}
+				if err := w.update(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !w.intact(t.Context()) {
+				t.Error("the table is not as it was written")
+			}
+			agrees(t, w)
+			if out, err := exec.Command("nft", "flush", "table", "inet", Table).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if w.intact(t.Context()) {
+				t.Error("a table that was flushed counts as intact")
+			}
+		})
+	}
+}
+
+// agrees checks that the table holds what a new writer would write, and nothing else.
+func agrees(t *testing.T, w *writer) {
+	t.Helper()
+	want := map[string]int{}
+	for _, pools := range w.have {
+		for i := range pools {
+			pools[i].elements(func(e element, _ string) { want[e.object]++ })
+		}
+	}
+	for object, n := range want {
+		kind := "map"
+		if isSet(object) {
+			kind = "set"
+		}
+		list, err := w.nft.ListElements(t.Context(), kind, object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) != n {
+			t.Errorf("%s has %d elements, want %d", object, len(list), n)
+		}
+	}
+}
+
+// A Service that scales through many sizes leaves few chains behind.
+func TestChainsOfOtherSizesGo(t *testing.T) {
+	nft, err := knftables.New(knftables.InetFamily, Table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWriter(nft)
+	if err := w.rewrite(t.Context(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 100 {
+		d, _ := w.take([]change{large(n, false, nil)})
+		if err := w.update(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chains, err := w.chains(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(chains) > spareChains+2 {
+		t.Errorf("%d chains are left", len(chains))
+	}
+}
+
+func TestArrange(t *testing.T) {
+	parse := func(text string) []netip.AddrPort {
+		var out []netip.AddrPort
+		for _, name := range strings.Fields(text) {
+			out = append(out, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, name[0]}), 80))
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		old, here, all, want string
+		local                int
+	}{
+		"from nothing, this node's first":        {"", "c", "a b c", "c a b", 1},
+		"the last one fills a hole":              {"a b c d", "", "a c d", "a d c", 0},
+		"what stays keeps its slot":              {"d c b a", "", "a b c d", "d c b a", 0},
+		"one that comes is the last":             {"b c", "", "a b c", "b c a", 0},
+		"one of this node moves another":         {"a b c", "d", "a b c d", "d b c a", 1},
+		"one of this node goes":                  {"d b c a", "", "a b c", "a b c", 0},
+		"the same endpoint in two slices is one": {"", "", "a a b", "a b", 0},
+		"all go":                                 {"a b", "", "", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slots, local := arrange(parse(c.old), parse(c.here), parse(c.all))
+			if fmt.Sprint(slots) != fmt.Sprint(parse(c.want)) || local != c.local {
+				t.Errorf("%v, %d local; want %v, %d", slots, local, parse(c.want), c.local)
+			}
+		})
+	}
+}

@@ -1,0 +1,401 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/services"
+)
+
+// service creates a Service of TCP and UDP at port 80. The API server has one family here: the other comes by external addresses.
+func (w *world) service(name string, change func(*corev1.ServiceSpec)) *corev1.Service {
+	w.Helper()
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+			{Name: "tcp", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "udp", Port: 80, Protocol: corev1.ProtocolUDP},
+		}},
+	}
+	if change != nil {
+		change(&s.Spec)
+	}
+	must(w, w.client.Create(w.Context(), s))
+	w.Cleanup(func() { w.delete(s) })
+	return s
+}
+
+func (w *world) delete(o client.Object) {
+	ctx := w.Context()
+	if ctx.Err() != nil {
+		ctx = context.Background()
+	}
+	must(w, client.IgnoreNotFound(w.client.Delete(ctx, o)))
+}
+
+// endpoint is a pod and how it is.
+type endpoint struct {
+	*pod
+	node       string
+	conditions discoveryv1.EndpointConditions
+}
+
+func here(p *pod) endpoint { return endpoint{p, nodeName, discoveryv1.EndpointConditions{}} }
+
+func elsewhere(p *pod) endpoint { return endpoint{p, "elsewhere", discoveryv1.EndpointConditions{}} }
+
+func (e endpoint) draining() endpoint {
+	e.conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
+	return e
+}
+
+func (e endpoint) unready() endpoint {
+	e.conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(false)}
+	return e
+}
+
+// serves makes the EndpointSlices of a Service so, one for each family.
+func (w *world) serves(service string, endpoints ...endpoint) {
+	w.Helper()
+	for i, of := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: fmt.Sprintf("%s-%d", service, i), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			},
+			AddressType: of,
+			Ports: []discoveryv1.EndpointPort{
+				{Name: new("tcp"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+				{Name: new("udp"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolUDP)},
+			},
+		}
+		for _, e := range endpoints {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{e.ips[i].String()}, NodeName: new(e.node), Conditions: e.conditions,
+			})
+		}
+		if err := w.client.Create(w.Context(), slice); err == nil {
+			w.Cleanup(func() { w.delete(slice) })
+			continue
+		}
+		must(w, w.client.Update(w.Context(), slice))
+	}
+}
+
+// expect waits until all of 20 attempts end as wanted: servers are the ones that serve, all of them; client is who they see.
+func (w *world) expect(from ns.NetNS, network string, to netip.AddrPort, clientAddress netip.Addr, servers ...string) {
+	w.Helper()
+	slices.Sort(servers)
+	w.eventually(func() string {
+		seen := map[string]bool{}
+		for range 20 {
+			a := w.ask(from, network, to)
+			if a.err != nil || a.client != clientAddress.String() {
+				return fmt.Sprintf("%s %s: %s, want %v who see %s", network, to, a, servers, clientAddress)
+			}
+			seen[a.server] = true
+		}
+		for _, s := range servers {
+			if !seen[s] {
+				return fmt.Sprintf("%s %s: served by %v, want %v", network, to, seen, servers)
+			}
+			delete(seen, s)
+		}
+		if len(seen) > 0 {
+			return fmt.Sprintf("%s %s: served by %v as well", network, to, seen)
+		}
+		return ""
+	})
+}
+
+// fails waits until connections fail with an error.
+func (w *world) fails(from ns.NetNS, network string, to netip.AddrPort, want error) {
+	w.Helper()
+	w.eventually(func() string {
+		a := w.ask(from, network, to)
+		if errors.Is(want, errTimeout) {
+			var timeout net.Error
+			if !errors.As(a.err, &timeout) || !timeout.Timeout() {
+				return fmt.Sprintf("%s %s: %s, want no answer", network, to, a)
+			}
+			return ""
+		}
+		if !errors.Is(a.err, want) {
+			return fmt.Sprintf("%s %s: %s, want %v", network, to, a, want)
+		}
+		return ""
+	})
+}
+
+var errTimeout = errors.New("timeout")
+
+func at(address string, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(address), port)
+}
+
+func clusterIP(s *corev1.Service) netip.AddrPort { return at(s.Spec.ClusterIP, 80) }
+
+func TestServicesFromTheNodeAndFromOutside(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	s := w.service("web", func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeLoadBalancer
+		s.ExternalIPs = []string{"192.0.2.80", "2001:db8::80"}
+	})
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.80"}, {IP: "198.51.100.81", IPMode: new(corev1.LoadBalancerIPModeProxy)}}
+	must(t, w.client.Status().Update(t.Context(), s))
+	nodePorts := map[string]uint16{"tcp": uint16(s.Spec.Ports[0].NodePort), "udp": uint16(s.Spec.Ports[1].NodePort)}
+
+	w.fails(nil, "tcp", clusterIP(s), syscall.ECONNREFUSED)
+	w.fails(w.far, "udp", at("192.0.2.80", 80), syscall.ECONNREFUSED)
+	w.fails(w.far, "tcp", at("192.0.2.80", 80), syscall.ECONNREFUSED)
+	w.fails(w.far, "tcp", netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts["tcp"]), syscall.ECONNREFUSED)
+	w.fails(nil, "tcp", at(s.Spec.ClusterIP, 81), syscall.ECONNREFUSED)
+
+	w.serves("web", here(a), elsewhere(b))
+	for _, network := range []string{"tcp", "udp"} {
+		w.expect(nil, network, clusterIP(s), nodeIPs[0].Addr(), "a", "b")
+		w.expect(nil, network, at("192.0.2.80", 80), nodeIPs[0].Addr(), "a", "b")
+		for i, external := range []string{"192.0.2.80", "2001:db8::80"} {
+			w.expect(w.far, network, at(external, 80), joinIPs[i].Addr(), "a", "b")
+		}
+		w.expect(w.far, network, at("198.51.100.80", 80), joinIPs[0].Addr(), "a", "b")
+		w.expect(w.far, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b")
+		w.expect(nil, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), nodeIPs[0].Addr(), "a", "b")
+		w.expect(b.ns, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b") // to itself as well
+	}
+	w.fails(w.far, "tcp", at("198.51.100.81", 80), errTimeout) // the load balancer's own
+
+	w.serves("web", here(a).draining(), elsewhere(b))
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "b")
+	w.serves("web", here(a).draining(), elsewhere(b).unready())
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+	w.serves("web")
+	w.fails(w.far, "tcp", at("2001:db8::80", 80), syscall.ECONNREFUSED)
+	w.delete(s)
+	w.fails(nil, "tcp", clusterIP(s), syscall.ECONNREFUSED)
+	w.fails(w.far, "tcp", at("192.0.2.80", 80), errTimeout) // the node knows nothing of it
+}
+
+func TestTrafficPolicies(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	s := w.service("local", func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeLoadBalancer
+		s.ExternalTrafficPolicy, s.InternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal, new(corev1.ServiceInternalTrafficPolicyLocal)
+		s.ExternalIPs = []string{"192.0.2.81", "2001:db8::81"}
+	})
+	nodePort := netip.AddrPortFrom(nodeIPs[0].Addr(), uint16(s.Spec.Ports[0].NodePort))
+	health := fmt.Sprintf("http://127.0.0.1:%d/healthz", s.Spec.HealthCheckNodePort)
+	healthy := func(want int) {
+		t.Helper()
+		w.eventually(func() string {
+			response, err := http.Get(health)
+			if err != nil {
+				return err.Error()
+			}
+			defer response.Body.Close()
+			if response.StatusCode != want {
+				return fmt.Sprintf("health check is %d, want %d", response.StatusCode, want)
+			}
+			return ""
+		})
+	}
+
+	w.serves("local", here(a), elsewhere(b))
+	healthy(http.StatusOK)
+	for i, external := range []string{"192.0.2.81", "2001:db8::81"} {
+		w.expect(w.far, "tcp", at(external, 80), farIPs[i].Addr(), "a") // its own address is kept
+	}
+	w.expect(w.far, "tcp", nodePort, farIPs[0].Addr(), "a")
+	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "a", "b") // the policy is for clients outside
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+	w.expect(b.ns, "tcp", nodePort, joinIPs[0].Addr(), "a", "b")
+
+	w.serves("local", here(a).draining(), elsewhere(b))
+	healthy(http.StatusServiceUnavailable)
+	w.expect(w.far, "tcp", nodePort, farIPs[0].Addr(), "a")
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+
+	w.serves("local", elsewhere(b))
+	w.fails(w.far, "tcp", at("192.0.2.81", 80), errTimeout)
+	w.fails(w.far, "tcp", nodePort, errTimeout)
+	w.fails(nil, "tcp", clusterIP(s), errTimeout)
+	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "b")
+	w.delete(s)
+	w.eventually(func() string {
+		if response, err := http.Get(health); err == nil {
+			_ = response.Body.Close()
+			return "the health check still answers"
+		}
+		return ""
+	})
+}
+
+func TestAffinity(t *testing.T) {
+	w := newWorld(t)
+	pods := []*pod{w.pod("a", 2), w.pod("b", 3), w.pod("c", 4)}
+	all := []endpoint{here(pods[0]), elsewhere(pods[1]), elsewhere(pods[2])}
+	s := w.service("sticky", func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeNodePort
+		s.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.ExternalIPs = []string{"192.0.2.82", "2001:db8::82"}
+	})
+	w.serves("sticky", all...)
+	fronts := []netip.AddrPort{
+		at("192.0.2.82", 80), at("2001:db8::82", 80), netip.AddrPortFrom(nodeIPs[0].Addr(), uint16(s.Spec.Ports[0].NodePort)),
+	}
+	for _, front := range fronts {
+		var first answer
+		w.eventually(func() string { first = w.ask(w.far, "tcp", front); return errorText(first.err) })
+		for range 20 {
+			if a := w.ask(w.far, "tcp", front); a.server != first.server {
+				t.Fatalf("%s: %s after %s", front, a, first)
+			}
+		}
+		w.stop()
+		w.start() // a restart forgets nobody
+		others := slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.name == first.server })
+		for range 20 {
+			if a := w.ask(w.far, "tcp", front); a.server != first.server {
+				t.Fatalf("%s: %s after %s and a restart", front, a, first)
+			}
+		}
+		w.serves("sticky", others...)
+		var second answer
+		w.eventually(func() string {
+			second = w.ask(w.far, "tcp", front)
+			if second.err != nil || second.server == first.server {
+				return fmt.Sprintf("%s: %s, but %s is gone", front, second, first.server)
+			}
+			return ""
+		})
+		w.serves("sticky", all...)
+		for range 20 {
+			if a := w.ask(w.far, "tcp", front); a.server != second.server {
+				t.Fatalf("%s: %s after %s", front, a, second)
+			}
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// A client of UDP that goes on from one port is not left with an endpoint that is gone.
+func TestUDPFollowsEndpoints(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	s := w.service("udp", func(s *corev1.ServiceSpec) {
+		s.Type, s.ExternalIPs = corev1.ServiceTypeNodePort, []string{"192.0.2.83", "2001:db8::83"}
+	})
+	w.serves("udp", here(a))
+	for _, front := range []netip.AddrPort{
+		at("192.0.2.83", 80), at("2001:db8::83", 80), netip.AddrPortFrom(nodeIPs[0].Addr(), uint16(s.Spec.Ports[1].NodePort)),
+	} {
+		w.serves("udp", here(a))
+		w.eventually(func() string {
+			if got := w.ask(w.far, "udp", front); got.server != "a" {
+				return got.String()
+			}
+			return ""
+		})
+		var c net.Conn
+		must(t, w.far.Do(func(ns.NetNS) (err error) {
+			c, err = net.Dial("udp", front.String())
+			return err
+		}))
+		from := func(server string) {
+			t.Helper()
+			w.eventually(func() string {
+				got, err := talk(c, "udp")
+				if err != nil || !strings.HasPrefix(got, server+" ") {
+					return fmt.Sprintf("%s: %q %v, want %s", front, got, err, server)
+				}
+				return ""
+			})
+		}
+		from("a")
+		w.serves("udp", elsewhere(b))
+		from("b")
+		w.stop()
+		w.serves("udp", here(a))
+		w.start() // what changed while nobody looked
+		from("a")
+		_ = c.Close()
+	}
+}
+
+func TestClientsOfLoadBalancers(t *testing.T) {
+	w := newWorld(t)
+	a := w.pod("a", 2)
+	s := w.service("guarded", func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeLoadBalancer
+		s.LoadBalancerSourceRanges = []string{"203.0.113.0/24", "203.0.113.0/25"}
+	})
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.84"}}
+	must(t, w.client.Status().Update(t.Context(), s))
+	w.serves("guarded", here(a))
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+	w.fails(w.far, "tcp", at("198.51.100.84", 80), errTimeout)
+	s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, "172.30.0.99/32")
+	must(t, w.client.Update(t.Context(), s))
+	w.expect(w.far, "tcp", at("198.51.100.84", 80), joinIPs[0].Addr(), "a")
+}
+
+// Two Services may ask for one external address and port. The first one has it until it goes.
+func TestOneAddressOfTwoServices(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	external := func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.85"} }
+	first := w.service("first", external)
+	w.serves("first", here(a))
+	w.expect(w.far, "tcp", at("192.0.2.85", 80), joinIPs[0].Addr(), "a")
+	second := w.service("second", external)
+	w.serves("second", here(b))
+	w.expect(nil, "tcp", clusterIP(second), nodeIPs[0].Addr(), "b")
+	w.expect(w.far, "tcp", at("192.0.2.85", 80), joinIPs[0].Addr(), "a")
+	w.delete(first)
+	w.expect(w.far, "tcp", at("192.0.2.85", 80), joinIPs[0].Addr(), "b")
+}
+
+func TestRestartMakesTheTableSo(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	s := w.service("kept", nil)
+	gone := w.service("gone", nil)
+	w.serves("kept", here(a))
+	w.serves("gone", here(a))
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+	w.expect(nil, "tcp", clusterIP(gone), nodeIPs[0].Addr(), "a")
+	w.stop()
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a") // it serves on
+	w.delete(gone)
+	w.serves("kept", elsewhere(b))
+	if out, err := exec.Command("nft", "add", "rule", "inet", services.Table, "services", "drop").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	w.start()
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "b")
+	w.fails(nil, "tcp", clusterIP(gone), syscall.ECONNREFUSED)
+}

@@ -1,0 +1,433 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/testutils"
+	"github.com/go-logr/logr/funcr"
+	"github.com/vishvananda/netlink"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// envInside says that the test program runs in namespaces of its own, which are the node.
+const (
+	envInside = "KILN_TEST_INSIDE"
+	nodeName  = "here"
+)
+
+var (
+	config       *rest.Config
+	serviceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")} // envtest's
+	far          ns.NetNS                                               // a host outside
+	router       ns.NetNS                                               // plays the logical router
+)
+
+func TestMain(m *testing.M) {
+	run := enter
+	if os.Getenv(envInside) != "" {
+		run = func() (int, error) { return runInside(m) }
+	}
+	code, err := run()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func enter() (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	command := exec.Command(self, os.Args[1:]...)
+	command.Env = append(os.Environ(), envInside+"=1")
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	goruntime.LockOSThread() // the signal comes when this thread ends
+	err = command.Run()
+	if command.ProcessState == nil {
+		return 1, fmt.Errorf("enter namespaces, which needs root: %w", err)
+	}
+	return command.ProcessState.ExitCode(), nil
+}
+
+func runInside(m *testing.M) (int, error) {
+	ctrl.SetLogger(funcr.New(func(_, args string) { fmt.Fprintln(os.Stderr, args) }, funcr.Options{}))
+	for _, mount := range []func() error{
+		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") },
+		func() error { return syscall.Mount("proc", "/proc", "proc", 0, "") },
+		func() error { return os.MkdirAll("/run/netns", 0o755) },
+		func() error { return syscall.Mount("netns", "/run/netns", "tmpfs", 0, "") },
+	} {
+		if err := mount(); err != nil {
+			return 1, fmt.Errorf("prepare mounts: %w", err)
+		}
+	}
+	cacheDir := os.Getenv("KILN_CACHE")
+	if cacheDir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return 1, err
+		}
+		cacheDir = filepath.Join(home, ".cache", "kiln")
+	}
+	directory, err := os.MkdirTemp("", "kiln-services")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(directory)
+	if err := errors.Join(imageNFT(directory, filepath.Join(cacheDir, "rootfs")), connectNode()); err != nil {
+		return 1, err
+	}
+	server := &envtest.Environment{BinaryAssetsDirectory: filepath.Join(cacheDir, "bin")}
+	if config, err = server.Start(); err != nil {
+		return 1, fmt.Errorf("start the API server, for which `make prepare` gets the programs: %w", err)
+	}
+	config.QPS = -1
+	code := m.Run()
+	return code, server.Stop()
+}
+
+// imageNFT puts the nft of the image first in the path: the machine's may be another version.
+func imageNFT(directory, root string) error {
+	script := fmt.Sprintf("#!/bin/sh\nexec %[1]s/lib64/ld-linux-x86-64.so.2 --library-path %[1]s/usr/lib/x86_64-linux-gnu %[1]s/usr/sbin/nft \"$@\"\n", root)
+	if err := os.WriteFile(filepath.Join(directory, "nft"), []byte(script), 0o755); err != nil {
+		return err
+	}
+	return os.Setenv("PATH", directory+":"+os.Getenv("PATH"))
+}
+
+// Addresses of the test's networks: outside, between the node and the router, and of pods.
+var (
+	nodeIPs  = []netip.Prefix{netip.MustParsePrefix("172.30.0.11/24"), netip.MustParsePrefix("fd00:172:30::11/64")}
+	farIPs   = []netip.Prefix{netip.MustParsePrefix("172.30.0.99/24"), netip.MustParsePrefix("fd00:172:30::99/64")}
+	joinIPs  = []netip.Prefix{netip.MustParsePrefix("100.64.0.2/16"), netip.MustParsePrefix("fd00:100:64::2/112")}
+	joinGWs  = []netip.Prefix{netip.MustParsePrefix("100.64.0.1/16"), netip.MustParsePrefix("fd00:100:64::1/112")}
+	podGWs   = []netip.Prefix{netip.MustParsePrefix("10.16.0.1/16"), netip.MustParsePrefix("fd00:10:16::1/64")}
+	defaults = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+)
+
+// connectNode makes the node's interfaces. What is not to be routed anywhere goes to the host outside.
+func connectNode() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return err
+	}
+	if err := forward(); err != nil {
+		return err
+	}
+	if far, err = namespace("eth0", farIPs, nodeIPs); err != nil {
+		return err
+	}
+	if err := address("eth0-node", nodeIPs, farIPs); err != nil {
+		return err
+	}
+	return connectRouter()
+}
+
+// connectRouter makes ovn0, the router behind it, and the router's bridge for pods.
+func connectRouter() (err error) {
+	if router, err = namespace("lr", joinGWs, joinIPs); err != nil {
+		return err
+	}
+	join, err := netlink.LinkByName("lr-node")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(netlink.LinkSetName(join, "ovn0"), address("ovn0", joinIPs, nil)); err != nil {
+		return err
+	}
+	for i, gateway := range podGWs {
+		to := gateway.Masked()
+		route := &netlink.Route{
+			LinkIndex: join.Attrs().Index, Gw: joinGWs[i].Addr().AsSlice(),
+			Dst: &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())},
+		}
+		if err := netlink.RouteAdd(route); err != nil {
+			return fmt.Errorf("add the route to pods: %w", err)
+		}
+	}
+	return router.Do(func(ns.NetNS) error {
+		if err := forward(); err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pods"}}), address("pods", podGWs, nil))
+	})
+}
+
+// forward makes a namespace a router.
+func forward() error {
+	for file, value := range map[string]string{
+		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/default/rp_filter": "0",
+		"net/ipv4/conf/all/send_redirects": "0", "net/ipv4/conf/default/send_redirects": "0",
+		"net/ipv6/conf/default/accept_dad": "0", "net/ipv6/conf/all/accept_dad": "0",
+	} {
+		if err := os.WriteFile("/proc/sys/"+file, []byte(value), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// address brings an interface up with addresses, and default routes by a gateway of each family.
+func address(name string, addresses, gateways []netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	for _, a := range addresses {
+		ip := &net.IPNet{IP: a.Addr().AsSlice(), Mask: net.CIDRMask(a.Bits(), a.Addr().BitLen())}
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ip, Flags: 0x02}); err != nil { // without duplicate address detection
+			return fmt.Errorf("add %s: %w", a, err)
+		}
+	}
+	for i, gateway := range gateways {
+		to := &net.IPNet{IP: defaults[i].Addr().AsSlice(), Mask: net.CIDRMask(0, defaults[i].Addr().BitLen())}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: to, Gw: gateway.Addr().AsSlice()}); err != nil {
+			return fmt.Errorf("add the route by %s: %w", gateway, err)
+		}
+	}
+	return nil
+}
+
+// world is a node with a proxy, and an empty cluster.
+type world struct {
+	*testing.T
+	client client.Client
+	far    ns.NetNS
+	stop   func()
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	must(t, err)
+	w := &world{T: t, client: c, far: far}
+	w.start()
+	return w
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// namespace makes a network namespace with one interface, whose other end is on the node: <name>-node.
+func namespace(name string, addresses, gateways []netip.Prefix) (ns.NetNS, error) {
+	made, err := testutils.NewNS()
+	if err != nil {
+		return nil, err
+	}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name + "-node"}, PeerName: name, PeerNamespace: netlink.NsFd(made.Fd())}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return nil, err
+	}
+	return made, made.Do(func(ns.NetNS) error {
+		for _, file := range []string{"all", "default", name} {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+file+"/accept_dad", []byte("0"), 0o644); err != nil {
+				return err
+			}
+		}
+		return errors.Join(address("lo", nil, nil), address(name, addresses, gateways))
+	})
+}
+
+// start runs a proxy until stop, or until the test ends.
+func (w *world) start() {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	nft, err := knftables.New(knftables.InetFamily, services.Table)
+	must(w, err)
+	c, err := cache.New(config, cache.Options{Scheme: scheme.Scheme, ByObject: services.Watched()})
+	must(w, err)
+	done := make(chan struct{}, 2)
+	go func() { _ = c.Start(ctx); done <- struct{}{} }()
+	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: k8s.ServiceCIDRs{Configured: serviceCIDRs, Reader: c}}
+	go func() {
+		if err := proxy.Start(ctx); err != nil {
+			w.Errorf("proxy: %v", err)
+		}
+		done <- struct{}{}
+	}()
+	stopped := false
+	w.stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			<-done
+			<-done
+		}
+	}
+	w.Cleanup(w.stop)
+}
+
+// pod is an endpoint: servers in a namespace that say who asked.
+type pod struct {
+	name string
+	ns   ns.NetNS
+	ips  []netip.Addr
+}
+
+func (w *world) pod(name string, n int) *pod {
+	w.Helper()
+	p := &pod{name: name, ips: []netip.Addr{netip.AddrFrom4([4]byte{10, 16, 1, byte(n)}), netip.MustParseAddr(fmt.Sprintf("fd00:10:16::1:%x", n))}}
+	must(w, router.Do(func(ns.NetNS) (err error) {
+		p.ns, err = namespace(name, []netip.Prefix{netip.PrefixFrom(p.ips[0], 16), netip.PrefixFrom(p.ips[1], 64)}, podGWs)
+		if err != nil {
+			return err
+		}
+		bridge, err := netlink.LinkByName("pods")
+		if err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(name + "-node")
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetMaster(link, bridge), netlink.LinkSetUp(link))
+	}))
+	w.Cleanup(func() {
+		_ = router.Do(func(ns.NetNS) error {
+			return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name + "-node"}})
+		})
+		_ = errors.Join(p.ns.Close(), testutils.UnmountNS(p.ns))
+	})
+	w.serve(p.name, p.ns)
+	return p
+}
+
+// serve answers at port 8080 with the server's name and the client's address.
+func (w *world) serve(name string, in ns.NetNS) {
+	w.Helper()
+	must(w, in.Do(func(ns.NetNS) error {
+		tcp, err := net.Listen("tcp", ":8080")
+		if err != nil {
+			return err
+		}
+		udp, err := net.ListenPacket("udp", ":8080")
+		if err != nil {
+			return err
+		}
+		w.Cleanup(func() { _ = errors.Join(tcp.Close(), udp.Close()) })
+		go func() {
+			for {
+				c, err := tcp.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = fmt.Fprintf(c, "%s %s", name, c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+				_ = c.Close()
+			}
+		}()
+		go func() {
+			buffer := make([]byte, 100)
+			for {
+				_, from, err := udp.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				_, _ = udp.WriteTo([]byte(name+" "+from.(*net.UDPAddr).AddrPort().Addr().Unmap().String()), from)
+			}
+		}()
+		return nil
+	}))
+}
+
+// answer is who served a client, and as whom it saw the client.
+type answer struct {
+	server, client string
+	err            error
+}
+
+func (a answer) String() string {
+	if a.err != nil {
+		return a.err.Error()
+	}
+	return a.server + " sees " + a.client
+}
+
+// ask connects from a namespace, nil for the node.
+func (w *world) ask(from ns.NetNS, network string, to netip.AddrPort) (a answer) {
+	w.Helper()
+	do := func(f func(ns.NetNS) error) error { return f(nil) }
+	if from != nil {
+		do = from.Do
+	}
+	a.err = do(func(ns.NetNS) error {
+		c, err := net.DialTimeout(network, to.String(), time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		text, err := talk(c, network)
+		a.server, a.client, _ = strings.Cut(text, " ")
+		return err
+	})
+	return a
+}
+
+func talk(c net.Conn, network string) (string, error) {
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if network == "udp" {
+		if _, err := c.Write([]byte("?")); err != nil {
+			return "", err
+		}
+	}
+	buffer := make([]byte, 100)
+	n, err := c.Read(buffer)
+	return string(buffer[:n]), err
+}
+
+// eventually waits until what returns nothing.
+func (w *world) eventually(what func() string) {
+	w.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		wrong := what()
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			out, _ := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput()
+			w.Logf("%s", out)
+			w.Fatal(wrong)
+		}
+		<-tick.C
+	}
+}

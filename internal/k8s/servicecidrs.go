@@ -1,0 +1,78 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// ServiceCIDRs are the addresses that ClusterIPs are taken from: those of the API server's flag, and what users add by ServiceCIDR
+// objects.
+type ServiceCIDRs struct {
+	// Configured are known without objects.
+	Configured []netip.Prefix
+	// Reader reads ServiceCIDR objects; nil where the API server has none (before Kubernetes 1.33).
+	Reader client.Reader
+}
+
+// NewServiceCIDRs finds out whether there are such objects.
+func NewServiceCIDRs(mapper apimeta.RESTMapper, reader client.Reader, configured []netip.Prefix) (ServiceCIDRs, error) {
+	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	_, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	switch {
+	case apimeta.IsNoMatchError(err):
+		return ServiceCIDRs{Configured: configured}, nil
+	case err != nil:
+		return ServiceCIDRs{}, fmt.Errorf("find the API of ServiceCIDRs: %w", err)
+	}
+	return ServiceCIDRs{Configured: configured, Reader: reader}, nil
+}
+
+// Served reports whether there are objects to watch.
+func (s ServiceCIDRs) Served() bool { return s.Reader != nil }
+
+// List returns all CIDRs, disjoint and sorted: of two that overlap, one holds the other.
+func (s ServiceCIDRs) List(ctx context.Context) ([]netip.Prefix, error) {
+	all := slices.Clone(s.Configured)
+	if s.Served() {
+		var list networkingv1.ServiceCIDRList
+		if err := s.Reader.List(ctx, &list); err != nil {
+			return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
+		}
+		for i := range list.Items {
+			all = append(all, PrefixesOf(&list.Items[i])...)
+		}
+	}
+	slices.SortFunc(all, func(a, b netip.Prefix) int {
+		if a.Bits() != b.Bits() {
+			return a.Bits() - b.Bits()
+		}
+		return a.Addr().Compare(b.Addr())
+	})
+	var out []netip.Prefix
+	for _, cidr := range all {
+		if !slices.ContainsFunc(out, cidr.Overlaps) {
+			out = append(out, cidr.Masked())
+		}
+	}
+	return out, nil
+}
+
+// PrefixesOf are the CIDRs of a ServiceCIDR object.
+func PrefixesOf(s *networkingv1.ServiceCIDR) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range s.Spec.CIDRs {
+		if cidr, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, cidr)
+		}
+	}
+	return out
+}
