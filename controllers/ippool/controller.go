@@ -51,8 +51,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	problem, err := r.divide(ctx, pool.Spec.Subnet, pool.Name, "")
 	var unnamed *validation.Problem
-	if problem == nil && err == nil {
+	switch {
+	case err != nil:
+	case problem == nil:
 		unnamed, err = r.publish(ctx, pool)
+	case problem.Reason == validation.ReasonSubnetMissing: // nothing is left of what was in force
+		err = r.apply(ctx, pool.Name, nil)
 	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, errWaiting), r.patchStatus(ctx, pool, err, problem, unnamed))
 }
