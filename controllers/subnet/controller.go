@@ -66,12 +66,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // prepare writes what a new subnet lacks: the finalizer, and the fields of its spec that have defaults.
 func (r *Reconciler) prepare(ctx context.Context, subnet *kubeovnv1.Subnet) error {
-	if err := k8s.AddFinalizer(ctx, r.Client, subnet); err != nil {
-		return err
-	}
 	base := subnet.DeepCopy()
 	setDefaults(subnet.Name, &subnet.Spec)
-	return k8s.Patch(ctx, r.Client, base, subnet)
+	return k8s.PatchWithFinalizer(ctx, r.Client, base, subnet)
 }
 
 // result is how an attempt to apply a subnet ended.

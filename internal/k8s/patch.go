@@ -78,6 +78,18 @@ func Patch(ctx context.Context, c client.Client, base, obj client.Object) error 
 	return nil
 }
 
+// PatchWithFinalizer is Patch, and gives obj the finalizer in the same request when it has none. It fails when obj is not the newest then:
+// finalizers are a list, which a patch replaces.
+func PatchWithFinalizer(ctx context.Context, c client.Client, base, obj client.Object) error {
+	if !controllerutil.AddFinalizer(obj, Finalizer) {
+		return Patch(ctx, c, base, obj)
+	}
+	if err := c.Patch(ctx, obj, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}), FieldOwner); err != nil {
+		return fmt.Errorf("patch %s: %w", obj.GetName(), err)
+	}
+	return nil
+}
+
 // AddFinalizer adds the controller's finalizer to obj, if it is not there. Others' finalizers are safe: the patch is refused
 // when obj is not the newest.
 func AddFinalizer(ctx context.Context, c client.Client, obj client.Object) error {
