@@ -62,6 +62,7 @@ func TestCounts(t *testing.T) {
 	checkGrowth(t, done.bursts[0], done.bursts[2])
 	checkRemoval(t, done)
 	checkNodes(t, done)
+	checkSubnets(t, done)
 }
 
 func checkBurst(t *testing.T, c costs) {
@@ -126,6 +127,18 @@ func checkNodes(t *testing.T, b *bench) {
 	t.Helper()
 	const scenario = "40 nodes, 10 subnets"
 	for metric, most := range map[string]float64{"  PATCH nodes": 1, "  POST ips": 1.1, "API writes per node": 2.2, "NB transactions per node": 1} {
+		if got := valueOf(t, b.rows, scenario, metric); got > most {
+			t.Errorf("%s: %s is %v, want at most %v", scenario, metric, got, most)
+		}
+	}
+}
+
+func checkSubnets(t *testing.T, b *bench) {
+	t.Helper()
+	const scenario = "10 subnets"
+	for metric, most := range map[string]float64{
+		"at once: NB transactions": 1, "at once: NB rows written": 5, "  PATCH subnets": 1, "  PATCH subnets/status": 1, "at once: API lists": 0,
+	} {
 		if got := valueOf(t, b.rows, scenario, metric); got > most {
 			t.Errorf("%s: %s is %v, want at most %v", scenario, metric, got, most)
 		}

@@ -7,10 +7,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // quarters is in how many parts the joining nodes are compared: the last must not cost more than the first.
@@ -114,54 +110,4 @@ func (b *bench) addJoined(ctx context.Context, scenario string, n int, before st
 		b.add(scenario, "CPU of ovn-northd per node", "ms", milliseconds(after.cpu[northd]-before.cpu[northd])/float64(n))
 	}
 	return b.addMemory(ctx, scenario)
-}
-
-// createSubnets creates subnets at once and waits until each is a logical switch.
-func (b *bench) createSubnets(ctx context.Context, n int) error {
-	if n == 0 {
-		return nil
-	}
-	c, err := b.world.objects()
-	if err != nil {
-		return err
-	}
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("bench-%05d", i)
-	}
-	before, err := b.state(ctx)
-	if err != nil {
-		return err
-	}
-	err = b.loader.each(ctx, names, func(ctx context.Context, i int, name string) error {
-		b.loader.creates(name)
-		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		subnet.Spec.CIDRBlock = fmt.Sprintf("10.%d.%d.0/24", 128+i/250, i%250)
-		if err := c.Create(ctx, subnet); err != nil {
-			return fmt.Errorf("create subnet %s: %w", name, err)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if err := b.switches.awaitNames(ctx, names, true); err != nil {
-		return err
-	}
-	scenario := fmt.Sprintf("%d subnets", n)
-	b.add(scenario, "all in NB after", "s", span(names, b.loader.createdAt, b.switches.at).Seconds())
-	settled, err := b.world.settle(ctx)
-	if err != nil {
-		return err
-	}
-	after, err := b.state(ctx)
-	if err != nil {
-		return err
-	}
-	written := settled.writes.since(before.served.writes)
-	written["POST subnets"] -= n
-	b.add(scenario, "NB transactions per subnet", "", float64(after.nb.minus(before.nb).CMS)/float64(n))
-	b.addRequests(scenario, "API writes per subnet", written, n)
-	b.add(scenario, "controller CPU per subnet", "ms", milliseconds(after.cpu[controller]-before.cpu[controller])/float64(n))
-	return nil
 }

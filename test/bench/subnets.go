@@ -60,7 +60,7 @@ func (b *bench) grow(ctx context.Context) error {
 		scenario := fmt.Sprintf("%d subnets, %d nodes", size, b.options.nodes)
 		var all []network
 		for ; there < size; there++ {
-			all = append(all, network{subnet: fmt.Sprintf("net-%05d", there), cidr: fmt.Sprintf("10.%d.%d.0/24", 128+there/250, there%250), own: there%2 == 1})
+			all = append(all, nthNetwork(there, there%2 == 1))
 		}
 		if _, err := b.came(ctx, scenario, "at once", all, b.options.parallel); err != nil {
 			return err
@@ -80,6 +80,23 @@ func (b *bench) grow(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func nthNetwork(i int, own bool) network {
+	return network{subnet: fmt.Sprintf("net-%05d", i), cidr: fmt.Sprintf("10.%d.%d.0/24", 128+i/250, i%250), own: own}
+}
+
+// createSubnets creates subnets of the default VPC at once, which are there when something else is measured.
+func (b *bench) createSubnets(ctx context.Context, n int) error {
+	all := make([]network, n)
+	for i := range all {
+		all[i] = nthNetwork(i, false)
+	}
+	if n == 0 {
+		return nil
+	}
+	_, err := b.came(ctx, fmt.Sprintf("%d subnets", n), "at once", all, b.options.parallel)
+	return err
 }
 
 // oneMore creates a few networks, each when its predecessor is in NB, and deletes them again.

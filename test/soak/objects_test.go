@@ -6,9 +6,12 @@ package soak
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -16,6 +19,14 @@ import (
 
 // sizes of a soak.
 type sizes struct{ vpcs, subnets, pods, namespaces, nodes, kills int }
+
+// One in so many subnets has a pool, one in so many pods an IP object that a user makes; so many pods go with a StatefulSet of a few more.
+const (
+	subnetsPerPool     = 5
+	podsPerReservation = 20
+	podsPerStatefulSet = 20
+	replicas           = 3
+)
 
 // maker makes objects. The same seed makes the same ones.
 type maker struct {
@@ -113,10 +124,59 @@ func (m *maker) pod(i int) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName(i % m.namespaces), Name: fmt.Sprintf("pod-%d", i)},
 		Spec:       corev1.PodSpec{NodeName: nodeName(m.random.IntN(m.nodes)), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	if m.chance(80) {
+	switch {
+	case m.chance(10):
+		p.Annotations = map[string]string{kubeovnv1.AnnotationIPPool.Key(): poolName(m.random.IntN(m.subnets / subnetsPerPool))}
+	case m.chance(80):
 		p.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): subnetName(m.random.IntN(m.subnets))}
 	}
 	return p
+}
+
+// pool makes a pool of addresses in the middle of its subnet; some are for a namespace.
+func (m *maker) pool(i int) *kubeovnv1.IPPool {
+	p := &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: poolName(i)}}
+	p.Spec.Subnet, p.Spec.EnableAddressSet = subnetName(i*subnetsPerPool), m.chance(50)
+	for cidr := range strings.SplitSeq(m.cidrsOf(i*subnetsPerPool), ",") {
+		network := strings.TrimSuffix(strings.TrimSuffix(cidr, "0/24"), "/64")
+		p.Spec.IPs = append(p.Spec.IPs, network+"100.."+network+"119")
+	}
+	if m.chance(20) {
+		p.Spec.Namespaces = []string{namespaceName(m.random.IntN(m.namespaces))}
+	}
+	return p
+}
+
+func poolName(i int) string { return fmt.Sprintf("pool-%d", i) }
+
+// reservation makes an IP object for a pod that comes or not, for good or until it has gone; which address it is, the controller says.
+func (m *maker) reservation(i int) *kubeovnv1.IP {
+	pod := m.pod(i)
+	ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: pod.Name + "." + pod.Namespace}}
+	if m.chance(50) {
+		ip.Labels = map[string]string{kubeovnv1.LabelReserved: "true"}
+	}
+	ip.Spec.PodName, ip.Spec.Namespace, ip.Spec.Subnet = pod.Name, pod.Namespace, subnetName(m.random.IntN(m.subnets))
+	return ip
+}
+
+// statefulSet makes a StatefulSet and its pods, as the controller of those would.
+func (m *maker) statefulSet(i int) []client.Object {
+	meta := metav1.ObjectMeta{Namespace: namespaceName(i % m.namespaces), Name: fmt.Sprintf("set-%d", i)}
+	labels := map[string]string{"set": meta.Name}
+	objects := []client.Object{&appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{
+		Replicas: new(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+	}}}
+	for ordinal := range replicas + 1 { // one more than it wants
+		pod := m.pod(i)
+		pod.Name, pod.Labels = fmt.Sprintf("%s-%d", meta.Name, ordinal), labels
+		pod.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "apps/v1", Kind: "StatefulSet", Name: meta.Name, UID: types.UID(meta.Name), Controller: new(true),
+		}}
+		objects = append(objects, pod)
+	}
+	return objects
 }
 
 // all makes every object, in an order of its own.
@@ -130,6 +190,15 @@ func (m *maker) all() []client.Object {
 	}
 	for i := range m.pods {
 		objects = append(objects, m.pod(i))
+		if i%podsPerReservation == 0 {
+			objects = append(objects, m.reservation(i))
+		}
+		if i%podsPerStatefulSet == 0 {
+			objects = append(objects, m.statefulSet(i/podsPerStatefulSet)...)
+		}
+	}
+	for i := range m.subnets / subnetsPerPool {
+		objects = append(objects, m.pool(i))
 	}
 	m.random.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 	return objects

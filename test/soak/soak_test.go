@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak creates, changes and deletes VPCs, subnets, namespaces and pods in random orders while it kills the controller, and then
+// Package soak creates, changes and deletes VPCs, subnets, namespaces, pods and what keeps addresses for them in random orders while it kills the controller, and then
 // looks at what is left: a database that is exactly what a fresh controller writes, and nothing once everything is deleted.
 package soak
 
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -185,10 +186,12 @@ func (s *soak) removeNamespace(ctx context.Context, name string) error {
 // sweep deletes what a run through the objects could not: pods whose namespaces were not there.
 func (s *soak) sweep() {
 	s.Helper()
-	s.each(&corev1.PodList{}, func(o client.Object) {
-		s.must(s.delete(s.Context(), o))
-	})
-	for _, list := range []client.ObjectList{&kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}} {
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &appsv1.StatefulSetList{}} {
+		s.each(list, func(o client.Object) {
+			s.must(s.delete(s.Context(), o))
+		})
+	}
+	for _, list := range []client.ObjectList{&kubeovnv1.IPPoolList{}, &kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}} {
 		s.each(list, func(o client.Object) {
 			if !standing(o) {
 				s.must(s.delete(s.Context(), o))
@@ -214,7 +217,7 @@ func (s *soak) each(list client.ObjectList, f func(client.Object)) {
 // left says what was deleted and is still there.
 func (s *soak) left() string {
 	var wrong string
-	for _, list := range []client.ObjectList{&corev1.PodList{}, &kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.IPList{}} {
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.IPPoolList{}, &kubeovnv1.IPList{}} {
 		s.each(list, func(o client.Object) {
 			if ip, ok := o.(*kubeovnv1.IP); ok && ip.Spec.Namespace == "" || standing(o) {
 				return
