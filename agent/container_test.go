@@ -48,6 +48,12 @@ func addressesOf(number int) []netip.Addr {
 // annotate writes a pod's annotations, as the controller would: both families, of the default subnet.
 func (n *node) annotate(pod *corev1.Pod, number int) {
 	n.Helper()
+	n.annotateIn(pod, number, "ovn-cluster")
+}
+
+// annotateIn is annotate for a pod of a VPC, whose subnet has the addresses of the default one.
+func (n *node) annotateIn(pod *corev1.Pod, number int, vpc string) {
+	n.Helper()
 	base := pod.DeepCopy()
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
@@ -55,7 +61,7 @@ func (n *node) annotate(pod *corev1.Pod, number int) {
 	network := v1.PodNetwork{
 		UID: pod.UID, Allocated: true, Routed: true, Addresses: addressesOf(number),
 		MAC:   net.HardwareAddr{0x02, 0, 0, 0x16, byte(number >> 8), byte(number)},
-		CIDRs: podCIDRs, Gateways: podGWs, LogicalSwitch: "ovn-default", LogicalRouter: "ovn-cluster",
+		CIDRs: podCIDRs, Gateways: podGWs, LogicalSwitch: "ovn-default", LogicalRouter: vpc,
 	}
 	for key, value := range network.Annotations() {
 		pod.Annotations[key] = value

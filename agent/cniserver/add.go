@@ -54,7 +54,7 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
-	if err := s.connect(ctx, attachmentOf(r, pod, network, iface), iface); err != nil {
+	if err := s.connect(ctx, attachmentOf(r, pod, network, iface), iface, probeOf(r, network)); err != nil {
 		return nil, err
 	}
 	if err := s.catchUp(ctx, iface.HostName, network); err != nil {
@@ -76,11 +76,23 @@ func (s *Server) address(ctx context.Context, r wire.Request) (pod *metav1.Parti
 }
 
 // connect makes the host's end a port that passes the pod's traffic, and configures the container's end meanwhile.
-func (s *Server) connect(ctx context.Context, a ovs.Attachment, iface sandbox.Interface) error {
+func (s *Server) connect(ctx context.Context, a ovs.Attachment, iface sandbox.Interface, probe *sandbox.Probe) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return s.port(ctx, a) })
 	both.Go(func() error { return s.timed("add", legConfigure, iface.Configure) })
+	if probe != nil {
+		both.Go(func() error { return s.timed("add", legProbe, probe.Create) })
+	}
 	return both.Wait()
+}
+
+// probeOf is the link by which the node reaches a pod of a custom VPC: its addresses mean something else on the node. The kubelet knows those
+// of the first network only.
+func probeOf(r wire.Request, network v1.PodNetwork) *sandbox.Probe {
+	if r.Provider != v1.ProviderOVN || network.LogicalRouter == "" || network.LogicalRouter == v1.DefaultVpc {
+		return nil
+	}
+	return &sandbox.Probe{NetNS: r.NetNS, HostName: sandbox.ProbeName(r.ContainerID, r.IfName), Addresses: network.Addresses}
 }
 
 // port adds a port and waits until ovn-controller has installed its flows.

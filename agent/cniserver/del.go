@@ -105,7 +105,7 @@ func (s *Server) detach(ctx context.Context, containerID, ifName string, when co
 			return err
 		}
 	}
-	return nil
+	return sandbox.Remove(sandbox.ProbeName(containerID, ifName))
 }
 
 // check compares an attachment with the result of its ADD.

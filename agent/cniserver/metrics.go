@@ -52,6 +52,7 @@ const (
 	legLink      = "link"      // the veth: made, or deleted
 	legPort      = "port"      // the transaction of Open vSwitch's database
 	legConfigure = "configure" // ADD: what is done in the container's namespace
+	legProbe     = "probe"     // ADD in a custom VPC: the link for probes
 	legOfport    = "ofport"    // ADD: from the transaction until ovs-vswitchd has the port
 	legFlows     = "flows"     // ADD: from there until ovn-controller has installed the flows
 )

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
@@ -25,6 +26,8 @@ const (
 	setJoin     = "join"
 	// chainForward refuses what lost its translation, and what would go from one VPC to another.
 	chainForward = "forward"
+	// chainProbes sees what pods of custom VPCs send on the links by which they are probed.
+	chainProbes = "probes"
 	// chainOutgoing sees what leaves subnets with natOutgoing, and chainTranslate what of it is translated.
 	chainOutgoing  = "outgoing"
 	chainTranslate = "translate"
@@ -67,6 +70,17 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 		Type:     knftables.PtrTo(knftables.FilterType),
 		Hook:     knftables.PtrTo(knftables.ForwardHook),
 		Priority: knftables.PtrTo(knftables.FilterPriority),
+	})
+	tx.Add(&knftables.Chain{
+		Name:     chainProbes,
+		Type:     knftables.PtrTo(knftables.FilterType),
+		Hook:     knftables.PtrTo(knftables.PreroutingHook),
+		Priority: knftables.PtrTo(knftables.ManglePriority),
+	})
+	tx.Flush(&knftables.Chain{Name: chainProbes})
+	tx.Add(&knftables.Rule{
+		Chain: chainProbes, Rule: knftables.Concat("iifname", `"`+sandbox.ProbePrefix+`*"`, "ct state != { established, related } drop"),
+		Comment: knftables.PtrTo("pods of custom VPCs answer their node, and no more"),
 	})
 	tx.Flush(&knftables.Chain{Name: chainNAT})
 	tx.Flush(&knftables.Chain{Name: chainForward})

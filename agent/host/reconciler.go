@@ -165,7 +165,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	if err := setRoutes(link, plan.Routes); err != nil {
 		return err, nil
 	}
-	if err := r.masquerade(ctx, plan.Masquerade); err != nil {
+	if err := errors.Join(r.masquerade(ctx, plan.Masquerade), setProbeRules()); err != nil {
 		return err, nil
 	}
 	egress = r.serveAsGateway(plan.Plan)

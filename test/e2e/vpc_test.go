@@ -118,8 +118,12 @@ func applyVpcs(ctx context.Context, file string) {
 		objects = append(objects, o)
 	}
 	DeferCleanup(func(ctx SpecContext) {
-		for _, name := range []string{"blue", "red", "green", "inspected"} {
-			Expect(suite.Cluster.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})).To(Succeed())
+		for _, o := range objects {
+			if vpc, ok := o.(*kubeovnv1.Vpc); ok {
+				for _, name := range vpc.Spec.Namespaces {
+					Expect(suite.Cluster.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})).To(Succeed())
+				}
+			}
 		}
 		for _, o := range objects {
 			Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, o))).To(Succeed())
