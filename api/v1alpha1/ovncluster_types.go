@@ -176,10 +176,11 @@ type Placement struct {
 // Central is the northbound and southbound databases and ovn-northd.
 type Central struct {
 	Placement `json:",inline"`
-	// replicas of each database: members of its Raft cluster. Only 1 is taken so far.
+	// replicas of each database: members of its Raft cluster, each on a node of its own. 3 survive the loss of one, 5 of two. It can change at
+	// any time; members come and go one after another.
 	// +optional
 	// +kubebuilder:default=1
-	// +kubebuilder:validation:Enum=1
+	// +kubebuilder:validation:Enum=1;3;5
 	Replicas int32 `json:"replicas,omitempty"`
 	// northdReplicas: one is active, the others stand by.
 	// +optional
@@ -266,6 +267,9 @@ type DatabaseMember struct {
 	// serverID as Raft knows it; empty until the member has joined.
 	// +optional
 	ServerID string `json:"serverID,omitempty"`
+	// since is when the member was last told to join anew. It sets aside a file of its node that is older.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
 	// role is leader, follower or candidate.
 	// +optional
 	Role string `json:"role,omitempty"`

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -39,13 +40,24 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 			return &halt{reason: "ForeignDatabase", message: fmt.Sprintf("%s: %s", db.Title, err), degraded: true}
 		}
 	}
-	if err := r.replaceOutdated(ctx, p, db); err != nil {
+	if err := r.removeMisplaced(ctx, p, db); err != nil {
 		return err
 	}
-	for _, m := range status.Members {
-		if p.node(m.Node) == nil {
-			return &halt{reason: "DatabaseNodeGone", degraded: true, message: fmt.Sprintf(
-				"node %s, which holds the data of the %s, is not in the cluster: bring it back", m.Node, db.Title)}
+	step := p.membership(db, reports).next()
+	if err := r.take(ctx, p, db, step); err != nil {
+		return err
+	}
+	if step.action == actionNone {
+		if err := r.replaceOutdated(ctx, p, db); err != nil {
+			return err
+		}
+	}
+	if status.Leader == "" {
+		for _, m := range status.Members {
+			if p.node(m.Node) == nil {
+				return &halt{reason: "DatabaseNodeGone", degraded: true, message: fmt.Sprintf(
+					"node %s, which holds data of the %s, is not in the cluster, and without it there is no leader: bring it back", m.Node, db.Title)}
+			}
 		}
 	}
 	if askErr != nil {
@@ -58,7 +70,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	return nil
 }
 
-// askMembers asks every member whose pod is ready, and returns their answers by node.
+// askMembers asks every member that may answer, and returns their answers by node. To hear nothing of one that is not ready is no failure.
 func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database) (map[string]adminapi.Status, error) {
 	config, err := adminTLS(p, db)
 	if err != nil {
@@ -67,12 +79,17 @@ func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database
 	reports := map[string]adminapi.Status{}
 	var failures []error
 	for _, pod := range p.podsOf(db.Workload) {
-		if !ready(pod) || !pod.DeletionTimestamp.IsZero() {
+		if pod.Status.PodIP == "" || !pod.DeletionTimestamp.IsZero() || silent(p.node(pod.Spec.NodeName)) {
 			continue
+		}
+		if !ready(pod) {
+			p.wakeAt(p.now.Add(membershipDelay)) // it may come to say that it waits for us
 		}
 		report, err := r.ask(ctx, config, db, pod.Status.PodIP)
 		if err != nil {
-			failures = append(failures, err)
+			if ready(pod) {
+				failures = append(failures, err)
+			}
 			continue
 		}
 		reports[pod.Spec.NodeName] = report
@@ -89,7 +106,8 @@ func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) err
 	db.Leader = ""
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
-		if report.ClusterID == "" {
+		at := slices.IndexFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
+		if report.ClusterID == "" || at < 0 {
 			continue
 		}
 		if db.ClusterID == "" {
@@ -103,19 +121,16 @@ func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) err
 		if err != nil {
 			return err
 		}
-		recordMember(db, report, v1alpha1.DatabaseMember{
-			Node: node, Address: address.String(), ServerID: report.ServerID, Role: report.Role,
-		})
+		recordMember(db, &db.Members[at], report, address)
 	}
 	return nil
 }
 
-func recordMember(db *v1alpha1.DatabaseStatus, report adminapi.Status, member v1alpha1.DatabaseMember) {
-	at := slices.IndexFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == member.Node })
-	if at < 0 {
-		db.Members = append(db.Members, member)
-	} else {
-		db.Members[at] = member
+// recordMember takes down what a member says. It has joined once it is connected.
+func recordMember(db *v1alpha1.DatabaseStatus, member *v1alpha1.DatabaseMember, report adminapi.Status, address netip.Addr) {
+	member.Role = report.Role
+	if report.Connected || member.ServerID != "" {
+		member.Address, member.ServerID = address.String(), report.ServerID
 	}
 	db.Term = max(db.Term, report.Term)
 	if report.Role == adminapi.RoleLeader && report.Term == db.Term {
@@ -132,6 +147,20 @@ func sortedNodes(reports map[string]adminapi.Status) []string {
 	return nodes
 }
 
+// removeMisplaced deletes pods on nodes that hold no member any more, for the StatefulSet to make them where one is missing.
+func (r *Reconciler) removeMisplaced(ctx context.Context, p *pass, db render.Database) error {
+	nodes := memberNodes(*p.database(db))
+	for _, pod := range p.podsOf(db.Workload) {
+		if pod.Spec.NodeName == "" || !pod.DeletionTimestamp.IsZero() || slices.Contains(nodes, pod.Spec.NodeName) {
+			continue
+		}
+		if err := r.remove(ctx, pod, "Pod"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // replaceOutdated deletes one member's pod that was made from an older template, for the StatefulSet to make it anew, when all others
 // are ready: never two at once, and the leader last.
 func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Database) error {
@@ -145,7 +174,7 @@ func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Dat
 	}
 	var outdated []*corev1.Pod
 	for _, pod := range pods {
-		if pod.Labels[appsv1.ControllerRevisionHashLabelKey] != set.Status.UpdateRevision {
+		if pod.Annotations[render.TemplateAnnotation] != set.Spec.Template.Annotations[render.TemplateAnnotation] {
 			outdated = append(outdated, pod)
 		}
 	}

@@ -134,13 +134,14 @@ func TestTheFirstDatabaseGoesToTheOldestUsableNode(t *testing.T) {
 		node("never-heard", 90, func(n *corev1.Node) { n.Status.Conditions = nil }),
 		node("without-address", 90, func(n *corev1.Node) { n.Status.Addresses = nil }),
 	}
-	chosen, err := chooseNode(nodes, v1alpha1.Placement{})
-	if err != nil || chosen.Name != "a" {
-		t.Errorf("chose %v, %v; want a", chosen, err)
+	if chosen := chooseNode(nodes, v1alpha1.Placement{}, nil); chosen == nil || chosen.Name != "a" {
+		t.Errorf("chose %v; want a", chosen)
 	}
-	if _, err := chooseNode(nodes, v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}); err == nil ||
-		!strings.Contains(err.Error(), "infra=true") {
-		t.Errorf("without a match: %v", err)
+	if chosen := chooseNode(nodes, v1alpha1.Placement{}, []v1alpha1.DatabaseMember{{Node: "a"}}); chosen == nil || chosen.Name != "b" {
+		t.Errorf("beside a member on a it chose %v; want b", chosen)
+	}
+	if chosen := chooseNode(nodes, v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}, nil); chosen != nil {
+		t.Errorf("without a match: %v", chosen)
 	}
 }
 

@@ -33,8 +33,16 @@ type pass struct {
 	kept map[objectKey]bool
 	// live are the workloads as the API server returned them in this pass, which a cache may not hold yet.
 	live map[string]client.Object
+	// notes are what components wait for beside their pods, by name.
+	notes map[string]note
 	// wake is when there will be something to do that no watch tells; zero is never.
 	wake time.Time
+}
+
+// note is what a component waits for; stuck: for a person.
+type note struct {
+	text  string
+	stuck bool
 }
 
 // halt ends a pass before its last phase. It is no failure: the status says what is waited for or what is wrong.
@@ -84,6 +92,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		pods:    pods.Items,
 		kept:    map[objectKey]bool{},
 		live:    map[string]client.Object{},
+		notes:   map[string]note{},
 	}, nil
 }
 

@@ -26,9 +26,12 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 		if status.BootstrapNode != "" || len(status.Members) > 0 {
 			continue
 		}
-		node, err := chooseNode(p.nodes, p.cluster.Spec.Central.Placement)
-		if err != nil {
-			return err
+		placement := p.cluster.Spec.Central.Placement
+		node := chooseNode(p.nodes, placement, nil)
+		if node == nil {
+			return &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
+				"no node that answers, is not cordoned and has an InternalIP matches %q: label a node, or change spec.central.nodeSelector",
+				labels.SelectorFromSet(render.NodeSelector(placement)))}
 		}
 		status.BootstrapNode = node.Name
 		status.Members = []v1alpha1.DatabaseMember{{Node: node.Name, Address: k8s.InternalIPs(node)[0].String()}}
@@ -54,27 +57,29 @@ func memberNodes(db v1alpha1.DatabaseStatus) []string {
 	return nodes
 }
 
-// chooseNode is the oldest node of the placement that a database can start on now. The oldest is the same one each time, so that an
-// installation that is removed and made again finds its data.
-func chooseNode(nodes []corev1.Node, placement v1alpha1.Placement) (*corev1.Node, error) {
+// chooseNode is the oldest node of the placement that a member can start on now and that holds none; nil when there is none. The oldest is the
+// same one each time, so that an installation that is removed and made again finds its data.
+func chooseNode(nodes []corev1.Node, placement v1alpha1.Placement, members []v1alpha1.DatabaseMember) *corev1.Node {
 	selector := labels.SelectorFromSet(render.NodeSelector(placement))
 	var candidates []*corev1.Node
 	for i := range nodes {
 		n := &nodes[i]
 		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(k8s.InternalIPs(n)) > 0
-		if usable && selector.Matches(labels.Set(n.Labels)) {
+		taken := slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool { return d.Node == n.Name })
+		if usable && !taken && selector.Matches(labels.Set(n.Labels)) {
 			candidates = append(candidates, n)
 		}
 	}
 	if len(candidates) == 0 {
-		return nil, &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
-			"no node that answers, is not cordoned and has an InternalIP matches %q: label a node, or change spec.central.nodeSelector",
-			selector)}
+		return nil
 	}
 	return slices.MinFunc(candidates, func(a, b *corev1.Node) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	}), nil
+	})
 }
+
+// silent says whether the kubelet of a node that is there is not heard.
+func silent(n *corev1.Node) bool { return n != nil && !answers(n) }
 
 // answers says whether the node's kubelet is heard. Before there is a network no node is ready, so readiness is not asked for.
 func answers(n *corev1.Node) bool {

@@ -144,7 +144,7 @@ func TestTroubleOfAPod(t *testing.T) {
 
 func TestWhatMembersReportIsRecorded(t *testing.T) {
 	report := func(cluster, server, role string, term int64) adminapi.Status {
-		return adminapi.Status{ClusterID: cluster, ServerID: server, Role: role, Term: term, Address: "ssl:[2001:db8::1]:6643"}
+		return adminapi.Status{ClusterID: cluster, ServerID: server, Role: role, Term: term, Address: "ssl:[2001:db8::1]:6643", Connected: true}
 	}
 	member := func(node, server, role string) v1alpha1.DatabaseMember {
 		return v1alpha1.DatabaseMember{Node: node, Address: "2001:db8::1", ServerID: server, Role: role}
@@ -192,10 +192,22 @@ func TestWhatMembersReportIsRecorded(t *testing.T) {
 			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
 		},
 		{
+			name:    "a member that is not connected yet has not joined",
+			before:  v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "", "")}},
+			reports: map[string]adminapi.Status{"a": {ClusterID: "one", ServerID: "s1", Role: "follower", Address: "ssl:[2001:db8::1]:6643"}},
+			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "", "follower")}},
+		},
+		{
+			name:    "who is no member is not recorded",
+			before:  v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
+			reports: map[string]adminapi.Status{"b": report("one", "s2", "follower", 1)},
+			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("a", "s1", "")}},
+		},
+		{
 			name:    "a member of another cluster is a problem",
-			before:  v1alpha1.DatabaseStatus{ClusterID: "one"},
+			before:  v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("b", "s2", "")}},
 			reports: map[string]adminapi.Status{"b": report("two", "s2", "leader", 1)},
-			want:    v1alpha1.DatabaseStatus{ClusterID: "one"},
+			want:    v1alpha1.DatabaseStatus{ClusterID: "one", Members: []v1alpha1.DatabaseMember{member("b", "s2", "")}},
 			problem: "belongs to cluster two and not to one",
 		},
 	} {

@@ -269,7 +269,7 @@ func (w *world) addPod(t *testing.T, name, component, node, address, revision st
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: map[string]string{
 			render.PartOfLabel: render.PartOf, render.ComponentLabel: component, appsv1.ControllerRevisionHashLabelKey: revision,
-		}},
+		}, Annotations: map[string]string{render.TemplateAnnotation: revision}},
 		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: "kiln"}}},
 	}
 	if err := w.admin.Create(t.Context(), pod); err != nil {
@@ -315,7 +315,9 @@ func (w *world) settle(t *testing.T, o client.Object, count int32) {
 	g.Expect(w.admin.Status().Update(t.Context(), o)).To(Succeed())
 }
 
-func revisionOf(s *appsv1.StatefulSet) string { return fmt.Sprintf("revision-%d", s.Generation) }
+func revisionOf(s *appsv1.StatefulSet) string {
+	return s.Spec.Template.Annotations[render.TemplateAnnotation]
+}
 
 func (w *world) cluster(t *testing.T) *v1alpha1.OVNCluster {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -69,10 +70,15 @@ func Endpoint(address netip.Addr, port int) string {
 	return "ssl:" + net.JoinHostPort(address.String(), strconv.Itoa(port))
 }
 
-// Endpoints are the members of a database at a port, in the status' order. Members whose address does not parse are left out.
+// Endpoints are the members of a database at a port, in the status' order. Members that have not joined yet are left out, unless none
+// has, and so are those whose address does not parse.
 func Endpoints(db v1alpha1.DatabaseStatus, port int) []string {
+	joined := slices.ContainsFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.ServerID != "" })
 	endpoints := make([]string, 0, len(db.Members))
 	for _, m := range db.Members {
+		if joined && m.ServerID == "" {
+			continue
+		}
 		if address, err := netip.ParseAddr(m.Address); err == nil {
 			endpoints = append(endpoints, Endpoint(address, port))
 		}

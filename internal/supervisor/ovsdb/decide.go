@@ -6,6 +6,8 @@ package ovsdb
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -18,45 +20,85 @@ const (
 	stepStart
 	stepCreate
 	stepJoin
+	// stepRejoin sets the file that is there aside and joins.
+	stepRejoin
 )
 
 // plan is a step and its reason, or what it needs.
 type plan struct {
 	step step
-	// reason of waiting, for readers.
+	// reason of waiting or of setting the file aside, for readers.
 	reason string
-	// clusterID and remotes (addresses) of the cluster to join.
+	// rejoin: it waits until the operator has kicked what the member was and tells it to join anew.
+	rejoin bool
+	// clusterID and remotes (addresses) of the cluster to join, and the record to join by.
 	clusterID string
 	remotes   []netip.Addr
+	since     time.Time
 }
 
 // decide says how this member begins, from the API and the file that is there (nil: none). Only the recorded node may create a
 // cluster, and only while no cluster ID is recorded, so that there is never a second cluster. An error needs a person.
 func decide(file *identity, status v1alpha1.DatabaseStatus, node string, self netip.Addr) (plan, error) {
-	if file != nil {
-		return decideWithFile(*file, status, node)
+	if status.ClusterID == "" {
+		return decideFirst(file, status, node)
 	}
+	at := slices.IndexFunc(status.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
+	if at < 0 {
+		return plan{reason: fmt.Sprintf("node %s is to hold no member of the database", node)}, nil
+	}
+	record := status.Members[at]
+	why := whyNotStart(file, record, status.ClusterID)
 	switch {
-	case status.ClusterID != "":
-		return decideJoin(status, self), nil
-	case status.BootstrapNode == "":
-		return plan{reason: "the operator has not recorded yet which node creates the database"}, nil
-	case status.BootstrapNode != node:
-		return plan{reason: fmt.Sprintf("node %s creates the database", status.BootstrapNode)}, nil
+	case why == "":
+		return plan{step: stepStart}, nil
+	case record.ServerID != "":
+		return plan{rejoin: true, reason: why + ": the member joins anew once the operator has taken it out of the cluster, " +
+			"for which the other members must have a leader"}, nil
 	}
-	return plan{step: stepCreate}, nil
+	p := decideJoin(status, self)
+	if record.Since != nil {
+		p.since = record.Since.Time
+	}
+	if p.step == stepJoin && file != nil {
+		p.step, p.reason = stepRejoin, why
+	}
+	return p, nil
 }
 
-func decideWithFile(file identity, status v1alpha1.DatabaseStatus, node string) (plan, error) {
+// decideFirst is decide before a cluster ID is recorded.
+func decideFirst(file *identity, status v1alpha1.DatabaseStatus, node string) (plan, error) {
 	switch {
-	case status.ClusterID == "" && status.BootstrapNode != node:
+	case status.BootstrapNode == "":
+		return plan{reason: "the operator has not recorded yet which node creates the database"}, nil
+	case file != nil && status.BootstrapNode != node:
 		return plan{reason: fmt.Sprintf("%s is here already, but no cluster ID is recorded and node %q creates the database",
 			file.path, status.BootstrapNode)}, nil
-	case status.ClusterID != "" && file.clusterID != "" && file.clusterID != status.ClusterID:
-		return plan{}, fmt.Errorf("%s belongs to cluster %s, but the OVNCluster's is %s: the file is of another installation; "+
-			"move it away to let this member join anew", file.path, file.clusterID, status.ClusterID)
+	case status.BootstrapNode != node:
+		return plan{reason: fmt.Sprintf("node %s creates the database", status.BootstrapNode)}, nil
+	case file == nil:
+		return plan{step: stepCreate}, nil
+	case file.unusable != nil:
+		return plan{}, file.unusable
 	}
 	return plan{step: stepStart}, nil
+}
+
+// whyNotStart says why the file is not the recorded member's, or nothing.
+func whyNotStart(file *identity, record v1alpha1.DatabaseMember, clusterID string) string {
+	switch {
+	case file == nil:
+		return "no database file is here"
+	case file.unusable != nil:
+		return file.unusable.Error()
+	case file.clusterID != "" && file.clusterID != clusterID:
+		return fmt.Sprintf("%s belongs to cluster %s, but the OVNCluster's is %s", file.path, file.clusterID, clusterID)
+	case record.Since != nil && file.since.Before(record.Since.Time):
+		return fmt.Sprintf("%s is of an earlier membership of this node", file.path)
+	case record.ServerID != "" && file.serverID != record.ServerID:
+		return fmt.Sprintf("%s is of server %s, but %s is recorded", file.path, file.serverID, record.ServerID)
+	}
+	return ""
 }
 
 // decideJoin joins through the members that are known to serve, or else through all others.

@@ -4,11 +4,14 @@
 package ovsdb
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -21,7 +24,16 @@ func TestDecide(t *testing.T) {
 		{Node: "cp-2", Address: "192.0.2.2", ServerID: "a1b2"},
 		{Node: "cp-3", Address: "2001:db8::3"},
 	}
-	file := func(id string) *identity { return &identity{path: "/etc/ovn/ovnnb_db.db", clusterID: id} }
+	file := func(id string) *identity {
+		return &identity{path: "/etc/ovn/ovnnb_db.db", clusterID: id, serverID: "s1"}
+	}
+	recorded := func(server string, since *metav1.Time) v1alpha1.DatabaseStatus {
+		return v1alpha1.DatabaseStatus{ClusterID: "c", BootstrapNode: node, Members: []v1alpha1.DatabaseMember{
+			{Node: node, Address: "192.0.2.1", ServerID: server, Since: since}, members[1],
+		}}
+	}
+	now := metav1.Unix(1000, 0)
+	through := []netip.Addr{netip.MustParseAddr("192.0.2.2")}
 
 	tests := []struct {
 		name   string
@@ -61,15 +73,27 @@ func TestDecide(t *testing.T) {
 			reason: "put the file back",
 		},
 		{
-			name:   "a file, and its cluster is recorded: start",
+			name:   "a file, and its server is recorded: start",
 			file:   file("c"),
-			status: v1alpha1.DatabaseStatus{ClusterID: "c"},
+			status: recorded("s1", nil),
 			want:   plan{step: stepStart},
+		},
+		{
+			name:   "a file that has just joined and is not recorded yet: start",
+			file:   &identity{clusterID: "c", serverID: "s1", since: now.Time},
+			status: recorded("", &now),
+			want:   plan{step: stepStart},
+		},
+		{
+			name:   "no member is to be here: wait",
+			file:   file("c"),
+			status: v1alpha1.DatabaseStatus{ClusterID: "c", Members: members[1:]},
+			reason: "is to hold no member",
 		},
 		{
 			name:   "a file that has not finished joining: start, it goes on",
 			file:   file(""),
-			status: v1alpha1.DatabaseStatus{ClusterID: "c"},
+			status: recorded("", nil),
 			want:   plan{step: stepStart},
 		},
 		{
@@ -85,10 +109,51 @@ func TestDecide(t *testing.T) {
 			reason: "is here already",
 		},
 		{
-			name:   "a file of another cluster: refuse",
+			name:   "a file of another cluster, and this member is to join: set it aside",
 			file:   file("old"),
-			status: v1alpha1.DatabaseStatus{ClusterID: "c"},
-			err:    "belongs to cluster old, but the OVNCluster's is c",
+			status: recorded("", &now),
+			want:   plan{step: stepRejoin, clusterID: "c", remotes: through, since: now.Time},
+			reason: "belongs to cluster old, but the OVNCluster's is c",
+		},
+		{
+			name:   "a file of another cluster, and this member has joined: it has to be kicked first",
+			file:   file("old"),
+			status: recorded("s1", nil),
+			want:   plan{rejoin: true},
+			reason: "belongs to cluster old",
+		},
+		{
+			name:   "a file of an earlier membership: set it aside",
+			file:   &identity{clusterID: "c", serverID: "s1", since: now.Add(-time.Hour)},
+			status: recorded("", &now),
+			want:   plan{step: stepRejoin, clusterID: "c", remotes: through, since: now.Time},
+			reason: "earlier membership",
+		},
+		{
+			name:   "a file of another server: kicked first",
+			file:   file("c"),
+			status: recorded("s2", nil),
+			want:   plan{rejoin: true},
+			reason: "is of server s1, but s2 is recorded",
+		},
+		{
+			name:   "a file that cannot be read: kicked first",
+			file:   &identity{unusable: errors.New("syntax error")},
+			status: recorded("s1", nil),
+			want:   plan{rejoin: true},
+			reason: "syntax error",
+		},
+		{
+			name:   "no file, and this member has joined: kicked first",
+			status: recorded("s1", nil),
+			want:   plan{rejoin: true},
+			reason: "no database file is here",
+		},
+		{
+			name:   "the node that creates the cluster has a file that cannot be read: a person decides",
+			file:   &identity{unusable: errors.New("syntax error")},
+			status: v1alpha1.DatabaseStatus{BootstrapNode: node},
+			err:    "syntax error",
 		},
 	}
 	for _, test := range tests {

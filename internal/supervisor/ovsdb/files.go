@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
 )
@@ -25,8 +26,11 @@ type identity struct {
 	path string
 	// clusterID is empty while a joining member does not know it.
 	clusterID string
-	// address is the member's Raft address: ssl:192.0.2.1:6643.
-	address string
+	serverID  string
+	// since is the record by which the member joined; zero for the one that created the cluster.
+	since time.Time
+	// unusable is why the file cannot serve here.
+	unusable error
 }
 
 // files makes and reads the database file of a member, through ovsdb-tool(1).
@@ -47,36 +51,77 @@ func newFiles(o Options) files {
 	}
 }
 
-// identify reads the file; nil when there is none. A file that cannot serve here is an error that says what to do.
+// identify reads the file; nil when there is none.
 func (f files) identify(ctx context.Context) (*identity, error) {
 	if _, err := os.Stat(f.path); errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no file is a state, not a failure
 	} else if err != nil {
 		return nil, fmt.Errorf("look for the database file: %w", err)
 	}
-	name, err := f.run(ctx, "db-name", f.path)
+	since, err := f.readSince()
 	if err != nil {
 		return nil, err
 	}
+	id := &identity{path: f.path, since: since}
+	if id.unusable = f.check(ctx); id.unusable != nil {
+		return id, ctx.Err()
+	}
+	if id.clusterID, err = f.clusterID(ctx); err != nil {
+		return nil, err
+	}
+	id.serverID, err = f.run(ctx, "db-sid", f.path)
+	return id, err
+}
+
+// check says why the file cannot serve here, and what to do.
+func (f files) check(ctx context.Context) error {
+	name, err := f.run(ctx, "db-name", f.path)
+	if err != nil {
+		return err
+	}
 	if name != f.database.Name {
-		return nil, fmt.Errorf("%s holds the database %s, not %s: move it away", f.path, name, f.database.Name)
+		return fmt.Errorf("%s holds the database %s, not %s: move it away", f.path, name, f.database.Name)
 	}
 	if _, err := f.run(ctx, "db-is-clustered", f.path); err != nil {
-		return nil, fmt.Errorf("%s is not a clustered database: move it away, or restore it by ovsdb-tool create-cluster: %w", f.path, err)
+		return fmt.Errorf("%s is not a clustered database: move it away, or restore it by ovsdb-tool create-cluster: %w", f.path, err)
 	}
 	address, err := f.run(ctx, "db-local-address", f.path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if address != f.local {
-		return nil, fmt.Errorf("%s is of a member at %s, but this one is at %s: a member cannot change its address; "+
+		return fmt.Errorf("%s is of a member at %s, but this one is at %s: a member cannot change its address; "+
 			"move the file away, so that it joins anew", f.path, address, f.local)
 	}
-	clusterID, err := f.clusterID(ctx)
-	if err != nil {
-		return nil, err
+	return nil
+}
+
+// sincePath is a file beside the database's with the record by which the member joined (DatabaseMember.since). It tells a file of
+// an earlier membership from that of a member that has just joined and is not recorded yet.
+func (f files) sincePath() string { return f.path + ".since" }
+
+func (f files) readSince() (time.Time, error) {
+	text, err := os.ReadFile(f.sincePath())
+	if errors.Is(err, os.ErrNotExist) {
+		return time.Time{}, nil
 	}
-	return &identity{path: f.path, clusterID: clusterID, address: address}, nil
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read when the member joined: %w", err)
+	}
+	since, err := time.Parse(time.RFC3339, strings.TrimSpace(string(text)))
+	if err != nil {
+		return time.Time{}, nil //nolint:nilerr // what cannot be read is older than anything
+	}
+	return since, nil
+}
+
+// setAside gives the file another name and returns it. Nothing is ever deleted.
+func (f files) setAside() (string, error) {
+	aside := f.path + ".aside-" + time.Now().UTC().Format("20060102T150405.000")
+	if err := os.Rename(f.path, aside); err != nil {
+		return "", fmt.Errorf("set the database file aside: %w", err)
+	}
+	return aside, syncDir(filepath.Dir(f.path))
 }
 
 // clusterID is empty for the exit status that means "not yet known".
@@ -97,11 +142,17 @@ func (f files) create(ctx context.Context) error {
 	})
 }
 
-// join makes a member that joins a cluster through any of the remotes.
-func (f files) join(ctx context.Context, clusterID string, remotes []netip.Addr) error {
+// join makes a member that joins the plan's cluster through any of its remotes.
+func (f files) join(ctx context.Context, p plan) error {
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o750); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	if err := os.WriteFile(f.sincePath(), []byte(p.since.UTC().Format(time.RFC3339)+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write when the member joins: %w", err)
+	}
 	return f.place(ctx, func(path string) []string {
-		args := []string{"--cid=" + clusterID, "join-cluster", path, f.database.Name, f.local}
-		for _, r := range remotes {
+		args := []string{"--cid=" + p.clusterID, "join-cluster", path, f.database.Name, f.local}
+		for _, r := range p.remotes {
 			args = append(args, ovncluster.Endpoint(r, f.database.RaftPort))
 		}
 		return args

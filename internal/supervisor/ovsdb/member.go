@@ -21,8 +21,8 @@ import (
 // member is the running member: an adminapi.Database over its control socket.
 type member struct {
 	options Options
-	// waiting is the reason, while the server has not been started.
-	waiting atomic.Pointer[string]
+	// waiting is what the member says while the server has not been started.
+	waiting atomic.Pointer[adminapi.Status]
 }
 
 var _ adminapi.Database = (*member)(nil)
@@ -37,6 +37,10 @@ func Run(ctx context.Context, o Options) error {
 	m.wait("starting")
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, m.ready) })
+	group.Go(func() error {
+		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(o.Database.AdminPort))
+		return adminapi.Serve(ctx, address, o.TLSDir, m)
+	})
 	group.Go(func() error { return m.serve(ctx) })
 	return group.Wait()
 }
@@ -65,10 +69,6 @@ func (m *member) serve(ctx context.Context) error {
 		}
 	})
 	group.Go(func() error { m.watchLead(ctx); return nil })
-	group.Go(func() error {
-		address := net.JoinHostPort(m.options.Listen.String(), strconv.Itoa(m.options.Database.AdminPort))
-		return adminapi.Serve(ctx, address, m.options.TLSDir, m)
-	})
 	return group.Wait()
 }
 
@@ -91,7 +91,7 @@ func (m *member) prepare(ctx context.Context, f files) error {
 			if plan.step != stepWait {
 				return m.begin(ctx, f, plan)
 			}
-			m.wait(plan.reason)
+			m.waiting.Store(&adminapi.Status{Waiting: plan.reason, NeedsRejoin: plan.rejoin})
 			m.options.Log.Info("waiting", "reason", plan.reason)
 		}
 	}
@@ -102,16 +102,23 @@ func (m *member) begin(ctx context.Context, f files, p plan) error {
 	case stepCreate:
 		m.options.Log.Info("creating the cluster", "file", f.path, "address", f.local)
 		return f.create(ctx)
+	case stepRejoin:
+		aside, err := f.setAside()
+		if err != nil {
+			return err
+		}
+		m.options.Log.Info("set the database file aside", "reason", p.reason, "to", aside)
+		fallthrough
 	case stepJoin:
 		m.options.Log.Info("joining the cluster", "file", f.path, "address", f.local, "clusterID", p.clusterID, "through", p.remotes)
-		return f.join(ctx, p.clusterID, p.remotes)
+		return f.join(ctx, p)
 	case stepWait, stepStart:
 	}
 	m.options.Log.Info("starting the member", "file", f.path)
 	return nil
 }
 
-func (m *member) wait(reason string) { m.waiting.Store(&reason) }
+func (m *member) wait(reason string) { m.waiting.Store(&adminapi.Status{Waiting: reason}) }
 
 // watchLead tells Leads of each change. The socket may not be there yet, and goes when the server does.
 func (m *member) watchLead(ctx context.Context) {
@@ -133,8 +140,8 @@ func (m *member) watchLead(ctx context.Context) {
 
 // ready says why the member does not serve.
 func (m *member) ready(ctx context.Context) error {
-	if reason := m.waiting.Load(); reason != nil {
-		return errors.New(*reason)
+	if waiting := m.waiting.Load(); waiting != nil {
+		return errors.New(waiting.Waiting)
 	}
 	status, err := m.Status(ctx)
 	if err != nil {
@@ -149,6 +156,9 @@ func (m *member) ready(ctx context.Context) error {
 
 // Status implements adminapi.Database.
 func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
+	if waiting := m.waiting.Load(); waiting != nil {
+		return *waiting, nil
+	}
 	text, err := m.call(ctx, "cluster/status", m.options.Database.Name)
 	if err != nil {
 		return adminapi.Status{}, err

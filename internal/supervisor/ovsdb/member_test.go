@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -174,6 +176,7 @@ func TestCluster(t *testing.T) {
 		{Node: "cp-1", Address: "127.0.0.1", ServerID: one.ServerID},
 		{Node: "cp-2", Address: "127.0.0.2"},
 		{Node: "cp-3", Address: "127.0.0.3"},
+		{Node: "cp-4", Address: "127.0.0.7"},
 	}}
 	second, third := tr.add("cp-2", "127.0.0.2"), tr.add("cp-3", "127.0.0.3")
 	tr.start(second, recorded)
@@ -214,20 +217,58 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-func TestForeignFileIsRefused(t *testing.T) {
+// TestLostDataJoinsAnew plays the operator: a member whose data is gone or of another cluster waits to be kicked, and joins anew.
+func TestLostDataJoinsAnew(t *testing.T) {
 	tr := newTrial(t)
-	m := tr.add("cp-1", "127.0.0.4")
-	if err := newFiles(m.options).create(t.Context()); err != nil {
-		t.Fatal(err)
+	leader := tr.add("cp-1", "127.0.0.4")
+	tr.start(leader, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
+	one := tr.untilConnected(leader, 1)
+	status := v1alpha1.DatabaseStatus{ClusterID: one.ClusterID, Members: []v1alpha1.DatabaseMember{
+		{Node: "cp-1", Address: "127.0.0.4", ServerID: one.ServerID},
+		{Node: "cp-2", Address: "127.0.0.9", Since: new(metav1.Unix(1000, 0))},
+		{Node: "cp-3", Address: "127.0.0.10"},
+	}}
+	other, third := tr.add("cp-2", "127.0.0.9"), tr.add("cp-3", "127.0.0.10") // the third keeps the quorum
+	tr.start(other, status)
+	joined := tr.untilConnected(other, 2)
+	tr.start(third, status)
+	tr.untilConnected(third, 3)
+	for n, damage := range []func(f files){
+		func(f files) { tr.must(os.Remove(f.path)) },
+		func(f files) { tr.must(os.Truncate(f.path, 10)) },
+		func(f files) { tr.must(errors.Join(os.Remove(f.path), f.create(t.Context()))) },
+	} {
+		status.Members[1].ServerID = joined.ServerID
+		tr.must(other.halt())
+		damage(newFiles(other.options))
+		tr.start(other, status)
+		admin := tr.admin(other, tr.callers)
+		eventually(t, "it says that it has to join anew", func() error {
+			said, err := admin.Status(t.Context())
+			if err == nil && (!said.NeedsRejoin || said.Waiting == "") {
+				err = fmt.Errorf("it says %+v", said)
+			}
+			return err
+		})
+		eventually(t, "it is kicked", func() error { return tr.admin(leader, tr.callers).Kick(t.Context(), joined.ServerID) })
+		tr.untilConnected(leader, 2)
+		status.Members[1].ServerID, status.Members[1].Since = "", new(metav1.Unix(int64(2000+n), 0))
+		other.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}}
+		before := joined.ServerID
+		if joined = tr.untilConnected(other, 3); joined.ServerID == before || joined.ClusterID != one.ClusterID {
+			t.Fatalf("it is %+v again", joined)
+		}
 	}
-	tr.start(m, v1alpha1.DatabaseStatus{ClusterID: "00000000-0000-4000-8000-000000000000"})
-	err := <-m.done
-	m.done <- err
-	if err == nil || !strings.Contains(err.Error(), "belongs to cluster") {
-		t.Errorf("got %v, want a refusal", err)
+	aside, err := filepath.Glob(newFiles(other.options).path + ".aside-*")
+	if err != nil || len(aside) != 2 {
+		t.Errorf("files set aside: %q, %v; want the truncated and the foreign one", aside, err)
 	}
-	if _, err := os.Stat(newFiles(m.options).path); err != nil {
-		t.Errorf("the refused file must stay: %v", err)
+}
+
+func (tr *trial) must(err error) {
+	tr.t.Helper()
+	if err != nil {
+		tr.t.Fatal(err)
 	}
 }
 

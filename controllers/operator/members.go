@@ -1,0 +1,89 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+// membershipDelay is how long a step of a membership is given: nothing tells when the database has taken it.
+const membershipDelay = 2 * time.Second
+
+// membership is what the next step follows from.
+func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) membership {
+	status := *p.database(db)
+	m := membership{
+		want: int(p.config.Spec.Central.Replicas), status: status, reports: reports, nodes: map[netip.Addr]string{},
+		free: chooseNode(p.nodes, p.config.Spec.Central.Placement, status.Members),
+		now:  metav1.NewTime(p.now.Truncate(time.Second)),
+	}
+	for i := range p.nodes {
+		for _, address := range k8s.InternalIPs(&p.nodes[i]) {
+			m.nodes[address] = p.nodes[i].Name
+		}
+	}
+	highest := -1
+	for _, pod := range p.podsOf(db.Workload) {
+		ordinal, err := strconv.Atoi(pod.Name[strings.LastIndex(pod.Name, "-")+1:])
+		if err == nil && ordinal > highest {
+			highest, m.last = ordinal, pod.Spec.NodeName
+		}
+	}
+	return m
+}
+
+// take carries a step out, and tells of it.
+func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step memberStep) error {
+	if step.message == "" {
+		return nil
+	}
+	p.notes[db.Workload] = note{text: step.message, stuck: step.stuck}
+	p.wakeAt(p.now.Add(membershipDelay))
+	var err error
+	switch status := p.database(db); step.action {
+	case actionNone:
+		return nil
+	case actionRecord:
+		status.Members = step.members
+	case actionKick:
+		err = r.administer(p, db, status.Leader, func(member *adminapi.Client) error { return member.Kick(ctx, step.server) })
+	case actionLeave:
+		err = r.administer(p, db, step.node, func(member *adminapi.Client) error { return member.Leave(ctx) })
+	}
+	if err != nil {
+		return &halt{reason: "ChangingMembers", retry: err, message: fmt.Sprintf("%s: %s", db.Title, step.message)}
+	}
+	r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeNormal, "MembershipChanges", "Reconcile", "%s", cut(db.Title+": "+step.message, maxNote))
+	return nil
+}
+
+// administer does something with the member on a node.
+func (r *Reconciler) administer(p *pass, db render.Database, node string, do func(*adminapi.Client) error) error {
+	config, err := adminTLS(p, db)
+	if err != nil {
+		return err
+	}
+	for _, pod := range p.podsOf(db.Workload) {
+		ip, err := netip.ParseAddr(pod.Status.PodIP)
+		if pod.Spec.NodeName != node || err != nil {
+			continue
+		}
+		member := r.Admin(netip.AddrPortFrom(ip, uint16(db.AdminPort)), config)
+		defer member.Close()
+		return do(member)
+	}
+	return fmt.Errorf("node %s has no pod of the %s", node, db.Title)
+}

@@ -1,0 +1,319 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+func raftAddress(node int) string { return fmt.Sprintf("ssl:192.0.2.%d:6643", node) }
+func nodeOf(i int) string         { return fmt.Sprintf("n%d", i) }
+
+func recordOf(i int, server string) v1alpha1.DatabaseMember {
+	return v1alpha1.DatabaseMember{Node: nodeOf(i), Address: fmt.Sprintf("192.0.2.%d", i), ServerID: server}
+}
+
+// cluster of members 1 to n, all serving and led by 1, in a Kubernetes cluster of nodes 1 to nodes.
+func clusterOf(n, nodes, want int) membership {
+	m := membership{
+		want: want, status: v1alpha1.DatabaseStatus{ClusterID: "c", Leader: nodeOf(1)}, reports: map[string]adminapi.Status{},
+		nodes: map[netip.Addr]string{}, last: nodeOf(n), now: metav1.Unix(1000, 0),
+	}
+	var members []adminapi.Member
+	for i := 1; i <= n; i++ {
+		members = append(members, adminapi.Member{ServerID: fmt.Sprintf("s%d00", i), Address: raftAddress(i)})
+		m.status.Members = append(m.status.Members, recordOf(i, fmt.Sprintf("s%d00-long", i)))
+	}
+	for i := 1; i <= n; i++ {
+		role := adminapi.RoleFollower
+		if i == 1 {
+			role = adminapi.RoleLeader
+		}
+		m.reports[nodeOf(i)] = adminapi.Status{ClusterID: "c", ServerID: m.status.Members[i-1].ServerID, Address: raftAddress(i), Role: role, Connected: true, Members: members}
+	}
+	for i := 1; i <= nodes; i++ {
+		m.nodes[netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))] = nodeOf(i)
+	}
+	if nodes > n {
+		m.free = freeNode(n + 1)
+	}
+	return m
+}
+
+func freeNode(i int) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeOf(i)}, Status: corev1.NodeStatus{
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", i)}},
+	}}
+}
+
+func TestTheNextStepOfAMembership(t *testing.T) {
+	lose := func(m *membership, i int) {
+		delete(m.nodes, netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i)))
+		delete(m.reports, nodeOf(i))
+	}
+	unlist := func(m *membership, i int) {
+		for node, r := range m.reports {
+			r.Members = slices.DeleteFunc(slices.Clone(r.Members), func(s adminapi.Member) bool { return s.Address == raftAddress(i) })
+			m.reports[node] = r
+		}
+	}
+	for _, c := range []struct {
+		name           string
+		n, nodes, want int
+		change         func(*membership)
+		action         memberAction
+		about          string // part of the message
+		members        string // nodes recorded after the step
+		stuck          bool
+	}{
+		{"all is as wanted", 3, 3, 3, nil, actionNone, "", "", false},
+		{"nothing before the database is there", 1, 3, 3, func(m *membership) { m.status.ClusterID = "" }, actionNone, "", "", false},
+		{"nothing without a leader", 3, 5, 5, func(m *membership) { m.status.Leader = "" }, actionNone, "", "", false},
+		{"a member more", 1, 3, 3, nil, actionRecord, "joins on node n2", "n1 n2", false},
+		{"one at a time", 2, 3, 3, func(m *membership) { m.status.Members[1].ServerID = "" }, actionNone, "n2 joins", "", false},
+		{"none while another does not serve", 3, 5, 5, func(m *membership) { delete(m.reports, "n3") }, actionNone, "once all others serve", "", false},
+		{"no node for it", 2, 2, 3, nil, actionNone, "label a node", "", true},
+		{"a member less: that of the last pod", 5, 5, 3, nil, actionLeave, "n5 leaves", "", false},
+		{"which may lead", 3, 3, 1, func(m *membership) { m.last = "n1" }, actionLeave, "n1 leaves", "", false},
+		{"it stays while the others are too few", 3, 3, 1, func(m *membership) { delete(m.reports, "n2") }, actionNone, "stays until", "", false},
+		{"once it has left it is forgotten", 3, 3, 1, func(m *membership) { unlist(m, 3) }, actionRecord, "n3 holds no member", "n1 n2", false},
+		{"a node that is gone: its member is kicked", 3, 4, 3, func(m *membership) { lose(m, 2) }, actionKick, "node n2", "", false},
+		{"not if that would be too many", 3, 4, 3, func(m *membership) { lose(m, 2); delete(m.reports, "n3") }, actionNone, "stays until", "", false},
+		{"and its place given to another", 3, 4, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionRecord, "n4 takes the place", "n1 n4 n3", false},
+		{"if there is one", 3, 3, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionNone, "no other node", "", true},
+		{"or to nobody", 5, 5, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionRecord, "n2 holds no member", "n1 n3 n4 n5", false},
+		{"but the last one goes first when a restart is too much", 3, 3, 1, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionLeave, "n3 leaves", "", false},
+		{"a node with another address is another place", 3, 4, 3, func(m *membership) {
+			lose(m, 2)
+			m.nodes[netip.MustParseAddr("192.0.2.77")] = "n2"
+		}, actionKick, "node n2", "", false},
+		{"lost data: kicked", 3, 3, 3, func(m *membership) { m.reports["n3"] = adminapi.Status{NeedsRejoin: true} }, actionKick, "data", "", false},
+		{"and told to join anew", 3, 3, 3, func(m *membership) {
+			m.reports["n3"] = adminapi.Status{NeedsRejoin: true}
+			unlist(m, 3)
+		}, actionRecord, "n3 joins anew", "n1 n2 n3", false},
+		{"what is not recorded is kicked", 3, 3, 3, func(m *membership) {
+			m.status.Members = m.status.Members[:2]
+			m.want = 2
+		}, actionKick, "not recorded", "", false},
+		{"or taken up, if it is wanted", 3, 3, 3, func(m *membership) { m.status.Members = m.status.Members[:2] }, actionRecord, "taken up", "n1 n2 n3", false},
+		{"also without a leader", 3, 3, 3, func(m *membership) {
+			m.status.Members, m.status.Leader = m.status.Members[:1], ""
+			m.reports = map[string]adminapi.Status{"n1": {ClusterID: "c", Members: m.reports["n1"].Members}}
+		}, actionRecord, "taken up", "n1 n2", false},
+		{"a leader is not kicked", 3, 4, 3, func(m *membership) { delete(m.nodes, netip.MustParseAddr("192.0.2.1")) }, actionNone, "leads", "", false},
+		{"who has not joined and is too many is forgotten", 5, 5, 3, func(m *membership) {
+			unlist(m, 2)
+			m.status.Members[1].ServerID = ""
+		}, actionRecord, "n2 holds no member", "n1 n3 n4 n5", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := clusterOf(c.n, c.nodes, c.want)
+			if c.change != nil {
+				c.change(&m)
+			}
+			got := m.next()
+			if got.action != c.action || got.stuck != c.stuck || !strings.Contains(got.message, c.about) || (c.about == "") != (got.message == "") {
+				t.Errorf("got %+v", got)
+			}
+			var nodes []string
+			for _, d := range got.members {
+				nodes = append(nodes, d.Node)
+			}
+			if strings.Join(nodes, " ") != c.members {
+				t.Errorf("records %q, want %q", nodes, c.members)
+			}
+		})
+	}
+}
+
+// lab is a model of a Raft cluster, its nodes and the StatefulSet, for the steps to act on.
+type lab struct {
+	*testing.T
+	m      membership
+	nodes  map[int]bool // in the API; their kubelets run
+	listed []int        // members of the Raft cluster
+	data   map[int]bool // whose file is that of a listed member
+	pods   []int        // node by ordinal; 0 is none
+	starts map[int]bool // nodes whose pod has just been put there
+	next   int
+}
+
+func newLab(t *testing.T) *lab {
+	l := &lab{T: t, nodes: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true}, listed: []int{1}, data: map[int]bool{1: true}, starts: map[int]bool{}, next: 6}
+	l.m = membership{want: 1, status: v1alpha1.DatabaseStatus{ClusterID: "c", Members: []v1alpha1.DatabaseMember{recordOf(1, "s")}}}
+	return l
+}
+
+func (l *lab) at(d v1alpha1.DatabaseMember) (i int) {
+	if _, err := fmt.Sscanf(d.Node, "n%d", &i); err != nil {
+		l.Fatal(err)
+	}
+	return i
+}
+
+// schedule does what the StatefulSet's controller and the scheduler do, and the operator with pods where there is no member.
+func (l *lab) schedule() {
+	n := len(l.m.status.Members)
+	if len(l.pods) > n {
+		l.pods = l.pods[:n]
+	}
+	for len(l.pods) < n {
+		l.pods = append(l.pods, 0)
+	}
+	for ordinal, on := range l.pods {
+		recorded := slices.ContainsFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return l.at(d) == on })
+		if on != 0 && l.nodes[on] && recorded {
+			continue
+		}
+		l.pods[ordinal] = 0
+		for _, d := range l.m.status.Members {
+			if i := l.at(d); l.nodes[i] && !slices.Contains(l.pods, i) {
+				l.pods[ordinal], l.starts[i] = i, true
+				break
+			}
+		}
+	}
+}
+
+// up are the members that run with their data; joins is one that has yet to join.
+func (l *lab) up() (up []int, joins int) {
+	for _, i := range l.pods {
+		if i == 0 || !l.nodes[i] || l.starts[i] {
+			continue
+		}
+		at := slices.IndexFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return l.at(d) == i })
+		switch {
+		case slices.Contains(l.listed, i) && l.data[i]:
+			up = append(up, i)
+		case !slices.Contains(l.listed, i) && at >= 0 && l.m.status.Members[at].ServerID == "":
+			joins = i
+		}
+	}
+	return up, joins
+}
+
+func (l *lab) quorum() bool {
+	up, _ := l.up()
+	return 2*len(up) > len(l.listed)
+}
+
+// observe fills in what a pass sees.
+func (l *lab) observe() {
+	l.m.reports, l.m.nodes, l.m.free, l.m.last, l.m.status.Leader = map[string]adminapi.Status{}, map[netip.Addr]string{}, nil, "", ""
+	for i := range l.nodes {
+		l.m.nodes[netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))] = nodeOf(i)
+		if !slices.ContainsFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == nodeOf(i) }) {
+			l.m.free = freeNode(i)
+		}
+	}
+	var members []adminapi.Member
+	for _, i := range l.listed {
+		members = append(members, adminapi.Member{ServerID: "s", Address: raftAddress(i)})
+	}
+	up, _ := l.up()
+	for _, i := range l.pods {
+		if i != 0 && !slices.Contains(up, i) {
+			l.m.reports[nodeOf(i)] = adminapi.Status{Waiting: "w", NeedsRejoin: !l.data[i]}
+		}
+		if l.m.last = ""; i != 0 {
+			l.m.last = nodeOf(i)
+		}
+	}
+	for n, i := range up {
+		report := adminapi.Status{ClusterID: "c", ServerID: "s", Address: raftAddress(i), Role: adminapi.RoleFollower, Connected: l.quorum(), Members: members}
+		if n == 0 && l.quorum() {
+			report.Role, l.m.status.Leader = adminapi.RoleLeader, nodeOf(i)
+		}
+		l.m.reports[nodeOf(i)] = report
+		at := slices.IndexFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return l.at(d) == i })
+		if at >= 0 && report.Connected {
+			l.m.status.Members[at].ServerID = "s"
+		}
+	}
+}
+
+// pass is one pass of the operator, and what the database does then.
+func (l *lab) pass() memberStep {
+	l.schedule()
+	l.starts = map[int]bool{}
+	if _, joins := l.up(); joins != 0 && l.quorum() {
+		l.listed, l.data[joins] = append(l.listed, joins), true
+	}
+	l.observe()
+	had := l.quorum()
+	step := l.m.next()
+	switch step.action {
+	case actionRecord:
+		l.m.status.Members = step.members
+	case actionKick, actionLeave:
+		server := step.server
+		if step.action == actionLeave {
+			server = l.m.reports[step.node].Address
+		}
+		at := slices.IndexFunc(l.listed, func(i int) bool { return raftAddress(i) == server })
+		l.data[l.listed[at]] = false
+		l.listed = slices.Delete(l.listed, at, at+1)
+	case actionNone:
+	}
+	l.schedule()
+	if had && !l.quorum() && step.action != actionNone && len(l.listed) > 1 { // the only member may have to start again
+		l.Fatalf("the step %+v took the quorum: members %v, up %v, pods %v", step, l.listed, first(l.up()), l.pods)
+	}
+	return step
+}
+
+func first(up []int, _ int) []int { return up }
+
+// TestMembershipsConverge lets nodes and disks fail at random while the number of members changes: no step may take the quorum, and in the end
+// there are as many members as wanted, each with a pod and data.
+func TestMembershipsConverge(t *testing.T) {
+	for seed := range uint64(1000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		l := newLab(t)
+		l.m.now = metav1.Unix(1000, 0)
+		var said []string
+		for range 60 {
+			up, _ := l.up()
+			spare := 2*(len(up)-1) > len(l.listed) // one more may fail
+			switch random.IntN(8) {
+			case 0:
+				l.m.want = []int{1, 3, 5}[random.IntN(3)]
+			case 1: // a node is removed, another one comes
+				if victim := 1 + random.IntN(l.next-1); l.nodes[victim] && (spare || !slices.Contains(l.listed, victim)) {
+					delete(l.nodes, victim)
+					l.nodes[l.next] = true
+					l.next++
+				}
+			case 2:
+				if spare {
+					l.data[up[random.IntN(len(up))]] = false
+				}
+			default:
+				said = append(said, l.pass().message)
+			}
+		}
+		for range 60 {
+			if s := l.pass(); s.message != "" {
+				said = append(said, s.message)
+			}
+		}
+		up, _ := l.up()
+		if len(l.listed) != l.m.want || len(l.m.status.Members) != l.m.want || len(up) != l.m.want {
+			t.Fatalf("seed %d: %d members wanted; the cluster has %v, recorded %v, up %v, pods %v, nodes %v\n%s", seed, l.m.want, l.listed,
+				l.m.status.Members, up, l.pods, l.nodes, strings.Join(said, "\n"))
+		}
+	}
+}
