@@ -10,17 +10,34 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// vpcOf is the VPC whose pods reach a Service: the one that its annotations name, or that of its endpoints. A Service whose endpoints
-// are no pods is the default VPC's.
+// vpcOf is the VPC whose pods reach a Service: the one that its user names, or that of its endpoints, which is written down for nodes
+// and for times without endpoints. A Service whose endpoints are no pods is the default VPC's.
 func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discoveryv1.EndpointSlice) (string, error) {
-	if named := cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()]); named != "" {
+	if named := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]; named != "" {
 		return named, nil
 	}
+	written := cmp.Or(s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
+	found, err := r.vpcOfEndpoints(ctx, of)
+	if err != nil || found == "" || found == written {
+		return written, err
+	}
+	patch := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
+	change := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, s.UID, kubeovnv1.AnnotationVpc.Key(), found)
+	if err := r.Client.Patch(ctx, patch, client.RawPatch(types.MergePatchType, change)); err != nil {
+		return "", fmt.Errorf("write the VPC of Service %s: %w", client.ObjectKeyFromObject(s), err)
+	}
+	return found, nil
+}
+
+// vpcOfEndpoints is empty when no endpoint is a pod of a VPC.
+func (r *Reconciler) vpcOfEndpoints(ctx context.Context, of []*discoveryv1.EndpointSlice) (string, error) {
 	for _, slice := range of {
 		for i := range slice.Endpoints {
 			vpc, err := r.vpcOfEndpoint(ctx, slice.Namespace, &slice.Endpoints[i])
@@ -29,7 +46,7 @@ func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discove
 			}
 		}
 	}
-	return kubeovnv1.DefaultVpc, nil
+	return "", nil
 }
 
 // vpcOfEndpoint is empty for what is no pod of a VPC. A pod that serves has a network: when the cache does not know of it yet, the API

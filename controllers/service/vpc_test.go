@@ -78,9 +78,23 @@ func TestServicesAreServedWhereTheirEndpointsAre(t *testing.T) {
 	groupOf(w, "by-pods", "tenant")
 	groupOf(w, "by-our-pods", kubeovnv1.DefaultVpc)
 	groupOf(w, "by-name", "tenant")
+	written := func(s *corev1.Service, want string) {
+		t.Helper()
+		w.Eventually(func() string {
+			w.Get(s)
+			if got := s.Annotations["ovn.kubernetes.io/vpc"]; got != want {
+				return fmt.Sprintf("annotation vpc of %s is %q, want %q", s.Name, got, want)
+			}
+			return ""
+		})
+	}
+	written(theirs, "tenant") // for nodes, which do not know the pods of others
+	written(ours, "")
 
+	w.Change(slice, func() { slice.Endpoints = nil })
 	w.Change(slice, func() { slice.Endpoints = of("by-pods", "ours-0").Endpoints })
 	groupOf(w, "by-pods", kubeovnv1.DefaultVpc)
+	written(theirs, kubeovnv1.DefaultVpc)
 	first.Stop()
 	w.Change(slice, func() { slice.Endpoints = of("by-pods", "tenant-0").Endpoints })
 	second := w.Start(steps)
