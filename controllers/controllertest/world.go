@@ -23,6 +23,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -39,6 +41,8 @@ func Main(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(kubeovnv1.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.Install(scheme))
+	utilruntime.Must(v1alpha2.Install(scheme))
 	ctrl.SetLogger(funcr.New(func(_, args string) { fmt.Fprintln(os.Stderr, args) }, funcr.Options{Verbosity: -1})) // errors only
 	home, err := os.UserHomeDir()
 	if err != nil {

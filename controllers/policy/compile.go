@@ -38,6 +38,7 @@ type compiler struct {
 	numbers   numbers
 	namespace string
 	subjects  podset.Selector
+	peerRole  podset.Role
 }
 
 // use takes note of a set that the policy needs, and returns its name.
@@ -55,7 +56,7 @@ func (c *compiler) problem(format string, args ...any) {
 // networkPolicy compiles a NetworkPolicy. Without subjects it returns nothing but problems: no such selector is known, and so no pod
 // that it would isolate.
 func networkPolicy(np *networkingv1.NetworkPolicy, numbers numbers) compiled {
-	c := &compiler{numbers: numbers, namespace: np.Namespace}
+	c := &compiler{numbers: numbers, namespace: np.Namespace, peerRole: podset.Peers}
 	c.Owner = translate.NetworkPolicyOwner(np.Namespace, np.Name)
 	c.Title, c.Tier = "np/"+np.Name+"."+np.Namespace, translate.TierPolicy
 	options, problems := readOptions(np.Annotations)
@@ -153,7 +154,7 @@ type port struct {
 // ingress, the peers for egress.
 func (c *compiler) named(rule translate.PolicyRule, p peers, port port) {
 	withPort := func(s podset.Selector) podset.Selector {
-		s.Role, s.Port, s.Protocol = podset.Peers, port.name, string(port.protocol)
+		s.Role, s.Port, s.Protocol = c.peerRole, port.name, string(port.protocol)
 		return s
 	}
 	key := fmt.Sprintf("%s/%s-%s", rule.Key, port.protocol, port.name)
@@ -229,7 +230,7 @@ func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) pe
 
 // selector is the set of the pods that a peer selects.
 func (c *compiler) selector(namespaces, pods *metav1.LabelSelector) (podset.Selector, error) {
-	s := podset.Selector{Role: podset.Peers}
+	s := podset.Selector{Role: c.peerRole}
 	var err error
 	if s.Pods, err = podset.Labels(pods); err != nil {
 		return s, fmt.Errorf("podSelector: %w", err)

@@ -53,6 +53,7 @@ type Reconciler struct {
 	policies, sets k8s.Feed
 	patience       patient
 	told           told
+	optional       optional
 }
 
 // SetupWithManager adds the controllers of NetworkPolicies, of the sets of pods, and of what holds for all isolated pods.
@@ -71,7 +72,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	if err != nil {
 		return fmt.Errorf("set up the controller of NetworkPolicies: %w", err)
 	}
-	return errors.Join(r.setupSets(mgr), r.setupIsolation(mgr))
+	return errors.Join(r.setupSets(mgr), r.setupIsolation(mgr), r.setupDefinitions(mgr))
 }
 
 // changed enqueues what the index has news for. It never blocks.
@@ -82,6 +83,8 @@ func (r *Reconciler) changed(c podset.Changes) {
 	for _, owner := range c.Users {
 		if owner.Kind == translate.KindNetworkPolicy {
 			r.policies.AddKey(client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name})
+		} else if c := r.optional.get(owner.Kind); c != nil {
+			c.feed.Add(owner.Name)
 		}
 	}
 }
@@ -157,6 +160,9 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	for i := range policies.Items {
 		c := networkPolicy(&policies.Items[i], r.Sets.Numbers)
 		w.Uses[c.Owner] = c.uses
+	}
+	if err := r.restoreOptional(ctx, w.Uses); err != nil {
+		return err
 	}
 	r.Sets.Load(w)
 	return nil

@@ -23,6 +23,12 @@ var (
 	write = []string{"create", "update", "patch", "delete"}
 )
 
+// Kinds of sigs.k8s.io/network-policy-api, whose definitions a cluster may have.
+var (
+	policyKinds    = []string{"adminnetworkpolicies", "baselineadminnetworkpolicies", "clusternetworkpolicies"}
+	policyStatuses = []string{"adminnetworkpolicies/status", "baselineadminnetworkpolicies/status", "clusternetworkpolicies/status"}
+)
+
 // accesses are those of all components. The operator may grant only what it holds itself, so its own roles in config/rbac follow
 // from this table (see Grants).
 func accesses() []access {
@@ -50,6 +56,9 @@ func accesses() []access {
 				rule("", []string{"get", "list", "watch", "patch"}, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
+				rule("policy.networking.k8s.io", read, policyKinds...),
+				rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
+				rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
 				rule("apps", read, "statefulsets"),
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
 				rule("kubeovn.io", []string{"get", "update", "patch"},

@@ -13,8 +13,13 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// KindNetworkPolicy is the owner of a NetworkPolicy's ACLs.
-const KindNetworkPolicy = "NetworkPolicy"
+// Owners of ACLs.
+const (
+	KindNetworkPolicy              = "NetworkPolicy"
+	KindAdminNetworkPolicy         = "AdminNetworkPolicy"
+	KindBaselineAdminNetworkPolicy = "BaselineAdminNetworkPolicy"
+	KindClusterNetworkPolicy       = "ClusterNetworkPolicy"
+)
 
 // Owners of what policies share: a set of pods, which is there while any policy uses it, and what holds for every pod that any policy
 // isolates.
@@ -28,8 +33,8 @@ const (
 	idSelector  = "selector"
 )
 
-// priorityNodeAlways is in the tier of cluster-wide policies, above all of theirs.
-const priorityNodeAlways = 31000
+// priorityAboveAll is in the tier of cluster-wide policies, above all of theirs.
+const priorityAboveAll = 31000
 
 // priorityAlways is in the tier of NetworkPolicies, above all of theirs: it is Kube-OVN's for what nodes send to pods.
 const priorityAlways = 3000
@@ -37,6 +42,11 @@ const priorityAlways = 3000
 // NetworkPolicyOwner owns the ACLs of a NetworkPolicy.
 func NetworkPolicyOwner(namespace, name string) desired.Owner {
 	return desired.Owner{Kind: KindNetworkPolicy, Namespace: namespace, Name: name}
+}
+
+// ClusterPolicyOwner owns the ACLs of a cluster-wide policy of one of the kinds above.
+func ClusterPolicyOwner(kind, name string) desired.Owner {
+	return desired.Owner{Kind: kind, Name: name}
 }
 
 // PodSetOwner owns the rows of a set of pods.
@@ -129,7 +139,7 @@ type PolicyNode struct {
 }
 
 // Isolation returns the port group of all pods that any policy is about, with what passes whatever policies say: what comes from the
-// pod's own node, for kubelet's probes; and requests to DHCP servers, which OVN answers itself.
+// pod's own node, for kubelet's probes; what a pod sends to itself through a Service; and requests to DHCP servers, which OVN answers itself.
 func Isolation(nodes []PolicyNode) []desired.Row {
 	ref := isolatedRef()
 	group, acls := setName(ref), desired.GroupACLs(ref)
@@ -151,10 +161,17 @@ func Isolation(nodes []PolicyNode) []desired.Row {
 			}
 			ip := familyName(family)
 			always("node/"+node.Name+"/"+ip, &nb.ACL{
-				Direction: nb.ACLDirectionToLport, Tier: TierAdmin, Priority: priorityNodeAlways,
+				Direction: nb.ACLDirectionToLport, Tier: TierAdmin, Priority: priorityAboveAll,
 				Match: fmt.Sprintf("outport == @%s && %s.src == %s && is_chassis_resident(%q)", group, ip, oneOf(own), NodePort(node.Name)),
 			})
 		}
+	}
+	for _, source := range HairpinSources {
+		ip := matchFamily(source)
+		always("hairpin/"+ip, &nb.ACL{
+			Direction: nb.ACLDirectionToLport, Tier: TierAdmin, Priority: priorityAboveAll,
+			Match: fmt.Sprintf("outport == @%s && %s.src == %s", group, ip, source),
+		})
 	}
 	for _, d := range []struct {
 		ip             string

@@ -50,7 +50,7 @@ func (m *model) membership(p Pod) []string {
 }
 
 func (m *model) holds(s Selector, p Pod) (int32, bool) {
-	if s.Namespace != "" && s.Namespace != p.Namespace || p.HostNetwork && s.Role == Subjects {
+	if s.Namespace != "" && s.Namespace != p.Namespace || p.HostNetwork && s.Role != Peers {
 		return 0, false
 	}
 	if s.Namespace == "" {
@@ -236,11 +236,11 @@ func change(random *rand.Rand, x *Index, m *model) string {
 }
 
 func randomSelector(pick func(...string) string) Selector {
-	s := Selector{Role: Role(pick("subjects", "peers")), Namespace: pick("", "n1", "n2"), Pods: pick("", "app=a", "app in (a,b)", "!tier")}
+	s := Selector{Role: Role(pick("subjects", "peers", "pods")), Namespace: pick("", "n1", "n2"), Pods: pick("", "app=a", "app in (a,b)", "!tier")}
 	if s.Namespace == "" {
 		s.Namespaces = pick("", "app=a", "tier!=b")
 	}
-	if s.Role == Peers && pick("yes", "no") == "yes" {
+	if s.Role != Subjects && pick("yes", "no") == "yes" {
 		s.Port, s.Protocol = "http", pick("TCP", "UDP")
 	}
 	return s

@@ -22,6 +22,8 @@ const (
 	Subjects Role = "subjects"
 	// Peers are pods that rules name: their addresses, in an address set of each family.
 	Peers Role = "peers"
+	// Pods are peers without those on the host network.
+	Pods Role = "pods"
 )
 
 // Selector says which pods a set holds. It is comparable: equal selectors, whoever uses them, are one set.

@@ -1,0 +1,188 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// clusterPolicy is what the kinds of sigs.k8s.io/network-policy-api have in common.
+type clusterPolicy struct {
+	owner desired.Owner
+	title string
+	tier  int
+	// first is the priority of the first rule of a direction; each other one has the next lower.
+	first   int
+	subject clusterPeer
+	ingress []clusterRule
+	egress  []clusterRule
+	// problem is what keeps the whole policy out of force.
+	problem string
+}
+
+type clusterRule struct {
+	action nb.ACLAction // empty: unknown
+	peers  []clusterPeer
+	ports  []clusterPort
+}
+
+// clusterPeer has one of its fields.
+type clusterPeer struct {
+	namespaces, pods *metav1.LabelSelector // both for pods, the first alone for all pods of namespaces
+	nodes            *metav1.LabelSelector
+	networks         []string
+	domains          bool
+}
+
+// clusterPort is a range, or a name; neither for all ports of the protocol.
+type clusterPort struct {
+	protocol    corev1.Protocol
+	first, last int32
+	name        string
+}
+
+// nodesOf returns the networks of the addresses of nodes with labels, for compilation.
+type nodesOf func(selector *metav1.LabelSelector) ([]translate.PolicyBlock, error)
+
+// clusterNetworkPolicy compiles a cluster-wide policy. What cannot be expressed of a rule that denies is taken for all there is, of any other
+// rule for nothing.
+func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compiled {
+	c := &compiler{numbers: numbers, peerRole: podset.Pods}
+	c.Owner, c.Title, c.Tier = p.owner, p.title, p.tier
+	if p.problem != "" {
+		c.problem("%s", p.problem)
+		return c.compiled
+	}
+	subjects, err := p.subject.selector(podset.Subjects)
+	if err != nil {
+		c.problem("subject: %v: no pod is a subject of this policy", err)
+		return c.compiled
+	}
+	c.subjects = subjects
+	c.Subjects = c.use(subjects)
+	for d, rules := range map[translate.Direction][]clusterRule{translate.Ingress: p.ingress, translate.Egress: p.egress} {
+		for i, rule := range rules {
+			c.clusterRule(d, i, p.first-i, rule, nodes)
+		}
+	}
+	slices.SortFunc(c.Rules, func(a, b translate.PolicyRule) int { return compareKeys(a.Key, b.Key) })
+	return c.compiled
+}
+
+func compareKeys(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func (c *compiler) clusterRule(d translate.Direction, i, priority int, in clusterRule, nodes nodesOf) {
+	where := fmt.Sprintf("%s rule %d", d, i)
+	if in.action == "" {
+		c.problem("%s: its action is unknown to this version", where)
+		return
+	}
+	denies := in.action == nb.ACLActionDrop
+	rule := translate.PolicyRule{Key: fmt.Sprintf("%s/%03d", d, i), Direction: d, Priority: priority, Action: in.action}
+	before := len(c.problems)
+	p := c.clusterPeers(where, in.peers, nodes)
+	if denies && len(c.problems) > before {
+		p = peers{any: true}
+	}
+	before = len(c.problems)
+	plain, named := c.clusterPorts(where, in.ports)
+	all := len(in.ports) == 0 || denies && len(c.problems) > before
+	if all {
+		plain, named = nil, nil
+	}
+	if all || len(plain) > 0 {
+		rule := rule
+		rule.Ports = plain
+		c.put(rule, p)
+	}
+	for _, port := range named {
+		c.named(rule, p, port)
+	}
+}
+
+func (c *compiler) clusterPeers(where string, list []clusterPeer, nodes nodesOf) peers {
+	var out peers
+	for i, peer := range list {
+		where := fmt.Sprintf("%s, peer %d", where, i)
+		switch {
+		case peer.domains:
+			c.problem("%s: this version cannot tell the addresses of domainNames: write networks", where)
+		case peer.nodes != nil:
+			blocks, err := nodes(peer.nodes)
+			if err != nil {
+				c.problem("%s: nodes: %v", where, err)
+			}
+			out.blocks = append(out.blocks, blocks...)
+		case len(peer.networks) > 0:
+			for _, network := range peer.networks {
+				cidr, err := ipfamily.ParseCIDR(network)
+				if err != nil {
+					c.problem("%s: networks: %v", where, err)
+					continue
+				}
+				out.blocks = append(out.blocks, translate.PolicyBlock{CIDR: cidr})
+			}
+		default:
+			s, err := peer.selector(c.peerRole)
+			if err != nil {
+				c.problem("%s: %v", where, err)
+			} else if !slices.Contains(out.selectors, s) {
+				out.selectors = append(out.selectors, s)
+			}
+		}
+	}
+	return out
+}
+
+// selector is the set of the pods that a peer, or a subject, selects.
+func (p clusterPeer) selector(role podset.Role) (podset.Selector, error) {
+	s := podset.Selector{Role: role}
+	if p.namespaces == nil {
+		return s, fmt.Errorf("it is of a kind that is unknown to this version")
+	}
+	var err error
+	if s.Namespaces, err = podset.Labels(p.namespaces); err != nil {
+		return s, fmt.Errorf("namespaces: %w", err)
+	}
+	if s.Pods, err = podset.Labels(p.pods); err != nil {
+		return s, fmt.Errorf("pods: %w", err)
+	}
+	return s, nil
+}
+
+func (c *compiler) clusterPorts(where string, list []clusterPort) (plain []translate.PolicyPort, named []port) {
+	for i, p := range list {
+		of := protocol(p.protocol)
+		switch {
+		case of == "":
+			c.problem("%s, port %d: protocol %q is not TCP, UDP or SCTP", where, i, p.protocol)
+		case p.name != "":
+			named = append(named, port{name: p.name, protocol: p.protocol})
+		case p.first != 0 && (p.first < 1 || p.last < p.first || p.last > 65535):
+			c.problem("%s, port %d: there are no ports %d to %d", where, i, p.first, p.last)
+		default:
+			plain = append(plain, translate.PolicyPort{Protocol: of, First: p.first, Last: p.last})
+		}
+	}
+	return plain, named
+}

@@ -1,0 +1,225 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+// policyCases are policies by namespace, in YAML, with %4 and %6 for the addresses of e2e-px/b.
+var policyCases = []struct {
+	name     string
+	policies [][2]string
+}{
+	{"no policy", nil},
+	{"nothing comes in", [][2]string{{"e2e-px", `podSelector: {}`}}},
+	{"nothing goes out", [][2]string{{"e2e-px", `{podSelector: {}, policyTypes: [Egress]}`}}},
+	{"nothing passes", [][2]string{{"e2e-px", `{podSelector: {}, policyTypes: [Ingress, Egress]}`}}},
+	{"everything comes in, nothing goes out", [][2]string{{"e2e-px", `{podSelector: {}, ingress: [{}], policyTypes: [Ingress, Egress]}`}}},
+	{"a pod of the namespace on a port", [][2]string{{"e2e-px", `
+podSelector: {matchLabels: {pod: a}}
+ingress: [{from: [{podSelector: {matchLabels: {pod: b}}}], ports: [{port: 80}]}]`}}},
+	{"a namespace", [][2]string{{"e2e-px", `
+podSelector: {}
+ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}}]}]`}}},
+	{"a pod of a namespace", [][2]string{{"e2e-px", `
+podSelector: {}
+ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}, podSelector: {matchLabels: {pod: a}}}]}]`}}},
+	{"one of two peers", [][2]string{{"e2e-px", `
+podSelector: {}
+ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}}, {podSelector: {matchLabels: {pod: a}}}], ports: [{protocol: UDP}]}]`}}},
+	{"expressions over all namespaces", [][2]string{{"e2e-py", `
+podSelector: {matchExpressions: [{key: pod, operator: In, values: [a, z]}]}
+ingress: [{from: [{namespaceSelector: {}, podSelector: {matchExpressions: [{key: pod, operator: NotIn, values: [b]}]}}]}]`}}},
+	{"networks with exceptions", [][2]string{{"e2e-px", `
+podSelector: {matchLabels: {pod: a}}
+ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [%4/32]}}, {ipBlock: {cidr: "::/0", except: ["%6/128"]}}]}]`}}},
+	{"an exception takes nothing from other peers", [][2]string{{"e2e-px", `
+podSelector: {matchLabels: {pod: a}}
+ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [%4/32]}}, {podSelector: {matchLabels: {pod: b}}}], ports: [{port: 81}]}]`}}},
+	{"one family", [][2]string{{"e2e-px", `
+podSelector: {}
+policyTypes: [Egress]
+egress: [{to: [{ipBlock: {cidr: "::/0"}}]}]`}}},
+	{"a named port", [][2]string{{"e2e-px", `
+podSelector: {}
+ingress: [{ports: [{port: web-81}, {protocol: UDP, port: dns-80}]}]`}}},
+	{"a named port of peers", [][2]string{{"e2e-px", `
+podSelector: {}
+policyTypes: [Egress]
+egress: [{to: [{namespaceSelector: {matchLabels: {ns: "y"}}}], ports: [{port: web-80}]}, {to: [{ipBlock: {cidr: %4/32}}], ports: [{port: web-81}]}]`}}},
+	{"a range of ports", [][2]string{{"e2e-py", `
+podSelector: {}
+ingress: [{ports: [{port: 81, endPort: 90}, {protocol: UDP, port: 1, endPort: 80}]}]`}}},
+	{"egress to pods on a port", [][2]string{{"e2e-px", `
+podSelector: {matchLabels: {pod: a}}
+policyTypes: [Egress]
+egress: [{to: [{namespaceSelector: {matchLabels: {ns: "y"}}, podSelector: {matchLabels: {pod: b}}}], ports: [{port: 81}]}]`}}},
+	{"both ends have a say", [][2]string{
+		{"e2e-px", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {ns: "y"}}}]}]}`},
+		{"e2e-py", `{podSelector: {matchLabels: {pod: a}}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: x}}}], ports: [{port: 80}]}]}`},
+	}},
+	{"two policies allow more than each", [][2]string{
+		{"e2e-px", `{podSelector: {}, ingress: [{ports: [{port: 80}]}]}`},
+		{"e2e-px", `{podSelector: {matchLabels: {pod: a}}, ingress: [{from: [{podSelector: {}}]}]}`},
+	}},
+	{"a host-network pod", [][2]string{{"e2e-px", `
+podSelector: {}
+ingress: [{from: [{podSelector: {matchLabels: {pod: h}}}]}]`}}},
+}
+
+// newMatrix starts the matrix' pods: a and b on each worker, in two namespaces, and h on the host network.
+func newMatrix(ctx context.Context) *matrix {
+	GinkgoHelper()
+	m := &matrix{namespaces: map[string]labels.Set{"e2e-px": {"ns": "x"}, "e2e-py": {"ns": "y"}}, nodes: map[string][]netip.Addr{}}
+	for name, set := range m.namespaces {
+		makeNamespace(ctx, name)
+		DeferCleanup(deleteNamespace, name)
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"ns":%q}}}`, set["ns"])
+		_, err := suite.Cluster.CoreV1().Namespaces().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		Expect(err).NotTo(HaveOccurred())
+	}
+	for _, node := range suite.Workers {
+		n, err := suite.Cluster.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		m.nodes[node] = cluster.NodeAddrs(n)
+	}
+	for _, p := range []*corev1.Pod{
+		matrixPod("e2e-px", "a", suite.Workers[0], false), matrixPod("e2e-px", "b", suite.Workers[1], false),
+		matrixPod("e2e-py", "a", suite.Workers[1], false), matrixPod("e2e-py", "b", suite.Workers[0], false),
+		matrixPod("e2e-px", "h", suite.Workers[0], true),
+	} {
+		running, err := suite.Cluster.Run(ctx, p)
+		Expect(err).NotTo(HaveOccurred())
+		m.pods = append(m.pods, running)
+	}
+	return m
+}
+
+var _ = Describe("network policies", Ordered, func() {
+	var m *matrix
+	BeforeAll(func(ctx SpecContext) { m = newMatrix(ctx) }, NodeTimeout(3*time.Minute))
+
+	for _, c := range policyCases {
+		It("let through what they say: "+c.name, func(ctx SpecContext) {
+			policies := m.apply(ctx, c.policies)
+			Eventually(func() []string { return m.differences(ctx, policies) }).WithContext(ctx).WithTimeout(time.Minute).Should(BeEmpty())
+			for _, p := range m.pods {
+				now, err := suite.Cluster.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+				Expect(err).NotTo(HaveOccurred())
+				Expect(cluster.Ready(now)).To(BeTrue(), "probes of %s/%s pass", p.Namespace, p.Name)
+			}
+		}, SpecTimeout(2*time.Minute))
+	}
+
+	It("let a pod reach itself through a Service", func(ctx SpecContext) {
+		m.apply(ctx, [][2]string{{"e2e-px", `{podSelector: {}, policyTypes: [Ingress, Egress]}`}})
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "itself"}, Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"pod": "a"}, Ports: []corev1.ServicePort{{Port: 80}},
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+		}}
+		service, err := suite.Cluster.CoreV1().Services("e2e-px").Create(ctx, service, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		for _, ip := range service.Spec.ClusterIPs {
+			target := attempt{from: m.pods[0], address: netip.MustParseAddr(ip), port: matrixPorts[0]}
+			Eventually(func() ([]bool, error) { return try(ctx, target.from, []attempt{target}) }).WithContext(ctx).
+				WithTimeout(20*time.Second).Should(Equal([]bool{true}), ip)
+			target.from = m.pods[1]
+			Expect(try(ctx, target.from, []attempt{target})).To(Equal([]bool{false}))
+		}
+	}, SpecTimeout(time.Minute))
+
+	It("isolate a pod from its first packet", func(ctx SpecContext) {
+		m.apply(ctx, [][2]string{{"e2e-px", `podSelector: {matchLabels: {pod: late}}`}})
+		late := matrixPod("e2e-px", "late", suite.Workers[0], false)
+		client := m.pods[2]
+		late, err := suite.Cluster.CoreV1().Pods("e2e-px").Create(ctx, late, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		late, err = suite.Cluster.WaitPod(ctx, "e2e-px", "late", func(p *corev1.Pod) bool { return p.Annotations["ovn.kubernetes.io/ip_address"] != "" })
+		Expect(err).NotTo(HaveOccurred())
+		address, _, _ := strings.Cut(late.Annotations["ovn.kubernetes.io/ip_address"], ",")
+		tries := make(chan string, 1)
+		go func() {
+			out, err := suite.Cluster.Exec(ctx, client, "sh", "-c", fmt.Sprintf(
+				"end=$(($(date +%%s)+12)); while [ $(date +%%s) -lt $end ]; do /agnhost connect --timeout=300ms %s:80 2>&1; done; true", address))
+			tries <- fmt.Sprint(out, err)
+		}()
+		_, err = suite.Cluster.WaitPod(ctx, "e2e-px", "late", cluster.Ready) // kubelet gets through
+		Expect(err).NotTo(HaveOccurred())
+		said := <-tries
+		for line := range strings.Lines(strings.TrimSuffix(said, "<nil>")) {
+			Expect(strings.TrimSpace(line)).To(Or(Equal("TIMEOUT"), Equal("OTHER"), BeEmpty()), said)
+		}
+		Expect(strings.Count(said, "TIMEOUT")).To(BeNumerically(">", 5), said)
+	}, SpecTimeout(2*time.Minute))
+
+	It("drop nothing that they allow before and after a change", func(ctx SpecContext) {
+		server, client := m.pods[0], m.pods[2]
+		policies := m.apply(ctx, [][2]string{{"e2e-px", `
+podSelector: {matchLabels: {pod: a}}
+ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}}]}]`}})
+		Eventually(func() []string { return m.differences(ctx, policies) }).WithContext(ctx).WithTimeout(time.Minute).Should(BeEmpty())
+		address := cluster.PodAddrs(server)[0]
+		tries := make(chan string, 1)
+		go func() {
+			out, err := suite.Cluster.Exec(ctx, client, "sh", "-c", fmt.Sprintf(
+				"end=$(($(date +%%s)+12)); while [ $(date +%%s) -lt $end ]; do /agnhost connect --timeout=1s %s:80 2>&1 && echo ok; done; true", address))
+			tries <- fmt.Sprint(out, err)
+		}()
+		for i, spec := range []string{`
+podSelector: {matchLabels: {pod: a}}
+ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}, podSelector: {matchLabels: {pod: a}}}]}]`, `
+podSelector: {matchExpressions: [{key: pod, operator: In, values: [a]}]}
+ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {pod: a}}}], ports: [{port: web-80}]}]`, `
+podSelector: {}
+ingress: [{ports: [{port: 1, endPort: 100}]}]`} {
+			np := policies[0].DeepCopy()
+			np.Spec = networkingv1.NetworkPolicySpec{}
+			Expect(yaml.UnmarshalStrict([]byte(spec), &np.Spec)).To(Succeed())
+			np.Annotations = map[string]string{"ovn.kubernetes.io/enable_log": fmt.Sprint(i == 1)}
+			_, err := suite.Cluster.NetworkingV1().NetworkPolicies(np.Namespace).Update(ctx, np, metav1.UpdateOptions{})
+			Expect(err).NotTo(HaveOccurred())
+			np, err = suite.Cluster.NetworkingV1().NetworkPolicies(np.Namespace).Get(ctx, np.Name, metav1.GetOptions{})
+			Expect(err).NotTo(HaveOccurred())
+			policies[0] = np
+			Eventually(func() []string { return m.differences(ctx, policies) }).WithContext(ctx).WithTimeout(time.Minute).Should(BeEmpty())
+		}
+		said := <-tries
+		Expect(strings.Count(said, "ok")).To(BeNumerically(">", 20), said)
+		Expect(said).NotTo(Or(ContainSubstring("TIMEOUT"), ContainSubstring("REFUSED"), ContainSubstring("OTHER")))
+	}, SpecTimeout(3*time.Minute))
+})
+
+// apply creates policies that go with the spec.
+func (m *matrix) apply(ctx context.Context, list [][2]string) []*networkingv1.NetworkPolicy {
+	GinkgoHelper()
+	b := cluster.PodAddrs(m.pods[1])
+	fill := strings.NewReplacer("%4", b[0].String(), "%6", b[1].String())
+	var policies []*networkingv1.NetworkPolicy
+	for i, entry := range list {
+		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: entry[0], Name: fmt.Sprint("case-", i)}}
+		Expect(yaml.UnmarshalStrict([]byte(fill.Replace(entry[1])), &np.Spec)).To(Succeed())
+		of := suite.Cluster.NetworkingV1().NetworkPolicies(np.Namespace)
+		np, err := of.Create(ctx, np, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func(ctx SpecContext) { Expect(of.Delete(ctx, np.Name, metav1.DeleteOptions{})).To(Succeed()) })
+		policies = append(policies, np)
+	}
+	return policies
+}
