@@ -149,7 +149,7 @@ var _ = Describe("network policies", Ordered, func() {
 		m.apply(ctx, [][2]string{{"e2e-px", `podSelector: {matchLabels: {pod: late}}`}})
 		late := matrixPod("e2e-px", "late", suite.Workers[0], false)
 		client := m.pods[2]
-		late, err := suite.Cluster.CoreV1().Pods("e2e-px").Create(ctx, late, metav1.CreateOptions{})
+		_, err := suite.Cluster.CoreV1().Pods("e2e-px").Create(ctx, late, metav1.CreateOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		late, err = suite.Cluster.WaitPod(ctx, "e2e-px", "late", func(p *corev1.Pod) bool { return p.Annotations["ovn.kubernetes.io/ip_address"] != "" })
 		Expect(err).NotTo(HaveOccurred())
