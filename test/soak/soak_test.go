@@ -60,7 +60,12 @@ func TestSoak(t *testing.T) {
 	s.sameAsFresh(limit)
 	s.through("delete", s.all(), s.remove)
 	s.sweep()
-	s.eventually(limit, s.left)
+	s.eventually(limit, func() string {
+		if busy := s.idle(); busy != "" {
+			return "the controller is busy: " + busy
+		}
+		return s.left()
+	})
 	if diff := differs(empty, s.settle(limit)); diff != "" {
 		s.keepLog()
 		t.Errorf("everything is deleted, and the database is not what it was before (-), but (+):\n%s", diff)

@@ -59,6 +59,7 @@ type world struct {
 	server     tls.Config
 	stopServer func()
 	controller *exec.Cmd
+	ended      chan struct{} // closed when the controller has
 	log        string
 	started    int
 }
@@ -220,6 +221,29 @@ func (w *world) start() {
 	w.controller.Stdout, w.controller.Stderr = log, log
 	w.controller.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	w.must(w.controller.Start())
+	ended, controller := make(chan struct{}), w.controller
+	w.ended = ended
+	go func() {
+		defer close(ended)
+		_ = controller.Wait() // "signal: killed"
+	}()
+}
+
+// leadLost is what a controller says that ends because it could not renew its Lease in time, as on a machine that does too much at once. The
+// kubelet starts it again then.
+const leadLost = "leader election lost"
+
+// restart starts a controller again that has ended by itself, and fails the test when that was not because of its Lease.
+func (w *world) restart() {
+	w.Helper()
+	content, err := os.ReadFile(w.log)
+	w.must(err)
+	if !strings.Contains(string(content[max(0, len(content)-500):]), leadLost) {
+		w.keepLog()
+		w.Fatal("the controller has ended by itself")
+	}
+	w.controller = nil
+	w.start()
 }
 
 // kill ends the controller without warning and, so that the next one need not wait, the validity of its Lease.
@@ -228,7 +252,7 @@ func (w *world) kill() {
 		return
 	}
 	_ = w.controller.Process.Kill()
-	_ = w.controller.Wait() // "signal: killed"
+	<-w.ended
 	w.controller = nil
 	_, _ = w.clients.CoordinationV1().Leases("default").Patch(context.Background(), lease, types.MergePatchType,
 		[]byte(`{"spec":{"holderIdentity":""}}`), metav1.PatchOptions{}) // there may be none yet
@@ -270,6 +294,13 @@ func (w *world) keepLog() {
 
 // idle reports, as text, what the controller is still at; nothing when it is at nothing.
 func (w *world) idle() string {
+	w.Helper()
+	select {
+	case <-w.ended:
+		w.restart()
+		return "the controller had lost its Lease"
+	default:
+	}
 	response, err := http.Get("http://" + controllerAddress + "/metrics")
 	if err != nil {
 		return err.Error()
