@@ -116,6 +116,9 @@ func (p *Process) Stop() {
 // Transactions is how many transactions the process sent to the northbound database since its gate opened.
 func (p *Process) Transactions() int { return p.proxy.Transactions() - p.before }
 
+// Northbound is what stands between the process and the northbound database.
+func (p *Process) Northbound() *nbtest.Proxy { return p.proxy }
+
 // Writes is how many requests with this method and with this text in their path the process sent to the API server.
 func (p *Process) Writes(method, path string) int { return p.writes.count(method, path) }
 

@@ -4,8 +4,10 @@
 package subnet
 
 import (
+	"context"
 	"net/netip"
 	"slices"
+	"sync"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -22,6 +24,51 @@ type checked struct {
 	features validation.Features
 	// querier asks for multicast groups; nil without multicast snooping, and while no address is free.
 	querier *translate.Querier
+}
+
+// admissions are subnets that were found right and whose rows are on their way to the northbound database.
+type admissions struct {
+	// one is held while a subnet is checked against others: of two that overlap and are worked on at a time one has to see the other.
+	one sync.Mutex
+
+	mu    sync.Mutex
+	cidrs map[string][]netip.Prefix
+}
+
+func (a *admissions) set(name string, cidrs []netip.Prefix) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cidrs == nil {
+		a.cidrs = map[string][]netip.Prefix{}
+	}
+	a.cidrs[name] = cidrs
+}
+
+func (a *admissions) end(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.cidrs, name)
+}
+
+func (a *admissions) has(name string, cidrs []netip.Prefix) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	admitted := a.cidrs[name]
+	return len(admitted) == len(cidrs) && !slices.ContainsFunc(admitted, func(c netip.Prefix) bool { return !slices.Contains(cidrs, c) })
+}
+
+// admit checks a subnet, one at a time. What is right counts as in force from then on, until its rows are committed or are not: call end then.
+func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validation.Problem, error) {
+	r.admissions.one.Lock()
+	defer r.admissions.one.Unlock()
+	if err := r.gatherAround(ctx, in); err != nil {
+		return checked{}, nil, err
+	}
+	found, problem := r.check(*in)
+	if problem == nil && len(found.network.CIDRs) > 0 {
+		r.admissions.set(in.subnet.Name, found.network.CIDRs)
+	}
+	return found, problem, nil
 }
 
 // check reads the subnet's spec and finds what is wrong with it, by itself and against what others use. Nodes, the API server and
@@ -95,14 +142,17 @@ func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
 	return s.Name > peer.Name
 }
 
-// inForce reports whether the router's port of a subnet has the CIDRs that its spec holds.
+// inForce reports whether the router's port of a subnet has the CIDRs that its spec holds, or is about to.
 func (r *Reconciler) inForce(s *kubeovnv1.Subnet) bool {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
-	if err != nil || port == nil {
+	switch {
+	case err != nil || len(cidrs) == 0:
 		return false
+	case port != nil && hasNetworks(port, cidrs):
+		return true
 	}
-	return hasNetworks(port, cidrs)
+	return r.admissions.has(s.Name, cidrs)
 }
 
 // hasNetworks reports whether a router's port is on these networks and no others.

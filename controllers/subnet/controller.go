@@ -24,6 +24,9 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
+// workers work on subnets at a time, so that many share a transaction, and with it a computation of ovn-northd.
+const workers = 16
+
 // Reconciler makes the logical switch of each Subnet so.
 type Reconciler struct {
 	Client     client.Client
@@ -38,7 +41,8 @@ type Reconciler struct {
 	ServiceCIDRs k8s.ServiceCIDRs
 
 	// told is what the allocator was told of each subnet last, as text.
-	told sync.Map
+	told       sync.Map
+	admissions admissions
 	// measured are the labels under which the use of each subnet is exported.
 	measured sync.Map
 }
@@ -89,10 +93,11 @@ func (r result) inForce() bool { return r.problem == nil && !r.unbuilt && r.err 
 // apply checks the subnet and, when there is nothing wrong, tells the allocator and commits its rows. Addresses are known before
 // the switch: a port that comes early waits for it.
 func (r *Reconciler) apply(ctx context.Context, in inputs) result {
-	checked, problem := r.check(in)
-	if problem != nil {
-		return result{problem: problem}
+	checked, problem, err := r.admit(ctx, &in)
+	if problem != nil || err != nil {
+		return result{problem: problem, err: err}
 	}
+	defer r.admissions.end(in.subnet.Name)
 	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
 		return result{unbuilt: true}
 	}
@@ -101,7 +106,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	}
 	var noQuerier error
 	checked.querier, noQuerier = r.querier(ctx, in.subnet, checked.network)
-	err := r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
+	err = r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
 	switch {
 	case err == nil && in.vpc == nil:
 		if vpc := selection.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {

@@ -42,7 +42,7 @@ func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 		if want := 4*step.subnets + 2*(step.subnets/2); got.rows != want {
 			t.Errorf("%d subnets took %d rows, want %d", step.subnets, got.rows, want)
 		}
-		if got.transactions > 2*step.subnets {
+		if got.transactions > step.subnets {
 			t.Errorf("%d subnets took %d transactions", step.subnets, got.transactions)
 		}
 		if got.nodeReconciles != 0 || got.nodePatches != 0 {

@@ -72,7 +72,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	if in.sharing, err = r.sharing(ctx, subnet); err != nil {
 		return inputs{}, err
 	}
-	return in, r.gatherAround(ctx, &in)
+	return in, nil
 }
 
 // join is the subnet of the nodes, nil unless it is another one of the subnet's VPC.
@@ -88,7 +88,7 @@ func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeo
 	return join, nil
 }
 
-// gatherAround finds who uses addresses of the subnet.
+// gatherAround finds who uses addresses of the subnet. Only admit asks: others may be admitted at any other time.
 func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
 	cidrs, err := ipfamily.ParseCIDRs(in.subnet.Spec.CIDRBlock)
 	if err != nil {

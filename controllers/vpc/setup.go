@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -24,6 +25,9 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
+
+// workers work on VPCs at a time, so that many share a transaction, and with it a computation of ovn-northd.
+const workers = 16
 
 // subnetsDelay gathers what happens to the subnets of a VPC into one look at all of them: the VPC's status names each.
 const subnetsDelay = 200 * time.Millisecond
@@ -39,6 +43,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		WatchesRawSource(&r.detached).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVpc)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vpc{}, k8s.OwnersOf(r.Northbound, translate.KindVpc))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of VPCs: %w", err)
