@@ -91,8 +91,8 @@ func TestPoliciesShareTheirSets(t *testing.T) {
 	}
 	w.Delete(first)
 	w.Eventually(func() string {
-		if n := w.rows("ACL"); n != 3+2 {
-			return fmt.Sprintf("%d ACLs: want those of the second policy, and two for DHCP", n)
+		if n := w.rows("ACL"); n != 3+4 {
+			return fmt.Sprintf("%d ACLs: want those of the second policy, and what passes always: two for each of DHCP and hairpins", n)
 		}
 		return ""
 	})
