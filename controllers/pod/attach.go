@@ -140,7 +140,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 	var obstacles, names []string
 	for _, want := range wants {
 		names = append(names, want.Subnet)
-		lease, err := r.allocate(ctx, port, want)
+		lease, err := r.allocate(ctx, pod, port, want)
 		if err == nil {
 			r.got(ctx, pod, lease)
 			return lease, nil
@@ -176,6 +176,7 @@ func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease)
 	r.ledger.hold(pod)
 	r.journeys.reached(pod.UID, legAddress)
 	r.warnOfIgnored(pod)
+	r.settle(ctx, pod, lease)
 	if pod.Annotations[keyAAPs] != "" {
 		r.warnOfVips(ctx, pod, lease.Subnet)
 	}
@@ -200,7 +201,8 @@ func (r *Reconciler) candidates(ctx context.Context, pod *corev1.Pod, request ku
 	return r.Namespaces.Subnets(ctx, ns)
 }
 
-func (r *Reconciler) allocate(ctx context.Context, port string, want ipam.Request) (ipam.Lease, error) {
+// allocate gives a port an address; pod is nil for one that is kept for a pod to come.
+func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string, want ipam.Request) (ipam.Lease, error) {
 	s, err := r.subnet(ctx, want.Subnet)
 	if err != nil {
 		return ipam.Lease{}, err
@@ -208,7 +210,10 @@ func (r *Reconciler) allocate(ctx context.Context, port string, want ipam.Reques
 	if s.DeletionTimestamp != nil {
 		return ipam.Lease{}, &problem{message: fmt.Sprintf("subnet %s is being deleted: choose another one", want.Subnet)}
 	}
-	return r.Allocator.Allocate(port, want)
+	if pod == nil {
+		return r.Allocator.Allocate(port, want)
+	}
+	return r.allocateApart(ctx, pod, s, want)
 }
 
 // wanted is what a pod asks a subnet for.

@@ -33,6 +33,8 @@ type Reconciler struct {
 	Namespaces *selection.Namespaces
 	Pools      *selection.Pools
 	Vips       *selection.Vips
+	// Networks finds subnets with the same addresses; where it is nil those of the default VPC are not looked at.
+	Networks *selection.Networks
 	// Sets are those of policies. What changes in them enqueues pods.
 	Sets     *podset.Index
 	Recorder events.EventRecorder
@@ -44,6 +46,7 @@ type Reconciler struct {
 	RecordPace RecordPace
 
 	ledger   ledger
+	tenants  tenants
 	journeys journeys
 	waiting  waiting
 	kept     kept

@@ -126,7 +126,7 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 	}
 	if p == nil {
 		var err error
-		if lease, err = r.allocate(ctx, port, request); err != nil {
+		if lease, err = r.allocate(ctx, nil, port, request); err != nil {
 			message, users := explain(request.Subnet, err)
 			if !users {
 				return fmt.Errorf("reserve addresses: %w", err)
@@ -219,5 +219,6 @@ func (r *Reconciler) detach(ctx context.Context, key types.NamespacedName) error
 	}
 	r.ledger.forget(key)
 	r.records.drop(key)
+	r.tenants.drop(portOf(key))
 	return nil
 }

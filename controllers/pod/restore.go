@@ -32,6 +32,9 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 	if err := Restore(ctx, r.Client, r.Northbound, r.Allocator); err != nil {
 		return err
 	}
+	if err := r.restoreTenants(ctx); err != nil {
+		return err
+	}
 	if err := r.Vips.Wait(ctx); err != nil { // a port must not lose what it may send from for a moment
 		return err
 	}

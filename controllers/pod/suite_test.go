@@ -35,6 +35,7 @@ func stepsAt(pace pod.RecordPace) controllertest.Steps {
 				Allocator:  p.Allocator,
 				Namespaces: p.Namespaces,
 				Pools:      p.Pools,
+				Networks:   p.Networks,
 				Vips:       p.Vips,
 				Sets:       p.Sets,
 				Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),

@@ -6,6 +6,8 @@ package ipam
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // Holder is a port and an address that it holds.
@@ -32,4 +34,20 @@ func (a *Allocator) Holders(subnet string, meant func(netip.Addr) bool) []Holder
 	}
 	slices.SortFunc(holders, func(a, b Holder) int { return a.Address.Compare(b.Address) })
 	return holders
+}
+
+// Holder is the port that holds an address of a subnet; empty when none does.
+func (a *Allocator) Holder(subnet string, addr netip.Addr) string {
+	s := a.subnet(subnet)
+	if s == nil {
+		return ""
+	}
+	s.Lock()
+	defer s.Unlock()
+	p := &s.pools[ipfamily.Of(addr)]
+	slot, known := p.index[addr]
+	if !known {
+		return ""
+	}
+	return p.slots[slot].port
 }

@@ -1,0 +1,246 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+// A node reaches pods of custom VPCs by their addresses, for probes. So no such pod is given an address unasked that a pod of another VPC has on
+// its node, or one of the default VPC anywhere: those are reached from every node.
+
+// reasonAmbiguous is the event on a pod whose address is another pod's as well.
+const reasonAmbiguous = "AddressAmbiguous"
+
+// apartTries is how often the allocator, which gives up after a while, is asked for an address that is nobody else's.
+const apartTries = 16
+
+// tenant is a pod of a custom VPC.
+type tenant struct{ port, vpc, node string }
+
+// tenants are the pods of custom VPCs by their addresses. No other lock is taken while theirs is held.
+type tenants struct {
+	mu        sync.Mutex
+	byAddress map[netip.Addr][]tenant
+	byPort    map[string][]netip.Addr
+}
+
+// claim takes note that a pod is to have an address, unless it is that of a pod of another VPC on the node: then it returns that one's port.
+func (t *tenants) claim(address netip.Addr, pod tenant) (rival string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if rival = t.rival(address, pod); rival == "" {
+		t.add(address, pod)
+	}
+	return rival
+}
+
+// note takes note of the addresses that a pod has, and returns of which of them there is another pod.
+func (t *tenants) note(addresses []netip.Addr, pod tenant) (rivals map[netip.Addr]string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.remove(pod.port)
+	for _, address := range addresses {
+		if rival := t.rival(address, pod); rival != "" {
+			if rivals == nil {
+				rivals = map[netip.Addr]string{}
+			}
+			rivals[address] = rival
+		}
+		t.add(address, pod)
+	}
+	return rivals
+}
+
+func (t *tenants) rival(address netip.Addr, pod tenant) string {
+	for _, other := range t.byAddress[address] {
+		if other.vpc != pod.vpc && other.node == pod.node {
+			return other.port
+		}
+	}
+	return ""
+}
+
+func (t *tenants) add(address netip.Addr, pod tenant) {
+	if t.byAddress == nil {
+		t.byAddress, t.byPort = map[netip.Addr][]tenant{}, map[string][]netip.Addr{}
+	}
+	if slices.Contains(t.byAddress[address], pod) {
+		return
+	}
+	t.byAddress[address] = append(t.byAddress[address], pod)
+	t.byPort[pod.port] = append(t.byPort[pod.port], address)
+}
+
+// at is a pod of any custom VPC that has an address.
+func (t *tenants) at(address netip.Addr) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if list := t.byAddress[address]; len(list) > 0 {
+		return list[0].port
+	}
+	return ""
+}
+
+// none reports whether there is no such pod.
+func (t *tenants) none() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byPort) == 0
+}
+
+func (t *tenants) drop(port string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.remove(port)
+}
+
+func (t *tenants) remove(port string) {
+	for _, address := range t.byPort[port] {
+		left := slices.DeleteFunc(t.byAddress[address], func(other tenant) bool { return other.port == port })
+		if t.byAddress[address] = left; len(left) == 0 {
+			delete(t.byAddress, address)
+		}
+	}
+	delete(t.byPort, port)
+}
+
+// restoreTenants takes note of the pods that have their addresses already.
+func (r *Reconciler) restoreTenants(ctx context.Context) error {
+	var pods corev1.PodList
+	if err := r.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		vpc := pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
+		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !publishedFor(pod) || !r.needsPort(pod) {
+			continue
+		}
+		if addresses, err := ipfamily.ParseAddrs(pod.Annotations[kubeovnv1.AnnotationIPAddress.Key()]); err == nil {
+			r.tenants.note(addresses, tenantOf(pod, vpc))
+		}
+	}
+	return nil
+}
+
+func tenantOf(pod *corev1.Pod, vpc string) tenant {
+	return tenant{port: translate.PodPort(pod.Namespace, pod.Name), vpc: vpc, node: pod.Spec.NodeName}
+}
+
+// allocateApart allocates an address that is not ambiguous; when there is none, rather one that is.
+func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
+	port := translate.PodPort(pod.Namespace, pod.Name)
+	avoid, err := r.avoid(ctx, pod, s)
+	if err != nil {
+		return ipam.Lease{}, err
+	}
+	if avoid == nil {
+		return r.Allocator.Allocate(port, want)
+	}
+	for range apartTries {
+		want.Avoid = avoid
+		lease, err := r.Allocator.Allocate(port, want)
+		if err == nil {
+			return lease, nil
+		}
+		r.tenants.drop(port)
+		if !errors.Is(err, ipam.ErrExhausted) {
+			return ipam.Lease{}, err
+		}
+	}
+	want.Avoid = nil
+	return r.Allocator.Allocate(port, want)
+}
+
+// avoid says which addresses would be ambiguous; nil for none. The allocator holds the subnet's lock when it asks. Pods of custom VPCs lay
+// claim to an address before the default VPC's subnets are looked at, whose own pods look at the claims: of two at once, one gives way.
+func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet) (func(netip.Addr) bool, error) {
+	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
+		if r.tenants.none() {
+			return nil, nil
+		}
+		return func(address netip.Addr) bool { return r.tenants.at(address) != "" }, nil
+	}
+	others, err := r.sameAddresses(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	self := tenantOf(pod, selection.VpcOf(s))
+	return func(address netip.Addr) bool {
+		return r.tenants.claim(address, self) != "" || r.holderIn(others, address) != ""
+	}, nil
+}
+
+// sameAddresses are the default VPC's subnets that share addresses with a subnet.
+func (r *Reconciler) sameAddresses(ctx context.Context, s *kubeovnv1.Subnet) ([]*kubeovnv1.Subnet, error) {
+	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	if err != nil || r.Networks == nil {
+		return nil, nil //nolint:nilerr // the subnet's own condition says so
+	}
+	return r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, cidrs)
+}
+
+// holderIn is what holds an address in one of some subnets.
+func (r *Reconciler) holderIn(subnets []*kubeovnv1.Subnet, address netip.Addr) string {
+	for _, s := range subnets {
+		if port := r.Allocator.Holder(s.Name, address); port != "" {
+			return port
+		}
+	}
+	return ""
+}
+
+// settle takes note of a pod's addresses, and tells its user of those that are ambiguous: they were asked for, or no others were left.
+func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
+	s := &kubeovnv1.Subnet{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
+		return // attach finds it gone as well
+	}
+	vpc := selection.VpcOf(s)
+	if vpc == kubeovnv1.DefaultVpc && r.tenants.none() {
+		return
+	}
+	rival := func(address netip.Addr) string { return r.tenants.at(address) }
+	if vpc != kubeovnv1.DefaultVpc {
+		rivals := r.tenants.note(lease.Addresses, tenantOf(pod, vpc))
+		others, err := r.sameAddresses(ctx, s)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "cannot look for subnets with the same addresses", "subnet", s.Name)
+		}
+		rival = func(address netip.Addr) string {
+			if port := rivals[address]; port != "" {
+				return port
+			}
+			return r.holderIn(others, address)
+		}
+	}
+	var ambiguous []string
+	for _, address := range lease.Addresses {
+		if other := rival(address); other != "" {
+			ambiguous = append(ambiguous, fmt.Sprintf("%s is also that of %s", address, other))
+		}
+	}
+	if len(ambiguous) > 0 {
+		k8s.Warn(r.Recorder, pod, reasonAmbiguous, strings.Join(ambiguous, "; ")+
+			", in another VPC: what nodes send there, probes above all, may reach one or the other; choose other addresses for one of them")
+	}
+}

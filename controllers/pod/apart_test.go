@@ -1,0 +1,88 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+func of(vpc string) func(*kubeovnv1.SubnetSpec) {
+	return func(s *kubeovnv1.SubnetSpec) { s.Vpc = vpc }
+}
+
+// on creates a pod of a subnet on a node.
+func (w world) on(node, subnet, name string, annotations ...string) *corev1.Pod {
+	w.Helper()
+	p := newPod("default", name, append(annotations, "logical_switch", subnet)...)
+	p.Spec.NodeName = node
+	w.Create(p)
+	w.allocated(p)
+	return p
+}
+
+func (w world) has(p *corev1.Pod, addresses string) {
+	w.Helper()
+	if got := p.Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != addresses {
+		w.Errorf("pod %s has %s, want %s", p.Name, got, addresses)
+	}
+}
+
+// ambiguous waits until a pod was told that another one has its address, too.
+func (w world) ambiguous(p *corev1.Pod, other string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var events eventsv1.EventList
+		w.Must(w.Client.List(w.Context(), &events))
+		for i := range events.Items {
+			if e := &events.Items[i]; e.Regarding.UID == p.UID && e.Reason == "AddressAmbiguous" && strings.Contains(e.Note, other) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("pod %s was not told of %s", p.Name, other)
+	})
+}
+
+func TestAddressesThatANodeReachesArePodsOfOneVpc(t *testing.T) {
+	w := newWorld(t)
+	const cidrs = "10.16.0.0/24,fd00:10:16::/120"
+	w.subnet("ovn-default", cidrs)
+	w.subnet("blue-net", cidrs, of("blue"))
+	w.subnet("red-net", cidrs, of("red"))
+	p := w.start()
+	w.has(w.on("n1", "ovn-default", "d1"), "10.16.0.2,fd00:10:16::2")
+	w.has(w.on("n1", "blue-net", "b1"), "10.16.0.3,fd00:10:16::3")
+	w.has(w.on("n1", "red-net", "r1"), "10.16.0.4,fd00:10:16::4")
+	w.has(w.on("n2", "red-net", "r2"), "10.16.0.5,fd00:10:16::5")
+	w.has(w.on("n2", "ovn-default", "d2"), "10.16.0.6,fd00:10:16::6")
+
+	asked := w.on("n1", "red-net", "r3", "ip_address", "10.16.0.3,fd00:10:16::6")
+	w.has(asked, "10.16.0.3,fd00:10:16::6")
+	w.ambiguous(asked, "b1.default")
+	asked = w.on("n1", "ovn-default", "d3", "ip_address", "10.16.0.4,fd00:10:16::7")
+	w.ambiguous(asked, "r1.default")
+	asked = w.on("n1", "blue-net", "b2", "ip_address", "10.16.0.6,fd00:10:16::9")
+	w.ambiguous(asked, "d2.default")
+
+	p.Stop()
+	w.start()
+	w.has(w.on("n1", "red-net", "r4"), "10.16.0.7,fd00:10:16::8") // the first that nobody on the node and in the default VPC has
+}
+
+func TestAnAmbiguousAddressIsBetterThanNone(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("blue-net", "10.16.0.0/30", of("blue"))
+	w.subnet("red-net", "10.16.0.0/30", of("red"))
+	w.start()
+	w.has(w.on("n1", "blue-net", "b1"), "10.16.0.2")
+	red := w.on("n1", "red-net", "r1")
+	w.has(red, "10.16.0.2")
+	w.ambiguous(red, "b1.default")
+}
