@@ -119,8 +119,11 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 	}, SpecTimeout(4*time.Minute))
 
 	It("go through another node when the kubelet and the Open vSwitch of theirs die", func(ctx SpecContext) {
+		cordon(ctx, controlPlane(), true) // what dies there would take the databases with it
+		DeferCleanup(func(ctx SpecContext) { cordon(ctx, controlPlane(), false) }, NodeTimeout(time.Minute))
 		applyVpcs(ctx, "vpc_services.yaml")
 		active := expectTransit(ctx, "orange")
+		Expect(active).NotTo(Equal(controlPlane()), "a node that is cordoned")
 		bystander := suite.Workers[slices.IndexFunc(suite.Workers, func(w string) bool { return w != active })]
 		service := dualService(ctx, "shop", bystander)
 		orange := tenantPod(ctx, "orange", "client", bystander, "10.16.200.10", "fd00:10:16::c80a")
@@ -167,6 +170,15 @@ func expectReady(ctx context.Context, pod *corev1.Pod, want corev1.ConditionStat
 		}
 		return corev1.ConditionUnknown
 	}).WithContext(ctx).WithTimeout(time.Minute).Should(Equal(want), "pod %s/%s", pod.Namespace, pod.Name)
+}
+
+func cordon(ctx context.Context, node string, on bool) {
+	GinkgoHelper()
+	n := &corev1.Node{}
+	Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: node}, n)).To(Succeed())
+	base := n.DeepCopy()
+	n.Spec.Unschedulable = on
+	Expect(suite.Objects.Patch(ctx, n, client.MergeFrom(base))).To(Succeed())
 }
 
 // expectTransit waits until a VPC has its way out, and returns the node.
