@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -14,8 +15,6 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection/podset"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // clusterPolicy is what the kinds of sigs.k8s.io/network-policy-api have in common.
@@ -72,23 +71,13 @@ func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compi
 	}
 	c.subjects = subjects
 	c.Subjects = c.use(subjects)
-	for d, rules := range map[translate.Direction][]clusterRule{translate.Ingress: p.ingress, translate.Egress: p.egress} {
-		for i, rule := range rules {
-			c.clusterRule(d, i, p.first-i, rule, nodes)
-		}
+	for i, rule := range p.ingress {
+		c.clusterRule(translate.Ingress, i, p.first-i, rule, nodes)
 	}
-	slices.SortFunc(c.Rules, func(a, b translate.PolicyRule) int { return compareKeys(a.Key, b.Key) })
+	for i, rule := range p.egress {
+		c.clusterRule(translate.Egress, i, p.first-i, rule, nodes)
+	}
 	return c.compiled
-}
-
-func compareKeys(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func (c *compiler) clusterRule(d translate.Direction, i, priority int, in clusterRule, nodes nodesOf) {
@@ -98,7 +87,7 @@ func (c *compiler) clusterRule(d translate.Direction, i, priority int, in cluste
 		return
 	}
 	denies := in.action == nb.ACLActionDrop
-	rule := translate.PolicyRule{Key: fmt.Sprintf("%s/%03d", d, i), Direction: d, Priority: priority, Action: in.action}
+	rule := translate.PolicyRule{Key: fmt.Sprintf("%s/%d", d, i), Direction: d, Priority: priority, Action: in.action}
 	before := len(c.problems)
 	p := c.clusterPeers(where, in.peers, nodes)
 	if denies && len(c.problems) > before {

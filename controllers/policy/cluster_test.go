@@ -117,30 +117,30 @@ egress:
 `, &cnp.Spec)
 
 	want := map[string]string{
-		"ingress/000/ip4": "drop outport == [web.tenant] && ip4 && tcp.dst == 80 && ip4.src == [" + v4(client) + "]",
-		"ingress/000/ip6": "drop outport == [web.tenant] && ip6 && tcp.dst == 80 && ip6.src == [" + v6(client) + "]",
-		"ingress/001/ip4": fmt.Sprintf("pass outport == [web.tenant] && ip4 && ip4.src == %s", w.both(v4(web), v4(client))),
-		"ingress/001/ip6": fmt.Sprintf("pass outport == [web.tenant] && ip6 && ip6.src == %s", w.both(v6(web), v6(client))),
-		"egress/000/ip4":  "allow-related inport == [web.tenant] && ip4 && 1 <= udp.dst <= 9 && ip4.dst == 192.0.2.0/24",
+		"ingress/0/ip4": "drop outport == [web.tenant] && ip4 && tcp.dst == 80 && ip4.src == [" + v4(client) + "]",
+		"ingress/0/ip6": "drop outport == [web.tenant] && ip6 && tcp.dst == 80 && ip6.src == [" + v6(client) + "]",
+		"ingress/1/ip4": fmt.Sprintf("pass outport == [web.tenant] && ip4 && ip4.src == %s", w.both(v4(web), v4(client))),
+		"ingress/1/ip6": fmt.Sprintf("pass outport == [web.tenant] && ip6 && ip6.src == %s", w.both(v6(web), v6(client))),
+		"egress/0/ip4":  "allow-related inport == [web.tenant] && ip4 && 1 <= udp.dst <= 9 && ip4.dst == 192.0.2.0/24",
 	}
 	w.expectOf("AdminNetworkPolicy//admin", want)
 	w.expectOf("BaselineAdminNetworkPolicy//default", map[string]string{
-		"ingress/000/ip4": "drop outport == [web.tenant] && ip4 && ip4.src == []",
-		"ingress/000/ip6": "drop outport == [web.tenant] && ip6 && ip6.src == []",
+		"ingress/0/ip4": "drop outport == [web.tenant] && ip4 && ip4.src == []",
+		"ingress/0/ip6": "drop outport == [web.tenant] && ip6 && ip6.src == []",
 	})
 	w.expectOf("ClusterNetworkPolicy//cluster", map[string]string{
-		"egress/000/ip4": "drop inport == [web.tenant] && ip4 && (1 <= tcp.dst <= 1023 || sctp)",
-		"egress/000/ip6": "drop inport == [web.tenant] && ip6 && (1 <= tcp.dst <= 1023 || sctp)",
+		"egress/0/ip4": "drop inport == [web.tenant] && ip4 && (1 <= tcp.dst <= 1023 || sctp)",
+		"egress/0/ip6": "drop inport == [web.tenant] && ip6 && (1 <= tcp.dst <= 1023 || sctp)",
 	})
 	priorities := map[string]string{}
 	for _, row := range w.Database.Rows("ACL") {
 		priorities[fmt.Sprint(row["name"])] = fmt.Sprintf("tier %v priority %v", row["tier"], row["priority"])
 	}
 	for name, said := range map[string]string{
-		"anp/admin/ingress/000/ip4":    "tier 1 priority 29300",
-		"anp/admin/ingress/001/ip4":    "tier 1 priority 29299",
-		"banp/default/ingress/000/ip4": "tier 3 priority 1800",
-		"cnp/cluster/egress/000/ip6":   "tier 3 priority 5000",
+		"anp/admin/ingress/0/ip4":    "tier 1 priority 29300",
+		"anp/admin/ingress/1/ip4":    "tier 1 priority 29299",
+		"banp/default/ingress/0/ip4": "tier 3 priority 1800",
+		"cnp/cluster/egress/0/ip6":   "tier 3 priority 5000",
 	} {
 		if priorities[name] != said {
 			t.Errorf("%s has %s, want %s", name, priorities[name], said)

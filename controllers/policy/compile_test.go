@@ -6,6 +6,7 @@ package policy
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -54,9 +58,27 @@ func fixedNumbers(s podset.Selector) []int32 {
 }
 
 func TestNetworkPolicies(t *testing.T) {
-	inputs, err := filepath.Glob("testdata/networkpolicy-*.in.yaml")
+	golden(t, "testdata/networkpolicy-*.in.yaml", func(np *networkingv1.NetworkPolicy) compiled { return networkPolicy(np, fixedNumbers) })
+}
+
+func TestClusterWidePoliciesOfEachKind(t *testing.T) {
+	compile := func(p clusterPolicy) compiled { return clusterNetworkPolicy(p, fixedNumbers, fixedNodes) }
+	golden(t, "testdata/adminnetworkpolicy-*.in.yaml", func(p *v1alpha1.AdminNetworkPolicy) compiled { return compile(readAdmin(p)) })
+	golden(t, "testdata/baseline-*.in.yaml", func(p *v1alpha1.BaselineAdminNetworkPolicy) compiled { return compile(readBaseline(p)) })
+	golden(t, "testdata/clusternetworkpolicy-*.in.yaml", func(p *v1alpha2.ClusterNetworkPolicy) compiled { return compile(readCluster(p)) })
+}
+
+// fixedNodes is a cluster with one node.
+func fixedNodes(*metav1.LabelSelector) ([]translate.PolicyBlock, error) {
+	return []translate.PolicyBlock{{CIDR: netip.MustParsePrefix("192.0.2.1/32")}, {CIDR: netip.MustParsePrefix("2001:db8::1/128")}}, nil
+}
+
+// golden compiles each input and compares the rules with the .out.yaml beside it.
+func golden[T any](t *testing.T, pattern string, compile func(*T) compiled) {
+	t.Helper()
+	inputs, err := filepath.Glob(pattern)
 	if err != nil || len(inputs) == 0 {
-		t.Fatalf("no inputs: %v", err)
+		t.Fatalf("no inputs %s: %v", pattern, err)
 	}
 	for _, path := range inputs {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".in.yaml"), func(t *testing.T) {
@@ -64,11 +86,11 @@ func TestNetworkPolicies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			np := &networkingv1.NetworkPolicy{}
-			if err := yaml.UnmarshalStrict(data, np); err != nil {
+			in := new(T)
+			if err := yaml.UnmarshalStrict(data, in); err != nil {
 				t.Fatal(err)
 			}
-			compare(t, strings.TrimSuffix(path, ".in.yaml")+".out.yaml", networkPolicy(np, fixedNumbers))
+			compare(t, strings.TrimSuffix(path, ".in.yaml")+".out.yaml", compile(in))
 		})
 	}
 }

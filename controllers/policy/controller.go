@@ -58,6 +58,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the controllers of NetworkPolicies, of the sets of pods, and of what holds for all isolated pods.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+	measured.Store(r.Sets)
 	r.Sets.Observe(r.changed)
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("networkpolicy").

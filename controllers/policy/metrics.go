@@ -1,0 +1,46 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/internal/selection/podset"
+)
+
+// measured is the index of the running process.
+var measured atomic.Pointer[podset.Index]
+
+var (
+	descSets        = prometheus.NewDesc("kiln_policy_sets", "Sets of pods that policies share.", nil, nil)
+	descMemberships = prometheus.NewDesc("kiln_policy_memberships", "Pods in the sets of policies, a pod counted in each.", nil, nil)
+	descUsers       = prometheus.NewDesc("kiln_policy_users", "Policies that use sets of pods.", nil, nil)
+)
+
+func init() { metrics.Registry.MustRegister(collector{}) }
+
+// collector reports the sizes of the index.
+type collector struct{}
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{descSets, descMemberships, descUsers} {
+		descs <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (collector) Collect(out chan<- prometheus.Metric) {
+	x := measured.Load()
+	if x == nil {
+		return
+	}
+	stats := x.Stats()
+	for desc, n := range map[*prometheus.Desc]int{descSets: stats.Sets, descMemberships: stats.Members, descUsers: stats.Users} {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n))
+	}
+}
