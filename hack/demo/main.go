@@ -77,8 +77,8 @@ func install(ctx context.Context, l *lab.Cluster, c *cluster.Cluster, families s
 		return err
 	}
 	start := time.Now()
-	say("installing the operator: kubectl apply --server-side -k config/default")
-	if err := cluster.ApplyManifests(ctx, l.Kubeconfig(), "config/default"); err != nil {
+	say("installing the operator: kubectl apply --server-side -k hack/lab/manifests")
+	if err := cluster.ApplyManifests(ctx, l.Kubeconfig(), "hack/lab/manifests"); err != nil {
 		return err
 	}
 	say("applying the OVNCluster: %s datapath, pods in %s, tunnels on %s", spec.Nodes.Datapath, strings.Join(spec.Network.PodCIDRs, " and "), spec.Nodes.TunnelInterface)

@@ -51,7 +51,7 @@ func (l *lab) fill(ctx context.Context) (cache.Dir, error) {
 }
 
 func (l *lab) up() *cobra.Command {
-	controlPlanes, workers := 1, 2
+	controlPlanes, workers, kubeProxy := 1, 2, false
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up; its nodes wait for a network",
@@ -61,6 +61,7 @@ func (l *lab) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			plan.KubeProxy = kubeProxy
 			dir, err := l.fill(cmd.Context())
 			if err != nil {
 				return err
@@ -74,6 +75,7 @@ func (l *lab) up() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&controlPlanes, "control-planes", controlPlanes, "number of control-plane nodes; the first runs the control plane")
 	cmd.Flags().IntVar(&workers, "workers", workers, "number of worker nodes")
+	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", kubeProxy, "run kube-proxy on the nodes; otherwise Services are the network's business")
 	return cmd
 }
 

@@ -39,10 +39,15 @@ func LabSpec(l *lab.Cluster, families string) (v1alpha1.OVNClusterSpec, error) {
 	default:
 		return v1alpha1.OVNClusterSpec{}, fmt.Errorf("families %q are none of %s, %s and %s", families, Dual, IPv4, IPv6)
 	}
+	access := v1alpha1.NodeAccessKiln
+	if l.KubeProxy() {
+		access = v1alpha1.NodeAccessKubeProxy
+	}
 	return v1alpha1.OVNClusterSpec{
 		APIServer: &v1alpha1.APIServer{Host: l.Nodes()[0].Addresses()[0].String(), Port: topology.APIServerPort},
 		Network:   network,
 		Nodes:     v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: tunnelInterface},
+		Services:  v1alpha1.Services{NodeAccess: access},
 	}, nil
 }
 

@@ -65,11 +65,15 @@ func Open(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the state in %s: %w", dir, err)
 	}
+	plan.KubeProxy = s.KubeProxy
 	return &Cluster{dir: stateDir(dir), state: s, plan: plan}, nil
 }
 
 // Nodes returns the nodes, control planes first.
 func (c *Cluster) Nodes() []topology.Node { return c.plan.Nodes() }
+
+// KubeProxy reports whether kube-proxy runs on the nodes.
+func (c *Cluster) KubeProxy() bool { return c.plan.KubeProxy }
 
 // Kubeconfig is the path of an administrator's kubeconfig, good on the machine that the lab runs on.
 func (c *Cluster) Kubeconfig() string { return c.dir.kubeconfig() }

@@ -22,6 +22,7 @@ type stateDir string
 // state is what up writes down for the commands after it.
 type state struct {
 	ControlPlanes int                        `json:"controlPlanes"`
+	KubeProxy     bool                       `json:"kubeProxy,omitempty"`
 	Workers       int                        `json:"workers"`
 	Machines      map[string]machine.Process `json:"machines"`
 	// Tunables are settings of the whole kernel that kubelets change, as they were before.

@@ -76,15 +76,16 @@ func (d stateDir) begin(top topology.Topology) (state, error) {
 	if err != nil {
 		return s, err
 	}
-	if there && (s.ControlPlanes != top.ControlPlanes || s.Workers != top.Workers) {
-		return s, fmt.Errorf("a lab of %d control planes and %d workers is up in %s: take it down first", s.ControlPlanes, s.Workers, d)
+	if there && (s.ControlPlanes != top.ControlPlanes || s.Workers != top.Workers || s.KubeProxy != top.KubeProxy) {
+		return s, fmt.Errorf("a lab of %d control planes and %d workers (kube-proxy: %t) is up in %s: take it down first",
+			s.ControlPlanes, s.Workers, s.KubeProxy, d)
 	}
 	if !there {
 		if err := os.RemoveAll(filepath.Join(string(d), "logs")); err != nil {
 			return s, fmt.Errorf("remove the logs of the last lab: %w", err)
 		}
 		s = state{
-			ControlPlanes: top.ControlPlanes, Workers: top.Workers,
+			ControlPlanes: top.ControlPlanes, Workers: top.Workers, KubeProxy: top.KubeProxy,
 			Machines: map[string]machine.Process{}, Tunables: readTunables(),
 		}
 	}

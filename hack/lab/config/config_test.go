@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/pki"
 	"github.com/kiln-net/kiln/hack/lab/topology"
 )
@@ -43,6 +44,18 @@ func TestControlPlaneRunsOnTheFirstNodeOnly(t *testing.T) {
 		}
 		if has := slices.Contains(names, "kube-apiserver"); has != (i == 0) {
 			t.Errorf("node %d, %s, runs %v", i, n.Name, names)
+		}
+	}
+}
+
+func TestKubeProxyRunsWhereItIsAskedFor(t *testing.T) {
+	top := plan(t)
+	for _, want := range []bool{true, false} {
+		top.KubeProxy = want
+		for _, n := range top.Nodes() {
+			if has := slices.ContainsFunc(Programs(top, n), func(p machine.Program) bool { return p.Name == "kube-proxy" }); has != want {
+				t.Errorf("%s runs kube-proxy: %t, want %t", n.Name, has, want)
+			}
 		}
 	}
 }
@@ -82,6 +95,7 @@ func plan(t *testing.T) topology.Topology {
 	if err != nil {
 		t.Fatal(err)
 	}
+	top.KubeProxy = true
 	return top
 }
 

@@ -15,7 +15,7 @@ const (
 	etcdPeer   = "http://127.0.0.1:2380"
 )
 
-// Programs returns what runs on a node: containerd, kubelet and kube-proxy, and on the first one the control plane.
+// Programs returns what runs on a node: containerd, kubelet and, where it is wanted, kube-proxy; and on the first one the control plane.
 func Programs(top topology.Topology, n topology.Node) []machine.Program {
 	programs := nodePrograms(top, n)
 	if n.Name == top.Nodes()[0].Name {
@@ -34,7 +34,7 @@ func OutsidePrograms() []machine.Program {
 
 func nodePrograms(top topology.Topology, n topology.Node) []machine.Program {
 	api := "tcp:" + Endpoint(top.APIServer()[0])
-	return []machine.Program{
+	programs := []machine.Program{
 		{Name: "containerd", Args: []string{"/usr/bin/containerd", "--config", ContainerdFile}},
 		{
 			Name:  "kubelet",
@@ -44,11 +44,14 @@ func nodePrograms(top topology.Topology, n topology.Node) []machine.Program {
 				"--hostname-override=" + n.Name, "--node-ip=" + join(n.Addresses()),
 			},
 		},
-		{
+	}
+	if top.KubeProxy {
+		programs = append(programs, machine.Program{
 			Name: "kube-proxy", After: []string{api},
 			Args: []string{"/usr/local/bin/kube-proxy", "--config=" + KubeProxyFile},
-		},
+		})
 	}
+	return programs
 }
 
 func controlPlanePrograms(top topology.Topology) []machine.Program {

@@ -89,6 +89,8 @@ func (n Node) Addresses() []netip.Addr { return Addrs(n.Management) }
 type Topology struct {
 	ControlPlanes int
 	Workers       int
+	// KubeProxy: kube-proxy runs on the nodes. Otherwise Services are the network's business.
+	KubeProxy bool
 }
 
 // New returns the plan of a lab of the given size, or an error that says which bound it breaks.
