@@ -5,6 +5,7 @@ package services
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -133,6 +134,22 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 	}
 	if len(chains) > spareChains+2 {
 		t.Errorf("%d chains are left", len(chains))
+	}
+}
+
+// What is taken twice in one batch is written once.
+func TestAServiceTwiceInOneBatch(t *testing.T) {
+	w := newWriter(nil)
+	first, second := large(3, false, nil), large(5, false, nil)
+	d, _ := w.take([]change{first, second})
+	want := map[element]string{}
+	second.pools[0].elements(func(e element, value string) { want[e] = value })
+	if len(d.gone) != 0 || !maps.Equal(d.come, want) {
+		t.Errorf("gone %v, come %v; want nothing and %v", d.gone, d.come, want)
+	}
+	d, _ = w.take([]change{{service: second.service}, second})
+	if len(d.gone)+len(d.come) != 0 {
+		t.Errorf("gone and there again is a change: %v, %v", d.gone, d.come)
 	}
 }
 

@@ -109,7 +109,13 @@ func (w *writer) take(changes []change) (d difference, again []types.NamespacedN
 	return d, again
 }
 
-func (d *difference) remove(e element, value string) { d.gone[e] = value }
+func (d *difference) remove(e element, value string) {
+	if _, ok := d.come[e]; ok { // a Service may be in the changes twice
+		delete(d.come, e)
+		return
+	}
+	d.gone[e] = value
+}
 
 func (d *difference) add(e element, value string) {
 	if old, ok := d.gone[e]; ok && old == value {

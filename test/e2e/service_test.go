@@ -4,11 +4,8 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,11 +14,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/yaml"
 
-	lab "github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
@@ -129,6 +122,38 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(3*time.Minute))
 
+	It("lose no connection while a Deployment is replaced", func(ctx SpecContext) {
+		d := deploymentOf(ctx, "rolling", 3)
+		s := serviceOf(ctx, "rolling", func(s *corev1.ServiceSpec) {
+			s.Type, s.Selector = corev1.ServiceTypeNodePort, map[string]string{"app": "rolling"}
+		})
+		nodePort := netip.AddrPortFrom(addressOfNode(ctx, suite.Workers[0], near4(near)), uint16(s.Spec.Ports[0].NodePort))
+		clients := map[string]struct {
+			origin
+			to netip.AddrPort
+		}{
+			"a pod": {fromPod(near), frontOf(s, near4(near))}, "a node": {fromNode(suite.Workers[0]), frontOf(s, near4(near))}, "outside": {fromOutside, nodePort},
+		}
+		for _, c := range clients {
+			Eventually(func() string { return fetchFrom(ctx, c.origin, c.to, "/hostname") }).WithContext(ctx).WithTimeout(30 * time.Second).ShouldNot(BeEmpty())
+		}
+		results := make(chan string, len(clients))
+		for name, c := range clients {
+			go func() {
+				defer GinkgoRecover()
+				const script = `n=0 bad=0; end=$((SECONDS+$3)); while [ $SECONDS -lt $end ]; do n=$((n+1)); timeout 3 bash -c '` + httpGet + `' x "$1" "$2" /hostname >/dev/null 2>&1 || bad=$((bad+1)); done; echo "$bad of $n connections failed"`
+				out, err := c.origin(ctx, "bash", "-c", script, "loop", c.to.Addr().String(), strconv.Itoa(int(c.to.Port())), "45")
+				results <- fmt.Sprintf("%s: %s %v", name, strings.TrimSpace(out), err)
+			}()
+		}
+		replace(ctx, d)
+		for range clients {
+			result := <-results
+			AddReportEntry("a rolling update", result)
+			Expect(result).To(ContainSubstring(": 0 of "))
+		}
+	}, SpecTimeout(4*time.Minute))
+
 	It("do not leave clients of UDP with an endpoint that is gone", func(ctx SpecContext) {
 		serverOf(ctx, "leaves", suite.Workers[1], "udp")
 		s := serviceOf(ctx, "udp", func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"app": "udp"} })
@@ -148,136 +173,3 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(5*time.Minute))
 })
-
-// serverOf runs a server of HTTP and UDP on a node, whose label app is `servers` if no other is given.
-func serverOf(ctx context.Context, name, node string, app ...string) *corev1.Pod {
-	GinkgoHelper()
-	pod := cluster.Server(serviceNamespace, name, node)
-	pod.Labels = map[string]string{"app": strings.Join(append(app, "servers")[:1], ""), "name": name}
-	args := pod.Spec.Containers[0].Args
-	args[len(args)-1] = fmt.Sprintf("--udp-port=%d", udpPort)
-	made, err := suite.Cluster.Run(ctx, pod)
-	Expect(err).NotTo(HaveOccurred())
-	return made
-}
-
-// serviceOf creates a Service in both families in front of the servers.
-func serviceOf(ctx context.Context, name string, change func(*corev1.ServiceSpec)) *corev1.Service {
-	GinkgoHelper()
-	policy := corev1.IPFamilyPolicyPreferDualStack
-	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: name},
-		Spec: corev1.ServiceSpec{
-			IPFamilyPolicy: &policy, Selector: map[string]string{"app": "servers"},
-			Ports: []corev1.ServicePort{
-				{Name: "http", Port: 80, TargetPort: intstr.FromInt32(cluster.HTTPPort)},
-				{Name: "udp", Port: 80, TargetPort: intstr.FromInt32(udpPort), Protocol: corev1.ProtocolUDP},
-			},
-		},
-	}
-	change(&s.Spec)
-	return createService(ctx, s)
-}
-
-func createService(ctx context.Context, s *corev1.Service) *corev1.Service {
-	GinkgoHelper()
-	services := suite.Cluster.CoreV1().Services(s.Namespace)
-	made, err := services.Create(ctx, s, metav1.CreateOptions{})
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func(ctx SpecContext) {
-		Expect(services.Delete(ctx, s.Name, metav1.DeleteOptions{})).To(Succeed())
-	}, NodeTimeout(time.Minute))
-	return made
-}
-
-// sampleService creates the sample as it stands, in the specs' namespace.
-func sampleService(ctx context.Context) *corev1.Service {
-	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", "service.yaml"))
-	Expect(err).NotTo(HaveOccurred())
-	s := &corev1.Service{}
-	Expect(yaml.UnmarshalStrict(text, s)).To(Succeed())
-	s.Namespace = serviceNamespace
-	return createService(ctx, s)
-}
-
-// frontOf is a Service's ClusterIP, in a family.
-func frontOf(s *corev1.Service, like netip.Addr) netip.AddrPort {
-	GinkgoHelper()
-	for _, ip := range s.Spec.ClusterIPs {
-		if a := netip.MustParseAddr(ip); a.Is4() == like.Is4() {
-			return netip.AddrPortFrom(a, 80)
-		}
-	}
-	Fail(fmt.Sprintf("Service %s has no ClusterIP like %s", s.Name, like))
-	return netip.AddrPort{}
-}
-
-// near4 is the pod's IPv4 address.
-func near4(p *corev1.Pod) netip.Addr {
-	a, _ := cluster.InFamilyOf(cluster.PodAddrs(p), netip.IPv4Unspecified())
-	return a
-}
-
-// origin runs a command where a client is.
-type origin func(ctx context.Context, command ...string) (string, error)
-
-func fromPod(p *corev1.Pod) origin {
-	return func(ctx context.Context, command ...string) (string, error) {
-		return suite.Cluster.Exec(ctx, p, command...)
-	}
-}
-
-func fromNode(node string) origin {
-	return func(ctx context.Context, command ...string) (string, error) {
-		return suite.Node.Exec(ctx, node, command...)
-	}
-}
-
-func fromOutside(ctx context.Context, command ...string) (string, error) {
-	return suite.Lab.Output(ctx, lab.OutsideHost, command...)
-}
-
-// httpFetch fetches $3 from host $1, port $2.
-const httpFetch = `exec 3<>"/dev/tcp/$1/$2" && printf 'GET %s HTTP/1.0\r\nHost: test\r\n\r\n' "$3" | cat >&3 && cat <&3`
-
-// fetchFrom is the body of an answer; empty when there is none.
-func fetchFrom(ctx context.Context, from origin, to netip.AddrPort, path string) string {
-	out, err := from(ctx, "timeout", "3", "bash", "-c", httpFetch, "http", to.Addr().String(), strconv.Itoa(int(to.Port())), path)
-	if err != nil {
-		return ""
-	}
-	_, body, _ := strings.Cut(out, "\r\n\r\n")
-	return body
-}
-
-// servedBy waits until every connection is answered, by all of the servers and by no others.
-func servedBy(ctx context.Context, from origin, front netip.AddrPort, servers ...string) {
-	GinkgoHelper()
-	Eventually(func() []string {
-		var seen []string
-		for range 12 {
-			if who := fetchFrom(ctx, from, front, "/hostname"); !slices.Contains(seen, who) {
-				seen = append(seen, who)
-			}
-		}
-		return seen
-	}).WithContext(ctx).WithTimeout(40*time.Second).Should(ConsistOf(servers), front.String())
-}
-
-// refused waits until connections are refused.
-func refused(ctx context.Context, from origin, front netip.AddrPort) {
-	GinkgoHelper()
-	Eventually(func() string {
-		// The shell says why on its standard error.
-		out, _ := from(ctx, "timeout", "3", "bash", "-c", `exec 2>&1 3<>"/dev/tcp/$1/$2"; true`, "tcp", front.Addr().String(), strconv.Itoa(int(front.Port())))
-		return out
-	}).WithContext(ctx).WithTimeout(30*time.Second).Should(ContainSubstring("refused"), front.String())
-}
-
-// talkUDP asks who serves, over and over from one port, and returns the answers.
-func talkUDP(ctx context.Context, from origin, to netip.AddrPort, times int) string {
-	const script = `exec 3<>"/dev/udp/$1/$2"; for i in $(seq $3); do echo hostname >&3; timeout .5 dd bs=100 count=1 <&3 2>/dev/null; echo; sleep .5; done; true`
-	out, _ := from(ctx, "bash", "-c", script, "udp", to.Addr().String(), strconv.Itoa(int(to.Port())), strconv.Itoa(times))
-	return out
-}
