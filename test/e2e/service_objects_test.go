@@ -176,6 +176,16 @@ func fetchFrom(ctx context.Context, from origin, to netip.AddrPort, path string)
 	return body
 }
 
+// answerOf is the server of a connection. On a busy machine one may take longer than a client waits.
+func answerOf(ctx context.Context, from origin, to netip.AddrPort) (server string) {
+	GinkgoHelper()
+	Eventually(func() string {
+		server = fetchFrom(ctx, from, to, "/hostname")
+		return server
+	}).WithContext(ctx).WithTimeout(20*time.Second).ShouldNot(BeEmpty(), to.String())
+	return server
+}
+
 // servedBy waits until every connection is answered, by all of the servers and by no others.
 func servedBy(ctx context.Context, from origin, front netip.AddrPort, servers ...string) {
 	GinkgoHelper()

@@ -85,13 +85,14 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		second := serverOf(ctx, "second", suite.Workers[0], "web")
 		for _, like := range cluster.PodAddrs(second) {
 			front := netip.AddrPortFrom(addressOfNode(ctx, suite.Workers[0], like), uint16(s.Spec.Ports[0].NodePort))
-			first := fetchFrom(ctx, fromOutside, front, "/hostname")
-			for range 10 {
-				Expect(fetchFrom(ctx, fromOutside, front, "/hostname")).To(Equal(first))
-			}
-			inside := fetchFrom(ctx, fromPod(near), frontOf(s, like), "/hostname")
-			for range 10 {
-				Expect(fetchFrom(ctx, fromPod(near), frontOf(s, like), "/hostname")).To(Equal(inside))
+			for _, c := range []struct {
+				origin
+				to netip.AddrPort
+			}{{fromOutside, front}, {fromPod(near), frontOf(s, like)}} {
+				first := answerOf(ctx, c.origin, c.to)
+				for range 10 {
+					Expect(answerOf(ctx, c.origin, c.to)).To(Equal(first))
+				}
 			}
 		}
 	}, SpecTimeout(4*time.Minute))
@@ -142,11 +143,12 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			go func() {
 				defer GinkgoRecover()
 				const script = `n=0 bad=0; end=$((SECONDS+$3)); while [ $SECONDS -lt $end ]; do n=$((n+1)); timeout 3 bash -c '` + httpGet + `' x "$1" "$2" /hostname >/dev/null 2>&1 || bad=$((bad+1)); done; echo "$bad of $n connections failed"`
-				out, err := c.origin(ctx, "bash", "-c", script, "loop", c.to.Addr().String(), strconv.Itoa(int(c.to.Port())), "45")
+				out, err := c.origin(ctx, "bash", "-c", script, "loop", c.to.Addr().String(), strconv.Itoa(int(c.to.Port())), "25")
 				results <- fmt.Sprintf("%s: %s %v", name, strings.TrimSpace(out), err)
 			}()
 		}
 		replace(ctx, d)
+		Expect(results).To(BeEmpty(), "the clients ended before the update")
 		for range clients {
 			result := <-results
 			AddReportEntry("a rolling update", result)
@@ -163,7 +165,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			heard := make(chan string, 1)
 			go func() {
 				defer GinkgoRecover()
-				heard <- talkUDP(ctx, from, front, 40)
+				heard <- talkUDP(ctx, from, front, 25)
 			}()
 			serverOf(ctx, "stays", suite.Workers[0], "udp")
 			removePods(ctx, serviceNamespace, "leaves")
