@@ -293,7 +293,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&transit.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate, Pulses: pulses,
-			ServiceCIDRs: p.options.serviceCIDRs,
+			ServiceCIDRs: cidrs,
 		},
 		&service.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,8 +46,8 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 	Pulses     Pulses
-	// ServiceCIDRs are those of Services, one per family.
-	ServiceCIDRs []netip.Prefix
+	// ServiceCIDRs are the cluster's addresses of Services.
+	ServiceCIDRs k8s.ServiceCIDRs
 
 	// leases are the addresses of ways out on the join subnet.
 	leases join.Leases

@@ -48,9 +48,12 @@ type inputs struct {
 
 // gather reads the inputs. What it could read is in force when there is an error.
 func (r *Reconciler) gather(ctx context.Context, vpc *kubeovnv1.Vpc) (inputs, error) {
-	in := inputs{vpc: vpc, services: r.ServiceCIDRs, before: pairOf(vpc), pair: pairOf(vpc)}
+	in := inputs{vpc: vpc, before: pairOf(vpc), pair: pairOf(vpc)}
 	var err error
 	if in.join, err = join.Read(ctx, r.Client); err != nil {
+		return in, err
+	}
+	if in.services, err = r.ServiceCIDRs.List(ctx); err != nil {
 		return in, err
 	}
 	subnets, err := r.Networks.SubnetsOf(ctx, vpc.Name)

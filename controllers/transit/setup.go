@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -64,7 +65,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("index VPCs by node: %w", err)
 	}
-	err = ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr)
+	if r.ServiceCIDRs.Served() {
+		b = b.Watches(&networkingv1.ServiceCIDR{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	}
+	err = b.
 		Named("transit").
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet(), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
@@ -151,12 +156,8 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 			q.AddAfter(named(selection.VpcOf(o.(*kubeovnv1.Subnet))), subnetsDelay)
 			return
 		}
-		var list kubeovnv1.VpcList
-		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return // the cache is stopping
-		}
-		for i := range list.Items {
-			q.Add(named(list.Items[i].Name))
+		for _, req := range r.all(ctx, o) {
+			q.Add(req)
 		}
 	}
 	return handler.Funcs{
@@ -167,6 +168,19 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
 	}
+}
+
+// all are all VPCs.
+func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	var list kubeovnv1.VpcList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	requests := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, named(list.Items[i].Name))
+	}
+	return requests
 }
 
 // objectName is the name of the IP object of a VPC's way out. Pods' have a dot, and nodes' another prefix.

@@ -4,12 +4,14 @@
 package transit_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -193,4 +195,27 @@ func TestAddressesOfTheLinkAreTold(t *testing.T) {
 	c.routers()
 	c.Change(v, func() { v.Spec.VpcPeerings[0].LocalConnectIP = "169.254.0.1/30" })
 	c.says(v, metav1.ConditionTrue)
+}
+
+func TestAddressesAddedForServicesAreReached(t *testing.T) {
+	c := start(t, dualJoin, "n1")
+	v := c.vpc("blue", "", false, nil)
+	c.says(v, metav1.ConditionTrue)
+	c.routesOf("blue", "10.96.0.0/12", "fd00:10:96::/108")
+	more := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.200.0.0/24"}}}
+	c.Create(more)
+	t.Cleanup(func() { _ = c.Client.Delete(context.Background(), more) })
+	c.routesOf("blue", "10.200.0.0/24", "10.96.0.0/12", "fd00:10:96::/108")
+	c.Delete(more)
+	c.Eventually(func() string { // nothing lets go of it in this world
+		if !c.Get(more) {
+			return ""
+		}
+		more.Finalizers = nil
+		if err := c.Client.Update(t.Context(), more); err != nil {
+			return err.Error()
+		}
+		return "it is still there"
+	})
+	c.routesOf("blue", "10.96.0.0/12", "fd00:10:96::/108")
 }
