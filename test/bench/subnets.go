@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -203,8 +204,10 @@ func (b *bench) costOf(ctx context.Context, scenario, what string, networks []ne
 	}
 	b.add(scenario, what+": controller receives", "kB", float64(after.read-before.read)/n/1e3)
 	b.add(scenario, what+": controller sends", "kB", float64(after.written-before.written)/n/1e3)
-	if b.options.northd {
-		b.add(scenario, what+": CPU of ovn-northd", "ms", milliseconds(after.cpu[northd]-before.cpu[northd])/n)
+	for _, name := range slices.Sorted(maps.Keys(after.cpu)) {
+		if spent := after.cpu[name] - before.cpu[name]; name != controller && spent > 0 {
+			b.add(scenario, what+": CPU of "+name, "ms", milliseconds(spent)/n)
+		}
 	}
 	return c, nil
 }

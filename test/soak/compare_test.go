@@ -6,13 +6,17 @@ package soak
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -143,6 +147,20 @@ func (w *world) settle(limit time.Duration) dump {
 	return last
 }
 
+var podOwner = regexp.MustCompile(`(?m)^[-+] .* Pod/([^/]+)/(\S+) ovn$`)
+
+// podsIn says what the API server knows of the pods whose ports a difference names.
+func (w *world) podsIn(diff string) string {
+	var said strings.Builder
+	for _, match := range podOwner.FindAllStringSubmatch(diff, 10) {
+		pod, ip := &corev1.Pod{}, &kubeovnv1.IP{}
+		err := w.client.Get(w.Context(), client.ObjectKey{Namespace: match[1], Name: match[2]}, pod)
+		ipErr := w.client.Get(w.Context(), client.ObjectKey{Name: match[2] + "." + match[1]}, ip)
+		fmt.Fprintf(&said, "\npod %s/%s: %v %v %v; IP: %v %v %+v", match[1], match[2], err, pod.UID, pod.Annotations, ipErr, ip.Labels, ip.Spec)
+	}
+	return said.String()
+}
+
 // sameAsFresh has a controller that knows nothing fill an empty database from the same objects, and compares.
 func (w *world) sameAsFresh(limit time.Duration) {
 	w.Helper()
@@ -156,7 +174,7 @@ func (w *world) sameAsFresh(limit time.Duration) {
 			return "the fresh controller is busy: " + busy
 		}
 		if diff := differs(dumpOf(fresh), have); diff != "" {
-			return "the database (+) and what a fresh controller writes into an empty one (-) differ:\n" + diff
+			return "the database (+) and what a fresh controller writes into an empty one (-) differ:\n" + diff + w.podsIn(diff)
 		}
 		return ""
 	})
