@@ -102,7 +102,7 @@ func holder(ctx context.Context, name string, worker int, annotations, labels ma
 	for key, value := range labels {
 		pod.Labels[key] = value
 	}
-	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}}
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)} // for its own sysctls
 	pod, err := suite.Cluster.Run(ctx, pod)
 	Expect(err).NotTo(HaveOccurred())
 	return pod
@@ -123,15 +123,21 @@ func take(ctx context.Context, pod *corev1.Pod, has bool, addresses []netip.Addr
 		}
 		_, err := suite.Cluster.Exec(ctx, pod, command...)
 		Expect(err).NotTo(HaveOccurred())
-		announce(ctx, pod, a)
+	}
+	if has {
+		announce(ctx, pod)
 	}
 }
 
-// announce has a pod ask for its gateway from an address, by which the router learns who has the address. (There is no keepalived here.)
-func announce(ctx context.Context, pod *corev1.Pod, address netip.Addr) {
-	gateway := map[bool]string{true: "10.17.0.1", false: "fd00:10:17::1"}[address.Is4()]
-	_, _ = suite.Cluster.Exec(ctx, pod, "ip", "neigh", "flush", "dev", "eth0")
-	_, _ = suite.Cluster.Exec(ctx, pod, "ping", "-c", "1", "-W", "1", "-I", address.String(), gateway) // no answer to who may not
+// announceScript has the kernel say which addresses it has, as keepalived does for those that it takes over: by gratuitous ARP and unsolicited
+// neighbour advertisements, which it sends when the hardware address is set.
+const announceScript = `echo 1 >/proc/sys/net/ipv4/conf/eth0/arp_notify && echo 1 >/proc/sys/net/ipv6/conf/eth0/ndisc_notify &&
+ip link set eth0 address "$(cat /sys/class/net/eth0/address)"`
+
+func announce(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	_, err := suite.Cluster.Exec(ctx, pod, "sh", "-c", announceScript)
+	Expect(err).NotTo(HaveOccurred())
 }
 
 // whoAnswers is the name of the pod that answers at an address; empty when none does.
