@@ -194,7 +194,7 @@ func (s *Server) relink(iface sandbox.Interface, names []string, free string) (s
 func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork, iface sandbox.Interface) ovs.Attachment {
 	return ovs.Attachment{
 		Name:         iface.HostName,
-		LogicalPort:  logicalPort(r.PodNamespace, r.PodName, r.Provider),
+		LogicalPort:  logicalPort(pod.Namespace, pod.Name, r.Provider, pod.Annotations),
 		PodUID:       string(pod.UID),
 		PodName:      pod.Name,
 		PodNamespace: pod.Namespace,
@@ -209,9 +209,10 @@ func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.
 	}
 }
 
-// logicalPort is the name of the logical switch port: `<pod>.<namespace>`, with the provider behind it unless that is ovn.
-func logicalPort(namespace, pod, provider string) string {
-	name := pod + "." + namespace
+// logicalPort is the name of the logical switch port: `<pod>.<namespace>`, with the provider behind it unless that is ovn. The name of the
+// virtual machine that the pod runs, if any, stands for the pod's.
+func logicalPort(namespace, pod, provider string, annotations map[string]string) string {
+	name := v1.PortOwner(pod, annotations) + "." + namespace
 	if provider != v1.ProviderOVN {
 		name += "." + provider
 	}

@@ -139,7 +139,15 @@ func (s *Server) check(ctx context.Context, r wire.Request) (*wire.Response, err
 
 // checkPort finds the container's port, which must be the pod's and have its flows.
 func (s *Server) checkPort(ctx context.Context, r wire.Request) (ovs.Attachment, error) {
-	want := logicalPort(r.PodNamespace, r.PodName, r.Provider)
+	pod, err := s.Pods.get(ctx, types.NamespacedName{Namespace: r.PodNamespace, Name: r.PodName})
+	if err != nil {
+		return ovs.Attachment{}, err
+	}
+	var annotations map[string]string
+	if pod != nil {
+		annotations = pod.Annotations
+	}
+	want := logicalPort(r.PodNamespace, r.PodName, r.Provider, annotations)
 	for alternative := range sandbox.Names {
 		name := sandbox.HostName(r.ContainerID, r.IfName, alternative)
 		a, found, err := s.Bridge.Find(ctx, name)

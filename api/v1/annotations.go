@@ -43,12 +43,23 @@ const (
 	AnnotationDefaultRoute  Annotation = "default_route"   // user: "false" leaves the pod without a default route through the subnet's gateways
 	AnnotationDHCPv4        Annotation = "dhcp-v4-options" // user: options of the DHCP answers to the pod, over those of its subnet
 	AnnotationDHCPv6        Annotation = "dhcp-v6-options" // user: the same of DHCPv6
+	AnnotationMachine       Annotation = "virtualmachine"  // the machine of KubeVirt whose port the pod's is
 	AnnotationVip           Annotation = "vip"             // user: the Vip whose addresses the pod has for its own
 	AnnotationAAPs          Annotation = "aaps"            // user: Vips whose addresses the pod shares with others, with commas between them
 	AnnotationExcludeIPs    Annotation = "exclude_ips"     // of a namespace: excludeIps of its subnets, with semicolons
 	AnnotationPortName      Annotation = "port_name"       // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"         // of a node: its OVS system-id
 )
+
+// PortOwner is the name by which a pod's first network has its port: the pod's own, or that of the machine which the pod runs.
+func PortOwner(name string, annotations map[string]string) string {
+	if machine := annotations[keyMachine]; machine != "" {
+		return machine
+	}
+	return name
+}
+
+var keyMachine = AnnotationMachine.Key()
 
 // Annotations of Services.
 const (

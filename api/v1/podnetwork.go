@@ -39,6 +39,8 @@ type PodNetwork struct {
 	MTU int
 	// NICType is PodNICTypeVeth.
 	NICType string
+	// Machine is the name of the virtual machine that the port is of; empty for a pod's own.
+	Machine string
 }
 
 // IsFor reports whether this is an allocation made for the pod with that UID. What other pods left behind, and what users and
@@ -64,6 +66,7 @@ func (p PodNetwork) Annotations() map[string]string {
 	set(AnnotationLogicalSwitch, p.LogicalSwitch)
 	set(AnnotationLogicalRouter, p.LogicalRouter)
 	set(AnnotationPodNICType, p.NICType)
+	set(AnnotationMachine, p.Machine)
 	if p.MTU > 0 {
 		set(AnnotationMTU, strconv.Itoa(p.MTU))
 	}
@@ -87,6 +90,7 @@ func ParsePodNetworkOf(annotations map[string]string, provider string) (PodNetwo
 		LogicalSwitch: get(AnnotationLogicalSwitch),
 		LogicalRouter: get(AnnotationLogicalRouter),
 		NICType:       get(AnnotationPodNICType),
+		Machine:       get(AnnotationMachine),
 	}
 	fields := []struct {
 		annotation Annotation

@@ -35,6 +35,8 @@ type controllerOptions struct {
 	// namespace of the leader's Lease.
 	namespace string
 	election  electionOptions
+	// keepVMIP keeps the addresses of KubeVirt's virtual machines.
+	keepVMIP bool
 }
 
 // electionOptions time the leader's Lease (coordination.k8s.io/v1).
@@ -67,6 +69,7 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&o.tlsDirectory, "tls-dir", "/etc/kiln/tls", "directory of tls.crt, tls.key and ca.crt for the northbound database")
 	f.StringVar(&o.address, "address", ":10660", "where metrics, /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
+	f.BoolVar(&o.keepVMIP, "keep-vm-ip", true, "keep the addresses of KubeVirt's virtual machines while these exist")
 	f.BoolVar(&o.election.enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
 	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a Lease that is not renewed holds others off")
 	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")

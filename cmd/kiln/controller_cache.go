@@ -71,7 +71,7 @@ func trimContainers(containers []corev1.Container) []corev1.Container {
 // keepers are the owners that keep addresses for their pods.
 func keepers(owners []metav1.OwnerReference) []metav1.OwnerReference {
 	for _, o := range owners {
-		if o.Kind == "StatefulSet" && o.Controller != nil && *o.Controller {
+		if (o.Kind == "StatefulSet" || o.Kind == "VirtualMachineInstance") && o.Controller != nil && *o.Controller {
 			return []metav1.OwnerReference{{
 				APIVersion: intern.String(o.APIVersion), Kind: intern.String(o.Kind), Name: intern.String(o.Name), Controller: o.Controller,
 			}}

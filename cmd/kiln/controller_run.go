@@ -268,7 +268,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	sets := podset.New()
 	p.pods = &pod.Reconciler{
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Networks: networks, Sets: sets,
-		Recorder: recorder, Gate: p.gate, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
+		Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
 	p.policies = &policy.Reconciler{Client: c, Northbound: engine, Sets: sets, Recorder: recorder, Gate: p.gate}

@@ -20,7 +20,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
@@ -136,19 +135,19 @@ func (r *Reconciler) restoreTenants(ctx context.Context) error {
 			continue
 		}
 		if addresses, err := ipfamily.ParseAddrs(pod.Annotations[kubeovnv1.AnnotationIPAddress.Key()]); err == nil {
-			r.tenants.note(addresses, tenantOf(pod, vpc))
+			r.tenants.note(addresses, r.tenantOf(pod, vpc))
 		}
 	}
 	return nil
 }
 
-func tenantOf(pod *corev1.Pod, vpc string) tenant {
-	return tenant{port: translate.PodPort(pod.Namespace, pod.Name), vpc: vpc, node: pod.Spec.NodeName}
+func (r *Reconciler) tenantOf(pod *corev1.Pod, vpc string) tenant {
+	return tenant{port: portOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
 }
 
 // allocateApart allocates an address that is not ambiguous; when there is none, rather one that is.
 func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
-	port := translate.PodPort(pod.Namespace, pod.Name)
+	port := portOf(r.portKey(pod))
 	avoid, err := r.avoid(ctx, pod, s)
 	if err != nil {
 		return ipam.Lease{}, err
@@ -184,7 +183,7 @@ func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Su
 	if err != nil {
 		return nil, err
 	}
-	self := tenantOf(pod, selection.VpcOf(s))
+	self := r.tenantOf(pod, selection.VpcOf(s))
 	return func(address netip.Addr) bool {
 		return r.tenants.claim(address, self) != "" || r.holderIn(others, address) != ""
 	}, nil
@@ -221,7 +220,7 @@ func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lea
 	}
 	rival := func(address netip.Addr) string { return r.tenants.at(address) }
 	if vpc != kubeovnv1.DefaultVpc {
-		rivals := r.tenants.note(lease.Addresses, tenantOf(pod, vpc))
+		rivals := r.tenants.note(lease.Addresses, r.tenantOf(pod, vpc))
 		others, err := r.sameAddresses(ctx, s)
 		if err != nil {
 			log.FromContext(ctx).Error(err, "cannot look for subnets with the same addresses", "subnet", s.Name)

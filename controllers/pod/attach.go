@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -33,6 +34,8 @@ const reasonNotSupported = "AnnotationNotSupported"
 // attachment is a pod with its addresses and what they are of.
 type attachment struct {
 	pod      *corev1.Pod
+	key      types.NamespacedName // by which its port is known
+	machine  string               // that the pod runs
 	lease    ipam.Lease
 	subnet   *kubeovnv1.Subnet
 	cidrs    []netip.Prefix
@@ -51,7 +54,7 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 	if err != nil {
 		return nil, unheard(err, publishedFor(pod))
 	}
-	a := &attachment{pod: pod, lease: lease, subnet: subnet}
+	a := &attachment{pod: pod, key: r.portKey(pod), machine: r.machineOf(pod), lease: lease, subnet: subnet}
 	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
 	gateways, gatewayErr := ipfamily.ParseAddrs(subnet.Spec.Gateway)
 	if err := errors.Join(cidrErr, gatewayErr); err != nil {
@@ -84,7 +87,8 @@ func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.A
 
 // lease returns what the pod holds. What another pod of the same name held is freed first: a pod never inherits.
 func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, error) {
-	port := translate.PodPort(pod.Namespace, pod.Name)
+	key := r.portKey(pod)
+	port := portOf(key)
 	lease, held := r.Allocator.Lookup(port)
 	switch {
 	case held && ofNode(lease):
@@ -97,11 +101,11 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 			return ipam.Lease{}, err
 		}
 		if inherits {
-			r.kept.forget(client.ObjectKeyFromObject(pod))
+			r.kept.forget(key)
 			r.got(ctx, pod, lease)
 			return lease, nil
 		}
-		if err := r.release(ctx, client.ObjectKeyFromObject(pod)); err != nil {
+		if err := r.release(ctx, key); err != nil {
 			return ipam.Lease{}, fmt.Errorf("free what a pod of the same name held: %w", err)
 		}
 	}
@@ -113,7 +117,7 @@ func ofNode(lease ipam.Lease) bool { return lease.Subnet == kubeovnv1.JoinSubnet
 
 // owns reports whether the lease under the pod's name was made for this very pod.
 func (r *Reconciler) owns(pod *corev1.Pod) bool {
-	return publishedFor(pod) || r.holder(client.ObjectKeyFromObject(pod)) == pod.UID
+	return publishedFor(pod) || r.holder(pod) == pod.UID
 }
 
 // publishedFor reports whether the pod's annotations hold the result of an allocation for it, in whatever state the others are.
@@ -281,11 +285,10 @@ func explain(subnet string, err error) (string, bool) {
 }
 
 // port is what the pod's rows follow from.
-func (a *attachment) port() translate.PodInputs {
-	return translate.PodInputs{
-		Namespace:    a.pod.Namespace,
-		Name:         a.pod.Name,
-		UID:          string(a.pod.UID),
+func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
+	in := translate.PodInputs{
+		Namespace:    a.key.Namespace,
+		Name:         a.key.Name,
 		Node:         a.pod.Spec.NodeName,
 		Subnet:       a.subnet.Name,
 		Vpc:          a.vpc(),
@@ -299,6 +302,13 @@ func (a *attachment) port() translate.PodInputs {
 		Shared:       a.shared,
 		PortSecurity: a.pod.Annotations[keyPortSecurity] == "true",
 	}
+	if a.machine == "" {
+		in.UID = string(a.pod.UID)
+	}
+	for _, other := range others {
+		in.Others = append(in.Others, other.Spec.NodeName)
+	}
+	return in
 }
 
 // answersDHCP are the CIDRs in which the pod's subnet answers DHCP requests.
@@ -323,7 +333,15 @@ func (a *attachment) network() kubeovnv1.PodNetwork {
 		LogicalRouter: a.vpc(),
 		MTU:           int(a.subnet.Spec.MTU),
 		NICType:       kubeovnv1.PodNICTypeVeth,
+		Machine:       a.machine,
 	}
+}
+
+// networkFor is network for another pod of the same port.
+func (a *attachment) networkFor(pod *corev1.Pod) kubeovnv1.PodNetwork {
+	network := a.network()
+	network.UID = pod.UID
+	return network
 }
 
 func (a *attachment) vpc() string { return cmp.Or(a.subnet.Spec.Vpc, kubeovnv1.DefaultVpc) }

@@ -40,6 +40,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
 	Gate *k8s.Gate
+	// KeepMachines has the ports of KubeVirt's virtual machines named by these, and keeps their addresses.
+	KeepMachines bool
 	// Workers is how many pods are worked on at a time.
 	Workers int
 	// RecordPace says when IP objects are written; the zero value means at once.
@@ -50,6 +52,7 @@ type Reconciler struct {
 	journeys journeys
 	waiting  waiting
 	kept     kept
+	machines machines
 	records  backlog
 	recorder *recorder
 	pods     metadata.Getter // to patch: it looks nothing up for a request, and asks for the metadata only
@@ -61,6 +64,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	pod, err := r.get(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)
+	}
+	var others []*corev1.Pod
+	if r.machines.seen.Load() {
+		var done bool
+		if pod, others, done, err = r.machine(ctx, req.NamespacedName, pod); done || err != nil {
+			return ctrl.Result{}, err
+		}
 	}
 	if pod == nil || !r.needsPort(pod) {
 		r.leaveSets(req.NamespacedName, pod)
@@ -76,19 +86,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("find an address: %w", err)
 	}
 	r.waiting.remove(req.NamespacedName)
-	in := a.port()
+	in := a.port(others)
 	var revision int
 	in.Policy, revision = r.joinSets(pod)
-	switch err := r.Northbound.Apply(ctx, translate.PodOwner(pod.Namespace, pod.Name), translate.Pod(in)); {
+	switch err := r.Northbound.Apply(ctx, translate.PodOwner(in.Namespace, in.Name), translate.Pod(in)); {
 	case errors.Is(err, northbound.ErrWaiting):
 		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy, which enqueue the pod
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}
-	r.Sets.Applied(req.NamespacedName, revision)
+	r.Sets.Applied(client.ObjectKeyFromObject(pod), revision)
 	r.journeys.reached(pod.UID, legCommitted)
 	if err := r.publish(ctx, pod, a.network()); err != nil {
 		return ctrl.Result{}, err
+	}
+	for _, other := range others {
+		if err := r.publish(ctx, other, a.networkFor(other)); err != nil {
+			return ctrl.Result{}, err
+		}
 	}
 	if !r.recorder.isRecorded(ctx, a) {
 		r.records.hold(req.NamespacedName)

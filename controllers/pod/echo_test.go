@@ -175,7 +175,10 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 		}
 		c := &staleClient{pod: podAt("u1", "5", nil)}
 		c.pod.Spec.NodeName = "n1"
-		r := &recorder{client: c, allocator: allocator, kept: &kept{}, done: func(types.NamespacedName) {}}
+		pods := &Reconciler{Client: c}
+		r := &recorder{
+			client: c, allocator: allocator, kept: &kept{}, podAt: pods.podAt, typeOf: pods.podTypeOf, done: func(types.NamespacedName) {},
+		}
 		pass := func() time.Duration {
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("a")})
 			if err != nil {

@@ -65,6 +65,19 @@ func (k *kept) drop(key types.NamespacedName) {
 	}
 }
 
+// ofType lists what is kept for a kind of workload.
+func (k *kept) ofType(podType string) []types.NamespacedName {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var keys []types.NamespacedName
+	for key, t := range k.leases {
+		if t == podType {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // of lists the pods of an owner that are away.
 func (k *kept) of(owner types.NamespacedName) []types.NamespacedName {
 	k.mu.Lock()
@@ -91,18 +104,33 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 		return r.release(ctx, key)
 	}
 	_, away := r.kept.podType(key)
-	wanted, err := r.wantedAgain(ctx, key)
+	podType, err := r.wantedAgain(ctx, key, ip)
 	if err != nil {
 		return err
 	}
-	if !wanted || away && ip == nil && r.recorder.complete.Load() { // its user has deleted the IP object, which frees the address
+	if podType == "" || away && ip == nil && r.recorder.complete.Load() { // its user has deleted the IP object, which frees the address
 		return r.release(ctx, key)
 	}
-	if err := r.recorder.ensure(ctx, keptIPOf(ip, port, kubeovnv1.PodTypeStatefulSet, lease)); err != nil {
+	if err := r.recorder.ensure(ctx, keptIPOf(ip, port, podType, lease)); err != nil {
 		return err // the port is not taken away before, for who starts meanwhile would not know the lease
 	}
-	r.kept.put(key, kubeovnv1.PodTypeStatefulSet)
+	r.kept.put(key, podType)
 	return r.detach(ctx, key)
+}
+
+// wantedAgain is the kind of workload that will run under a name again, whose addresses are kept for it; empty when none will.
+func (r *Reconciler) wantedAgain(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP) (string, error) {
+	if r.isMachines(key, ip) {
+		if !r.machines.mayExist(key) {
+			return "", nil
+		}
+		return kubeovnv1.PodTypeVirtualMachine, nil
+	}
+	wanted, err := r.wantedBySet(ctx, key)
+	if !wanted || err != nil {
+		return "", err
+	}
+	return kubeovnv1.PodTypeStatefulSet, nil
 }
 
 // reserve holds what an IP object asks for while no pod of its name does.
@@ -153,7 +181,7 @@ func (r *Reconciler) reserved(_ context.Context, key types.NamespacedName, ip *k
 // inherits reports whether a pod gets what is held under its name: because it is kept for it, or is that of the pod of a StatefulSet
 // which it replaces.
 func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease) (bool, error) {
-	if podTypeOf(pod) == "" {
+	if r.podTypeOf(pod) == "" {
 		ip, err := r.recorder.find(ctx, port)
 		return isReservation(ip), err
 	}
@@ -207,7 +235,7 @@ func (r *Reconciler) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 			return
 		}
 	}
-	if pod := (&corev1.Pod{}); r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy) != nil || !onPodNetwork(pod) {
+	if pod, err := r.podAt(ctx, key); err == nil && pod == nil {
 		r.kept.put(key, ip.Spec.PodType)
 	}
 }

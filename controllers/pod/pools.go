@@ -54,7 +54,7 @@ func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeo
 	if len(request.Choices) == 0 {
 		return wants, nil
 	}
-	return chosen(client.ObjectKeyFromObject(pod), podTypeOf(pod), wants, request.Choices)
+	return chosen(client.ObjectKeyFromObject(pod), r.podTypeOf(pod), wants, request.Choices)
 }
 
 // named are the pools that a pod names.

@@ -25,6 +25,7 @@ var results = keysOf(
 	kubeovnv1.AnnotationPodUID, kubeovnv1.AnnotationAllocated, kubeovnv1.AnnotationRouted,
 	kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationCIDR, kubeovnv1.AnnotationGateway,
 	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationLogicalRouter, kubeovnv1.AnnotationMTU, kubeovnv1.AnnotationPodNICType,
+	kubeovnv1.AnnotationMachine,
 )
 
 // requests are the keys of the annotations that only users write and a port depends on.

@@ -62,13 +62,13 @@ func isReservation(ip *kubeovnv1.IP) bool {
 	return !recorded
 }
 
-// ipOf is the IP object of a pod.
-func ipOf(pod *corev1.Pod, port string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := recordOf(port, lease)
-	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = pod.Namespace, pod.Name, pod.Spec.NodeName
+// ipOf is the IP object of a pod, or of the machine that it runs.
+func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.Lease) *kubeovnv1.IP {
+	ip := recordOf(portOf(key), lease)
+	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = key.Namespace, key.Name, pod.Spec.NodeName
 	ip.Labels[labelNode] = labelValue(pod.Spec.NodeName)
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
-	if ip.Spec.PodType = podTypeOf(pod); ip.Spec.PodType != "" {
+	if ip.Spec.PodType = podType; podType != "" {
 		ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForOwner
 	}
 	return ip

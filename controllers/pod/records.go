@@ -39,6 +39,9 @@ type recorder struct {
 	cached atomic.Bool
 	// complete says that IP objects can be looked up without waiting for them.
 	complete atomic.Bool
+	// podAt is the pod on the pod network that a port is of, nil when there is none; typeOf the kind of workload that keeps its addresses.
+	podAt  func(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error)
+	typeOf func(pod *corev1.Pod) string
 	// hold asks for a pass that creates an IP object, in time.
 	hold func(pod types.NamespacedName)
 	// decide has it decided again what a pod, or a reservation, holds.
@@ -168,14 +171,16 @@ func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.Nam
 
 // wanted is what the IP object of a lease should be, nil when its pod's controller is about to decide about the lease.
 func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
-	pod := &corev1.Pod{}
-	err := r.client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy)
-	if err == nil && onPodNetwork(pod) {
-		return ipOf(pod, portOf(key), lease), nil
+	pod, err := r.podAt(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if pod != nil {
+		return ipOf(pod, key, r.typeOf(pod), lease), nil
 	}
 	podType, kept := r.kept.podType(key)
-	if client.IgnoreNotFound(err) != nil || !kept || podType == "" && !isReservation(have) {
-		return nil, client.IgnoreNotFound(err)
+	if !kept || podType == "" && !isReservation(have) {
+		return nil, nil
 	}
 	return keptIPOf(have, portOf(key), podType, lease), nil
 }
@@ -186,7 +191,7 @@ func (r *recorder) isRecorded(ctx context.Context, a *attachment) bool {
 	if !r.complete.Load() {
 		return true
 	}
-	want := ipOf(a.pod, translate.PodPort(a.pod.Namespace, a.pod.Name), a.lease)
+	want := ipOf(a.pod, a.key, r.typeOf(a.pod), a.lease)
 	have, _, err := r.newest(ctx, want.Name)
 	return err == nil && have != nil && says(have, want)
 }

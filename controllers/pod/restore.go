@@ -176,10 +176,11 @@ func claimOf(p translate.PortLease) claim {
 func (s *restoration) podClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for key, pod := range s.pods {
+			name := kubeovnv1.PortOwner(key.Name, pod.Annotations)
 			if !onPodNetwork(pod) || !publishedFor(pod) {
 				continue
 			}
-			if c, ok := s.annotated(translate.PodPort(key.Namespace, key.Name), pod.Annotations); ok && !yield(c) {
+			if c, ok := s.annotated(translate.PodPort(key.Namespace, name), pod.Annotations); ok && !yield(c) {
 				return
 			}
 		}
@@ -299,11 +300,12 @@ func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	return layout
 }
 
-// holder is the UID of the pod that the lease of that name was made for: by this process, or by one before it, which the port tells.
-func (r *Reconciler) holder(key types.NamespacedName) types.UID {
-	if uid := r.ledger.holder(key); uid != "" {
+// holder is the UID of the pod that the lease under a pod's name was made for: by this process, or by one before it, which the port tells.
+func (r *Reconciler) holder(pod *corev1.Pod) types.UID {
+	if uid := r.ledger.holder(client.ObjectKeyFromObject(pod)); uid != "" {
 		return uid
 	}
+	key := r.portKey(pod)
 	row := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(key.Namespace, key.Name))
 	if row == nil {
 		return ""

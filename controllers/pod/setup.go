@@ -40,7 +40,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.Sets.Observe(r.setsChanged)
 	r.patching = make(chan struct{}, patchesInFlight)
 	r.records.pace = r.RecordPace
+	if err := r.indexMachines(ctx, mgr); err != nil {
+		return err
+	}
 	r.recorder = &recorder{
+		podAt: r.podAt, typeOf: r.podTypeOf,
 		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, kept: &r.kept,
 		hold: r.records.hold, decide: r.waiting.Add, done: r.records.done,
 		warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
@@ -55,6 +59,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.IPPool{}, r.onPool()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
 		WatchesRawSource(&r.waiting.feed).
+		WatchesRawSource(r.Gate.Behind(r.followMachines(pods))).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Workers}).
@@ -80,6 +85,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			pod := e.Object.(*corev1.Pod)
 			r.relabelled(nil, pod)
+			r.machineSeen(pod)
 			if onPodNetwork(pod) { // what others have left, the engine's owners tell
 				r.arrived(pod, q)
 			}
@@ -90,6 +96,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			r.journeys.end(e.Object.GetUID())
 			q.Add(requestFor(e.Object))
+			r.machinePodGone(e.Object.(*corev1.Pod), q)
 		},
 	}
 }

@@ -24,7 +24,10 @@ import (
 )
 
 // podTypeOf is the kind of workload that keeps a pod's addresses while the pod is away; empty for pods that nobody replaces by name.
-func podTypeOf(pod *corev1.Pod) string {
+func (r *Reconciler) podTypeOf(pod *corev1.Pod) string {
+	if r.machineOf(pod) != "" {
+		return kubeovnv1.PodTypeVirtualMachine
+	}
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == "StatefulSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
 		return kubeovnv1.PodTypeStatefulSet
 	}
@@ -45,8 +48,8 @@ func statefulSetOf(pod types.NamespacedName) (types.NamespacedName, int) {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:i]}, ordinal
 }
 
-// wantedAgain reports whether a StatefulSet will replace the pod of this name.
-func (r *Reconciler) wantedAgain(ctx context.Context, pod types.NamespacedName) (bool, error) {
+// wantedBySet reports whether a StatefulSet will replace the pod of this name.
+func (r *Reconciler) wantedBySet(ctx context.Context, pod types.NamespacedName) (bool, error) {
 	owner, ordinal := statefulSetOf(pod)
 	if ordinal < 0 {
 		return false, nil

@@ -26,6 +26,11 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 
 // stepsAt run the reconciler of pods, which writes IP objects at a pace.
 func stepsAt(pace pod.RecordPace) controllertest.Steps {
+	return stepsWith(pace, func(*pod.Reconciler) {})
+}
+
+// stepsWith are stepsAt with a reconciler that differs.
+func stepsWith(pace pod.RecordPace, change func(*pod.Reconciler)) controllertest.Steps {
 	var r *pod.Reconciler
 	return controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
@@ -41,8 +46,11 @@ func stepsAt(pace pod.RecordPace) controllertest.Steps {
 				Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
 				Gate:       p.Gate,
 				Workers:    8,
-				RecordPace: pace,
+
+				KeepMachines: true,
+				RecordPace:   pace,
 			}
+			change(r)
 			return r.SetupWithManager(ctx, p.Manager)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/tools/events"
@@ -98,10 +99,10 @@ func (s *state) parents() []string {
 	var ports []string
 	for _, user := range s.users {
 		if user.Use&selection.VipShared != 0 && s.lease.Subnet != "" && user.Subnet == s.lease.Subnet {
-			ports = append(ports, translate.PodPort(user.Pod.Namespace, user.Pod.Name))
+			ports = append(ports, translate.PodPort(user.Pod.Namespace, user.PortOwner))
 		}
 	}
-	return ports
+	return slices.Compact(ports) // two pods of a machine that moves have one
 }
 
 // waits reports whether use of the subnet's addresses may change what is in force.

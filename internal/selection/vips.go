@@ -38,8 +38,9 @@ const (
 type VipUser struct {
 	Pod types.NamespacedName
 	Use VipUse
-	// Subnet in which the pod has its port; empty until it has one.
-	Subnet string
+	// Subnet in which the pod has its port; empty until it has one. PortOwner is the name by which it has that (kubeovnv1.PortOwner).
+	Subnet    string
+	PortOwner string
 }
 
 // Vips knows which pods use which Vips. It follows pods and Vips by their events: one of a pod costs a look at the pod's annotations, and
@@ -173,7 +174,10 @@ func (v *Vips) usesOf(pod *corev1.Pod) map[string]VipUser {
 	uses := map[string]VipUser{}
 	add := func(vip string, use VipUse) {
 		if vip = strings.TrimSpace(vip); vip != "" {
-			uses[vip] = VipUser{Pod: client.ObjectKeyFromObject(pod), Use: uses[vip].Use | use, Subnet: subnetWithPort(pod)}
+			uses[vip] = VipUser{
+				Pod: client.ObjectKeyFromObject(pod), Use: uses[vip].Use | use,
+				Subnet: subnetWithPort(pod), PortOwner: kubeovnv1.PortOwner(pod.Name, pod.Annotations),
+			}
 		}
 	}
 	add(own, VipOwn)

@@ -13,7 +13,7 @@ import (
 // ignoredAnnotations are those of Kube-OVN by which users ask for what this version does not do, with the value that asks for what a
 // pod has anyway.
 var ignoredAnnotations = map[string]string{
-	"activation_strategy":                  "",
+	"activation_strategy":                  "rarp",
 	"bgp":                                  "false",
 	"egress_burst":                         "",
 	"egress_rate":                          "",

@@ -6,6 +6,7 @@ package render
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -60,6 +61,8 @@ func accesses() []access {
 				rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
 				rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
 				rule("apps", read, "statefulsets"),
+				rule("kubevirt.io", read, "virtualmachines"), // keep addresses, wherever KubeVirt is there
+				named(rule("apiextensions.k8s.io", read, "customresourcedefinitions"), "virtualmachines.kubevirt.io"),
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
 				rule("kubeovn.io", []string{"get", "update", "patch"},
 					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status"),
@@ -91,6 +94,12 @@ func accesses() []access {
 
 func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+}
+
+// named is a rule for objects of these names only.
+func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+	r.ResourceNames = names
+	return r
 }
 
 // AccessObjects are the ServiceAccounts of all components, their roles and bindings.
@@ -132,23 +141,28 @@ func Grants() (cluster, own []rbacv1.PolicyRule) {
 	return merged(cluster), merged(own)
 }
 
-// merged is one rule per resource, sorted.
+// merged is one rule per resource and names of objects, sorted.
 func merged(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	type target struct{ group, resource string }
+	type target struct{ group, resource, names string }
 	verbs := map[target][]string{}
 	for _, r := range rules {
 		for _, resource := range r.Resources {
-			t := target{r.APIGroups[0], resource}
+			t := target{r.APIGroups[0], resource, strings.Join(r.ResourceNames, ",")}
 			verbs[t] = append(verbs[t], r.Verbs...)
 		}
 	}
 	all := make([]rbacv1.PolicyRule, 0, len(verbs))
 	for t, v := range verbs {
 		slices.Sort(v)
-		all = append(all, rule(t.group, slices.Compact(v), t.resource))
+		r := rule(t.group, slices.Compact(v), t.resource)
+		if t.names != "" {
+			r.ResourceNames = strings.Split(t.names, ",")
+		}
+		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b rbacv1.PolicyRule) int {
-		return cmp.Or(cmp.Compare(a.APIGroups[0], b.APIGroups[0]), cmp.Compare(a.Resources[0], b.Resources[0]))
+		return cmp.Or(cmp.Compare(a.APIGroups[0], b.APIGroups[0]), cmp.Compare(a.Resources[0], b.Resources[0]),
+			slices.Compare(a.ResourceNames, b.ResourceNames))
 	})
 	return all
 }

@@ -20,9 +20,11 @@ import (
 const (
 	optionChassis = "requested-chassis"
 	optionPodUID  = "iface-id-ver"
-	idPod         = "pod"
-	idSwitch      = "ls"
-	idVips        = "vips"
+	// optionActivation keeps a port blocked at its further chassis until what runs there announces itself.
+	optionActivation = "activation-strategy"
+	idPod            = "pod"
+	idSwitch         = "ls"
+	idVips           = "vips"
 )
 
 // keyPodPort is the key of the port on the pod's first network.
@@ -32,9 +34,12 @@ const keyPodPort = "ovn"
 type PodInputs struct {
 	Namespace string
 	Name      string
-	UID       string
+	// UID of the pod, which only its interface is bound to the port by; empty where pods follow one another.
+	UID string
 	// Node is the pod's node, which is its chassis, too.
 	Node string
+	// Others are nodes that a virtual machine moves to. Its port is there as well, from when the machine announces itself there by RARP.
+	Others []string
 	// Subnet is the logical switch, Vpc its router.
 	Subnet string
 	Vpc    string
@@ -76,8 +81,15 @@ func Pod(in PodInputs) []desired.Row {
 	port := &nb.LogicalSwitchPort{
 		Name:        PodPort(in.Namespace, in.Name),
 		Addresses:   []string{portAddress(in.MAC, in.Addresses)},
-		Options:     map[string]string{optionChassis: in.Node, optionPodUID: in.UID},
+		Options:     map[string]string{optionChassis: in.Node},
 		ExternalIDs: map[string]string{idPod: in.Namespace + "/" + in.Name, idSwitch: in.Subnet},
+	}
+	if in.UID != "" {
+		port.Options[optionPodUID] = in.UID
+	}
+	if len(in.Others) > 0 {
+		port.Options[optionChassis] = strings.Join(append([]string{in.Node}, in.Others...), ",")
+		port.Options[optionActivation] = "rarp"
 	}
 	if len(in.Vips) > 0 {
 		port.ExternalIDs[idVips] = ipfamily.Join(in.Vips)

@@ -17,6 +17,7 @@ type podInput struct {
 	Namespace, Name, Node, Subnet, Vpc string
 
 	UID          string
+	Others       []string
 	Addresses    []netip.Addr
 	MAC          hardwareAddr
 	PortSecurity bool
@@ -31,7 +32,7 @@ type podInput struct {
 
 func (in podInput) inputs() PodInputs {
 	return PodInputs{
-		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node,
+		Namespace: in.Namespace, Name: in.Name, UID: in.UID, Node: in.Node, Others: in.Others,
 		Subnet: in.Subnet, Vpc: in.Vpc,
 		Addresses: in.Addresses, MAC: in.MAC.HardwareAddr, PortSecurity: in.PortSecurity, DHCP: in.DHCP, OwnDHCP: in.OwnDHCP, Vips: in.Vips, Shared: in.Shared,
 		NorthGateway: in.NorthGateway, Unknown: in.Unknown, Policy: in.Policy,

@@ -1,0 +1,138 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+const kubevirtGroup = "kubevirt.io"
+
+var (
+	machineResource    = schema.GroupVersionResource{Group: kubevirtGroup, Version: "v1", Resource: "virtualmachines"}
+	definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+)
+
+// machines are the VirtualMachines of KubeVirt: their names, watched from when the API server knows the kind.
+type machines struct {
+	seen atomic.Bool // a pod that runs one was there
+
+	mu       sync.Mutex
+	defined  toolscache.SharedIndexInformer // of the one definition; nil before it is watched
+	informer toolscache.SharedIndexInformer // nil while there is no such kind
+	stop     context.CancelFunc
+}
+
+// mayExist reports whether there is a machine of a name that is not being deleted, or that is not known yet.
+func (m *machines) mayExist(key types.NamespacedName) bool {
+	m.mu.Lock()
+	defined, informer := m.defined, m.informer
+	m.mu.Unlock()
+	switch {
+	case defined == nil || !defined.HasSynced():
+		return true
+	case informer == nil:
+		return len(defined.GetStore().ListKeys()) > 0 // the event is on its way
+	case !informer.HasSynced():
+		return true
+	}
+	o, exists, err := informer.GetStore().GetByKey(key.String())
+	if err != nil {
+		return true
+	}
+	vm, ok := o.(*metav1.PartialObjectMetadata)
+	return exists && (!ok || vm.DeletionTimestamp == nil)
+}
+
+// followMachines enqueues what is kept for machines that are gone. It watches them from when their kind is defined.
+func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
+	return source.Func(func(ctx context.Context, q queue) error {
+		if !r.KeepMachines {
+			return nil
+		}
+		m := &r.machines
+		defined := metadatainformer.NewFilteredMetadataInformer(c, definitionResource, metav1.NamespaceAll, 0, toolscache.Indexers{},
+			func(o *metav1.ListOptions) {
+				o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, machineResource.GroupResource().String()).String()
+			}).Informer()
+		registration, err := defined.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { r.watchMachines(ctx, c, q) },
+			DeleteFunc: func(any) { m.forget(); r.lookAtKept(q) },
+		})
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		m.defined = defined
+		m.mu.Unlock()
+		go defined.RunWithContext(ctx)
+		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			r.lookAtKept(q) // the machines may have gone, kind and all
+		}
+		return nil
+	})
+}
+
+// watchMachines watches the machines themselves, and has all that is kept looked at once they are known.
+func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q queue) {
+	ctx, stop := context.WithCancel(ctx)
+	informer := metadatainformer.NewFilteredMetadataInformer(c, machineResource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
+	look := func(o any) {
+		name, err := toolscache.DeletionHandlingObjectToName(o)
+		if err != nil {
+			return
+		}
+		if _, kept := r.kept.podType(name.AsNamespacedName()); kept {
+			q.Add(ctrl.Request{NamespacedName: name.AsNamespacedName()})
+		}
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, o any) { look(o) },
+		DeleteFunc: look,
+	})
+	if err != nil {
+		stop()
+		return
+	}
+	r.machines.mu.Lock()
+	r.machines.informer, r.machines.stop = informer, stop
+	r.machines.mu.Unlock()
+	go informer.RunWithContext(ctx)
+	go func() {
+		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			r.lookAtKept(q)
+		}
+	}()
+}
+
+// forget ends the watch of machines whose kind is gone.
+func (m *machines) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stop != nil {
+		m.stop()
+	}
+	m.informer, m.stop = nil, nil
+}
+
+// lookAtKept enqueues all that is kept for machines.
+func (r *Reconciler) lookAtKept(q queue) {
+	for _, key := range r.kept.ofType(kubeovnv1.PodTypeVirtualMachine) {
+		q.Add(ctrl.Request{NamespacedName: key})
+	}
+}
