@@ -98,7 +98,7 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 	case held:
 		inherits, err := r.inherits(ctx, pod, port, lease)
 		if err != nil {
-			return ipam.Lease{}, err
+			return ipam.Lease{}, r.parted(ctx, pod, err)
 		}
 		if inherits {
 			r.kept.forget(key)
@@ -110,6 +110,19 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 		}
 	}
 	return r.choose(ctx, pod, port)
+}
+
+// parted is err, which says why a pod does not get what is held under its name. When it has to wait, the pod from before it is gone all the
+// same: its port goes, and its address is kept or freed as if there were no pod of that name.
+func (r *Reconciler) parted(ctx context.Context, pod *corev1.Pod, err error) error {
+	var p *problem
+	if !errors.As(err, &p) {
+		return err
+	}
+	if vacated := r.vacate(ctx, client.ObjectKeyFromObject(pod)); vacated != nil {
+		return fmt.Errorf("take away what a pod of the same name left: %w", vacated)
+	}
+	return err
 }
 
 // ofNode reports whether a lease is a node's: the join subnet has no pods.

@@ -1,0 +1,45 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"fmt"
+	"testing"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait: the successor is there before the controller has seen that the pod is gone.
+func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	process := w.start()
+	set := w.statefulSet("db", 0, 1)
+	first := replica(set, 0, "n1")
+	w.Create(first)
+	w.allocated(first)
+	w.record(first)
+
+	process.Stop()
+	w.Delete(first)
+	second := replica(set, 0, "n2", string(kubeovnv1.AnnotationIPPool), "nowhere")
+	w.Create(second)
+	process = w.start()
+	w.warned(second, "nowhere")
+	w.Eventually(func() string {
+		if w.portNow(first) != nil {
+			return "the port is there"
+		}
+		if lease, held := process.Allocator.Lookup("db-0.default"); !held || joined(lease.Addresses) != address(first) {
+			return fmt.Sprintf("the address is not kept: %v", lease)
+		}
+		return ""
+	})
+
+	w.Change(second, func() { delete(second.Annotations, kubeovnv1.AnnotationIPPool.Key()) })
+	w.allocated(second)
+	if address(second) != address(first) {
+		t.Errorf("the pod had %s, its successor has %s", address(first), address(second))
+	}
+}
