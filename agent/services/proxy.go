@@ -62,7 +62,10 @@ type Proxy struct {
 // Start serves until ctx ends (manager.Runnable). What is in the kernel stays.
 func (p *Proxy) Start(ctx context.Context) error {
 	p.dirty, p.wake, p.writer = map[types.NamespacedName]bool{}, make(chan struct{}, 1), newWriter(p.NFT)
-	if err := p.watch(ctx); err != nil {
+	switch err := p.watch(ctx); {
+	case ctx.Err() != nil: // an end while caches are read is no failure
+		return nil
+	case err != nil:
 		return err
 	}
 	defer func() { _ = p.health.close() }()

@@ -21,6 +21,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/services"
 )
@@ -379,6 +380,22 @@ func TestOneAddressOfTwoServices(t *testing.T) {
 	w.expect(w.far, "tcp", at("192.0.2.85", 80), joinIPs[0].Addr(), "b")
 }
 
+func TestRemoveLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	s := w.service("removed", nil)
+	w.serves("removed", here(w.pod("a", 2)))
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+	w.stop()
+	nft, err := knftables.New(knftables.InetFamily, services.Table)
+	must(t, err)
+	for range 2 { // there is nothing the second time
+		must(t, services.Remove(t.Context(), nft))
+		if out, err := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput(); err == nil {
+			t.Fatalf("the table is still there: %s", out)
+		}
+	}
+}
+
 func TestRestartMakesTheTableSo(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", 2), w.pod("b", 3)
@@ -389,6 +406,8 @@ func TestRestartMakesTheTableSo(t *testing.T) {
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	w.expect(nil, "tcp", clusterIP(gone), nodeIPs[0].Addr(), "a")
 	w.stop()
+	w.start()
+	w.stop()                                                   // before it knows anything
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a") // it serves on
 	w.delete(gone)
 	w.serves("kept", elsewhere(b))

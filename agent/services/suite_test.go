@@ -42,9 +42,9 @@ const (
 
 var (
 	config       *rest.Config
-	serviceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")} // envtest's
-	far          ns.NetNS                                               // a host outside
-	router       ns.NetNS                                               // plays the logical router
+	serviceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}
+	far          ns.NetNS // a host outside
+	router       ns.NetNS // plays the logical router
 )
 
 func TestMain(m *testing.M) {
@@ -106,6 +106,7 @@ func runInside(m *testing.M) (int, error) {
 		return 1, err
 	}
 	server := &envtest.Environment{BinaryAssetsDirectory: filepath.Join(cacheDir, "bin")}
+	server.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceCIDRs[0].String())
 	if config, err = server.Start(); err != nil {
 		return 1, fmt.Errorf("start the API server, for which `make prepare` gets the programs: %w", err)
 	}
