@@ -6,6 +6,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,25 +16,61 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 // vpcOf is the VPC whose pods reach a Service: the one that its user names, or that of its endpoints, which is written down for nodes
 // and for times without endpoints. A Service whose endpoints are no pods is the default VPC's.
 func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discoveryv1.EndpointSlice) (string, error) {
-	if named := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]; named != "" {
-		return named, nil
+	annotations := map[string]any{}
+	vpc := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
+	if vpc == "" {
+		vpc = cmp.Or(s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
+		found, err := r.vpcOfEndpoints(ctx, of)
+		if err != nil {
+			return vpc, err
+		}
+		if found != "" && found != vpc {
+			vpc, annotations[kubeovnv1.AnnotationVpc.Key()] = found, found
+		}
 	}
-	written := cmp.Or(s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
-	found, err := r.vpcOfEndpoints(ctx, of)
-	if err != nil || found == "" || found == written {
-		return written, err
+	return vpc, r.mark(ctx, s, annotations, proxyMark(s, vpc))
+}
+
+// proxyMark is the change of labels that keeps kube-proxy from a Service whose endpoints' addresses mean something else on nodes, or that
+// gives it back. A label of someone else stays.
+func proxyMark(s *corev1.Service, vpc string) map[string]any {
+	name, labelled := s.Labels[translate.LabelProxyName]
+	switch {
+	case vpc != kubeovnv1.DefaultVpc && !labelled && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone:
+		return map[string]any{translate.LabelProxyName: translate.ProxyOfVPCs}
+	case vpc == kubeovnv1.DefaultVpc && name == translate.ProxyOfVPCs:
+		return map[string]any{translate.LabelProxyName: nil}
+	}
+	return nil
+}
+
+// mark writes annotations and labels on a Service, if there are any. In a merge patch no labels at all (null) would be the end of all.
+func (r *Reconciler) mark(ctx context.Context, s *corev1.Service, annotations, labels map[string]any) error {
+	metadata := map[string]any{"uid": s.UID}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	if len(labels) > 0 {
+		metadata["labels"] = labels
+	}
+	if len(metadata) == 1 {
+		return nil
+	}
+	change, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("write the marks of Service %s: %w", client.ObjectKeyFromObject(s), err)
 	}
 	patch := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
-	change := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, s.UID, kubeovnv1.AnnotationVpc.Key(), found)
-	if err := r.Client.Patch(ctx, patch, client.RawPatch(types.MergePatchType, change)); err != nil {
-		return "", fmt.Errorf("write the VPC of Service %s: %w", client.ObjectKeyFromObject(s), err)
+	if err := r.Client.Patch(ctx, patch, client.RawPatch(types.MergePatchType, change)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write the VPC of Service %s: %w", client.ObjectKeyFromObject(s), err)
 	}
-	return found, nil
+	return nil
 }
 
 // vpcOfEndpoints is empty when no endpoint is a pod of a VPC.

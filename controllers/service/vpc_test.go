@@ -71,10 +71,12 @@ func TestServicesAreServedWhereTheirEndpointsAre(t *testing.T) {
 		}
 		return s
 	}
-	theirs, ours, named := newService("by-pods"), newService("by-our-pods"), newService("by-name")
+	theirs, ours, named, labelled := newService("by-pods"), newService("by-our-pods"), newService("by-name"), newService("labelled")
+	labelled.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "another", "team": "a"}
+	named.Labels = map[string]string{"team": "a"}
 	named.Annotations = map[string]string{"ovn.kubernetes.io/logical_router": "tenant"}
 	slice := of("by-pods", "not-there", "tenant-0")
-	w.Create(theirs, ours, named, slice, of("by-our-pods", "ours-0"), of("by-name", "ours-0"))
+	w.Create(theirs, ours, named, labelled, of("labelled", "tenant-0"), slice, of("by-our-pods", "ours-0"), of("by-name", "ours-0"))
 	groupOf(w, "by-pods", "tenant")
 	groupOf(w, "by-our-pods", kubeovnv1.DefaultVpc)
 	groupOf(w, "by-name", "tenant")
@@ -90,11 +92,33 @@ func TestServicesAreServedWhereTheirEndpointsAre(t *testing.T) {
 	}
 	written(theirs, "tenant") // for nodes, which do not know the pods of others
 	written(ours, "")
+	left := func(s *corev1.Service, want string) {
+		t.Helper()
+		w.Eventually(func() string {
+			w.Get(s)
+			if got := s.Labels["service.kubernetes.io/service-proxy-name"]; got != want {
+				return fmt.Sprintf("the proxy of %s is %q, want %q", s.Name, got, want)
+			}
+			return ""
+		})
+	}
+	left(theirs, "kiln-vpc") // kube-proxy would send to whoever has the address in the default VPC
+	left(named, "kiln-vpc")
+	left(ours, "")
+	written(labelled, "tenant")
+	left(labelled, "another")
+	for _, s := range []*corev1.Service{named, labelled} {
+		if s.Labels["team"] != "a" {
+			t.Errorf("Service %s has lost labels: %v", s.Name, s.Labels)
+		}
+	}
 
 	w.Change(slice, func() { slice.Endpoints = nil })
 	w.Change(slice, func() { slice.Endpoints = of("by-pods", "ours-0").Endpoints })
 	groupOf(w, "by-pods", kubeovnv1.DefaultVpc)
 	written(theirs, kubeovnv1.DefaultVpc)
+	left(theirs, "")
+	groupOf(w, "by-pods", kubeovnv1.DefaultVpc)
 	first.Stop()
 	w.Change(slice, func() { slice.Endpoints = of("by-pods", "tenant-0").Endpoints })
 	second := w.Start(steps)

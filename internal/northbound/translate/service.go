@@ -20,11 +20,8 @@ import (
 // MaxAffinitySeconds is the longest affinity_timeout that OVN takes (ovn-nb(5), Load_Balancer); Kubernetes allows a day.
 const MaxAffinitySeconds = 65535
 
-// Labels by which another program than the network's serves a Service, or none does.
-const (
-	labelProxyName = "service.kubernetes.io/service-proxy-name"
-	labelHeadless  = corev1.IsHeadlessService
-)
+// labelHeadless is on Services that none serves.
+const labelHeadless = corev1.IsHeadlessService
 
 // HairpinSources are what a pod sees as the client when a Service leads it to itself: one address per family, the same for all
 // Services, so that policies can let it in.
@@ -101,14 +98,21 @@ func loadBalancer(in ServiceInputs, protocol string, vips []netip.Addr, backends
 	}
 }
 
+// LabelProxyName says that another program than the nodes' proxy serves a Service, and ProxyOfVPCs that this is because its endpoints are
+// in a custom VPC: their addresses mean something else on nodes.
+const (
+	LabelProxyName = "service.kubernetes.io/service-proxy-name"
+	ProxyOfVPCs    = "kiln-vpc"
+)
+
 // addresses are those that the VPC's load balancers serve a Service at; none for one that is headless, ExternalName or another
 // proxy's. In a custom VPC there is no other proxy: the label keeps the nodes' one from a Service that is not theirs.
 func addresses(in ServiceInputs) []netip.Addr {
 	s := in.Service
 	_, headless := s.Labels[labelHeadless]
-	_, others := s.Labels[labelProxyName]
+	proxy, others := s.Labels[LabelProxyName]
 	if s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) ||
-		headless || others && in.Vpc == kubeovnv1.DefaultVpc {
+		headless || others && proxy != ProxyOfVPCs && in.Vpc == kubeovnv1.DefaultVpc {
 		return nil
 	}
 	texts := slices.Clone(s.Spec.ExternalIPs)
