@@ -1,0 +1,164 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const (
+	membersNamespace = "e2e-members"
+	// membersLabel is on the nodes that may hold members: all, since the lab has one control plane.
+	membersLabel = "e2e.kiln/databases"
+	dataDir      = "/etc/origin/ovn/"
+)
+
+// trialDatabase is what the specs need of a database.
+type trialDatabase struct {
+	workload, file string
+	of             func(v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus
+}
+
+var trialDatabases = []trialDatabase{
+	{"ovn-central-nb", "ovnnb_db.db", func(s v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus { return s.Northbound }},
+	{"ovn-central-sb", "ovnsb_db.db", func(s v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus { return s.Southbound }},
+}
+
+var _ = Describe("databases", Ordered, func() {
+	var from, to *corev1.Pod
+	var spec v1alpha1.OVNClusterSpec
+
+	BeforeAll(func(ctx SpecContext) {
+		makeNamespace(ctx, membersNamespace)
+		var err error
+		from, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, "from", suite.Workers[0]))
+		Expect(err).NotTo(HaveOccurred())
+		to, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, "to", suite.Workers[1]))
+		Expect(err).NotTo(HaveOccurred())
+		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
+		Expect(err).NotTo(HaveOccurred())
+		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, membersLabel)))
+	}, NodeTimeout(3*time.Minute))
+	AfterAll(func(ctx SpecContext) {
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+		for _, db := range trialDatabases {
+			settled(ctx, db, 1)
+		}
+		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, membersLabel)))
+		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+		deleteNamespace(ctx, membersNamespace)
+	}, NodeTimeout(6*time.Minute))
+
+	It("grow to three members, get over lost and damaged files of their leaders, and lose no packet", func(ctx SpecContext) {
+		over, lost := make(chan struct{}), make(chan []string, 1)
+		go func() {
+			defer GinkgoRecover()
+			lost <- pingUntil(ctx, over, from, to)
+		}()
+		start := time.Now()
+		grown := spec
+		grown.Central.Replicas, grown.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown)).To(Succeed())
+		for _, db := range trialDatabases {
+			settled(ctx, db, 3)
+		}
+		AddReportEntry("growth", fmt.Sprintf("three members of each database after %s", time.Since(start).Round(time.Second)))
+		for _, db := range trialDatabases {
+			for _, damage := range []string{"rm", "truncate -s 100"} {
+				heals(ctx, db, damage)
+			}
+		}
+		close(over)
+		Expect(<-lost).To(HaveEach("0"), "packets lost, second by second")
+	}, SpecTimeout(10*time.Minute))
+})
+
+// heals damages the file of a database's leader and kills it: another one leads, pods start, and the member comes back as another server.
+func heals(ctx context.Context, db trialDatabase, damage string) {
+	GinkgoHelper()
+	before := settled(ctx, db, 3)
+	was := before.Members[0]
+	for _, m := range before.Members {
+		if m.Node == before.Leader {
+			was = m
+		}
+	}
+	By(fmt.Sprintf("%s of the file of %s, which leads on %s", damage, db.workload, was.Node))
+	start := time.Now()
+	_, err := suite.Node.Exec(ctx, was.Node, "sh", "-c", damage+" "+dataDir+db.file)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(suite.kill(ctx, memberOn(ctx, db, was.Node))).To(Succeed())
+	name := fmt.Sprintf("after-%s-%c", db.workload, damage[0])
+	_, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, name, suite.Workers[1]))
+	Expect(err).NotTo(HaveOccurred())
+	started := time.Since(start)
+	Eventually(func(g Gomega) {
+		for _, m := range databaseStatus(ctx, g, db).Members {
+			g.Expect(m.ServerID).NotTo(Or(BeEmpty(), Equal(was.ServerID)), m.Node)
+		}
+	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	settled(ctx, db, 3)
+	AddReportEntry(db.workload+": "+damage, fmt.Sprintf("a new pod ran after %s, the member was back after %s",
+		started.Round(time.Second), time.Since(start).Round(time.Second)))
+}
+
+// settled waits until a database has this many members, all joined and ready, and a leader.
+func settled(ctx context.Context, db trialDatabase, members int) v1alpha1.DatabaseStatus {
+	GinkgoHelper()
+	var status v1alpha1.DatabaseStatus
+	Eventually(func(g Gomega) {
+		status = databaseStatus(ctx, g, db)
+		g.Expect(status.Members).To(HaveLen(members))
+		g.Expect(status.Leader).NotTo(BeEmpty())
+		for _, m := range status.Members {
+			g.Expect(m.ServerID).NotTo(BeEmpty(), m.Node)
+			g.Expect(m.Role).NotTo(BeEmpty(), m.Node)
+		}
+		pods, err := suite.Cluster.PodsOf(ctx, db.workload)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(pods).To(HaveLen(members))
+		for i := range pods {
+			g.Expect(cluster.Ready(&pods[i])).To(BeTrue(), pods[i].Name)
+		}
+	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	return status
+}
+
+func databaseStatus(ctx context.Context, g Gomega, db trialDatabase) v1alpha1.DatabaseStatus {
+	var oc v1alpha1.OVNCluster
+	g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+	return db.of(oc.Status)
+}
+
+func memberOn(ctx context.Context, db trialDatabase, node string) *corev1.Pod {
+	GinkgoHelper()
+	pods, err := suite.Cluster.PodsOf(ctx, db.workload)
+	Expect(err).NotTo(HaveOccurred())
+	for i := range pods {
+		if pods[i].Spec.NodeName == node {
+			return &pods[i]
+		}
+	}
+	Fail("no member on " + node)
+	return nil
+}
+
+func labelNodes(ctx context.Context, patch client.Patch) {
+	GinkgoHelper()
+	var nodes corev1.NodeList
+	Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
+	for i := range nodes.Items {
+		Expect(suite.Objects.Patch(ctx, &nodes.Items[i], patch)).To(Succeed())
+	}
+}
