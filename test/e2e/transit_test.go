@@ -118,6 +118,38 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 	}, SpecTimeout(4*time.Minute))
 
+	It("have Services of their own, which nobody else is led to", func(ctx SpecContext) {
+		applyVpcs(ctx, "vpc_services.yaml")
+		dualService(ctx, "shop", suite.Workers[1])
+		shop, err := suite.Cluster.CoreV1().Pods(transitNamespace).Get(ctx, "shop", metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		tenantPod(ctx, "orange", "server", suite.Workers[0], "10.16.200.10", "fd00:10:16::c80a")
+		orange := tenantPod(ctx, "orange", "client", suite.Workers[1], "10.16.200.11", "fd00:10:16::c80b")
+		violet := tenantPod(ctx, "violet", "client", suite.Workers[1], "10.16.200.12", "fd00:10:16::c80c")
+		podIn(ctx, transitNamespace, "decoy", suite.Workers[1], "ovn-default", "10.16.200.10", "fd00:10:16::c80a")
+		policy := corev1.IPFamilyPolicyRequireDualStack
+		service, err := suite.Cluster.CoreV1().Services("orange").Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: "theirs"},
+			Spec: corev1.ServiceSpec{
+				Selector: map[string]string{"app": "orange-server"}, IPFamilyPolicy: &policy,
+				Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(cluster.HTTPPort)}},
+			},
+		}, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(suite.Cluster.CoreV1().Services("orange").Delete(ctx, "theirs", metav1.DeleteOptions{})).To(Succeed())
+			Expect(suite.Cluster.CoreV1().Pods(transitNamespace).Delete(ctx, transitNamespace+"-decoy", metav1.DeleteOptions{})).To(Succeed())
+		}, NodeTimeout(time.Minute))
+		for _, ip := range service.Spec.ClusterIPs {
+			url := "http://" + net.JoinHostPort(ip, "80") + "/hostname"
+			Eventually(curl).WithContext(ctx).WithArguments(orange, url).WithTimeout(20*time.Second).Should(Equal("orange-server"), "in its own VPC")
+			for _, from := range []*corev1.Pod{violet, shop} {
+				Eventually(curl).WithContext(ctx).WithArguments(from, url).WithTimeout(20*time.Second).Should(BeEmpty(), "from %s/%s", from.Namespace, from.Name)
+				Consistently(curl).WithContext(ctx).WithArguments(from, "--max-time", "1", url).WithTimeout(3*time.Second).Should(BeEmpty(), "from %s/%s", from.Namespace, from.Name)
+			}
+		}
+	}, SpecTimeout(4*time.Minute))
+
 	It("go through another node when the kubelet and the Open vSwitch of theirs die", func(ctx SpecContext) {
 		cordon(ctx, controlPlane(), true) // what dies there would take the databases with it
 		DeferCleanup(func(ctx SpecContext) { cordon(ctx, controlPlane(), false) }, NodeTimeout(time.Minute))
