@@ -62,16 +62,21 @@ func (k clusterKind) definition() string { return k.resource + "." + v1alpha1.Gr
 
 var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
+// Definition is what is watched of CustomResourceDefinitions.
+func Definition() *metav1.PartialObjectMetadata {
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(definitionKind)
+	return definition
+}
+
 // setupDefinitions adds the controller that adds those of optional kinds. It wakes for their definitions.
 func (r *Reconciler) setupDefinitions(mgr ctrl.Manager) error {
-	definitions := &metav1.PartialObjectMetadata{}
-	definitions.SetGroupVersionKind(definitionKind)
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return slices.ContainsFunc(clusterKinds, func(k clusterKind) bool { return k.definition() == o.GetName() })
 	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("policydefinition").
-		WatchesMetadata(definitions, &handler.EnqueueRequestForObject{}, builder.WithPredicates(ours)).
+		WatchesMetadata(Definition(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(ours)).
 		Complete(r.Gate.Reconciler(reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			return ctrl.Result{}, r.addKind(ctx, mgr, req.Name)
 		})))
@@ -233,6 +238,14 @@ func (r *Reconciler) nodes(ctx context.Context) nodesOf {
 // restoreOptional adds what policies of optional kinds use.
 func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
 	for _, k := range clusterKinds {
+		// The cache knows of what is not defined, which is all that most clusters ask.
+		err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition())
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("look for definition %s: %w", k.definition(), err)
+		}
+		if err != nil {
+			continue
+		}
 		there, err := served(r.Client.RESTMapper(), k)
 		if err != nil {
 			return err

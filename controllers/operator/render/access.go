@@ -62,7 +62,6 @@ func accesses() []access {
 				rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
 				rule("apps", read, "statefulsets"),
 				rule("kubevirt.io", read, "virtualmachines"), // keep addresses, wherever KubeVirt is there
-				named(rule("apiextensions.k8s.io", read, "customresourcedefinitions"), "virtualmachines.kubevirt.io"),
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
 				rule("kubeovn.io", []string{"get", "update", "patch"},
 					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status"),
@@ -94,12 +93,6 @@ func accesses() []access {
 
 func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
-}
-
-// named is a rule for objects of these names only.
-func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
-	r.ResourceNames = names
-	return r
 }
 
 // AccessObjects are the ServiceAccounts of all components, their roles and bindings.
