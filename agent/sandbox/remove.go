@@ -4,12 +4,31 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
+
+// doomed is the group (ip-link(8)) of links that are about to be deleted; "kiln" in ASCII, so that it is nobody else's. What a
+// crash leaves in it goes with the next ones.
+const doomed = 0x6b696c6e
+
+// removals are deletions of links. The kernel deletes one at a time, with a grace period of RCU for each, but a group of links with
+// one for all. So those that come while one is under way are deleted together.
+var removals struct {
+	sync.Mutex
+	waiting []removal
+	working bool
+}
+
+type removal struct {
+	link netlink.Link
+	done chan error
+}
 
 // Remove deletes the host's end of a veth, and with it the container's. One that is not there is no error.
 //
@@ -20,26 +39,83 @@ func Remove(hostName string) error {
 	if link == nil {
 		return err
 	}
-	answered := make(chan error, 1)
-	gone, stop, err := watchGone(link.Attrs().Index)
-	if err != nil {
-		return fmt.Errorf("delete link %s: %w", hostName, err)
+	r := removal{link: link, done: make(chan error, 1)}
+	removals.Lock()
+	removals.waiting = append(removals.waiting, r)
+	if !removals.working {
+		removals.working = true
+		go removeAll()
 	}
-	defer stop()
-	go func() { answered <- netlink.LinkDel(link) }()
-	select {
-	case <-gone:
-	case err := <-answered:
-		if err != nil && !isGone(err) {
-			return fmt.Errorf("delete link %s: %w", hostName, err)
-		}
+	removals.Unlock()
+	if err := <-r.done; err != nil {
+		return fmt.Errorf("delete link %s: %w", hostName, err)
 	}
 	return nil
 }
 
-// watchGone returns a channel that is closed when the kernel says that a device of the host has been deleted, and a function to call in
-// the end. The channel stays open when the kernel had too much to say for the socket: its answer to the request counts then.
-func watchGone(index int) (<-chan struct{}, func(), error) {
+// removeAll deletes what waits, until nothing does.
+func removeAll() {
+	for {
+		removals.Lock()
+		batch := removals.waiting
+		removals.waiting, removals.working = nil, len(batch) > 0
+		removals.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		err := removeBatch(batch)
+		for _, r := range batch {
+			r.done <- err
+		}
+	}
+}
+
+func removeBatch(batch []removal) error {
+	indexes := map[int]bool{}
+	for _, r := range batch {
+		indexes[r.link.Attrs().Index] = true
+	}
+	gone, stop, err := watchGone(indexes)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	answered := make(chan error, 1)
+	go func() { answered <- deleteLinks(batch) }()
+	select {
+	case <-gone:
+		return nil
+	case err := <-answered:
+		return err
+	}
+}
+
+// deleteLinks returns when the kernel has freed the devices.
+func deleteLinks(batch []removal) error {
+	if len(batch) == 1 {
+		return unlessGone(netlink.LinkDel(batch[0].link))
+	}
+	var errs []error
+	for _, r := range batch {
+		errs = append(errs, unlessGone(netlink.LinkSetGroup(r.link, doomed)))
+	}
+	request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return errors.Join(append(errs, unlessGone(err))...)
+}
+
+func unlessGone(err error) error {
+	if isGone(err) {
+		return nil
+	}
+	return err
+}
+
+// watchGone returns a channel that is closed when the kernel has said of all these devices of the host that they are deleted, and a function
+// to call in the end. The channel stays open when the kernel had too much to say for the socket: its answer to the request counts then.
+func watchGone(indexes map[int]bool) (<-chan struct{}, func(), error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen to the kernel: %w", err)
@@ -56,7 +132,10 @@ func watchGone(index int) (<-chan struct{}, func(), error) {
 					continue
 				}
 				// A device that only leaves a bridge is announced in the bridge's family.
-				if info := nl.DeserializeIfInfomsg(m.Data); info.Family == unix.AF_UNSPEC && int(info.Index) == index {
+				if info := nl.DeserializeIfInfomsg(m.Data); info.Family == unix.AF_UNSPEC {
+					delete(indexes, int(info.Index))
+				}
+				if len(indexes) == 0 {
 					close(gone)
 					return
 				}
