@@ -105,12 +105,14 @@ func objects(t *testing.T, text []byte) []*unstructured.Unstructured {
 }
 
 func TestManifestsForKubeOVNAndSamplesApplyUnchanged(t *testing.T) {
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}},
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "default"}},
-	} {
-		if err := api.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
+	for _, name := range []string{"web", "machines"} {
+		for _, object := range []client.Object{
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}},
+		} {
+			if err := api.Create(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	var files []string

@@ -61,11 +61,7 @@ var _ = Describe("databases", Ordered, func() {
 	}, NodeTimeout(6*time.Minute))
 
 	It("grow to three members, get over lost and damaged files of their leaders, and lose no packet", func(ctx SpecContext) {
-		over, lost := make(chan struct{}), make(chan []string, 1)
-		go func() {
-			defer GinkgoRecover()
-			lost <- pingUntil(ctx, over, from, to)
-		}()
+		lost := startPing(ctx, from, to)
 		start := time.Now()
 		grown := spec
 		grown.Central.Replicas, grown.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
@@ -79,8 +75,7 @@ var _ = Describe("databases", Ordered, func() {
 				heals(ctx, db, damage)
 			}
 		}
-		close(over)
-		Expect(<-lost).To(HaveEach("0"), "packets lost, second by second")
+		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
 	}, SpecTimeout(10*time.Minute))
 })
 

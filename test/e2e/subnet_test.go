@@ -73,24 +73,22 @@ var _ = Describe("subnets", func() {
 		pod, err := suite.Cluster.Run(ctx, pod)
 		Expect(err).NotTo(HaveOccurred())
 		for _, addr := range cluster.PodAddrs(pod) {
-			family, name := "-4", "fixed-address"
-			if addr.Is6() {
-				family, name = "-6", "iaaddr"
-			}
-			file := "/tmp/leases" + family
-			Eventually(func() error { // DHCPv6 needs the link-local address, which is not there before duplicate address detection ends
-				_, err := suite.Cluster.Exec(ctx, pod, "timeout", "25", "dhclient", family, "-1", "-sf", "/bin/true", "-lf", file, "-pf", "/tmp/pid"+family, "eth0")
-				return err
-			}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
-			lease, err := suite.Cluster.Exec(ctx, pod, "cat", file)
-			Expect(err).NotTo(HaveOccurred())
-			got := regexp.MustCompile(name + ` ([0-9a-f.:]+)`).FindStringSubmatch(lease)
-			Expect(got).To(HaveLen(2), lease)
-			Expect(netip.MustParseAddr(got[1])).To(Equal(addr))
+			lease := leased(ctx, pod, addr)
 			if addr.Is4() {
 				Expect(lease).To(And(ContainSubstring("dhcp-lease-time 600"), ContainSubstring("routers 10.33.0.1"),
 					ContainSubstring("domain-name-servers 10.96.0.10,10.96.0.11"), ContainSubstring("interface-mtu 1400")))
 			}
+		}
+
+		By("with options of the pod's own, and without a default route")
+		applySample(ctx, "pod_options.yaml")
+		own, err := suite.Cluster.WaitPod(ctx, "machines", "options", cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(leased(ctx, own, cluster.PodAddrs(own)[0])).To(And(ContainSubstring("dhcp-lease-time 120"), ContainSubstring("domain-name-servers 10.96.0.10")))
+		for _, family := range []string{"-4", "-6"} {
+			routes, err := suite.Cluster.Exec(ctx, own, "ip", family, "route")
+			Expect(err).NotTo(HaveOccurred())
+			Expect(routes).To(And(Not(ContainSubstring("default")), Or(ContainSubstring("fd00:10:16::/112 via fd00:10:33::1"), ContainSubstring("10.16.0.0/16 via 10.33.0.1"))))
 		}
 	}, SpecTimeout(3*time.Minute))
 
@@ -121,6 +119,26 @@ var _ = Describe("subnets", func() {
 		expectReach(ctx, second, first, true)
 	}, SpecTimeout(4*time.Minute))
 })
+
+// leased has a real DHCP client ask for a pod's address, and returns its lease.
+func leased(ctx context.Context, pod *corev1.Pod, addr netip.Addr) string {
+	GinkgoHelper()
+	family, name := "-4", "fixed-address"
+	if addr.Is6() {
+		family, name = "-6", "iaaddr"
+	}
+	file := "/tmp/leases" + family
+	Eventually(func() error { // DHCPv6 needs the link-local address, which is not there before duplicate address detection ends
+		_, err := suite.Cluster.Exec(ctx, pod, "timeout", "25", "dhclient", family, "-1", "-sf", "/bin/true", "-lf", file, "-pf", "/tmp/pid"+family, "eth0")
+		return err
+	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+	lease, err := suite.Cluster.Exec(ctx, pod, "cat", file)
+	Expect(err).NotTo(HaveOccurred())
+	got := regexp.MustCompile(name + ` ([0-9a-f.:]+)`).FindStringSubmatch(lease)
+	Expect(got).To(HaveLen(2), lease)
+	Expect(netip.MustParseAddr(got[1])).To(Equal(addr))
+	return lease
+}
 
 // useSample applies a sample as it stands, with the namespaces that it is for, until the end of the spec.
 func useSample(ctx context.Context, sample string, namespaces ...string) {
