@@ -146,8 +146,10 @@ func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) erro
 	port := portOf(key)
 	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
 		r.Allocator.Release(port)
-		r.records.Add(ctrl.Request{NamespacedName: key})
+	} else if ip, err := r.recorder.find(ctx, port); ip == nil || err != nil { // the lease may have gone with its subnet
+		return err
 	}
+	r.records.Add(ctrl.Request{NamespacedName: key})
 	return nil
 }
 

@@ -52,3 +52,15 @@ func TestIPObjectsThatACrashPreventedAreWrittenAfterIt(t *testing.T) {
 		t.Errorf("%d creations of %d IP objects", n, pods)
 	}
 }
+
+// TestAnIPObjectGoesThoughItsSubnetTookTheLeaseAlong: a subnet whose finalizer someone takes away goes with all leases in it.
+func TestAnIPObjectGoesThoughItsSubnetTookTheLeaseAlong(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	p := w.pod("default", "p")
+	w.agree(process)
+	process.Allocator.DeleteSubnet("ovn-default")
+	w.Delete(p)
+	w.gone(process, p)
+}
