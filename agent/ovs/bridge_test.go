@@ -26,6 +26,8 @@ func TestPortsAreNoChangeOfTheirBridge(t *testing.T) {
 		}
 		return nil
 	}
+	must(t, b.attaching("first", "lsp")(t.Context()))
+	until("first") // what was there before is told as well, and before this
 	must(t, b.attaching("p0", "lsp0")(t.Context()))
 	must(t, b.detaching("p0")(t.Context()))
 	must(t, b.attaching("p1", "lsp1")(t.Context()))
