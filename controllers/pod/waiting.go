@@ -4,7 +4,6 @@
 package pod
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -12,6 +11,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // wakeDelay gathers changes of a subnet before the pods that wait for it are tried again, so that many pods at a full subnet
@@ -21,35 +22,11 @@ const wakeDelay = 100 * time.Millisecond
 // queue is the work queue of a controller.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// feed is a source of requests that other parts of this package make. What comes before it starts is kept.
-type feed struct {
-	mu    sync.Mutex
-	queue queue
-	early []ctrl.Request
-}
-
-// Start implements source.Source.
-func (f *feed) Start(_ context.Context, q queue) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.queue = q
-	for _, req := range f.early {
-		q.Add(req)
-	}
-	f.early = nil
-	return nil
-}
+// feed is a k8s.Feed of requests.
+type feed struct{ k8s.Feed }
 
 // Add enqueues req. It never blocks.
-func (f *feed) Add(req ctrl.Request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.queue == nil {
-		f.early = append(f.early, req)
-		return
-	}
-	f.queue.Add(req)
-}
+func (f *feed) Add(req ctrl.Request) { f.AddKey(req.NamespacedName) }
 
 // problem is what keeps a pod from an address, in words for its user.
 type problem struct {
