@@ -64,6 +64,18 @@ test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leave
 	go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+# FOCUS, SKIP: regular expressions of the tests of Kubernetes to run, and not to run.
+FOCUS ?=
+SKIP ?=
+
+.PHONY: conformance
+conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in the lab (docs/conformance.md; FOCUS=… SKIP=… choose others, KEEP=1 leaves the lab up)
+	go run ./hack/conformance -build
+	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	status=0; go run ./hack/conformance $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
+	test -n "$(KEEP)" || $(LAB) down; exit $$status
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules
 	$(GOLANGCI_LINT) run ./...

@@ -21,10 +21,15 @@ func (c *Cluster) Load(ctx context.Context, archive string, report *progress.Rep
 	if err != nil {
 		return err
 	}
+	return c.LoadImages(ctx, "load "+archive, found, report)
+}
+
+// LoadImages is Load for images that are not in an archive. Title is what a person reads while it lasts.
+func (c *Cluster) LoadImages(ctx context.Context, title string, found []*images.Image, report *progress.Reporter) error {
 	for _, img := range found {
 		report.Say("image %s, %s", img.Reference, img.Digest())
 	}
-	return report.Step("load "+archive, func() error {
+	return report.Step(title, func() error {
 		group, ctx := errgroup.WithContext(ctx)
 		for _, n := range c.Nodes() {
 			group.Go(func() error {

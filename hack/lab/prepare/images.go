@@ -57,17 +57,7 @@ func nodeImages(o Options) cache.Artifact {
 
 // labImages makes the images, with layers in the directory into.
 func labImages(dir cache.Dir, into, pause string) ([]*images.Image, error) {
-	agnhost := []archive.Entry{
-		{Path: "/agnhost", Source: filepath.Join(dir.Bin(), "agnhost")},
-		{Path: "/agnhost-2", Link: "agnhost"},
-		{Path: "/uploads"},
-	}
-	wanted := []struct {
-		reference string
-		base      string // archive of layer 1, if any
-		entries   []archive.Entry
-		config    v1.Config
-	}{
+	return makeImages(into, []imageSpec{
 		{
 			reference: config.PauseImage, config: v1.Config{Entrypoint: []string{"/pause"}},
 			entries: []archive.Entry{{Path: "/pause", Source: pause}},
@@ -76,21 +66,47 @@ func labImages(dir cache.Dir, into, pause string) ([]*images.Image, error) {
 			reference: config.CoreDNSImage, config: v1.Config{Entrypoint: []string{"/coredns"}},
 			entries: []archive.Entry{{Path: "/coredns", Source: filepath.Join(dir.Bin(), "coredns")}},
 		},
-		{
-			reference: config.AgnhostImage, base: dir.NodeTar(), entries: agnhost,
-			config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Env: []string{"PATH=" + machine.Path}},
-		},
+		agnhostImage(dir),
 		{reference: config.BaseImage, base: dir.RootfsTar()},
+	})
+}
+
+// agnhostImage is Kubernetes' test image, on the nodes' root file system.
+func agnhostImage(dir cache.Dir) imageSpec {
+	return imageSpec{
+		reference: config.AgnhostImage, base: dir.NodeTar(),
+		entries: []archive.Entry{
+			{Path: "/agnhost", Source: filepath.Join(dir.Bin(), "agnhost")},
+			{Path: "/agnhost-2", Link: "agnhost"},
+			{Path: "/uploads"},
+		},
+		config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Env: []string{"PATH=" + machine.Path}},
 	}
+}
+
+// imageSpec is an image to make.
+type imageSpec struct {
+	reference string
+	base      string // archive of layer 1, if any
+	entries   []archive.Entry
+	config    v1.Config
+}
+
+// makeImages makes images with layers in the directory into.
+func makeImages(into string, wanted []imageSpec) ([]*images.Image, error) {
 	out := make([]*images.Image, 0, len(wanted))
+	bases := map[string]*archive.Layer{} // hashed once
 	for i, w := range wanted {
 		var layers []*archive.Layer
-		if w.base != "" {
+		if w.base != "" && bases[w.base] == nil {
 			layer, err := archive.TarLayer(w.base)
 			if err != nil {
 				return nil, err
 			}
-			layers = append(layers, layer)
+			bases[w.base] = layer
+		}
+		if w.base != "" {
+			layers = append(layers, bases[w.base])
 		}
 		if w.entries != nil {
 			layer, err := archive.WriteLayer(filepath.Join(into, fmt.Sprintf("layer-%d.tar", i)), w.entries)

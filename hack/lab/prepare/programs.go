@@ -81,7 +81,7 @@ func versionFlags(dir string) (string, error) {
 		return "", fmt.Errorf("read the module: %w", err)
 	}
 	for line := range strings.Lines(string(raw)) {
-		if f := strings.Fields(line); len(f) >= 2 && f[0] == "k8s.io/kubernetes" && strings.HasPrefix(f[1], "v") {
+		if f := strings.Fields(strings.TrimPrefix(line, "require ")); len(f) >= 2 && f[0] == "k8s.io/kubernetes" && strings.HasPrefix(f[1], "v") {
 			return fmt.Sprintf(" -X %s=%s", versionVariable, f[1]), nil
 		}
 	}

@@ -1,0 +1,130 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/kiln-net/kiln/hack/image/archive"
+	"github.com/kiln-net/kiln/hack/lab/cache"
+	"github.com/kiln-net/kiln/hack/lab/config"
+	"github.com/kiln-net/kiln/hack/lab/images"
+)
+
+// Programs of the end-to-end tests of Kubernetes, in the cache's directory of programs.
+const (
+	E2ETest = "e2e.test"
+	Ginkgo  = "ginkgo"
+	// issue74839 is the one program of an image that a test of connection tracking uses.
+	issue74839 = "regression-issue-74839"
+)
+
+// porterFiles are the certificate of agnhost's TLS server and its key, in the sources of Kubernetes and in the cache. They are public.
+const (
+	porterSource = "test/images/agnhost/porter"
+	porterFiles  = "e2e"
+)
+
+var porterNames = []string{"localhost.crt", "localhost.key"}
+
+// Conformance makes the end-to-end tests of the Kubernetes that the lab runs, and their runner.
+func Conformance(ctx context.Context, o Options) error { return ensure(ctx, o, endToEndTests(o)) }
+
+func endToEndTests(o Options) cache.Artifact {
+	dir := filepath.Join(o.Source, "hack/lab/programs/e2e")
+	return cache.Artifact{
+		Name:    "e2e",
+		Title:   "build the end-to-end tests of Kubernetes: minutes if Go has nothing of them cached",
+		Outputs: []string{"bin/" + E2ETest, "bin/" + Ginkgo, "bin/" + issue74839, porterFiles},
+		Inputs:  func() ([]string, error) { return moduleInputs(dir) },
+		Build: func(ctx context.Context, into string) error {
+			bin := filepath.Join(into, "bin")
+			version, err := versionFlags(dir)
+			if err != nil {
+				return err
+			}
+			log, env := o.Cache.Log("e2e"), []string{"CGO_ENABLED=0"}
+			tools := append(append([]string{"build"}, buildFlags...), "-o", bin+"/", "tool")
+			if err := run(ctx, log, dir, env, "go", tools...); err != nil {
+				return err
+			}
+			err = run(ctx, log, dir, env, "go", "test", "-c", "-trimpath", linkerFlags+version,
+				"-o", filepath.Join(bin, E2ETest), "k8s.io/kubernetes/test/e2e")
+			if err != nil {
+				return err
+			}
+			return copyPorterFiles(ctx, dir, filepath.Join(into, porterFiles))
+		},
+	}
+}
+
+func copyPorterFiles(ctx context.Context, module, into string) error {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+	cmd.Dir = module
+	sources, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("find the sources of Kubernetes: %w", err)
+	}
+	if err := os.Mkdir(into, 0o755); err != nil {
+		return fmt.Errorf("make a directory of agnhost's files: %w", err)
+	}
+	for _, name := range porterNames {
+		content, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(sources)), porterSource, name))
+		if err != nil {
+			return fmt.Errorf("read a file of agnhost's: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(into, name), content, 0o644); err != nil {
+			return fmt.Errorf("copy a file of agnhost's: %w", err)
+		}
+	}
+	return nil
+}
+
+// TestImages makes those of the named images that the end-to-end tests of the network use, with layers in the directory into. They stand in
+// for the published ones: what tests run in them is there, on a Debian instead of their own bases.
+func TestImages(dir cache.Dir, into string, references []string) ([]*images.Image, error) {
+	var wanted []imageSpec
+	for _, reference := range references {
+		if w, ours := testImage(dir, reference); ours {
+			wanted = append(wanted, w)
+		}
+	}
+	return makeImages(into, wanted)
+}
+
+func testImage(dir cache.Dir, reference string) (w imageSpec, ours bool) {
+	if reference == config.PauseImage || !strings.HasPrefix(reference, "registry.k8s.io/") { // of others tests expect that nobody has them
+		return imageSpec{}, false
+	}
+	w = agnhostImage(dir)
+	w.reference = reference
+	name, _, _ := strings.Cut(path.Base(reference), ":")
+	switch name {
+	case "agnhost": // nodes have one that lacks these
+		w.entries = append(w.entries, archive.Entry{Path: "/coredns", Source: filepath.Join(dir.Bin(), "coredns")})
+		for _, name := range porterNames {
+			w.entries = append(w.entries, archive.Entry{Path: "/" + name, Source: dir.Path(filepath.Join(porterFiles, name))})
+		}
+	case "busybox", "distroless-iptables", "glibc-dns-testing":
+		w.config.Entrypoint, w.config.Cmd = nil, []string{"sh"}
+	case "nginx":
+		w.config.Cmd = []string{"netexec", "--http-port=80"}
+	case "pause":
+		w.config.Cmd = []string{"pause"}
+	case issue74839:
+		w.entries = []archive.Entry{{Path: "/" + issue74839, Source: filepath.Join(dir.Bin(), issue74839)}}
+		w.config = v1.Config{Entrypoint: []string{"/" + issue74839}}
+	default:
+		return imageSpec{}, false
+	}
+	return w, true
+}
