@@ -4,20 +4,22 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/hack/lab/prepare"
+	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
 // Files of the output directory.
@@ -30,20 +32,14 @@ const (
 
 // test runs the tests and returns what its report says of them, as far as there is one. The error is about the run, not about tests that failed.
 func (c *conformance) test(ctx context.Context, l *lab.Cluster) (summary, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return summary{}, fmt.Errorf("listen for the progress of the tests: %w", err)
-	}
-	server := &http.Server{Handler: c.progress(), ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = server.Serve(listener) }()
-	defer server.Close()
 	out, err := os.Create(filepath.Join(c.output, logFile))
 	if err != nil {
 		return summary{}, fmt.Errorf("create the log: %w", err)
 	}
 	defer out.Close()
-	cmd := exec.CommandContext(ctx, filepath.Join(c.cache.Bin(), prepare.Ginkgo), c.arguments(l, listener.Addr().String())...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = c.output, out, out
+	cmd := exec.CommandContext(ctx, filepath.Join(c.cache.Bin(), prepare.Ginkgo), c.arguments(l)...)
+	told := &teller{report: c.report}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.output, io.MultiWriter(out, told), out
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // tests clean up after themselves
 	cmd.WaitDelay = time.Minute
 	fmt.Fprintf(out, "+ %s\n", cmd)
@@ -65,7 +61,7 @@ func (c *conformance) test(ctx context.Context, l *lab.Cluster) (summary, error)
 	return s, nil
 }
 
-func (c *conformance) arguments(l *lab.Cluster, progress string) []string {
+func (c *conformance) arguments(l *lab.Cluster) []string {
 	args := []string{
 		"--procs=" + strconv.Itoa(c.procs), "--timeout=" + c.timeout.String(), "--focus=" + c.focus, "-v", "--no-color",
 		"--output-dir=" + c.output, "--junit-report=" + junitFile, "--json-report=" + reportFile,
@@ -76,20 +72,38 @@ func (c *conformance) arguments(l *lab.Cluster, progress string) []string {
 	bin := c.cache.Bin()
 	return append(args, filepath.Join(bin, prepare.E2ETest), "--",
 		"--kubeconfig="+l.Kubeconfig(), "--kubectl-path="+filepath.Join(bin, "kubectl"), "--provider=skeleton", "--node-os-distro=custom",
-		"--disable-log-dump", "--progress-report-url=http://"+progress)
+		"--disable-log-dump")
 }
 
-// progress tells a person about each test that has ended. The processes of ginkgo report each for itself.
-func (c *conformance) progress() http.Handler {
-	return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		var update struct{ Msg string }
-		if json.NewDecoder(r.Body).Decode(&update) != nil {
-			return
+// teller reads what ginkgo prints and tells a person about each test that has ended: a line with the outcome, if that is not a pass, and the time,
+// and then one with the name.
+type teller struct {
+	report  *progress.Reporter
+	partial []byte
+	outcome string // of the test that the next line names
+}
+
+var ended = regexp.MustCompile(`^S*•(?: \[([A-Z]+)\])?.* \[[0-9.]+ seconds\]$`)
+
+func (t *teller) Write(p []byte) (int, error) {
+	t.partial = append(t.partial, p...)
+	for {
+		line, rest, whole := bytes.Cut(t.partial, []byte("\n"))
+		if !whole {
+			return len(p), nil
 		}
-		if name, passed := strings.CutPrefix(update.Msg, "PASSED "); passed {
-			c.report.Say("  ok  %s", name)
-		} else if name, failed := strings.CutPrefix(update.Msg, "FAILED "); failed {
-			c.report.Say("FAIL  %s", name)
-		}
-	})
+		t.line(string(line))
+		t.partial = rest
+	}
+}
+
+func (t *teller) line(line string) {
+	if t.outcome != "" {
+		name, _, _ := strings.Cut(line, " [sig-network,") // ginkgo's labels follow
+		t.report.Say("%4s  %s", t.outcome, name)
+		t.outcome = ""
+	}
+	if m := ended.FindStringSubmatch(line); m != nil {
+		t.outcome = cmp.Or(m[1], "ok")
+	}
 }

@@ -5,24 +5,39 @@ package main
 
 import (
 	"bytes"
-	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
-func TestEveryTestThatEndedIsTold(t *testing.T) {
-	var out bytes.Buffer
-	c := conformance{report: progress.New(&out)}
-	for _, update := range []string{
-		`{"msg":"Test Suite starting","total":47,"completed":0,"skipped":0,"failed":0}`,
-		`{"msg":"PASSED [sig-network] DNS","total":0,"completed":1,"skipped":9,"failed":0}`,
-		`{"msg":"FAILED [sig-network] Proxy","total":0,"completed":1,"skipped":9,"failed":1,"failures":["[sig-network] Proxy"]}`,
-	} {
-		c.progress().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(update)))
-	}
-	if want := "  ok  [sig-network] DNS\nFAIL  [sig-network] Proxy\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
+const printed = `------------------------------
+• [0.230 seconds]
+[sig-network] DNS should provide DNS for services [Conformance] [sig-network, Conformance]
+k8s.io/kubernetes/test/e2e/network/dns.go:48
+
+  Timeline >>
+  • no outcome
+  << Timeline
+------------------------------
+SSS• [FAILED] [3.101 seconds]
+[sig-network] Proxy version v1 should proxy through a service and a pod [Conformance] [It] [sig-network, Conformance]
+`
+
+func TestEveryTestThatEndedIsToldHoweverItsLinesArrive(t *testing.T) {
+	const want = "  ok  [sig-network] DNS should provide DNS for services [Conformance]\n" +
+		"FAILED  [sig-network] Proxy version v1 should proxy through a service and a pod [Conformance] [It]\n"
+	for _, size := range []int{1, 7, len(printed)} {
+		var out bytes.Buffer
+		told := &teller{report: progress.New(&out)}
+		for rest := []byte(printed); len(rest) > 0; {
+			n, err := told.Write(rest[:min(size, len(rest))])
+			if err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[n:]
+		}
+		if out.String() != want {
+			t.Errorf("in pieces of %d: got %q, want %q", size, out.String(), want)
+		}
 	}
 }

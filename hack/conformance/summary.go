@@ -91,7 +91,7 @@ func (s summary) markdown() string {
 	}
 	for _, t := range s.tests {
 		if t.Failed() {
-			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n```\n%s\n```\n", name(t), t.FailureLocation(), strings.TrimSpace(t.FailureMessage()))
+			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n```\n%s\n```\n", name(t), t.FailureLocation(), shortened(t.FailureMessage(), 2000))
 		}
 	}
 	b.WriteString("\n| | s | test |\n|---|---|---|\n")
@@ -105,6 +105,15 @@ func name(t types.SpecReport) string {
 	return strings.Join(append(slices.Clone(t.ContainerHierarchyTexts), t.LeafNodeText), " ")
 }
 
+// shortened is the beginning of a message; the log has all of it.
+func shortened(message string, length int) string {
+	message = strings.TrimSpace(message)
+	if len(message) <= length {
+		return message
+	}
+	return strings.ToValidUTF8(message[:length], "") + " …"
+}
+
 // write writes the summary beside the other files and tells a person the outcome.
 func (c *conformance) write(s summary) error {
 	path := filepath.Join(c.output, summaryFile)
@@ -113,7 +122,7 @@ func (c *conformance) write(s summary) error {
 	}
 	for _, t := range s.tests {
 		if t.Failed() {
-			message, _, _ := strings.Cut(strings.TrimSpace(t.FailureMessage()), "\n")
+			message, _, _ := strings.Cut(shortened(t.FailureMessage(), 300), "\n")
 			c.report.Say("\n%s %s\n    %s\n    %s", strings.ToUpper(t.State.String()), name(t), message, t.FailureLocation())
 		}
 	}
