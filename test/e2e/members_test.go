@@ -95,7 +95,7 @@ func heals(ctx context.Context, db trialDatabase, damage string) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(suite.kill(ctx, memberOn(ctx, db, was.Node))).To(Succeed())
 	name := fmt.Sprintf("after-%s-%c", db.workload, damage[0])
-	_, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, name, suite.Workers[1]))
+	_, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, name, suite.Apart))
 	Expect(err).NotTo(HaveOccurred())
 	started := time.Since(start)
 	Eventually(func(g Gomega) {

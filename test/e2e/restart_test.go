@@ -51,7 +51,7 @@ var _ = Describe("restarts", Ordered, func() {
 				g.Expect(cluster.Ready(&pods[i]) && restarts(&pods[i]) > before[pods[i].UID]).To(BeTrue(), pods[i].Name)
 			}
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
-		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, suite.Workers[1]))
+		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, suite.Apart))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
 	},
@@ -96,8 +96,9 @@ func restarts(pod *corev1.Pod) int32 {
 var sequence = regexp.MustCompile(`icmp_seq=(\d+)`)
 
 // startPing sends a packet every 50 ms until the function that it returns is called, which returns the numbers of those without an answer.
-// It is one flow all the time, as a running connection is: in the userspace datapath the first packet of a new flow can be lost while a port
-// is being added (dpif-netdev holds back upcalls then).
+// Between nodes it must not run while an interface comes or goes on either: with the userspace datapath, ovs-vswitchd empties its copy of the
+// kernel's routes and reads them again whenever one does, and drops what goes into tunnels or comes from them in these milliseconds
+// (docs/components.md).
 func startPing(ctx context.Context, from, to *corev1.Pod) func(context.Context) []int {
 	GinkgoHelper()
 	_, err := suite.Cluster.Exec(ctx, from, "sh", "-c",
