@@ -46,6 +46,7 @@ const (
 	AnnotationMachine       Annotation = "virtualmachine"  // the machine of KubeVirt whose port the pod's is
 	AnnotationVip           Annotation = "vip"             // user: the Vip whose addresses the pod has for its own
 	AnnotationAAPs          Annotation = "aaps"            // user: Vips whose addresses the pod shares with others, with commas between them
+	AnnotationGroups        Annotation = "security_groups" // user: SecurityGroups of the pod, with commas between them
 	AnnotationExcludeIPs    Annotation = "exclude_ips"     // of a namespace: excludeIps of its subnets, with semicolons
 	AnnotationPortName      Annotation = "port_name"       // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"         // of a node: its OVS system-id

@@ -18,7 +18,8 @@ var GroupVersion = schema.GroupVersion{Group: "kubeovn.io", Version: "v1"}
 
 // AddToScheme adds the types of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Vpc{}, &VpcList{}, &Subnet{}, &SubnetList{}, &IP{}, &IPList{}, &IPPool{}, &IPPoolList{}, &Vip{}, &VipList{})
+	s.AddKnownTypes(GroupVersion, &Vpc{}, &VpcList{}, &Subnet{}, &SubnetList{}, &IP{}, &IPList{}, &IPPool{}, &IPPoolList{}, &Vip{}, &VipList{},
+		&SecurityGroup{}, &SecurityGroupList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -115,6 +116,24 @@ func ParsePortVips(annotations map[string]string) []netip.Addr {
 		return nil
 	}
 	return vips
+}
+
+var keySecurityGroups = AnnotationGroups.Key()
+
+// ParseSecurityGroups reads the names of a pod's security groups on its first network, each once and in order.
+func ParseSecurityGroups(annotations map[string]string) []string {
+	value := annotations[keySecurityGroups]
+	if value == "" {
+		return nil
+	}
+	var names []string
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func familyOf(address netip.Addr) corev1.IPFamily {

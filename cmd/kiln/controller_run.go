@@ -155,7 +155,7 @@ func needed() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
 		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
-		&networkingv1.NetworkPolicy{}, policy.Definition(),
+		&networkingv1.NetworkPolicy{}, &kubeovnv1.SecurityGroup{}, policy.Definition(),
 	}
 }
 

@@ -59,7 +59,7 @@ func run(m *testing.M) int {
 	}
 	server := &envtest.Environment{
 		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     crds("ippools", "ips", "subnets", "vips", "vpcs"),
+		CRDDirectoryPaths:     crds("ippools", "ips", "security-groups", "subnets", "vips", "vpcs"),
 		ErrorIfCRDPathMissing: true,
 	}
 	if config, err = server.Start(); err != nil {
@@ -130,7 +130,10 @@ func (w *World) clear() {
 			w.Must(w.Client.Patch(w.Context(), ns, client.MergeFrom(base)))
 		}
 	}
-	for _, o := range []client.Object{&corev1.Node{}, &kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{}, &kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}} {
+	for _, o := range []client.Object{
+		&corev1.Node{}, &kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
+		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &kubeovnv1.SecurityGroup{},
+	} {
 		w.Must(w.Client.DeleteAllOf(w.Context(), o))
 	}
 	var pools kubeovnv1.IPPoolList

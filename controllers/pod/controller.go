@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,6 +54,7 @@ type Reconciler struct {
 	waiting  waiting
 	kept     kept
 	machines machines
+	missing  sync.Map // groups that pods' users were told of, by the pod's UID
 	records  backlog
 	recorder *recorder
 	pods     metadata.Getter // to patch: it looks nothing up for a request, and asks for the metadata only
@@ -89,6 +91,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	in := a.port(others)
 	var revision int
 	in.Policy, revision = r.joinSets(pod)
+	r.warnOfGroups(ctx, pod)
 	switch err := r.Northbound.Apply(ctx, translate.PodOwner(in.Namespace, in.Name), translate.Pod(in)); {
 	case errors.Is(err, northbound.ErrWaiting):
 		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy, which enqueue the pod

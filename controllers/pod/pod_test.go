@@ -125,8 +125,8 @@ func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()
-	p := w.pod("default", "wishful", "eip", "192.0.2.1", "security_groups", "sg", "default_route", "true", "port_security", "true")
-	w.warnedOf(p, "AnnotationNotSupported", "nothing about ovn.kubernetes.io/eip, ovn.kubernetes.io/security_groups")
+	p := w.pod("default", "wishful", "eip", "192.0.2.1", "mirror", "true", "default_route", "true", "port_security", "true")
+	w.warnedOf(p, "AnnotationNotSupported", "nothing about ovn.kubernetes.io/eip, ovn.kubernetes.io/mirror")
 
 	process.Stop()
 	w.start()

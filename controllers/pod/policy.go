@@ -4,15 +4,27 @@
 package pod
 
 import (
+	"context"
+	"fmt"
 	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
+
+// reasonNoGroup is the reason of the event on a pod that names a security group which does not exist.
+const reasonNoGroup = "SecurityGroupNotFound"
+
+var keyGroups = kubeovnv1.AnnotationGroups.Key()
 
 // joinSets returns what the pod's port is in for the sake of policies. The index hears of the pod here, so that a new pod is never
 // connected without what selects it.
@@ -20,6 +32,12 @@ func (r *Reconciler) joinSets(pod *corev1.Pod) (in translate.PodPolicy, revision
 	p := podset.Of(pod)
 	r.Sets.SetPod(p)
 	m := r.Sets.Membership(p.NamespacedName)
+	if m.Grouped {
+		in.Grouped = append(in.Grouped, translate.TierBaseline)
+	}
+	if m.First {
+		in.Grouped = append(in.Grouped, translate.TierPolicy)
+	}
 	for _, part := range m.Parts {
 		if part.Role == podset.Subjects {
 			in.Subjects = append(in.Subjects, part.Name())
@@ -28,6 +46,25 @@ func (r *Reconciler) joinSets(pod *corev1.Pod) (in translate.PodPolicy, revision
 		}
 	}
 	return in, m.Revision
+}
+
+// warnOfGroups tells a pod's user, once, which of its security groups do not exist. They let nothing through.
+func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
+	var missing []string
+	for _, name := range kubeovnv1.ParseSecurityGroups(pod.Annotations) {
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &kubeovnv1.SecurityGroup{}, client.UnsafeDisableDeepCopy)
+		if apierrors.IsNotFound(err) && name != kubeovnv1.DenyAllGroup {
+			missing = append(missing, name)
+		}
+	}
+	said := strings.Join(missing, ", ")
+	if before, _ := r.missing.Load(pod.UID); said == "" {
+		r.missing.Delete(pod.UID)
+	} else if before != said {
+		r.missing.Store(pod.UID, said)
+		k8s.Warn(r.Recorder, pod, reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it",
+			kubeovnv1.AnnotationGroups.Key(), said))
+	}
 }
 
 // leaveSets takes a pod out of the index that has no port any more. Those of host-network pods are their nodes'.
@@ -47,7 +84,8 @@ func (r *Reconciler) relabelled(before, after *corev1.Pod) {
 	case host && !podset.Counts(after):
 		p := podset.Of(after)
 		r.Sets.DeletePod(p.NamespacedName, p.UID)
-	case host || before != nil && r.owns(after) && podset.Counts(after) && !maps.Equal(before.Labels, after.Labels):
+	case host || before != nil && r.owns(after) && podset.Counts(after) &&
+		(!maps.Equal(before.Labels, after.Labels) || before.Annotations[keyGroups] != after.Annotations[keyGroups]):
 		r.Sets.SetPod(podset.Of(after))
 	}
 }

@@ -32,6 +32,7 @@ var results = keysOf(
 var requests = keysOf(
 	kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips, kubeovnv1.AnnotationLayer2Forward,
 	kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationIPPool, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6,
+	kubeovnv1.AnnotationGroups,
 )
 
 // keyAllocated and keyUID are looked at in every event of a pod.

@@ -29,11 +29,9 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection/podset"
-	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // clusterReconciler keeps the ACLs and conditions of one kind of cluster-wide policies.
@@ -189,26 +187,10 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 // patchStatus says what of a policy cannot be expressed, and whether it is in force.
 func (r *clusterReconciler) patchStatus(ctx context.Context, policy client.Object, c compiled, err error, waits bool) error {
 	base := policy.DeepCopyObject().(client.Object)
-	var problem *validation.Problem
-	if len(c.problems) > 0 {
-		problem = &validation.Problem{Reason: kubeovnv1.ReasonInvalid, Message: strings.Join(c.problems, "; ")}
-	}
-	ready := k8s.Ready(err, northbound.ErrWaiting)
-	switch {
-	case problem != nil && c.Subjects == "":
-		ready = metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid,
-			Message: "see condition " + kubeovnv1.ConditionValidated,
-		}
-	case waits && err == nil:
-		ready = metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonWaiting, Message: "pods enter their sets",
-		}
-	}
 	conditions := r.kind.conditions(policy)
-	k8s.SetConditions(conditions, policy.GetGeneration(), k8s.Validated(problem), ready)
-	if problem != nil && !k8s.SameMessage(*r.kind.conditions(base), *conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, policy, ReasonNotExpressed, problem.Message)
+	k8s.SetConditions(conditions, policy.GetGeneration(), conditionsOf(c, err, waits)...)
+	if len(c.problems) > 0 && !k8s.SameMessage(*r.kind.conditions(base), *conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, policy, ReasonNotExpressed, strings.Join(c.problems, "; "))
 	}
 	return k8s.PatchStatus(ctx, r.Client, base, policy)
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection/podset"
@@ -26,9 +27,22 @@ type numbers func(podset.Selector) []int32
 type compiled struct {
 	translate.PolicyInputs
 
-	uses []podset.Selector
+	// group is what PolicyInputs are for a security group.
+	group *translate.SecurityGroupInputs
+	uses  []podset.Selector
 	// problems are what cannot be expressed, in words for the policy's user. Nothing passes by it.
 	problems []string
+}
+
+// rows are those of the policy's own owner.
+func (c *compiled) rows() []desired.Row {
+	switch {
+	case c.group != nil:
+		return translate.SecurityGroup(*c.group)
+	case c.Subjects != "":
+		return translate.Policy(c.PolicyInputs)
+	}
+	return nil
 }
 
 // compiler puts the rules of one policy in terms of sets.

@@ -50,14 +50,17 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 
-	policies, sets k8s.Feed
-	patience       patient
-	told           told
-	optional       optional
+	policies, groups, sets k8s.Feed
+
+	patience patient
+	told     told
+	optional optional
 }
 
-// SetupWithManager adds the controllers of NetworkPolicies, of the sets of pods, and of what holds for all isolated pods.
-func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
+var ctrlOptions = controller.Options{MaxConcurrentReconciles: workers}
+
+// SetupWithManager adds the controllers of NetworkPolicies, of security groups, of the sets of pods, and of what holds for all isolated pods.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	measured.Store(r.Sets)
 	r.Sets.Observe(r.changed)
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -68,12 +71,12 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNetworkPolicy)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
 			k8s.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(ctrlOptions).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of NetworkPolicies: %w", err)
 	}
-	return errors.Join(r.setupSets(mgr), r.setupIsolation(mgr), r.setupDefinitions(mgr))
+	return errors.Join(r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupDefinitions(mgr))
 }
 
 // changed enqueues what the index has news for. It never blocks.
@@ -82,10 +85,15 @@ func (r *Reconciler) changed(c podset.Changes) {
 		r.sets.Add(s.Name())
 	}
 	for _, owner := range c.Users {
-		if owner.Kind == translate.KindNetworkPolicy {
+		switch owner.Kind {
+		case translate.KindNetworkPolicy:
 			r.policies.AddKey(client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name})
-		} else if c := r.optional.get(owner.Kind); c != nil {
-			c.feed.Add(owner.Name)
+		case translate.KindSecurityGroup:
+			r.groups.Add(owner.Name)
+		default:
+			if c := r.optional.get(owner.Kind); c != nil {
+				c.feed.Add(owner.Name)
+			}
 		}
 	}
 }
@@ -120,11 +128,7 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 	}
 	r.patience.over(owner)
 	c := compile() // with the numbers of ports in sets that were new
-	var rows []desired.Row
-	if c.Subjects != "" {
-		rows = translate.Policy(c.PolicyInputs)
-	}
-	err := r.Northbound.Apply(ctx, owner, rows)
+	err := r.Northbound.Apply(ctx, owner, c.rows())
 	if errors.Is(err, northbound.ErrWaiting) {
 		return ctrl.Result{}, nil // for the port group of its subjects, which enqueues it
 	}
@@ -162,7 +166,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 		c := networkPolicy(&policies.Items[i], r.Sets.Numbers)
 		w.Uses[c.Owner] = c.uses
 	}
-	if err := r.restoreOptional(ctx, w.Uses); err != nil {
+	if err := errors.Join(r.restoreGroups(ctx, w.Uses), r.restoreOptional(ctx, w.Uses)); err != nil {
 		return err
 	}
 	r.Sets.Load(w)

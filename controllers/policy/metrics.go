@@ -18,6 +18,7 @@ var measured atomic.Pointer[podset.Index]
 var (
 	descSets        = prometheus.NewDesc("kiln_policy_sets", "Sets of pods that policies share.", nil, nil)
 	descMemberships = prometheus.NewDesc("kiln_policy_memberships", "Pods in the sets of policies, a pod counted in each.", nil, nil)
+	descGrouped     = prometheus.NewDesc("kiln_security_group_pods", "Pods that name security groups.", nil, nil)
 	descUsers       = prometheus.NewDesc("kiln_policy_users", "Policies that use sets of pods.", nil, nil)
 )
 
@@ -28,7 +29,7 @@ type collector struct{}
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{descSets, descMemberships, descUsers} {
+	for _, desc := range []*prometheus.Desc{descSets, descMemberships, descUsers, descGrouped} {
 		descs <- desc
 	}
 }
@@ -40,7 +41,9 @@ func (collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	stats := x.Stats()
-	for desc, n := range map[*prometheus.Desc]int{descSets: stats.Sets, descMemberships: stats.Members, descUsers: stats.Users} {
+	for desc, n := range map[*prometheus.Desc]int{
+		descSets: stats.Sets, descMemberships: stats.Members, descUsers: stats.Users, descGrouped: stats.Grouped,
+	} {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n))
 	}
 }

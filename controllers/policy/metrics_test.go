@@ -17,7 +17,7 @@ import (
 func TestSizesAreMeasured(t *testing.T) {
 	x := podset.New()
 	measured.Store(x)
-	x.SetPod(podset.Pod{NamespacedName: types.NamespacedName{Namespace: "n", Name: "p"}})
+	x.SetPod(podset.Pod{NamespacedName: types.NamespacedName{Namespace: "n", Name: "p"}, Groups: []string{"g"}})
 	x.Use(translate.NetworkPolicyOwner("n", "np"), []podset.Selector{
 		{Role: podset.Subjects, Namespace: "n"}, {Role: podset.Peers, Namespace: "n"}, {Role: podset.Peers, Namespace: "n", Pods: "a"},
 	})
@@ -31,7 +31,7 @@ func TestSizesAreMeasured(t *testing.T) {
 	for _, f := range families {
 		got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
 	}
-	want := map[string]float64{"kiln_policy_sets": 3, "kiln_policy_memberships": 2, "kiln_policy_users": 1}
+	want := map[string]float64{"kiln_policy_sets": 3, "kiln_policy_memberships": 2, "kiln_policy_users": 1, "kiln_security_group_pods": 1}
 	if !maps.Equal(got, want) {
 		t.Errorf("measured %v, want %v", got, want)
 	}

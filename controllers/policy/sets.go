@@ -17,7 +17,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -42,7 +41,7 @@ func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPodSet)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
 			k8s.OwnersOf(r.Northbound, translate.KindPodSet), r.inUse)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(ctrlOptions).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileSet)))
 	if err != nil {
 		return fmt.Errorf("set up the controller of sets of pods: %w", err)
@@ -133,7 +132,8 @@ func addressesOf(node *corev1.Node) string { return ipfamily.Join(nodeAddresses(
 // isolation is the one request of the controller of what holds for all isolated pods.
 const isolation = "pods"
 
-// setupIsolation adds the controller of what passes whatever policies say. It wakes for nodes, and when sets come or go.
+// setupIsolation adds the controller of what passes whatever policies say. It wakes for nodes, when sets come or go, and when pods begin or
+// cease to name security groups.
 func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: isolation}}}
@@ -143,7 +143,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 		Watches(&corev1.Node{}, one, builder.WithPredicates(k8s.Changed(addressesOf))).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			r.Sets.Observe(func(c podset.Changes) {
-				if len(c.Sets) > 0 {
+				if len(c.Sets) > 0 || c.Grouped {
 					q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: isolation}})
 				}
 			})
@@ -159,10 +159,10 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	return nil
 }
 
-// reconcileIsolation makes what passes whatever policies say so, as long as there is any policy.
+// reconcileIsolation makes what passes whatever policies say so, as long as there is any policy, or pod in a security group.
 func (r *Reconciler) reconcileIsolation(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var rows []desired.Row
-	if len(r.Sets.InUse()) > 0 {
+	if grouped := r.Sets.Grouped(); grouped || len(r.Sets.InUse()) > 0 {
 		var list corev1.NodeList
 		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 			return ctrl.Result{}, fmt.Errorf("list nodes: %w", err)
@@ -172,7 +172,7 @@ func (r *Reconciler) reconcileIsolation(ctx context.Context, _ ctrl.Request) (ct
 			nodes = append(nodes, translate.PolicyNode{Name: list.Items[i].Name, Addresses: nodeAddresses(&list.Items[i])})
 		}
 		slices.SortFunc(nodes, func(a, b translate.PolicyNode) int { return strings.Compare(a.Name, b.Name) })
-		rows = translate.Isolation(nodes)
+		rows = translate.Isolation(translate.IsolationInputs{Nodes: nodes, Grouped: grouped})
 	}
 	err := r.Northbound.Apply(ctx, translate.IsolationOwner(), rows)
 	if err != nil && !errors.Is(err, northbound.ErrWaiting) {

@@ -89,14 +89,20 @@ func (w world) pod(namespace, name, labels string, ports ...corev1.ContainerPort
 	w.Helper()
 	p := newPod(namespace, name, labels, ports...)
 	w.Create(p)
+	w.allocated(p)
+	return p
+}
+
+// allocated waits until a pod is annotated.
+func (w world) allocated(p *corev1.Pod) {
+	w.Helper()
 	w.Eventually(func() string {
 		w.Get(p)
 		if p.Annotations[kubeovnv1.AnnotationAllocated.Key()] != "true" {
-			return fmt.Sprintf("pod %s has %v", name, p.Annotations)
+			return fmt.Sprintf("pod %s has %v", p.Name, p.Annotations)
 		}
 		return ""
 	})
-	return p
 }
 
 // v4 and v6 are a pod's addresses.
@@ -186,7 +192,8 @@ func (w world) rows(table string) int {
 	n := 0
 	for _, row := range w.Database.Rows(table) {
 		owner := row["external_ids"].(map[string]string)["kiln-owner"]
-		if strings.HasPrefix(owner, "PodSet/") || strings.HasPrefix(owner, "Isolation/") || strings.HasPrefix(owner, "NetworkPolicy/") {
+		if strings.HasPrefix(owner, "PodSet/") || strings.HasPrefix(owner, "Isolation/") || strings.HasPrefix(owner, "NetworkPolicy/") ||
+			strings.HasPrefix(owner, "SecurityGroup/") {
 			n++
 		}
 	}

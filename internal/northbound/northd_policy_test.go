@@ -16,7 +16,7 @@ import (
 // applyPolicy applies a policy over a set of subjects that lets a set of peers in.
 func applyPolicy(e *engine, name, subjects, peers string) {
 	e.t.Helper()
-	e.apply(translate.IsolationOwner(), translate.Isolation([]translate.PolicyNode{{Name: "n1"}}))
+	e.apply(translate.IsolationOwner(), translate.Isolation(translate.IsolationInputs{Nodes: []translate.PolicyNode{{Name: "n1"}}}))
 	e.apply(translate.PodSetOwner(subjects), translate.PodSet(translate.PodSetInputs{Name: subjects, Subjects: true}))
 	e.apply(translate.PodSetOwner(peers), translate.PodSet(translate.PodSetInputs{Name: peers, Numbers: []int32{0}}))
 	owner := translate.NetworkPolicyOwner("ns", name)

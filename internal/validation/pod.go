@@ -25,7 +25,6 @@ var ignoredAnnotations = map[string]string{
 	"limit":                                "",
 	"loss":                                 "",
 	"mirror":                               "false",
-	"security_groups":                      "",
 	"snat":                                 "",
 	string(kubeovnv1.AnnotationPodNICType): kubeovnv1.PodNICTypeVeth,
 }
@@ -35,7 +34,7 @@ var attachmentAnnotations = []kubeovnv1.Annotation{
 	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationIPFamily,
 	kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips,
 	kubeovnv1.AnnotationLayer2Forward, kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationAAPs,
-	kubeovnv1.AnnotationDefaultRoute, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6,
+	kubeovnv1.AnnotationDefaultRoute, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6, kubeovnv1.AnnotationGroups,
 }
 
 // IgnoredPodAnnotations are the keys, in order, by which a pod asks for what this version does not do. It looks at users' annotations:

@@ -63,7 +63,8 @@ func accesses() []access {
 				rule("apps", read, "statefulsets"),
 				rule("kubevirt.io", read, "virtualmachines"), // keep addresses, wherever KubeVirt is there
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
-				rule("kubeovn.io", []string{"get", "update", "patch"},
+				rule("kubeovn.io", read, "security-groups"),
+				rule("kubeovn.io", []string{"get", "update", "patch"}, "security-groups/status",
 					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status"),
 				rule("kubeovn.io", []string{"update"},
 					"vpcs/finalizers", "subnets/finalizers", "ips/finalizers", "ippools/finalizers", "vips/finalizers"),

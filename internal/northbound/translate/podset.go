@@ -113,12 +113,17 @@ type PodPolicy struct {
 	// Subjects are names of sets, Peers parts of sets.
 	Subjects []string
 	Peers    []PodSetPart
+	// Grouped are the tiers in which security groups decide for the pod.
+	Grouped []int
 }
 
 // join puts a pod's row into its groups and address sets, in the transaction that makes its port.
 func (in PodPolicy) join(row *desired.Row, addresses []netip.Addr) {
-	if len(in.Subjects) > 0 {
+	if len(in.Subjects)+len(in.Grouped) > 0 {
 		row.Members = append(row.Members, desired.GroupPorts(isolatedRef()))
+	}
+	for _, tier := range in.Grouped {
+		row.Members = append(row.Members, desired.GroupPorts(groupedRef(tier)))
 	}
 	for _, name := range in.Subjects {
 		row.Members = append(row.Members, desired.GroupPorts(SubjectsRef(name)))
@@ -138,9 +143,17 @@ type PolicyNode struct {
 	Addresses []netip.Addr
 }
 
+// IsolationInputs are what holds for all pods that any policy is about.
+type IsolationInputs struct {
+	Nodes []PolicyNode
+	// Grouped says that there are pods in security groups.
+	Grouped bool
+}
+
 // Isolation returns the port group of all pods that any policy is about, with what passes whatever policies say: what comes from the
-// pod's own node, for kubelet's probes; what a pod sends to itself through a Service; and requests to DHCP servers, which OVN answers itself.
-func Isolation(nodes []PolicyNode) []desired.Row {
+// pod's own node, for kubelet's probes; what a pod sends to itself through a Service; and requests to DHCP servers, which OVN answers
+// itself. With it come the port groups of pods in security groups, with what closes them.
+func Isolation(in IsolationInputs) []desired.Row {
 	ref := isolatedRef()
 	group, acls := setName(ref), desired.GroupACLs(ref)
 	rows := []desired.Row{{Key: ref.Key, Model: &nb.PortGroup{Name: group, ExternalIDs: map[string]string{idSelector: "any policy"}}}}
@@ -148,7 +161,7 @@ func Isolation(nodes []PolicyNode) []desired.Row {
 		acl.Action, acl.Name = nb.ACLActionAllowRelated, new(cut("always/"+key, maxACLName))
 		rows = append(rows, desired.Row{Key: "acl/" + key, Model: acl, Parent: &acls})
 	}
-	for _, node := range nodes {
+	for _, node := range in.Nodes {
 		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
 			var own []string
 			for _, a := range node.Addresses {
@@ -173,14 +186,14 @@ func Isolation(nodes []PolicyNode) []desired.Row {
 			Match: fmt.Sprintf("outport == @%s && %s.src == %s", group, ip, source),
 		})
 	}
-	for _, d := range []struct {
-		ip             string
-		client, server int
-	}{{"ip4", 68, 67}, {"ip6", 546, 547}} {
-		always("dhcp/"+d.ip, &nb.ACL{
-			Direction: nb.ACLDirectionFromLport, Tier: TierPolicy, Priority: priorityAlways, Options: map[string]string{"apply-after-lb": "true"},
-			Match: fmt.Sprintf("inport == @%s && %s && udp.src == %d && udp.dst == %d", group, d.ip, d.client, d.server),
-		})
+	for _, ip := range []string{"ip4", "ip6"} {
+		client, server := dhcpPorts(ip)
+		acl := aclOn(group, Egress, ip, fmt.Sprintf("udp.src == %d && udp.dst == %d", client, server))
+		acl.Tier, acl.Priority = TierPolicy, priorityAlways
+		always("dhcp/"+ip, acl)
+	}
+	if in.Grouped {
+		rows = append(rows, grouped()...)
 	}
 	return rows
 }

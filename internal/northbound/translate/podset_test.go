@@ -6,11 +6,29 @@ package translate
 import (
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
 func TestPodSet(t *testing.T) { golden(t, "podset-", PodSet) }
 
-func TestIsolation(t *testing.T) {
-	golden(t, "isolation-", func(in struct{ Nodes []PolicyNode }) []desired.Row { return Isolation(in.Nodes) })
+func TestIsolation(t *testing.T) { golden(t, "isolation-", Isolation) }
+
+func TestSecurityGroup(t *testing.T) {
+	type rule struct {
+		SecurityGroupRule
+
+		IP string // of the family
+	}
+	golden(t, "securitygroup-", func(in struct {
+		SecurityGroupInputs
+
+		Rules []rule
+	}) []desired.Row {
+		for _, r := range in.Rules {
+			r.Family = map[string]ipfamily.Family{"ip4": ipfamily.IPv4, "ip6": ipfamily.IPv6}[r.IP]
+			in.SecurityGroupInputs.Rules = append(in.SecurityGroupInputs.Rules, r.SecurityGroupRule)
+		}
+		return SecurityGroup(in.SecurityGroupInputs)
+	})
 }

@@ -120,7 +120,7 @@ func (p *policy) rule(r PolicyRule) {
 		if len(r.To) > 0 {
 			to = ip + ".dst == " + oneOf(setNames(r.To, family))
 		}
-		side := map[Direction]string{Ingress: "src", Egress: "dst"}[r.Direction]
+		side := remoteSide(r.Direction)
 		if r.Any {
 			p.acl(r, key, ip, to, ports)
 			continue
@@ -149,18 +149,8 @@ func (p *policy) rule(r PolicyRule) {
 
 // acl adds an ACL over what all of the conditions, empty ones aside, are true of.
 func (p *policy) acl(r PolicyRule, key string, conditions ...string) {
-	group := groupName(p.in.Subjects)
-	acl := &nb.ACL{
-		Direction: nb.ACLDirectionToLport, Priority: r.Priority, Tier: p.in.Tier, Action: r.Action,
-		Name: new(cut(p.in.Title+"/"+r.Key+key, maxACLName)),
-	}
-	port := "outport == @" + group
-	if r.Direction == Egress {
-		acl.Direction, port = nb.ACLDirectionFromLport, "inport == @"+group
-		acl.Options = map[string]string{"apply-after-lb": "true"}
-	}
-	conditions = slices.DeleteFunc(append([]string{port}, conditions...), func(c string) bool { return c == "" })
-	acl.Match = strings.Join(conditions, " && ")
+	acl := aclOn(groupName(p.in.Subjects), r.Direction, conditions...)
+	acl.Priority, acl.Tier, acl.Action, acl.Name = r.Priority, p.in.Tier, r.Action, new(cut(p.in.Title+"/"+r.Key+key, maxACLName))
 	if r.Log {
 		p.logs = true
 		acl.Log, acl.Meter, acl.Severity = true, new(meterName(p.in.Owner)), new(nb.ACLSeverityInfo)

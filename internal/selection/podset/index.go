@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,6 +27,8 @@ type Pod struct {
 	HostNetwork bool
 	// Ports are those with a name.
 	Ports []Port
+	// Groups are the names of the pod's security groups, in order.
+	Groups []string
 }
 
 // Port is a named port of a pod.
@@ -45,6 +48,9 @@ type Part struct {
 // Membership is what a pod's port is in.
 type Membership struct {
 	Parts []Part
+	// Grouped says that the pod names security groups, First that groups of the first tier decide for it: any of its groups is of that
+	// tier, or not known.
+	Grouped, First bool
 	// Revision is for Applied.
 	Revision int
 }
@@ -57,6 +63,8 @@ type Changes struct {
 	Sets []Selector
 	// Users are those of sets with other numbers, and those that waited for their sets to be complete.
 	Users []desired.Owner
+	// Grouped says that the first pod names a security group, or that none does any more.
+	Grouped bool
 }
 
 // Index holds pods, namespaces, and the sets that are in use. All methods may be called at any time by any goroutine. An event costs
@@ -68,6 +76,8 @@ type Index struct {
 	sets       map[Selector]*set
 	names      map[string]Selector
 	scopes     map[string]*scope // by Selector.Namespaces
+	groups     map[string]*group
+	grouped    int // how many pods with ports name groups
 	users      map[desired.Owner]*user
 	observers  []func(Changes)
 }
@@ -116,7 +126,7 @@ type user struct {
 func New() *Index {
 	return &Index{
 		namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]*pod{}, sets: map[Selector]*set{}, names: map[string]Selector{},
-		scopes: map[string]*scope{}, users: map[desired.Owner]*user{},
+		scopes: map[string]*scope{}, groups: map[string]*group{}, users: map[desired.Owner]*user{},
 	}
 }
 
@@ -134,7 +144,7 @@ func (x *Index) change(f func(c *delta)) {
 	f(c)
 	changes, observers := c.changes(), x.observers
 	x.mu.Unlock()
-	if len(changes.Pods)+len(changes.Sets)+len(changes.Users) == 0 {
+	if len(changes.Pods)+len(changes.Sets)+len(changes.Users) == 0 && !changes.Grouped {
 		return
 	}
 	for _, observe := range observers {
@@ -202,16 +212,19 @@ func (x *Index) Membership(key types.NamespacedName) Membership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.pods[key]
-	if p == nil || p.HostNetwork || len(p.in) == 0 {
+	if p == nil || p.HostNetwork || len(p.in)+len(p.Groups) == 0 {
 		return Membership{Revision: revisionOf(p)}
 	}
-	m := Membership{Revision: p.revision, Parts: make([]Part, 0, len(p.in))}
+	m := Membership{
+		Revision: p.revision, Parts: make([]Part, 0, len(p.in)), Grouped: len(p.Groups) > 0, First: x.undecided(p),
+	}
 	for s, number := range p.in {
 		m.Parts = append(m.Parts, Part{Selector: s.Selector, Number: number})
 	}
 	slices.SortFunc(m.Parts, func(a, b Part) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Namespaces, b.Namespaces),
-			cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+			cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol),
+			cmp.Compare(a.Group, b.Group), cmp.Compare(strconv.FormatBool(a.Last), strconv.FormatBool(b.Last)))
 	})
 	return m
 }
@@ -298,14 +311,14 @@ func (x *Index) SetsOnNode(node string) []Selector {
 	return slices.Collect(maps.Keys(found))
 }
 
-// Stats are the sizes of an index.
-type Stats struct{ Sets, Members, Users int }
+// Stats are the sizes of an index. Grouped pods name security groups.
+type Stats struct{ Sets, Members, Users, Grouped int }
 
 // Stats counts what the index holds.
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	stats := Stats{Sets: len(x.sets), Users: len(x.users)}
+	stats := Stats{Sets: len(x.sets), Users: len(x.users), Grouped: x.grouped}
 	for _, s := range x.sets {
 		stats.Members += len(s.members)
 	}

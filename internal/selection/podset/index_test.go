@@ -45,11 +45,27 @@ func (m *model) membership(p Pod) []string {
 			parts = append(parts, fmt.Sprintf("%s %d", s, number))
 		}
 	}
+	if len(p.Groups) > 0 {
+		decided := func(name string) bool { return m.inUse()[Selector{Role: Subjects, Group: name, Last: true}] }
+		parts = append(parts, fmt.Sprint("grouped, first ", slices.ContainsFunc(p.Groups, func(g string) bool { return !decided(g) })))
+	}
 	slices.Sort(parts)
 	return parts
 }
 
+func (m *model) grouped() bool {
+	for _, p := range m.pods {
+		if len(p.Groups) > 0 && !p.HostNetwork {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *model) holds(s Selector, p Pod) (int32, bool) {
+	if s.Group != "" {
+		return 0, slices.Contains(p.Groups, s.Group) && (s.Role == Peers || !p.HostNetwork)
+	}
 	if s.Namespace != "" && s.Namespace != p.Namespace || p.HostNetwork && s.Role != Peers {
 		return 0, false
 	}
@@ -86,6 +102,9 @@ func names(m Membership) []string {
 	for _, p := range m.Parts {
 		parts = append(parts, fmt.Sprintf("%s %d", p.Selector, p.Number))
 	}
+	if m.Grouped {
+		parts = append(parts, fmt.Sprint("grouped, first ", m.First))
+	}
 	slices.Sort(parts)
 	return parts
 }
@@ -106,7 +125,11 @@ func walk(t *testing.T, random *rand.Rand) {
 	}
 	told := map[types.NamespacedName][]string{} // what those who listen know
 	sets := map[Selector]bool{}
+	grouped := false
 	x.Observe(func(c Changes) {
+		if c.Grouped {
+			grouped = x.Grouped()
+		}
 		for _, key := range c.Pods {
 			told[key] = names(x.Membership(key))
 		}
@@ -138,6 +161,9 @@ func walk(t *testing.T, random *rand.Rand) {
 				t.Fatalf("step %d, %s: nobody was told of %v", step, what, s)
 			}
 			compareParts(t, x, m, s)
+		}
+		if grouped != m.grouped() {
+			t.Fatalf("step %d, %s: those who listen believe that pods name groups: %v", step, what, grouped)
 		}
 		if got, want := len(sets), len(m.inUse()); got != want {
 			t.Fatalf("step %d, %s: %d sets are known, %d used", step, what, got, want)
@@ -180,7 +206,7 @@ func drain(t *testing.T, x *Index, m *model) {
 	for name := range m.namespaces {
 		x.DeleteNamespace(name)
 	}
-	if n := len(x.pods) + len(x.namespaces) + len(x.sets) + len(x.names) + len(x.scopes) + len(x.users); n != 0 {
+	if n := len(x.pods) + len(x.namespaces) + len(x.sets) + len(x.names) + len(x.scopes) + len(x.users) + len(x.groups) + x.grouped; n != 0 {
 		t.Errorf("%d entries are left: %+v", n, x)
 	}
 }
@@ -202,6 +228,11 @@ func change(random *rand.Rand, x *Index, m *model) string {
 		p := Pod{NamespacedName: key, UID: types.UID(pick("1", "2")), Labels: set(), Node: pick("x", "y"), HostNetwork: random.IntN(4) == 0}
 		if random.IntN(2) == 0 {
 			p.Ports = []Port{{Name: "http", Protocol: pick("TCP", "UDP"), Number: int32(8000 + random.IntN(2))}}
+		}
+		for _, name := range []string{"g1", "g2"} {
+			if random.IntN(5) == 0 {
+				p.Groups = append(p.Groups, name)
+			}
 		}
 		m.pods[key] = p
 		x.SetPod(p)
@@ -236,6 +267,9 @@ func change(random *rand.Rand, x *Index, m *model) string {
 }
 
 func randomSelector(pick func(...string) string) Selector {
+	if pick("yes", "no", "no") == "yes" {
+		return Selector{Role: Role(pick("subjects", "pods")), Group: pick("g1", "g2"), Last: pick("yes", "no") == "yes"}
+	}
 	s := Selector{Role: Role(pick("subjects", "peers", "pods")), Namespace: pick("", "n1", "n2"), Pods: pick("", "app=a", "app in (a,b)", "!tier")}
 	if s.Namespace == "" {
 		s.Namespaces = pick("", "app=a", "tier!=b")

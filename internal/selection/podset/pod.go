@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
@@ -22,6 +23,7 @@ func Of(p *corev1.Pod) Pod {
 	out := Pod{
 		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
 		UID:            p.UID, Labels: p.Labels, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
+		Groups: kubeovnv1.ParseSecurityGroups(p.Annotations),
 	}
 	for i := range p.Spec.InitContainers {
 		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -38,17 +39,28 @@ type Selector struct {
 	// different parts of the set.
 	Port     string
 	Protocol string
+	// Group is the security group that the pods name, wherever they are and whatever labels they have. Last sets of subjects are of groups
+	// in the last tier.
+	Group string
+	Last  bool
 }
 
 // Name is short, the same for the same selector for ever, and fit for an owner's name.
 func (s Selector) Name() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{string(s.Role), s.Namespace, s.Namespaces, s.Pods, s.Port, s.Protocol}))
+	parts := []string{string(s.Role), s.Namespace, s.Namespaces, s.Pods, s.Port, s.Protocol}
+	if s.Group != "" {
+		parts = append(parts, s.Group, strconv.FormatBool(s.Last))
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts))
 	return hex.EncodeToString(sum[:10])
 }
 
 // String is the selector in words, for people who look into the database.
 func (s Selector) String() string {
 	out := string(s.Role)
+	if s.Group != "" {
+		return out + " in security group " + s.Group
+	}
 	if s.Namespace != "" {
 		out += " in namespace " + s.Namespace
 	} else {

@@ -19,6 +19,8 @@ type delta struct {
 	pods  map[*pod]struct{}
 	sets  map[Selector]struct{}
 	users map[desired.Owner]struct{}
+
+	grouped bool
 }
 
 func newDelta() *delta {
@@ -32,6 +34,7 @@ func (c *delta) changes() Changes {
 	}
 	out.Sets = slices.Collect(maps.Keys(c.sets))
 	out.Users = slices.Collect(maps.Keys(c.users))
+	out.Grouped = c.grouped
 	return out
 }
 
@@ -106,8 +109,11 @@ func (x *Index) setPod(c *delta, want Pod) {
 		p = &pod{Pod: want, in: map[*set]int32{}}
 		x.pods[want.NamespacedName] = p
 		x.namespace(want.Namespace).pods[p] = struct{}{}
-	} else if maps.Equal(p.Labels, want.Labels) && slices.Equal(p.Ports, want.Ports) {
+		x.regroup(c, p, nil, want.Groups)
+	} else if maps.Equal(p.Labels, want.Labels) && slices.Equal(p.Ports, want.Ports) && slices.Equal(p.Groups, want.Groups) {
 		return
+	} else {
+		x.regroup(c, p, p.Groups, want.Groups)
 	}
 	p.Pod = want
 	for s := range x.setsOver(want.Namespace) {
@@ -138,6 +144,7 @@ func (x *Index) setsOver(namespace string) iter.Seq[*set] {
 }
 
 func (x *Index) deletePod(c *delta, p *pod) {
+	x.regroup(c, p, p.Groups, nil)
 	for s := range p.in {
 		x.remove(c, s, p)
 	}
@@ -265,6 +272,14 @@ func (x *Index) join(c *delta, selector Selector, u *user) {
 
 // fill finds the pods of a new set.
 func (x *Index) fill(c *delta, s *set) {
+	if s.Group != "" {
+		g := x.group(s.Group)
+		g.sets[s] = struct{}{}
+		for p := range g.pods {
+			x.place(c, s, p, true)
+		}
+		return
+	}
 	if s.Namespace != "" {
 		ns := x.namespace(s.Namespace)
 		ns.sets[s] = struct{}{}
@@ -326,6 +341,11 @@ func (x *Index) leave(c *delta, selector Selector, u *user) {
 	c.sets[selector] = struct{}{}
 	delete(x.sets, selector)
 	delete(x.names, selector.Name())
+	if s.Group != "" {
+		delete(x.group(s.Group).sets, s)
+		x.pruneGroup(s.Group)
+		return
+	}
 	if s.Namespace != "" {
 		delete(x.namespaces[s.Namespace].sets, s)
 		x.prune(s.Namespace)

@@ -1,0 +1,153 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// indexRemote finds security groups by those that their rules name.
+const indexRemote = "securitygroup.remote"
+
+// setupGroups adds the controller of security groups. One wakes for itself, for its pods, and when a group that its rules name comes or goes.
+func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.SecurityGroup{}, indexRemote, remotesOf); err != nil {
+		return fmt.Errorf("index security groups by those that they name: %w", err)
+	}
+	comeOrGo := predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&kubeovnv1.SecurityGroup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.SecurityGroup{}, handler.EnqueueRequestsFromMapFunc(r.groupsThatName), builder.WithPredicates(comeOrGo)).
+		WatchesRawSource(&r.groups).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSecurityGroup)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.SecurityGroup{},
+			k8s.OwnersOf(r.Northbound, translate.KindSecurityGroup))).
+		WithOptions(ctrlOptions).
+		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileGroup)))
+	if err != nil {
+		return fmt.Errorf("set up the controller of security groups: %w", err)
+	}
+	return nil
+}
+
+func remotesOf(o client.Object) []string {
+	spec := &o.(*kubeovnv1.SecurityGroup).Spec
+	var names []string
+	for _, r := range slices.Concat(spec.IngressRules, spec.EgressRules) {
+		if r.RemoteType == kubeovnv1.RemoteSecurityGroup && r.RemoteSecurityGroup != "" {
+			names = append(names, r.RemoteSecurityGroup)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (r *Reconciler) groupsThatName(ctx context.Context, o client.Object) []reconcile.Request {
+	var list kubeovnv1.SecurityGroupList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{indexRemote: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	requests := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: list.Items[i].Name}})
+	}
+	return requests
+}
+
+// reconcileGroup makes the ACLs and the status of one security group so.
+func (r *Reconciler) reconcileGroup(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	sg := &kubeovnv1.SecurityGroup{}
+	err := r.Client.Get(ctx, req.NamespacedName, sg)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("get SecurityGroup: %w", err)
+	}
+	if err != nil {
+		return r.apply(ctx, translate.SecurityGroupOwner(req.Name), func() compiled { return compiled{} })
+	}
+	compile := func() compiled { return securityGroup(sg, r.groupExists(ctx)) }
+	result, err := r.apply(ctx, translate.SecurityGroupOwner(sg.Name), compile)
+	return result, errors.Join(err, r.patchGroup(ctx, sg, compile(), err, result.RequeueAfter > 0))
+}
+
+// groupExists tells of groups that rules name. Nothing is said of one that cannot be looked up.
+func (r *Reconciler) groupExists(ctx context.Context) func(string) bool {
+	return func(name string) bool {
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &kubeovnv1.SecurityGroup{}, client.UnsafeDisableDeepCopy)
+		return err == nil || client.IgnoreNotFound(err) != nil
+	}
+}
+
+// patchGroup says what is in force of a group.
+func (r *Reconciler) patchGroup(ctx context.Context, sg *kubeovnv1.SecurityGroup, c compiled, err error, waits bool) error {
+	base := sg.DeepCopy()
+	conditions := conditionsOf(c, err, waits)
+	k8s.SetConditions(&sg.Status.Conditions, sg.Generation, conditions...)
+	if inForce := err == nil && !waits; inForce {
+		sg.Status.PortGroup = translate.SecurityGroupName(c.group.Subjects)
+		sg.Status.AllowSameGroupTraffic = sg.Spec.AllowSameGroupTraffic
+		sg.Status.IngressLastSyncSuccess, sg.Status.EgressLastSyncSuccess = true, true
+	} else if err != nil {
+		sg.Status.IngressLastSyncSuccess, sg.Status.EgressLastSyncSuccess = false, false
+	}
+	if len(c.problems) > 0 && !k8s.SameMessage(base.Status.Conditions, sg.Status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, sg, ReasonNotExpressed, strings.Join(c.problems, "; "))
+	}
+	return k8s.PatchStatus(ctx, r.Client, base, sg)
+}
+
+// conditionsOf say what of a policy cannot be expressed, and whether it is in force.
+func conditionsOf(c compiled, err error, waits bool) []metav1.Condition {
+	var problem *validation.Problem
+	if len(c.problems) > 0 {
+		problem = &validation.Problem{Reason: kubeovnv1.ReasonInvalid, Message: strings.Join(c.problems, "; ")}
+	}
+	ready := k8s.Ready(err, northbound.ErrWaiting)
+	switch {
+	case problem != nil && c.Subjects == "" && c.group == nil:
+		ready = metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid,
+			Message: "see condition " + kubeovnv1.ConditionValidated,
+		}
+	case waits && err == nil:
+		ready = metav1.Condition{
+			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonWaiting, Message: "pods enter their sets",
+		}
+	}
+	return []metav1.Condition{k8s.Validated(problem), ready}
+}
+
+// restoreGroups adds what security groups use.
+func (r *Reconciler) restoreGroups(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
+	var list kubeovnv1.SecurityGroupList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list security groups: %w", err)
+	}
+	for i := range list.Items {
+		c := securityGroup(&list.Items[i], func(string) bool { return true })
+		uses[c.Owner] = c.uses
+	}
+	return nil
+}
