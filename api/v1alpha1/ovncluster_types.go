@@ -48,6 +48,10 @@ type OVNClusterSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Upgrade Upgrade `json:"upgrade,omitempty"`
 }
 
 // APIServer is an address of the API server that does not depend on the cluster's network.
@@ -250,7 +254,10 @@ type ComponentStatus struct {
 	Desired int32 `json:"desired"`
 	// +optional
 	Ready int32 `json:"ready"`
-	// image the component runs.
+	// updated pods: of the newest image and settings.
+	// +optional
+	Updated int32 `json:"updated"`
+	// image the component runs, or is brought to.
 	// +optional
 	Image string `json:"image,omitempty"`
 	// message says what the component waits for.
@@ -312,6 +319,8 @@ type OVNClusterStatus struct {
 	// southbound database. Clients take its addresses from here.
 	// +optional
 	Southbound DatabaseStatus `json:"southbound,omitempty"`
+	// +optional
+	Upgrade UpgradeStatus `json:"upgrade,omitempty"`
 }
 
 // OVNCluster is the one resource that installs and operates OVN as the network of the cluster.

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,9 @@ const (
 	reasonWaiting   = "WaitingForComponents"
 	reasonTrouble   = "ComponentTrouble"
 	reasonFailed    = "ReconcileFailed"
+	reasonUpgrading = "ReplacingPods"
+	reasonStopped   = "ReplacingStopped"
+	reasonPaused    = "ReplacingPaused"
 	reasonNoTrouble = "NoTrouble"
 )
 
@@ -26,11 +30,17 @@ const (
 type summary struct {
 	generation int64
 	components []component
+	upgrade    upgradePlan
 	// halt ended the pass, or err did, or neither.
 	halt *halt
 	err  error
 	// wasAvailable before this pass.
 	wasAvailable bool
+}
+
+// complete: every pod that can be is ready and of the newest template.
+func (s summary) complete() bool {
+	return s.halt == nil && s.err == nil && !slices.ContainsFunc(s.components, func(c component) bool { return !c.complete })
 }
 
 func (s summary) conditions() []metav1.Condition {
@@ -63,6 +73,16 @@ func (s summary) progressing() metav1.Condition {
 	if s.halt != nil {
 		return newCondition(v1alpha1.ConditionProgressing, !s.halt.degraded, s.halt.reason, s.halt.message)
 	}
+	if u := s.upgrade; u.stage != "" {
+		reason := reasonUpgrading
+		switch {
+		case u.stuck:
+			reason = reasonStopped
+		case u.held:
+			reason = reasonPaused
+		}
+		return newCondition(v1alpha1.ConditionProgressing, !u.stuck && !u.held, reason, u.message)
+	}
 	var waiting []string
 	for _, c := range s.components {
 		if !c.complete {
@@ -85,6 +105,10 @@ func (s summary) degraded() metav1.Condition {
 	if s.err != nil {
 		reason = reasonFailed
 		troubles = append(troubles, s.err.Error())
+	}
+	if s.upgrade.stuck {
+		reason = reasonStopped
+		troubles = append(troubles, s.upgrade.message)
 	}
 	for _, c := range s.components {
 		for _, why := range few(c.troubles) {

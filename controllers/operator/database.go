@@ -47,7 +47,8 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	if err := r.take(ctx, p, db, step); err != nil {
 		return err
 	}
-	if step.action == actionNone {
+	// Nothing is lost where nothing serves.
+	if step.action == actionNone && (p.upgrade.allows(db.Workload) || status.Leader == "" && !p.upgrade.held) {
 		if err := r.replaceOutdated(ctx, p, db); err != nil {
 			return err
 		}
@@ -172,33 +173,20 @@ func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Dat
 	if len(pods) < int(*set.Spec.Replicas) {
 		return nil
 	}
-	var outdated []*corev1.Pod
-	for _, pod := range pods {
-		if pod.Annotations[render.TemplateAnnotation] != set.Spec.Template.Annotations[render.TemplateAnnotation] {
-			outdated = append(outdated, pod)
-		}
-	}
-	slices.SortFunc(outdated, func(a, b *corev1.Pod) int {
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return strings.Compare(a.Labels[db.LeaderLabel]+a.Name, b.Labels[db.LeaderLabel]+b.Name)
 	})
-	for _, pod := range outdated {
-		if !pod.DeletionTimestamp.IsZero() || !othersReady(pods, pod) {
-			continue
-		}
-		if err := r.remove(ctx, pod, "Pod"); err != nil {
+	members := make([]upgradePod, 0, len(pods))
+	for _, pod := range pods {
+		members = append(members, r.see(p, db.Workload, set.Spec.Template.Annotations[render.TemplateAnnotation], pod))
+	}
+	if i := nextMember(members); i >= 0 {
+		pod := pods[i]
+		if err := r.replace(ctx, pod); err != nil {
 			return err
 		}
 		return &halt{reason: "UpdatingDatabase", message: fmt.Sprintf(
 			"the member of the %s on node %s restarts with its new template", db.Title, pod.Spec.NodeName)}
 	}
 	return nil
-}
-
-func othersReady(pods []*corev1.Pod, but *corev1.Pod) bool {
-	for _, pod := range pods {
-		if pod != but && (!ready(pod) || !pod.DeletionTimestamp.IsZero()) {
-			return false
-		}
-	}
-	return true
 }

@@ -33,6 +33,9 @@ type pass struct {
 	kept map[objectKey]bool
 	// live are the workloads as the API server returned them in this pass, which a cache may not hold yet.
 	live map[string]client.Object
+	// upgrade is what may be replaced, once it is planned.
+	upgrade upgradePlan
+	planned bool
 	// notes are what components wait for beside their pods, by name.
 	notes map[string]note
 	// wake is when there will be something to do that no watch tells; zero is never.

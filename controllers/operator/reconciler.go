@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +40,8 @@ type Reconciler struct {
 	Now func() time.Time
 
 	applied map[objectKey]appliedState
+	// replaced are pods that were deleted and may still be in the cache.
+	replaced map[types.UID]bool
 }
 
 // phases in their order. A phase that returns an error, a halt among them, ends the pass.
@@ -49,6 +52,7 @@ var phases = []struct {
 	{"validate", (*Reconciler).validate},
 	{"look for the resource definitions", (*Reconciler).requireResources},
 	{"place the databases", (*Reconciler).placeDatabases},
+	{"plan replacements", (*Reconciler).planUpgrade},
 	{"issue certificates", (*Reconciler).issueCertificates},
 	{"grant access", (*Reconciler).grantAccess},
 	{"run the northbound database", (*Reconciler).runNorthbound},
@@ -57,6 +61,7 @@ var phases = []struct {
 	{"run Open vSwitch on nodes", (*Reconciler).runOpenVSwitch},
 	{"run the controller", (*Reconciler).runController},
 	{"run the agents", (*Reconciler).runAgents},
+	{"replace pods on nodes", (*Reconciler).replacePods},
 	{"prune", (*Reconciler).prune},
 }
 

@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"errors"
 	"maps"
 	"testing"
 	"time"
@@ -59,7 +58,11 @@ func TestOneInstallation(t *testing.T) {
 		{"what someone else made stays and what is no longer wanted goes", (*story).pruned},
 		{"authorities outlive a lost label", (*story).authoritiesStay},
 		{"why a container failed is shown", (*story).failureShown},
-		{"a new image replaces a database's pod", (*story).databaseUpdated},
+		{"a new image goes to nodes, databases, northd and the controller, one after another", (*story).upgraded},
+		{"an image that is set back halfway goes back in reverse", (*story).setBack},
+		{"a new pod that fails stops it, and says what to do", (*story).stopped},
+		{"canary nodes come first, and nothing else in mode Canary", (*story).canary},
+		{"in mode Paused nothing is replaced", (*story).paused},
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
 		{"a member of another cluster is never recorded", (*story).foreignMember},
 	} {
@@ -321,7 +324,9 @@ func (s *story) authoritiesStay(t *testing.T) {
 
 func (s *story) failureShown(t *testing.T) {
 	g := NewWithT(t)
-	pod := s.addPod(t, "ovs-ovn-x", render.OpenVSwitch, "worker-1", "192.0.2.11", "1")
+	set := &appsv1.DaemonSet{}
+	g.Expect(s.exists(t, set, render.OpenVSwitch)()).To(Succeed())
+	pod := s.addPod(t, "ovs-ovn-x", render.OpenVSwitch, "worker-1", "192.0.2.11", set.Spec.Template.Annotations[render.TemplateAnnotation])
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "ovs-ovn", Image: "kiln", ImageID: "kiln",
@@ -346,70 +351,6 @@ func (s *story) row(t *testing.T, name string) v1alpha1.ComponentStatus {
 		}
 	}
 	return v1alpha1.ComponentStatus{}
-}
-
-func (s *story) databaseUpdated(t *testing.T) {
-	g := NewWithT(t)
-	set := &appsv1.StatefulSet{}
-	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Image = "kiln.local/kiln:next" })
-	g.Eventually(func() string {
-		g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
-		return imageOf(set.Spec.Template)
-	}).Should(Equal("kiln.local/kiln:next"))
-	g.Consistently(s.exists(t, &corev1.Pod{}, "ovn-central-nb-0"), "500ms").Should(Succeed(), "the new revision is not known yet")
-	s.settle(t, set, 1)
-	g.Eventually(s.gone(t, "ovn-central-nb-0")).Should(BeTrue())
-	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True"))
-	s.kill(t, "ovn-central-nb-0")
-	g.Eventually(func() string { return s.cluster(t).Status.Northbound.Leader }).Should(BeEmpty())
-	g.Expect(s.cluster(t).Status.Northbound.ClusterID).NotTo(BeEmpty(), "what was recorded stays")
-	g.Expect(s.cluster(t).Status.Northbound.Members[0].Address).To(Equal("192.0.2.1"))
-	g.Expect(s.exists(t, &corev1.Pod{}, "ovn-central-sb-0")()).To(Succeed(), "one database at a time")
-
-	s.setReady(t, s.addPod(t, "ovn-central-nb-0", render.NorthboundName, node, "192.0.2.1", revisionOf(set)), true)
-	g.Eventually(func() error {
-		if err := s.exists(t, set, render.SouthboundName)(); err != nil || imageOf(set.Spec.Template) != "kiln.local/kiln:next" {
-			return errors.New("not yet")
-		}
-		return nil
-	}).Should(Succeed())
-	s.settle(t, set, 1)
-	g.Eventually(s.gone(t, "ovn-central-sb-0")).Should(BeTrue())
-	s.kill(t, "ovn-central-sb-0")
-	s.setReady(t, s.addPod(t, "ovn-central-sb-0", render.SouthboundName, node, "192.0.2.1", revisionOf(set)), true)
-	for _, o := range []client.Object{
-		s.named(&appsv1.Deployment{}, render.NorthdName), s.named(&appsv1.DaemonSet{}, render.OpenVSwitch),
-		s.named(&appsv1.Deployment{}, render.ControllerName), s.named(&appsv1.DaemonSet{}, render.AgentName),
-	} {
-		count := int32(1)
-		if _, isDaemonSet := o.(*appsv1.DaemonSet); isDaemonSet {
-			count = 2
-		}
-		g.Eventually(func() string {
-			g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o)).To(Succeed())
-			return rolloutOf(o).image
-		}).Should(Equal("kiln.local/kiln:next"))
-		s.settle(t, o, count)
-	}
-	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False"))
-}
-
-// gone: deleted, or on the way with nobody there to finish it.
-func (s *story) gone(t *testing.T, name string) func() bool {
-	return func() bool {
-		pod := &corev1.Pod{}
-		err := s.exists(t, pod, name)()
-		return apierrors.IsNotFound(err) || (err == nil && !pod.DeletionTimestamp.IsZero())
-	}
-}
-
-// kill plays the kubelet at the end of a deleted pod.
-func (s *story) kill(t *testing.T, name string) {
-	t.Helper()
-	pod := s.named(&corev1.Pod{}, name)
-	if err := s.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
-		t.Fatal(err)
-	}
 }
 
 func (s *story) changeSpec(t *testing.T, change func(*v1alpha1.OVNClusterSpec)) {
@@ -438,7 +379,7 @@ func (s *story) invalidNetwork(t *testing.T) {
 	delete(after, "OVNCluster")
 	g.Expect(after).To(Equal(before))
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) {
-		spec.Image = "kiln.local/kiln:next"
+		spec.Image = imageNext
 		spec.Network.JoinCIDRs = nil
 	})
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))

@@ -91,7 +91,8 @@ func clusterChanged() predicate.Predicate {
 		after, isAfter := e.ObjectNew.(*v1alpha1.OVNCluster)
 		return !isBefore || !isAfter || before.Generation != after.Generation ||
 			!equality.Semantic.DeepEqual(before.Status.Northbound, after.Status.Northbound) ||
-			!equality.Semantic.DeepEqual(before.Status.Southbound, after.Status.Southbound)
+			!equality.Semantic.DeepEqual(before.Status.Southbound, after.Status.Southbound) ||
+			upgradeChanged(before.Status.Upgrade, after.Status.Upgrade)
 	}}
 }
 

@@ -48,6 +48,8 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 		summary.components = append(summary.components, c)
 		status.Components = append(status.Components, c.row)
 	}
+	summary.upgrade = p.upgrade
+	p.upgradeStatus(summary.complete())
 	for _, c := range summary.conditions() {
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
@@ -74,7 +76,9 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 	}
 	rollout := rolloutOf(workload)
 	c := component{
-		row:    v1alpha1.ComponentStatus{Name: name, Desired: rollout.desired, Ready: rollout.ready, Image: rollout.image},
+		row: v1alpha1.ComponentStatus{
+			Name: name, Desired: rollout.desired, Ready: rollout.ready, Updated: rollout.updated, Image: rollout.image,
+		},
 		serves: rollout.serves(),
 	}
 	unreachable := int32(0)

@@ -270,7 +270,7 @@ func (w *world) addPod(t *testing.T, name, component, node, address, revision st
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: map[string]string{
 			render.PartOfLabel: render.PartOf, render.ComponentLabel: component, appsv1.ControllerRevisionHashLabelKey: revision,
 		}, Annotations: map[string]string{render.TemplateAnnotation: revision}},
-		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: "kiln"}}},
+		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: "kiln.local/kiln:test"}}},
 	}
 	if err := w.admin.Create(t.Context(), pod); err != nil {
 		t.Fatal(err)

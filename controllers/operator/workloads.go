@@ -28,12 +28,17 @@ func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
 }
 
 // runWorkload passes when one pod serves: what comes next can begin then, and one broken node must not keep the others from their
-// network.
+// network. While pods are replaced it always does: what does not serve may wait for what comes later.
 func (r *Reconciler) runWorkload(ctx context.Context, p *pass, name string, objects []render.Object) error {
+	live, err := r.workload(ctx, p, name)
+	if err != nil {
+		return err
+	}
+	p.holdBack(objects, live)
 	if err := r.apply(ctx, p, objects); err != nil {
 		return err
 	}
-	if rollout := rolloutOf(p.live[name]); !rollout.serves() {
+	if rollout := rolloutOf(p.live[name]); !rollout.serves() && p.upgrade.stage == "" {
 		return &halt{reason: "WaitingForComponent", message: fmt.Sprintf("no pod of %s is ready yet", name)}
 	}
 	return nil

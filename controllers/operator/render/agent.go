@@ -9,7 +9,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -35,16 +34,13 @@ func AgentObjects(c Config) []Object {
 			podNamespaces(),
 		},
 	})
+	stamp(&template)
 	return []Object{&appsv1.DaemonSet{
 		ObjectMeta: c.meta(AgentName, AgentName, AgentName),
 		Spec: appsv1.DaemonSetSpec{
-			Selector: selector(AgentName, AgentName),
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type: appsv1.RollingUpdateDaemonSetStrategyType,
-				// A restart interrupts nothing: pods keep their ports while the agent is away.
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("10%"))},
-			},
-			Template: template,
+			Selector:       selector(AgentName, AgentName),
+			UpdateStrategy: onDelete(),
+			Template:       template,
 		},
 	}}
 }

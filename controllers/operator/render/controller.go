@@ -37,6 +37,7 @@ func ControllerObjects(c Config) []Object {
 	template.Spec.SecurityContext = nobody()
 	placed(&template, c.Spec.Controller.Placement)
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(ControllerName, ControllerName)}
+	stamp(&template)
 	return []Object{&appsv1.Deployment{
 		ObjectMeta: c.meta(ControllerName, ControllerName, ControllerName),
 		Spec: appsv1.DeploymentSpec{

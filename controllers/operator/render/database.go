@@ -4,10 +4,6 @@
 package render
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,7 +74,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 			tlsMount(db.Secret),
 		},
 	})
-	template.Annotations = map[string]string{TemplateAnnotation: templateHash(template)}
+	stamp(&template) // before the nodes: a pod stays as it is when members come and go
 	template.Spec.Affinity = &corev1.Affinity{
 		NodeAffinity:    onNodes(c.members(db)),
 		PodAntiAffinity: apart(centralApp, db.Workload),
@@ -94,18 +90,6 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 			Template:            template,
 		},
 	}
-}
-
-// TemplateAnnotation tells the templates of members apart, all but their nodes: a pod stays as it is when members come and go.
-const TemplateAnnotation = "kubeovn.io/template"
-
-func templateHash(t corev1.PodTemplateSpec) string {
-	text, err := json.Marshal(t)
-	if err != nil {
-		panic(err) // an API type without a value that JSON does not have
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
 }
 
 func (c Config) members(db Database) []string {

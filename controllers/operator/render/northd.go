@@ -29,6 +29,7 @@ func NorthdObjects(c Config) []Object {
 	})
 	placed(&template, c.Spec.Central.Placement)
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(centralApp, NorthdName)}
+	stamp(&template)
 	return []Object{
 		&corev1.Service{
 			ObjectMeta: c.meta("ovn-northd", centralApp, NorthdName),

@@ -6,7 +6,6 @@ package render
 import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 const openVSwitchApp = "ovs"
@@ -51,20 +50,18 @@ func OpenVSwitchObjects(c Config) []Object {
 			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
 		},
 	})
+	stamp(&template)
 	return []Object{&appsv1.DaemonSet{
 		ObjectMeta: c.meta(OpenVSwitch, openVSwitchApp, OpenVSwitch),
 		Spec: appsv1.DaemonSetSpec{
 			Selector:       selector(openVSwitchApp, OpenVSwitch),
-			UpdateStrategy: nodeByNode(),
+			UpdateStrategy: onDelete(),
 			Template:       template,
 		},
 	}}
 }
 
-// nodeByNode replaces the pod of the next node when that of the last one is ready.
-func nodeByNode() appsv1.DaemonSetUpdateStrategy {
-	return appsv1.DaemonSetUpdateStrategy{
-		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1))},
-	}
+// onDelete leaves it to the operator which node's pods are replaced, and when.
+func onDelete() appsv1.DaemonSetUpdateStrategy {
+	return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 }

@@ -1,0 +1,196 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// planUpgrade decides what may be replaced in this pass. An image that was never wanted before is recorded first, and the pass ends for that:
+// which one is the newer is known by this record alone.
+func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
+	images := &p.cluster.Status.Upgrade.Images
+	if !slices.Contains(*images, p.config.Image) {
+		*images = want(*images, p.config.Image)
+		return &halt{reason: "RecordingImage", message: fmt.Sprintf("image %s was never wanted before", p.config.Image)}
+	}
+	u, err := r.observeUpgrade(ctx, p)
+	if err != nil {
+		return err
+	}
+	p.upgrade, p.planned = u.plan(), true
+	return nil
+}
+
+// observeUpgrade reads what plans follow from.
+func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, error) {
+	r.forgetReplaced(p)
+	spec := p.config.Spec.Upgrade
+	u := upgrade{mode: spec.Mode, sets: map[string]upgradeSet{}}
+	templates := render.Templates(p.config)
+	onNodes := map[string]map[string]upgradePod{}
+	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
+		onNodes[name] = map[string]upgradePod{}
+		for _, pod := range p.podsOf(name) {
+			seen := r.see(p, name, templates[name], pod)
+			if before := onNodes[name][pod.Spec.NodeName]; !before.there {
+				onNodes[name][pod.Spec.NodeName] = seen
+			}
+		}
+	}
+	canaries := labels.SelectorFromSet(spec.CanaryNodeSelector)
+	for i := range p.nodes {
+		if n := &p.nodes[i]; answers(n) {
+			u.nodes = append(u.nodes, upgradeNode{
+				name: n.Name, canary: len(spec.CanaryNodeSelector) > 0 && canaries.Matches(labels.Set(n.Labels)),
+				openVSwitch: onNodes[render.OpenVSwitch][n.Name], cni: onNodes[render.AgentName][n.Name],
+			})
+		}
+	}
+	u.maxUnavailable = maxUnavailable(spec.MaxUnavailable, len(u.nodes))
+	for _, name := range []string{render.NorthboundName, render.SouthboundName, render.NorthdName, render.ControllerName} {
+		set, err := r.observeSet(ctx, p, name, templates[name])
+		if err != nil {
+			return u, err
+		}
+		u.sets[name] = set
+	}
+	return u, nil
+}
+
+func maxUnavailable(given *intstr.IntOrString, nodes int) int {
+	if given == nil {
+		return 1
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(given, nodes, true)
+	if err != nil {
+		return 1 // not what the API lets through
+	}
+	return max(1, n)
+}
+
+func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template string) (upgradeSet, error) {
+	live, err := r.workload(ctx, p, name)
+	if live == nil || err != nil {
+		return upgradeSet{}, err
+	}
+	set := upgradeSet{want: int(rolloutOf(live).desired)}
+	deployment, isDeployment := live.(*appsv1.Deployment)
+	if isDeployment {
+		set.untold = deployment.Spec.Paused || deployment.Spec.Template.Annotations[render.TemplateAnnotation] != template
+	}
+	for _, pod := range p.podsOf(name) {
+		seen := r.see(p, name, template, pod)
+		switch c := condition(pod, corev1.PodScheduled); {
+		case isDeployment && seen.silent: // another one takes its place
+		case isDeployment && c != nil && c.Status == corev1.ConditionFalse && set.want > 1: // there are fewer nodes than replicas
+			set.want--
+		default:
+			set.pods = append(set.pods, seen)
+		}
+	}
+	return set, nil
+}
+
+// see is a pod as plans see it.
+func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) upgradePod {
+	return upgradePod{
+		name:    pod.Name,
+		silent:  silent(p.node(pod.Spec.NodeName)),
+		there:   pod.DeletionTimestamp.IsZero() && !r.replaced[pod.UID],
+		current: pod.Annotations[render.TemplateAnnotation] == template,
+		newer:   newer(p.cluster.Status.Upgrade.Images, p.config.Image, pod.Spec.Containers[0].Image),
+		ready:   ready(pod),
+		trouble: p.trouble(component, pod),
+	}
+}
+
+// replacePods deletes the pods on nodes whose turn has come, for their DaemonSets to make them anew.
+func (r *Reconciler) replacePods(ctx context.Context, p *pass) error {
+	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
+		set, isSet := p.live[name].(*appsv1.DaemonSet)
+		if !isSet || set.Status.ObservedGeneration < set.Generation {
+			continue // it would make them of the older template
+		}
+		for _, pod := range p.podsOf(name) {
+			if !slices.Contains(p.upgrade.replace, pod.Name) {
+				continue
+			}
+			if err := r.replace(ctx, pod); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replace deletes a pod, which counts as away from now on: the cache may show it for a while.
+func (r *Reconciler) replace(ctx context.Context, pod *corev1.Pod) error {
+	if err := r.remove(ctx, pod, "Pod"); err != nil {
+		return err
+	}
+	if r.replaced == nil {
+		r.replaced = map[types.UID]bool{}
+	}
+	r.replaced[pod.UID] = true
+	return nil
+}
+
+// forgetReplaced drops those that are gone.
+func (r *Reconciler) forgetReplaced(p *pass) {
+	there := map[types.UID]bool{}
+	for i := range p.pods {
+		there[p.pods[i].UID] = true
+	}
+	for uid := range r.replaced {
+		if !there[uid] {
+			delete(r.replaced, uid)
+		}
+	}
+}
+
+// holdBack keeps the pods of a Deployment as they are until its turn has come: paused, it still replaces what is lost, from the older template.
+func (p *pass) holdBack(objects []render.Object, live client.Object) {
+	before, isDeployment := live.(*appsv1.Deployment)
+	if !isDeployment {
+		return
+	}
+	for _, o := range objects {
+		d, isDeployment := o.(*appsv1.Deployment)
+		if !isDeployment || p.upgrade.allows(d.Name) {
+			continue
+		}
+		told := before.Spec.Template.Annotations[render.TemplateAnnotation] == d.Spec.Template.Annotations[render.TemplateAnnotation]
+		d.Spec.Paused = before.Spec.Paused || !told
+	}
+}
+
+// upgradeStatus is what the status says of the plan.
+func (p *pass) upgradeStatus(complete bool) {
+	if !p.planned {
+		return // what was known stays
+	}
+	status := &p.cluster.Status.Upgrade
+	status.Stage, status.Direction, status.Message = p.upgrade.stage, p.upgrade.direction(), p.upgrade.message
+	if complete && p.upgrade.stage == "" {
+		status.Images = settle(status.Images, p.config.Image)
+	}
+}
+
+// upgradeChanged says whether the record of images did, which a pass waits for.
+func upgradeChanged(before, after v1alpha1.UpgradeStatus) bool {
+	return !slices.Equal(before.Images, after.Images)
+}

@@ -1,0 +1,189 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+func isConflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+const (
+	imageNow    = "kiln.local/kiln:test"
+	imageNext   = "kiln.local/kiln:next"
+	imageBroken = "kiln.local/kiln:broken"
+)
+
+// forward is the order of an upgrade of the two nodes.
+var forward = []string{
+	"ovs-ovn/control-plane-1", "kube-ovn-cni/control-plane-1", "ovs-ovn/worker-1", "kube-ovn-cni/worker-1",
+	"ovn-central-nb/control-plane-1", "ovn-central-sb/control-plane-1", "ovn-central-northd/control-plane-1", "kube-ovn-controller/control-plane-1",
+}
+
+// atWork replaces the pods that earlier steps made by ones of workloads that work.
+func (s *story) atWork(t *testing.T) *workloads {
+	t.Helper()
+	w := &workloads{admin: s.admin, fails: map[string]bool{}}
+	w.run(t)
+	s.settledOn(t, s.cluster(t).Spec.Image)
+	w.forget()
+	return w
+}
+
+// settledOn waits until every component runs an image.
+func (s *story) settledOn(t *testing.T, image string) {
+	t.Helper()
+	if image == "" {
+		image = imageNow
+	}
+	g := NewWithT(t)
+	g.Eventually(func() map[string]string {
+		var pods corev1.PodList
+		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
+		found := map[string]string{}
+		for _, p := range pods.Items {
+			if imageOf(corev1.PodTemplateSpec{Spec: p.Spec}) == image && ready(&p) {
+				found[p.Labels[render.ComponentLabel]+"/"+p.Spec.NodeName] = image
+			}
+		}
+		return found
+	}).Should(HaveLen(len(forward)))
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	g.Eventually(func() v1alpha1.UpgradeStatus { return s.cluster(t).Status.Upgrade }).Should(Equal(
+		v1alpha1.UpgradeStatus{Images: s.cluster(t).Status.Upgrade.Images}))
+}
+
+func (s *story) setImage(t *testing.T, image string) {
+	t.Helper()
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Image = image })
+}
+
+func (s *story) upgraded(t *testing.T) {
+	g := NewWithT(t)
+	w := s.atWork(t)
+	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
+	s.setImage(t, imageNext)
+	s.settledOn(t, imageNext)
+	g.Expect(w.history()).To(Equal(forward))
+	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow, imageNext}))
+	for _, row := range s.cluster(t).Status.Components {
+		g.Expect(row.Updated).To(Equal(row.Desired), row.Name)
+		g.Expect(row.Image).To(Equal(imageNext), row.Name)
+	}
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
+}
+
+func (s *story) setBack(t *testing.T) {
+	g := NewWithT(t)
+	w := s.atWork(t)
+	s.setImage(t, imageNow)
+	s.settledOn(t, imageNow)
+	// The stages turn round, and the agent comes before Open vSwitch; among databases and among nodes there is no reason for another order.
+	g.Expect(w.history()).To(Equal(slices.Concat(forward[7:], forward[6:7], forward[4:6], []string{forward[1], forward[0], forward[3], forward[2]})))
+	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
+
+	w.forget()
+	s.setImage(t, imageNext)
+	g.Eventually(w.history).Should(ContainElement("ovn-central-nb/control-plane-1"))
+	s.setImage(t, imageNow)
+	s.settledOn(t, imageNow)
+	northd := slices.Index(w.history(), "ovn-central-northd/control-plane-1")
+	g.Expect(northd).To(Equal(-1), "it never had the image that was set back: %v", w.history())
+	counts := map[string]int{}
+	for _, name := range w.history() {
+		counts[name]++
+	}
+	for _, name := range forward[:4] {
+		g.Expect(counts[name]).To(Equal(2), name)
+	}
+}
+
+func (s *story) stopped(t *testing.T) {
+	g := NewWithT(t)
+	w := s.atWork(t)
+	w.fail(imageBroken, true)
+	s.setImage(t, imageBroken)
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
+		HavePrefix("True ReplacingStopped"), ContainSubstring("node control-plane-1: ErrImagePull: no such image"),
+		ContainSubstring("0 of 2 nodes updated"), ContainSubstring("set spec.image back")))
+	g.Expect(s.condition(t, "Progressing")()).To(HavePrefix("False ReplacingStopped"))
+	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning ReplacingStopped"))
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
+	controller := &appsv1.Deployment{}
+	g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
+	g.Expect(controller.Spec.Paused).To(BeTrue(), "it is held until its turn comes")
+	s.stable(t)
+	g.Expect(w.history()).To(Equal(forward[:1]))
+	s.setImage(t, imageNow)
+	s.settledOn(t, imageNow)
+	g.Expect(w.history()).To(Equal([]string{forward[0], forward[0]}), "only what was new went back")
+	g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
+	g.Expect(controller.Spec.Paused).To(BeFalse())
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+}
+
+func (s *story) canary(t *testing.T) {
+	g := NewWithT(t)
+	w := s.atWork(t)
+	err := s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradeCanary})
+	g.Expect(err).To(MatchError(ContainSubstring("mode Canary needs canaryNodeSelector")))
+	for _, wrong := range []intstr.IntOrString{intstr.FromInt32(0), intstr.FromString("0%"), intstr.FromString("101%"), intstr.FromString("2")} {
+		err = s.tryUpgrade(t, v1alpha1.Upgrade{MaxUnavailable: &wrong})
+		g.Expect(err).To(MatchError(ContainSubstring("must be a number from 1, or a percentage from 1% to 100%")), wrong.String())
+	}
+	selector := map[string]string{"example.com/canary": "true"}
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{
+		Mode: v1alpha1.UpgradeCanary, CanaryNodeSelector: selector, MaxUnavailable: new(intstr.FromString("50%")),
+	})).To(Succeed())
+	s.setImage(t, imageNext)
+	g.Eventually(s.condition(t, "Degraded")).Should(And(
+		HavePrefix("True ReplacingStopped"), ContainSubstring("no node that answers matches spec.upgrade.canaryNodeSelector")))
+	worker := &corev1.Node{}
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: "worker-1"}, worker)).To(Succeed())
+	worker.Labels = selector
+	g.Expect(s.admin.Update(t.Context(), worker)).To(Succeed())
+	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(
+		HavePrefix("False ReplacingPaused: 1 of 2 nodes updated; the canary nodes are done"), ContainSubstring("Automatic")))
+	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
+	s.stable(t)
+	g.Expect(w.history()).To(Equal(forward[2:4]))
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{CanaryNodeSelector: selector})).To(Succeed())
+	s.settledOn(t, imageNext)
+	g.Expect(w.history()).To(Equal(slices.Concat(forward[2:4], forward[:2], forward[4:])))
+	worker.Labels = nil
+	g.Expect(client.IgnoreNotFound(s.admin.Update(t.Context(), worker))).To(Succeed())
+}
+
+func (s *story) paused(t *testing.T) {
+	g := NewWithT(t)
+	w := s.atWork(t)
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradePaused})).To(Succeed())
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Controller.LogLevel = 1 })
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix(
+		"False ReplacingPaused: kube-ovn-controller: 0 of 1 updated; paused: set spec.upgrade.mode to Automatic"))
+	s.stable(t)
+	g.Expect(w.history()).To(BeEmpty())
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{})).To(Succeed())
+	g.Eventually(w.history).Should(Equal(forward[7:]), "only what changed is replaced")
+	s.settledOn(t, imageNext)
+}
+
+// tryUpgrade sets how pods are replaced.
+func (s *story) tryUpgrade(t *testing.T, u v1alpha1.Upgrade) error {
+	c := s.cluster(t)
+	changed := c.DeepCopy()
+	changed.Spec.Upgrade = u
+	return s.admin.Patch(t.Context(), changed, client.MergeFrom(c))
+}

@@ -1,0 +1,371 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// modelPod is a pod of the model; its template is its image.
+type modelPod struct {
+	image         string
+	ready, ending bool
+	// serial tells a pod from its successor.
+	serial int
+}
+
+// modelNode has a pod each of Open vSwitch and of the agent, or none.
+type modelNode struct {
+	name             string
+	silent, canary   bool
+	openVSwitch, cni *modelPod
+}
+
+// modelSet is a StatefulSet that replaces nothing by itself, or a Deployment, which does unless it is paused.
+type modelSet struct {
+	deployment, paused bool
+	image              string
+	pods               []*modelPod
+}
+
+// upgradeModel is a cluster, its controllers and kubelets, and an operator that may end between any two of its steps.
+type upgradeModel struct {
+	t              *testing.T
+	random         *rand.Rand
+	wanted         string
+	images         []string
+	mode           v1alpha1.UpgradeMode
+	maxUnavailable int
+	nodes          []*modelNode
+	daemons        string // the image in the DaemonSets' templates
+	sets           map[string]*modelSet
+	bad            map[string]bool // images that never become ready
+	serial         int
+	history        []string
+}
+
+func newUpgradeModel(t *testing.T, seed uint64) *upgradeModel {
+	m := &upgradeModel{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), wanted: "a", images: []string{"a"}, daemons: "a", mode: v1alpha1.UpgradeAutomatic,
+		sets: map[string]*modelSet{}, bad: map[string]bool{},
+	}
+	m.maxUnavailable = 1 + m.random.IntN(3)
+	for i := range 1 + m.random.IntN(6) {
+		m.nodes = append(m.nodes, &modelNode{name: nodeOf(i), canary: m.random.IntN(4) == 0, openVSwitch: m.pod("a"), cni: m.pod("a")})
+	}
+	members := []int{1, 3, 5}[m.random.IntN(3)]
+	for name, count := range map[string]int{
+		render.NorthboundName: members, render.SouthboundName: members, render.NorthdName: 1 + m.random.IntN(2), render.ControllerName: 2,
+	} {
+		s := &modelSet{deployment: name == render.NorthdName || name == render.ControllerName, image: "a"}
+		for range count {
+			s.pods = append(s.pods, m.pod("a"))
+		}
+		m.sets[name] = s
+	}
+	return m
+}
+
+func (m *upgradeModel) pod(image string) *modelPod {
+	m.serial++
+	return &modelPod{image: image, serial: m.serial, ready: !m.bad[image]}
+}
+
+func (m *upgradeModel) log(format string, args ...any) {
+	m.history = append(m.history, fmt.Sprintf(format, args...))
+}
+
+func (m *upgradeModel) fail(format string, args ...any) {
+	m.t.Helper()
+	for _, line := range m.history[max(0, len(m.history)-60):] {
+		m.t.Log(line)
+	}
+	m.t.Fatalf(format, args...)
+}
+
+func (m *upgradeModel) observe() upgrade {
+	u := upgrade{mode: m.mode, maxUnavailable: m.maxUnavailable, sets: map[string]upgradeSet{}}
+	see := func(p *modelPod) upgradePod {
+		if p == nil {
+			return upgradePod{}
+		}
+		seen := upgradePod{
+			name: fmt.Sprint(p.serial), there: !p.ending, current: p.image == m.wanted, newer: newer(m.images, m.wanted, p.image), ready: p.ready,
+		}
+		if m.bad[p.image] {
+			seen.trouble = "it crashes"
+		}
+		return seen
+	}
+	for _, n := range m.nodes {
+		if !n.silent {
+			u.nodes = append(u.nodes, upgradeNode{name: n.name, canary: n.canary, openVSwitch: see(n.openVSwitch), cni: see(n.cni)})
+		}
+	}
+	for name, s := range m.sets {
+		set := upgradeSet{want: len(s.pods), untold: s.deployment && (s.image != m.wanted || s.paused)}
+		for _, p := range s.pods {
+			set.pods = append(set.pods, see(p))
+		}
+		u.sets[name] = set
+	}
+	return u
+}
+
+// pass does what the reconciler does, and ends after a number of its steps.
+func (m *upgradeModel) pass() {
+	steps := m.random.IntN(16)
+	if m.random.IntN(2) == 0 {
+		steps = 1 << 30
+	}
+	step := func() bool { steps--; return steps >= 0 }
+	if !slices.Contains(m.images, m.wanted) {
+		if step() {
+			m.images = want(m.images, m.wanted)
+		}
+		return // the record comes first
+	}
+	p := m.observe().plan()
+	m.log("plan: %s back=%v release=%v replace=%v: %s", p.stage, p.back, p.release, p.replace, p.message)
+	for _, name := range render.Components {
+		if s := m.sets[name]; s != nil {
+			if !step() {
+				return
+			}
+			m.apply(name, s, p)
+		}
+	}
+	if !step() {
+		return
+	}
+	m.daemons = m.wanted
+	for _, name := range p.replace {
+		if !step() {
+			return
+		}
+		m.replaceOnNode(name, p)
+	}
+	if p.stage == "" && !slices.ContainsFunc(m.nodes, func(n *modelNode) bool { return n.silent }) {
+		m.images = settle(m.images, m.wanted)
+	}
+}
+
+func (m *upgradeModel) apply(name string, s *modelSet, p upgradePlan) {
+	if s.deployment {
+		untold := s.image != m.wanted || s.paused
+		s.image, s.paused = m.wanted, untold && !p.allows(name)
+		if name == render.NorthdName && untold && !s.paused {
+			m.northdMayRun()
+		}
+		return
+	}
+	s.image = m.wanted
+	if !p.allows(name) {
+		return
+	}
+	for i, pod := range s.pods {
+		others := 0
+		for j, other := range s.pods {
+			if j != i && other.ready && !other.ending {
+				others++
+			}
+		}
+		if pod.image == m.wanted || pod.ending || others < len(s.pods)-1 {
+			continue
+		}
+		pod.ending, pod.ready = true, false
+		m.log("%s: a member is replaced", name)
+		return
+	}
+}
+
+// northdMayRun: no ovn-controller is older than the northd that was let loose.
+func (m *upgradeModel) northdMayRun() {
+	at := slices.Index(m.images, m.wanted)
+	for _, n := range m.nodes {
+		if n.silent || n.openVSwitch == nil {
+			continue
+		}
+		if i := slices.Index(m.images, n.openVSwitch.image); i >= 0 && i < at {
+			m.fail("northd goes to %s while node %s has %s (%v)", m.wanted, n.name, n.openVSwitch.image, m.images)
+		}
+	}
+}
+
+func (n *modelNode) serves() bool {
+	return n.openVSwitch != nil && n.openVSwitch.ready && n.cni != nil && n.cni.ready
+}
+
+func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
+	down := 0
+	var of *modelNode
+	for _, n := range m.nodes {
+		if !n.silent && !n.serves() {
+			down++
+		}
+		for _, pod := range []*modelPod{n.openVSwitch, n.cni} {
+			if pod != nil && fmt.Sprint(pod.serial) == name {
+				of = n
+			}
+		}
+	}
+	m.log("node %s: pod %s is replaced", of.name, name)
+	if of.openVSwitch == nil || of.cni == nil || of.openVSwitch.ending || of.cni.ending {
+		m.fail("both pods of node %s are away", of.name)
+	}
+	if of.serves() && down >= m.maxUnavailable {
+		m.fail("node %s is one too many: %d of %d are not well", of.name, down, m.maxUnavailable)
+	}
+	if m.mode == v1alpha1.UpgradePaused || m.mode == v1alpha1.UpgradeCanary && !p.back && !of.canary {
+		m.fail("node %s is replaced in mode %s", of.name, m.mode)
+	}
+	pod := of.cni
+	if fmt.Sprint(of.openVSwitch.serial) == name {
+		pod = of.openVSwitch
+		m.olderThanNorthd(of)
+	}
+	if pod.image == m.wanted {
+		m.fail("a new pod of node %s is replaced", of.name)
+	}
+	pod.ending, pod.ready = true, false
+}
+
+func (m *upgradeModel) olderThanNorthd(n *modelNode) {
+	at := slices.Index(m.images, m.wanted)
+	for _, northd := range m.sets[render.NorthdName].pods {
+		if slices.Index(m.images, northd.image) > at {
+			m.fail("node %s goes to %s while northd has %s (%v)", n.name, m.wanted, northd.image, m.images)
+		}
+	}
+}
+
+// world is one move of everything that is not the operator.
+func (m *upgradeModel) world() {
+	for _, n := range m.nodes {
+		if n.silent {
+			continue
+		}
+		for _, pod := range []**modelPod{&n.openVSwitch, &n.cni} {
+			if *pod != nil && (*pod).ending && m.random.IntN(3) == 0 {
+				*pod = nil
+				continue
+			}
+			m.move(pod, m.daemons)
+		}
+	}
+	for _, name := range render.Components {
+		if s := m.sets[name]; s != nil {
+			for i := range s.pods {
+				m.move(&s.pods[i], s.successor())
+			}
+			s.roll()
+		}
+	}
+}
+
+// successor is the template from which a pod is made anew: of a paused Deployment that of the pods it has.
+func (s *modelSet) successor() string {
+	if !s.paused {
+		return s.image
+	}
+	for _, p := range s.pods {
+		if p.image != s.image {
+			return p.image
+		}
+	}
+	return s.image
+}
+
+// move takes one pod a step further, or leaves it: one that ends is made again, one that was made becomes ready.
+func (m *upgradeModel) move(at **modelPod, image string) {
+	switch pod := *at; {
+	case m.random.IntN(2) == 0:
+	case pod == nil || pod.ending:
+		*at = m.pod(image)
+		(*at).ready = false
+	default:
+		pod.ready = !m.bad[pod.image]
+	}
+}
+
+// roll is what the controller of Deployments does, with one pod away at most.
+func (s *modelSet) roll() {
+	if !s.deployment || s.paused {
+		return
+	}
+	down := 0
+	for _, p := range s.pods {
+		if !p.ready {
+			down++
+		}
+	}
+	for _, p := range s.pods {
+		if p.image != s.image && !p.ending && (down == 0 || !p.ready) {
+			p.ending, p.ready = true, false
+			return
+		}
+	}
+}
+
+// disturb is what people do and what happens to nodes.
+func (m *upgradeModel) disturb() {
+	switch m.random.IntN(40) {
+	case 0, 1:
+		m.wanted = string(rune('a' + m.random.IntN(4)))
+		m.log("wanted: %s", m.wanted)
+	case 2:
+		m.mode = []v1alpha1.UpgradeMode{v1alpha1.UpgradeAutomatic, v1alpha1.UpgradeCanary, v1alpha1.UpgradePaused}[m.random.IntN(3)]
+	case 3:
+		image := string(rune('b' + m.random.IntN(3)))
+		m.bad[image] = !m.bad[image]
+		m.log("image %s is bad: %v", image, m.bad[image])
+	case 4:
+		n := m.nodes[m.random.IntN(len(m.nodes))]
+		n.silent = !n.silent
+	case 5:
+		n := m.nodes[m.random.IntN(len(m.nodes))]
+		n.canary = !n.canary
+	case 6:
+		if n := m.nodes[m.random.IntN(len(m.nodes))]; n.openVSwitch != nil {
+			n.openVSwitch.ready = false // it comes back by itself
+		}
+	}
+}
+
+// TestUpgradesAtRandom: whatever image is wanted when, wherever the operator ends and whatever fails, nodes, members and versions are never where
+// they must not be, and once nothing happens any more all is as wanted.
+func TestUpgradesAtRandom(t *testing.T) {
+	for seed := range uint64(400) {
+		m := newUpgradeModel(t, seed)
+		for range 200 {
+			m.disturb()
+			if m.random.IntN(2) == 0 {
+				m.pass()
+			}
+			m.world()
+		}
+		m.calm()
+		for range 600 {
+			m.pass()
+			m.world()
+		}
+		if p := m.observe().plan(); p.stage != "" || !m.observe().nodesDone(false) {
+			m.fail("seed %d: it does not end: %s: %s", seed, p.stage, p.message)
+		}
+	}
+}
+
+// calm ends what could keep an upgrade from its end.
+func (m *upgradeModel) calm() {
+	m.mode, m.bad = v1alpha1.UpgradeAutomatic, map[string]bool{}
+	for _, n := range m.nodes {
+		n.silent = false
+	}
+}

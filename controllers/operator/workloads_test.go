@@ -1,0 +1,220 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// workloads plays the controllers of workloads and the kubelets, and writes down which pod went when.
+type workloads struct {
+	admin client.Client
+	// fails are images whose pods end with an error.
+	mu       sync.Mutex
+	fails    map[string]bool
+	replaced []string // component/node
+	serial   int
+}
+
+// run plays until the test ends.
+func (w *workloads) run(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		ticker := time.NewTicker(often)
+		defer ticker.Stop()
+		for ctx.Err() == nil {
+			if err := w.turn(ctx); err != nil && ctx.Err() == nil && !transient(err) {
+				done <- err
+				return
+			}
+			<-ticker.C
+		}
+		done <- nil
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// transient failures come of the operator's own writes.
+func transient(err error) bool { return client.IgnoreNotFound(err) == nil || isConflict(err) }
+
+func (w *workloads) history() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.replaced)
+}
+
+func (w *workloads) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.replaced = nil
+}
+
+func (w *workloads) fail(image string, fails bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fails[image] = fails
+}
+
+func (w *workloads) turn(ctx context.Context) error {
+	var nodes corev1.NodeList
+	if err := w.admin.List(ctx, &nodes); err != nil {
+		return err
+	}
+	for _, name := range render.Components {
+		if err := w.work(ctx, name, nodes.Items); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) error {
+	var pods corev1.PodList
+	if err := w.admin.List(ctx, &pods, client.MatchingLabels{render.ComponentLabel: name}); err != nil {
+		return err
+	}
+	var kept []corev1.Pod
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.DeletionTimestamp.IsZero() {
+			kept = append(kept, *pod)
+			continue
+		}
+		if err := w.admin.Delete(ctx, pod, client.GracePeriodSeconds(0)); err != nil {
+			return err
+		}
+		w.mu.Lock()
+		w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName)
+		w.mu.Unlock()
+	}
+	if len(kept) < len(pods.Items) {
+		return nil // their successors come in the next turn
+	}
+	key := client.ObjectKey{Namespace: testNamespace, Name: name}
+	switch name {
+	case render.OpenVSwitch, render.AgentName:
+		return w.daemonSet(ctx, key, kept, nodes)
+	case render.NorthboundName, render.SouthboundName:
+		return w.statefulSet(ctx, key, kept)
+	}
+	return w.deployment(ctx, key, kept)
+}
+
+func (w *workloads) daemonSet(ctx context.Context, key client.ObjectKey, pods []corev1.Pod, nodes []corev1.Node) error {
+	var set appsv1.DaemonSet
+	if err := w.admin.Get(ctx, key, &set); err != nil {
+		return err
+	}
+	for i := range nodes {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == nodes[i].Name }) {
+			w.serial++
+			if err := w.start(ctx, fmt.Sprintf("%s-%d", key.Name, w.serial), key.Name, nodes[i].Name, set.Spec.Template); err != nil {
+				return err
+			}
+		}
+	}
+	status := set.Status
+	set.Status.ObservedGeneration, set.Status.DesiredNumberScheduled = set.Generation, int32(len(nodes))
+	set.Status.UpdatedNumberScheduled, set.Status.NumberReady = count(pods, set.Spec.Template)
+	if status.String() == set.Status.String() {
+		return nil
+	}
+	return w.admin.Status().Update(ctx, &set)
+}
+
+func (w *workloads) statefulSet(ctx context.Context, key client.ObjectKey, pods []corev1.Pod) error {
+	var set appsv1.StatefulSet
+	if err := w.admin.Get(ctx, key, &set); err != nil {
+		return err
+	}
+	if len(pods) == 0 {
+		return w.start(ctx, key.Name+"-0", key.Name, node, set.Spec.Template)
+	}
+	status := set.Status
+	set.Status.ObservedGeneration, set.Status.Replicas, set.Status.UpdateRevision = set.Generation, 1, revisionOf(&set)
+	set.Status.UpdatedReplicas, set.Status.ReadyReplicas = count(pods, set.Spec.Template)
+	if status.String() == set.Status.String() {
+		return nil
+	}
+	return w.admin.Status().Update(ctx, &set)
+}
+
+func (w *workloads) deployment(ctx context.Context, key client.ObjectKey, pods []corev1.Pod) error {
+	var set appsv1.Deployment
+	if err := w.admin.Get(ctx, key, &set); err != nil {
+		return err
+	}
+	template := set.Spec.Template
+	if len(pods) == 0 {
+		w.serial++
+		return w.start(ctx, fmt.Sprintf("%s-%d", key.Name, w.serial), key.Name, node, template)
+	}
+	status := set.Status
+	set.Status.ObservedGeneration, set.Status.Replicas = set.Generation, 1
+	set.Status.UpdatedReplicas, set.Status.ReadyReplicas = count(pods, template)
+	if !set.Spec.Paused && set.Status.UpdatedReplicas == 0 {
+		return w.admin.Delete(ctx, &pods[0])
+	}
+	if status.String() == set.Status.String() {
+		return nil
+	}
+	return w.admin.Status().Update(ctx, &set)
+}
+
+// count pods of the template, and ready ones.
+func count(pods []corev1.Pod, template corev1.PodTemplateSpec) (updated, serving int32) {
+	for i := range pods {
+		if pods[i].Annotations[render.TemplateAnnotation] == template.Annotations[render.TemplateAnnotation] {
+			updated++
+		}
+		if ready(&pods[i]) {
+			serving++
+		}
+	}
+	return updated, serving
+}
+
+// start makes a pod and, unless its image fails, makes it ready.
+func (w *workloads) start(ctx context.Context, name, component, on string, template corev1.PodTemplateSpec) error {
+	image := imageOf(template)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: template.Labels, Annotations: template.Annotations},
+		Spec:       corev1.PodSpec{NodeName: on, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: image}}},
+	}
+	if err := w.admin.Create(ctx, pod); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	fails := w.fails[image]
+	w.mu.Unlock()
+	pod.Status = corev1.PodStatus{PodIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: "192.0.2.1"}}}
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}
+	if fails {
+		ready.Status = corev1.ConditionFalse
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: component, Image: image, ImageID: image,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
+		}}
+	}
+	pod.Status.Conditions = []corev1.PodCondition{ready}
+	return w.admin.Status().Update(ctx, pod)
+}
