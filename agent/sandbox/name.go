@@ -6,6 +6,7 @@ package sandbox
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 )
 
 // Names that the host's end of a container's interface may have. There are two, so that a new device never takes the name of one
@@ -18,3 +19,6 @@ func HostName(containerID, ifName string, alternative int) string {
 	sum := sha256.Sum256([]byte(containerID + "/" + ifName))
 	return hex.EncodeToString(sum[:6]) + [Names]string{"_h", "_g"}[alternative]
 }
+
+// named reports whether HostName or ProbeName may have made a name.
+var named = regexp.MustCompile(`^([0-9a-f]{12}_[hg]|` + ProbePrefix + `[0-9a-f]{10})$`).MatchString

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -51,6 +52,21 @@ func Remove(hostName string) error {
 		return fmt.Errorf("delete link %s: %w", hostName, err)
 	}
 	return nil
+}
+
+// RemoveAll deletes the host's ends of all links to containers, and nobody else's links.
+func RemoveAll() error {
+	links, err := netlinksafe.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var failed []error
+	for _, link := range links {
+		if link.Type() == "veth" && named(link.Attrs().Name) {
+			failed = append(failed, Remove(link.Attrs().Name))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // removeAll deletes what waits, until nothing does.

@@ -25,6 +25,13 @@ type OVNClusterSpec struct {
 	// +optional
 	APIServer *APIServer `json:"apiServer,omitempty"`
 
+	// deletionPolicy is what becomes of data when the OVNCluster is deleted: Retain keeps the databases' files on their nodes and the
+	// authorities' Secrets, and an OVNCluster made again goes on with them; Delete deletes them, backups among them. Nodes lose
+	// everything else of Kiln in either case.
+	// +optional
+	// +kubebuilder:default=Retain
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+
 	// +optional
 	// +kubebuilder:default={}
 	Network Network `json:"network,omitempty"`
@@ -53,6 +60,16 @@ type OVNClusterSpec struct {
 	// +kubebuilder:default={}
 	Upgrade Upgrade `json:"upgrade,omitempty"`
 }
+
+// DeletionPolicy is what becomes of data when the OVNCluster is deleted.
+// +kubebuilder:validation:Enum=Retain;Delete
+type DeletionPolicy string
+
+// Deletion policies.
+const (
+	DeletionRetain DeletionPolicy = "Retain"
+	DeletionDelete DeletionPolicy = "Delete"
+)
 
 // APIServer is an address of the API server that does not depend on the cluster's network.
 type APIServer struct {

@@ -62,8 +62,7 @@ func (h *halt) Error() string { return h.message }
 // Unwrap makes the reason for trying again visible to errors.Is.
 func (h *halt) Unwrap() error { return h.retry }
 
-// gather reads the inputs of a pass. It returns nil when there is nothing to do: no OVNCluster, or one that is going away, whose objects
-// the garbage collector removes.
+// gather reads the inputs of a pass. It returns nil when there is nothing to do: no OVNCluster, or one that only others still hold.
 func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	var cluster v1alpha1.OVNCluster
 	err := r.Get(ctx, types.NamespacedName{Name: name}, &cluster)
@@ -74,7 +73,13 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		return nil, fmt.Errorf("get OVNCluster %s: %w", name, err)
 	}
 	if !cluster.DeletionTimestamp.IsZero() {
-		return nil, nil
+		// A cache that does not know yet that it is gone would have the nodes cleaned again, with nobody to end that.
+		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(&cluster), &cluster); err != nil {
+			return nil, client.IgnoreNotFound(fmt.Errorf("get OVNCluster %s: %w", name, err))
+		}
+		if !slices.Contains(cluster.Finalizers, Finalizer) {
+			return nil, nil
+		}
 	}
 	var nodes corev1.NodeList
 	if err := r.List(ctx, &nodes); err != nil {
@@ -98,6 +103,9 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		notes:   map[string]note{},
 	}, nil
 }
+
+// removing says whether the OVNCluster is being deleted.
+func (p *pass) removing() bool { return !p.cluster.DeletionTimestamp.IsZero() }
 
 // wakeAt asks for another pass at this time.
 func (p *pass) wakeAt(t time.Time) {

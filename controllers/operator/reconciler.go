@@ -49,6 +49,7 @@ var phases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
 }{
+	{"hold the OVNCluster", (*Reconciler).hold},
 	{"validate", (*Reconciler).validate},
 	{"look for the resource definitions", (*Reconciler).requireResources},
 	{"place the databases", (*Reconciler).placeDatabases},
@@ -78,6 +79,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	err = r.run(ctx, p)
+	if err == nil && p.removing() {
+		return ctrl.Result{}, nil // there is nothing left to report on
+	}
 	statusErr := r.report(ctx, p, err)
 	if h := (*halt)(nil); errors.As(err, &h) {
 		err = h.retry
@@ -96,6 +100,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *Reconciler) run(ctx context.Context, p *pass) error {
+	if p.removing() {
+		return r.takeDown(ctx, p)
+	}
 	for _, phase := range phases {
 		if err := phase.run(r, ctx, p); err != nil {
 			return fmt.Errorf("%s: %w", phase.name, err)

@@ -65,6 +65,10 @@ func TestOneInstallation(t *testing.T) {
 		{"in mode Paused nothing is replaced", (*story).paused},
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
 		{"a member of another cluster is never recorded", (*story).foreignMember},
+		{"once deleted it is taken down in order", (*story).takenDown},
+		{"it waits for nodes to be clean, but not for ever", (*story).nodesCleaned},
+		{"made again it waits for the end of the cleaning", (*story).madeAgain},
+		{"data is deleted when that was asked for", (*story).dataDeleted},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
 			t.FailNow()

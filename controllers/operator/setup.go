@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,7 +71,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("ovncluster").
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
-		Watches(&corev1.Secret{}, theCluster). // authorities have no owner
+		Watches(&corev1.Secret{}, theCluster).                                                                    // authorities have no owner
+		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // nobody owns it
 		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
 		WatchesMetadata(definition, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(ofNetwork)))
 	for _, kind := range ownedKinds() {
@@ -108,6 +110,8 @@ func nodeChanged() predicate.Predicate {
 			!equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
 	}}
 }
+
+func isCleanUp(o client.Object) bool { return o.GetName() == render.CleanUpName }
 
 // ofNetwork selects the definitions of the network resources.
 func ofNetwork(o client.Object) bool {

@@ -72,7 +72,11 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		return component{}, err
 	}
 	if workload == nil {
-		return component{row: v1alpha1.ComponentStatus{Name: name, Message: "not started: it waits for what comes before it"}}, nil
+		message := "not started: it waits for what comes before it"
+		if p.removing() {
+			message = "removed"
+		}
+		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}}, nil
 	}
 	rollout := rolloutOf(workload)
 	c := component{
@@ -115,7 +119,7 @@ func (r *Reconciler) workload(ctx context.Context, p *pass, name string) (client
 	switch name {
 	case render.NorthboundName, render.SouthboundName:
 		kind = "StatefulSet"
-	case render.OpenVSwitch, render.AgentName:
+	case render.OpenVSwitch, render.AgentName, render.CleanUpName:
 		kind = "DaemonSet"
 	}
 	return r.cached(ctx, objectKey{

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +44,11 @@ type world struct {
 	config  *rest.Config
 	operate *Reconciler
 	members *fakeMembers
+	// ahead is by how much the operator's clock is before ours, in nanoseconds.
+	ahead atomic.Int64
 }
+
+func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
 
 var theWorld world
 
@@ -150,7 +155,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 	}
 	w.operate = &Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kiln-operator"),
-		Namespace: testNamespace, Image: "kiln.local/kiln:test", Admin: w.members.client, Now: time.Now,
+		Namespace: testNamespace, Image: "kiln.local/kiln:test", Admin: w.members.client, Now: w.now,
 	}
 	if err := w.operate.SetupWithManager(mgr); err != nil {
 		return err

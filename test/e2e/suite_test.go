@@ -77,6 +77,7 @@ func install(ctx context.Context, c *cluster.Cluster) {
 	spec, specErr := cluster.LabSpec(suite.Lab, cluster.Dual)
 	Expect(specErr).NotTo(HaveOccurred())
 	if apierrors.IsNotFound(err) {
+		bare = nodeStates(ctx)
 		wrong := spec
 		wrong.Nodes.TunnelInterface = "eth9"
 		Expect(c.ApplyOVNCluster(ctx, wrong)).To(Succeed())

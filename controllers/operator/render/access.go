@@ -92,6 +92,21 @@ func accesses() []access {
 	}
 }
 
+// FinalizedResources are the resources of kubeovn.io/v1 on which the controller puts its finalizer.
+func FinalizedResources() []string {
+	var found []string
+	for _, a := range accesses() {
+		for _, r := range a.cluster {
+			for _, resource := range r.Resources {
+				if name, subresource, _ := strings.Cut(resource, "/"); subresource == "finalizers" && r.APIGroups[0] == "kubeovn.io" {
+					found = append(found, name)
+				}
+			}
+		}
+	}
+	return found
+}
+
 func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
 }

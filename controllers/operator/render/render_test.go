@@ -52,6 +52,7 @@ func everything() Config {
 	c := defaults()
 	c.Namespace = "kiln-system"
 	c.NorthboundNodes = []string{"db-1", "db-2", "db-3"}
+	c.Spec.DeletionPolicy = v1alpha1.DeletionDelete
 	c.Spec.APIServer = &v1alpha1.APIServer{Host: "192.0.2.1", Port: 6443}
 	c.Spec.Network = v1alpha1.Network{
 		PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
@@ -86,6 +87,7 @@ var operands = map[string]func(Config) []Object{
 	"openvswitch": OpenVSwitchObjects,
 	"controller":  ControllerObjects,
 	"agent":       AgentObjects,
+	"cleanup":     func(c Config) []Object { return []Object{CleanUp(c)} },
 }
 
 func TestOperandsAreAsInTheGoldenFiles(t *testing.T) {

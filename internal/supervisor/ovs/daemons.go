@@ -25,6 +25,10 @@ func prepareDatabase(ctx context.Context, o Options) error {
 			return fmt.Errorf("make the directories of Open vSwitch: %w", err)
 		}
 	}
+	// Before anything else is made: by this directory CleanUp sees that it has work.
+	if err := os.MkdirAll(o.certificates(), 0o700); err != nil {
+		return fmt.Errorf("make the directory of the chassis' certificate: %w", err)
+	}
 	_, err := os.Stat(o.database())
 	if errors.Is(err, os.ErrNotExist) {
 		return createDatabase(ctx, o)

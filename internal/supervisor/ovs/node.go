@@ -87,7 +87,7 @@ func gates(gate chan struct{}) (first, second func()) {
 // configure brings database and kernel to what is wanted: at the start, whenever the members of the southbound database change,
 // and on every change of links, addresses and routes.
 func (n *node) configure(ctx context.Context, changes <-chan struct{}) {
-	db := n.connect(ctx)
+	db := connect(ctx, n.options)
 	if db == nil {
 		return
 	}
@@ -118,10 +118,10 @@ func (n *node) configure(ctx context.Context, changes <-chan struct{}) {
 }
 
 // connect waits for the node's ovsdb-server; nil when ctx ends before.
-func (n *node) connect(ctx context.Context) *client.Client {
+func connect(ctx context.Context, o Options) *client.Client {
 	var db *client.Client
-	supervisor.Retry(ctx, func(err error) { n.options.Log.V(1).Info("retrying", "reason", err.Error()) }, func() (err error) {
-		db, err = client.VSwitch(ctx, client.Options{Endpoints: []string{"unix:" + n.options.socket()}, Log: n.options.Log})
+	supervisor.Retry(ctx, func(err error) { o.Log.V(1).Info("retrying", "reason", err.Error()) }, func() (err error) {
+		db, err = client.VSwitch(ctx, client.Options{Endpoints: []string{"unix:" + o.socket()}, Log: o.Log})
 		return err
 	})
 	return db

@@ -236,10 +236,55 @@ func TestUserspaceNode(t *testing.T) {
 			t.Errorf("the chassis must stay registered over a restart: %v", err)
 		}
 		o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
-		background(t, func(ctx context.Context) error { return Run(ctx, o) })
+		stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
 		eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 		healthy(t, o.HealthAddress)
 	})
+	t.Run("after it was removed, even when the removal was interrupted", func(t *testing.T) {
+		try(t, stop())
+		interrupted, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := CleanUp(interrupted, o); err == nil {
+			t.Error("an interrupted removal says that it is done")
+		}
+		try(t, CleanUp(t.Context(), o))
+		checkRemoved(t, o)
+		try(t, CleanUp(t.Context(), o))
+		eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
+	})
+}
+
+// checkRemoved wants eth1 as wire and the test made it, and nothing of Open vSwitch.
+func checkRemoved(t *testing.T, o Options) {
+	t.Helper()
+	seen, err := observe(must(netlink.LinkByName("eth1")), nil)
+	try(t, err)
+	want := prefixes("192.0.2.1/24", "192.0.2.9/24", "2001:db8::1/64")
+	if missing := without(want, seen.uplinkAddresses); len(missing) > 0 || len(seen.uplinkRoutes) != 2 {
+		t.Errorf("eth1 has %v and %v", seen.uplinkAddresses, seen.uplinkRoutes)
+	}
+	for _, link := range must(netlink.LinkList()) {
+		if name := link.Attrs().Name; name != "lo" && name != "eth1" {
+			t.Errorf("interface %s is left", name)
+		}
+	}
+	if tables, err := exec.CommandContext(t.Context(), "nft", "list", "tables").CombinedOutput(); err != nil || len(tables) > 0 {
+		t.Errorf("nftables: %s, %v", tables, err)
+	}
+	for _, directory := range []string{o.RunDir, o.OVNRunDir, o.ConfigDir} {
+		if left := must(os.ReadDir(directory)); len(left) > 0 {
+			t.Errorf("left in %s: %v", directory, left)
+		}
+	}
+}
+
+func TestANodeThatKilnHasNotUsedIsLeftAlone(t *testing.T) {
+	directory := t.TempDir()
+	try(t, os.WriteFile(filepath.Join(directory, "conf.db"), []byte("of the node's own Open vSwitch"), 0o600))
+	try(t, CleanUp(t.Context(), Options{ConfigDir: directory, RunDir: directory, OVNRunDir: directory}))
+	if left := must(os.ReadDir(directory)); len(left) != 1 {
+		t.Errorf("left are %v", left)
+	}
 }
 
 func TestUnknownTunnelInterfaceNamesThoseThatAre(t *testing.T) {

@@ -1,0 +1,92 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/agent"
+	v1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// kernelState is what the agent may change on a node, without what lives and ends with Open vSwitch, and
+// link-local and anycast addresses, which the kernel makes when it takes to forwarding.
+func kernelState(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-c", `nft list tables
+		for f in -4 -6; do ip $f rule show; ip $f route show table all | grep -v -e ovn0 -e br-int -e ovs-netdev -e fe80: -e ff00: -e anycast; done
+		ip -o address show dev eth0 | grep -v fe80: | sed 's/ *valid_lft.*//'
+		ip -o link show | cut -d: -f2 | grep -v -e ovn0 -e br-int -e ovs-netdev`).CombinedOutput()
+	must(t, err)
+	return string(out)
+}
+
+// TestCleanUp has an agent make all that it ever makes, and wants the node as it was before.
+func TestCleanUp(t *testing.T) {
+	n := newNode(t)
+	loopback := filepath.Join(n.options.CNIBinDir, "loopback")
+	must(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
+	nft(t, "add table inet of-others")
+	t.Cleanup(func() { nft(t, "delete table inet of-others") })
+	before := kernelState(t)
+	n.register()
+	n.allocate()
+	n.startAgent()
+	n.waitReady()
+	n.sandbox(n.pod("pod", 300), newID()).mustAdd()
+	tenant := n.createPod("tenant")
+	n.annotateIn(tenant, 301, "blue")
+	n.sandbox(tenant, newID()).mustAdd()
+	n.change("ovn-default", func(s *v1.SubnetSpec) {
+		s.GatewayType, s.GatewayNode = v1.GatewayCentralized, fmt.Sprintf("%[1]s:172.30.0.9,%[1]s:fd00:172:30::9", nodeName)
+	})
+	edge := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: v1.SubnetSpec{
+		CIDRBlock: "10.17.0.0/16", GatewayType: v1.GatewayCentralized, GatewayNode: nodeName,
+		ExternalEgressGateway: "192.168.77.254", PolicyRoutingPriority: 1000, PolicyRoutingTableID: 1000,
+	}}
+	must(t, n.api.Create(t.Context(), edge))
+	nft(t, "add table inet kiln-services") // whose content needs a newer nft than every machine has
+	want := []string{"table inet kiln", "table inet kiln-services", "lookup 1000", "172.30.0.9/32", "fd00:172:30::9/128", "_h", "probe"}
+	n.eventually("everything there is was made", func() bool {
+		state := kernelState(t)
+		for _, part := range want {
+			if !strings.Contains(state, part) {
+				return false
+			}
+		}
+		return true
+	})
+	must(t, n.agent.Process.Kill())
+	_ = n.agent.Wait()
+
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel() // nft cannot run: an error, and the rest is done
+	if err := agent.CleanUp(interrupted, n.options); !errors.Is(err, context.Canceled) {
+		t.Errorf("an interrupted clean-up says: %v", err)
+	}
+	for range 2 {
+		must(t, agent.CleanUp(t.Context(), n.options))
+	}
+	if after := kernelState(t); after != before {
+		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+	}
+	if n.conflist() != nil {
+		t.Error("the network configuration is left")
+	}
+	if _, err := os.Stat(filepath.Join(n.options.CNIBinDir, "kube-ovn")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the plugin is left: %v", err)
+	}
+	if _, err := os.Stat(loopback); err != nil {
+		t.Errorf("what other plugins use is gone: %v", err)
+	}
+}

@@ -1,0 +1,75 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/ovs"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
+)
+
+func init() { commands = append(commands, newCleanUpCommand) }
+
+// cleanUpOptions say where Kiln has been on the node.
+type cleanUpOptions struct {
+	agent agent.Options
+	ovs   ovs.Options
+	// dataDir of the databases, whose files are to go; empty to keep them.
+	dataDir string
+	health  string
+}
+
+func newCleanUpCommand() *cobra.Command {
+	o := cleanUpOptions{
+		ovs: ovs.Options{
+			RunDir: "/run/openvswitch", OVNRunDir: "/run/ovn", ConfigDir: "/etc/openvswitch", Programs: ovs.DefaultPrograms,
+		},
+		health: supervisor.HealthAddress(10673),
+	}
+	command := &cobra.Command{
+		Use:   "clean-up",
+		Short: "Take everything from a node that Kiln has made on it",
+		Long: "Take everything from a node that Kiln has made on it.\n\n" +
+			"No other process of Kiln may run on the node. Once it is clean /readyz says so, and the process waits to be stopped; when something\n" +
+			"cannot be taken away the process ends, saying what. It may be run any number of times.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := setLogger(); err != nil {
+				return err
+			}
+			o.ovs.Log = ctrl.Log
+			return supervisor.ReportFailure(runCleanUp(command.Context(), o))
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.agent.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "where the container runtime looks for CNI plugins")
+	flags.StringVar(&o.agent.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
+	flags.StringVar(&o.dataDir, "data-dir", "", "directory whose database files are deleted too; none when empty")
+	return command
+}
+
+func runCleanUp(ctx context.Context, o cleanUpOptions) error {
+	if err := cleanUp(ctx, o); err != nil {
+		return fmt.Errorf("the node is not clean yet: %w", err)
+	}
+	ctrl.Log.Info("the node is clean")
+	return supervisor.ServeHealth(ctx, o.health, func(context.Context) error { return nil })
+}
+
+// cleanUp goes from pods to the node's own network: what fails keeps nothing that comes after it.
+func cleanUp(ctx context.Context, o cleanUpOptions) error {
+	err := errors.Join(agent.CleanUp(ctx, o.agent), ovs.CleanUp(ctx, o.ovs))
+	if o.dataDir != "" {
+		err = errors.Join(err, ovsdb.RemoveData(o.dataDir))
+	}
+	return err
+}

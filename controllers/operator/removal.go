@@ -1,0 +1,244 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// Finalizer keeps the OVNCluster until nodes are clean.
+const Finalizer = "kubeovn.io/kiln-operator"
+
+const (
+	// cleaningTime is how long nodes have to become clean. Those that are not by then are named, and left.
+	cleaningTime = 5 * time.Minute
+	// endingTime is how long after its grace period a pod may still be there before its node counts as not answering.
+	endingTime = time.Minute
+)
+
+// reasonRemoving is that of the conditions while the OVNCluster is taken down.
+const reasonRemoving = "Removing"
+
+// removalPhases in their order: first those that change the network, then what carries it, at last what the nodes keep of it. A phase that
+// waits wakes up by the pods it waits for, and nothing is waited for without end.
+var removalPhases = []struct {
+	name string
+	run  func(*Reconciler, context.Context, *pass) error
+}{
+	{"stop the controller and the agents", stopping(render.ControllerName, render.AgentName)},
+	{"stop northd and Open vSwitch", stopping(render.NorthdName, render.OpenVSwitch)},
+	{"stop the databases", stopping(render.NorthboundName, render.SouthboundName)},
+	{"clean the nodes", (*Reconciler).cleanNodes},
+	{"release the network resources", (*Reconciler).releaseResources},
+	{"delete the authorities", (*Reconciler).deleteAuthorities},
+	{"let go", (*Reconciler).letGo},
+}
+
+// takeDown is a pass of an OVNCluster that is being deleted. What it owns beside workloads goes with it, by the garbage collector.
+func (r *Reconciler) takeDown(ctx context.Context, p *pass) error {
+	p.config = render.Config{Namespace: r.Namespace, Image: p.cluster.Spec.Image, Spec: p.cluster.Spec}
+	if p.config.Image == "" {
+		p.config.Image = r.Image
+	}
+	for _, phase := range removalPhases {
+		if err := phase.run(r, ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", phase.name, err)
+		}
+	}
+	return nil
+}
+
+// hold makes sure that the OVNCluster cannot go before its nodes are clean, and that no node is being cleaned any more.
+func (r *Reconciler) hold(ctx context.Context, p *pass) error {
+	if controllerutil.AddFinalizer(p.cluster, Finalizer) {
+		if err := r.patchFinalizers(ctx, p); err != nil {
+			return err
+		}
+	}
+	return r.stop(ctx, p, render.CleanUpName)
+}
+
+// patchFinalizers writes those of p.cluster, and nothing when someone else has changed the object: finalizers are a list.
+func (r *Reconciler) patchFinalizers(ctx context.Context, p *pass) error {
+	changed := p.before.DeepCopy()
+	changed.Finalizers = p.cluster.Finalizers
+	patch := client.MergeFromWithOptions(p.before, client.MergeFromWithOptimisticLock{})
+	if err := r.Patch(ctx, changed, patch, fieldOwner); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("patch finalizers of OVNCluster %s: %w", changed.Name, err))
+	}
+	p.before.ResourceVersion, p.cluster.ResourceVersion = changed.ResourceVersion, changed.ResourceVersion
+	p.before.Finalizers = changed.Finalizers
+	return nil
+}
+
+func stopping(names ...string) func(*Reconciler, context.Context, *pass) error {
+	return func(r *Reconciler, ctx context.Context, p *pass) error { return r.stop(ctx, p, names...) }
+}
+
+// stop deletes workloads and waits until none of their pods runs on a node that answers.
+func (r *Reconciler) stop(ctx context.Context, p *pass, names ...string) error {
+	var waiting []string
+	for _, name := range names {
+		workload, err := r.workload(ctx, p, name)
+		if err != nil {
+			return err
+		}
+		if workload != nil {
+			waiting = append(waiting, name)
+			if err := r.remove(ctx, workload, name); err != nil {
+				return err
+			}
+			continue // its pods once it is gone: they would come back
+		}
+		for _, pod := range p.podsOf(name) {
+			runs, err := r.end(ctx, p, pod)
+			if err != nil {
+				return err
+			}
+			if runs {
+				waiting = append(waiting, pod.Name)
+			}
+		}
+	}
+	if len(waiting) > 0 {
+		return &halt{reason: reasonRemoving, message: "waiting for the end of " + strings.Join(few(waiting), ", ")}
+	}
+	return nil
+}
+
+// end deletes a pod that has lost its workload, without waiting for the garbage collector, and says whether it may still run.
+func (r *Reconciler) end(ctx context.Context, p *pass, pod *corev1.Pod) (bool, error) {
+	node := p.node(pod.Spec.NodeName)
+	if node == nil || silent(node) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false, nil
+	}
+	if pod.DeletionTimestamp.IsZero() {
+		return true, r.remove(ctx, pod, "pod")
+	}
+	until := pod.DeletionTimestamp.Add(endingTime)
+	if p.now.Before(until) {
+		p.wakeAt(until)
+		return true, nil
+	}
+	return false, nil
+}
+
+// cleanNodes waits until every node is clean, but for no longer than cleaningTime, and names those that are not.
+func (r *Reconciler) cleanNodes(ctx context.Context, p *pass) error {
+	// Not owned: a deletion in the foreground would take it away at once.
+	if err := r.applyOne(ctx, p, render.CleanUp(p.config)); err != nil {
+		return err
+	}
+	deadline := p.live[render.CleanUpName].GetCreationTimestamp().Add(cleaningTime)
+	dirty := p.dirtyNodes()
+	if len(dirty) == 0 {
+		return nil
+	}
+	list := strings.Join(few(dirty), "; ")
+	if p.now.Before(deadline) {
+		p.wakeAt(deadline)
+		return &halt{reason: reasonRemoving, message: fmt.Sprintf("%d of %d nodes are clean; waiting until %s for %s",
+			len(p.nodes)-len(dirty), len(p.nodes), deadline.UTC().Format(time.RFC3339), list)}
+	}
+	note := "these nodes were not cleaned; restart them, or clean them by hand (docs/install.md): " + list
+	r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeWarning, "NodesNotCleaned", "Remove", "%s", cut(note, maxNote))
+	return nil
+}
+
+// dirtyNodes are the nodes without a pod that says they are clean, with what is known of why.
+func (p *pass) dirtyNodes() []string {
+	why := map[string]string{}
+	for i := range p.nodes {
+		why[p.nodes[i].Name] = "no clean-up pod yet"
+		if silent(&p.nodes[i]) {
+			why[p.nodes[i].Name] = "it does not answer"
+		}
+	}
+	for _, pod := range p.podsOf(render.CleanUpName) {
+		node := pod.Spec.NodeName
+		switch {
+		case why[node] == "": // it has gone
+		case ready(pod):
+			delete(why, node)
+		case !silent(p.node(node)):
+			why[node] = "cleaning"
+			if t := trouble(pod, p.now); t != "" {
+				why[node] = strings.TrimPrefix(t, "node "+node+": ")
+			}
+		}
+	}
+	dirty := make([]string, 0, len(why))
+	for node, reason := range why {
+		dirty = append(dirty, node+": "+reason)
+	}
+	slices.Sort(dirty)
+	return dirty
+}
+
+// releaseResources takes the controller's finalizer from the network resources: nobody is there who would ever do it, so that what the user
+// deletes now goes at once. A controller that starts again finds what has gone, by the rows that have no object.
+func (r *Reconciler) releaseResources(ctx context.Context, _ *pass) error {
+	for _, resource := range render.FinalizedResources() {
+		gvk, err := r.RESTMapper().KindFor(schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: "v1", Resource: resource})
+		if meta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look up %s: %w", resource, err)
+		}
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		if err := r.APIReader.List(ctx, &list); err != nil {
+			return fmt.Errorf("list %s: %w", resource, err)
+		}
+		for i := range list.Items {
+			list.Items[i].SetGroupVersionKind(gvk)
+			if err := k8s.RemoveFinalizer(ctx, r.Client, &list.Items[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deleteAuthorities deletes them when their data is not to be kept: databases trust nobody else.
+func (r *Reconciler) deleteAuthorities(ctx context.Context, p *pass) error {
+	if p.cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
+		return nil
+	}
+	for _, name := range authorities {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: authoritySecretPrefix + name}}
+		if err := r.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete authority %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// letGo ends the clean-up and takes the finalizer away.
+func (r *Reconciler) letGo(ctx context.Context, p *pass) error {
+	cleanUp := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: render.CleanUpName}}
+	err := r.Delete(ctx, cleanUp, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("end the clean-up of nodes: %w", err)
+	}
+	controllerutil.RemoveFinalizer(p.cluster, Finalizer)
+	return r.patchFinalizers(ctx, p)
+}

@@ -1,0 +1,124 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
+	"github.com/kiln-net/kiln/internal/supervisor"
+)
+
+// adoptionTimeout is how long ovs-vswitchd may take to look at its whole configuration, in milliseconds.
+const adoptionTimeout = 60_000
+
+// CleanUp takes Open vSwitch from the node: the tunnel interface gets its addresses and routes back, and bridges, datapath, certificate,
+// configuration and sockets go. Nobody else may run the daemons meanwhile. It may be interrupted after any step and called again; on a
+// node where Run has not been it does nothing.
+func CleanUp(ctx context.Context, o Options) error {
+	if _, err := os.Stat(o.certificates()); errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("look for the certificate of the chassis: %w", err)
+	}
+	if err := prepareDatabase(ctx, o); err != nil {
+		return err
+	}
+	if err := dismantle(ctx, o); err != nil {
+		return err
+	}
+	return errors.Join(unshield(ctx), removeFiles(o))
+}
+
+// dismantle runs the daemons once more, since only ovs-vswitchd knows what it made in the kernel, and ends it so that it takes all of it
+// away (ovs-vswitchd(8), exit --cleanup).
+func dismantle(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	database, forwarder, _ := daemons(o, nil)
+	forwarder.Daemon.Exit = []string{"--cleanup"}
+	stopped := make(chan error, 1)
+	go func() {
+		stopped <- supervisor.RunInOrder(ctx, database, forwarder)
+		cancel() // when one gave up, nobody is to wait for it
+	}()
+	db := connect(ctx, o)
+	if db == nil {
+		return <-stopped
+	}
+	defer db.Close()
+	err := letGo(ctx, o, db)
+	cancel()
+	return errors.Join(err, <-stopped)
+}
+
+// letGo gives the tunnel interface what is its own, and waits until ovs-vswitchd has made the datapath that it found its own.
+func letGo(ctx context.Context, o Options, db *client.Client) error {
+	row, err := root(ctx, db)
+	if err != nil {
+		return err
+	}
+	if err := adopt(ctx, db, row); err != nil {
+		return err
+	}
+	have, err := readBridge(ctx, db)
+	if err != nil || have.memory.Uplink == "" {
+		return err
+	}
+	bridge, err := linkIfThere(bridgeName)
+	if err != nil {
+		return err
+	}
+	u := uplink{options: o, log: o.Log}
+	return u.giveBack(ctx, have.memory, bridge)
+}
+
+// adopt has ovs-vswitchd look at its configuration, and waits until it has (Open_vSwitch(5), next_cfg and cur_cfg).
+func adopt(ctx context.Context, db *client.Client, row *vswitch.OpenvSwitch) error {
+	row.NextCfg++
+	ask, err := db.Where(row).Update(row, &row.NextCfg)
+	if err != nil {
+		return fmt.Errorf("ask ovs-vswitchd for its state: %w", err)
+	}
+	if _, err := transact(ctx, db, ask); err != nil {
+		return fmt.Errorf("ask ovs-vswitchd for its state: %w", err)
+	}
+	row.CurCfg = row.NextCfg
+	wait, err := db.Where(row).Wait(ovsdb.WaitConditionEqual, new(adoptionTimeout), row, &row.CurCfg)
+	if err != nil {
+		return fmt.Errorf("wait for ovs-vswitchd: %w", err)
+	}
+	if _, err := transact(ctx, db, wait); err != nil {
+		return fmt.Errorf("wait for ovs-vswitchd to take up its configuration: %w", err)
+	}
+	return nil
+}
+
+// removeFiles leaves the directories: they are mounted.
+func removeFiles(o Options) error {
+	var errs []error
+	for _, directory := range []string{o.RunDir, o.OVNRunDir} {
+		entries, err := os.ReadDir(directory)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("list runtime files: %w", err))
+		}
+		for _, e := range entries {
+			errs = append(errs, os.RemoveAll(filepath.Join(directory, e.Name())))
+		}
+	}
+	for _, name := range []string{"conf.db", ".conf.db.~lock~"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(o.ConfigDir, name)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.RemoveAll(o.certificates()) // last: it is the sign that there is something to remove
+}

@@ -1,0 +1,125 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const removalNamespace = "e2e-removal"
+
+// bare is what each node was before Kiln was installed; empty where the suite did not install it.
+var bare map[string]string
+
+// nodeState is what Kiln may change on a node, without the settings and the common plugins that stay, and without link-local addresses.
+const nodeState = `ip -o link show | cut -d: -f2
+ip -o address show | grep -v -e fe80: | sed 's/ *valid_lft.*//; s/^[0-9]*: //'
+for f in -4 -6; do ip $f rule show; ip $f route show table all | grep -v -e fe80: -e ff00: -e anycast | sed 's/ expires [0-9]*sec//' | sort; done
+nft list tables
+ls -A /etc/cni/net.d /opt/cni/bin /run/openvswitch /run/ovn /etc/openvswitch 2>/dev/null | grep -v -e loopback -e portmap -e : -e '^$'
+ps -eo comm | grep -e '^ov[ns]' || true`
+
+func nodeStates(ctx context.Context) map[string]string {
+	GinkgoHelper()
+	states := map[string]string{}
+	for _, n := range suite.Lab.Nodes() {
+		out, err := cluster.LabNode{Lab: suite.Lab}.Exec(ctx, n.Name, "sh", "-c", nodeState)
+		Expect(err).NotTo(HaveOccurred())
+		states[n.Name] = out
+	}
+	return states
+}
+
+var _ = Describe("removal", Ordered, func() {
+	BeforeAll(func(ctx SpecContext) {
+		if bare == nil {
+			Skip("Kiln was there before the suite began: nobody knows what the nodes were like without it")
+		}
+		makeNamespace(ctx, removalNamespace)
+		for i, node := range suite.Workers {
+			_, err := suite.Cluster.Run(ctx, cluster.Server(removalNamespace, fmt.Sprintf("pod-%d", i), node))
+			Expect(err).NotTo(HaveOccurred())
+		}
+	}, NodeTimeout(3*time.Minute))
+	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, removalNamespace) }, NodeTimeout(3*time.Minute))
+
+	DescribeTable("leaves nodes as they were, and an installation after it works", func(ctx SpecContext, policy v1alpha1.DeletionPolicy) {
+		spec, err := cluster.LabSpec(suite.Lab, cluster.Dual)
+		Expect(err).NotTo(HaveOccurred())
+		spec.DeletionPolicy = policy
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+		start := time.Now()
+		remove(ctx)
+		AddReportEntry("removal", fmt.Sprintf("%s after %s", policy, time.Since(start).Round(time.Second)))
+
+		for node, state := range nodeStates(ctx) {
+			Expect(state).To(Equal(bare[node]), node)
+			out, err := suite.Node.Exec(ctx, node, "sh", "-c", "ls -A "+dataDir+" 2>/dev/null || true")
+			Expect(err).NotTo(HaveOccurred())
+			if policy == v1alpha1.DeletionDelete {
+				Expect(out).To(BeEmpty(), node)
+			}
+		}
+		_, err = suite.Cluster.CoreV1().Secrets("kube-system").Get(ctx, "kiln-ca-nb-server", metav1.GetOptions{})
+		Expect(apierrors.IsNotFound(err)).To(Equal(policy == v1alpha1.DeletionDelete), "%v", err)
+		var subnets v1.SubnetList
+		Expect(suite.Objects.List(ctx, &subnets)).To(Succeed())
+		Expect(subnets.Items).NotTo(BeEmpty())
+		for i := range subnets.Items {
+			Expect(subnets.Items[i].Finalizers).To(BeEmpty(), subnets.Items[i].Name)
+		}
+
+		spec.DeletionPolicy = v1alpha1.DeletionRetain
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+		renewPods(ctx)
+		expectAllChecks(ctx)
+	},
+		Entry("with data retained", v1alpha1.DeletionRetain, SpecTimeout(9*time.Minute)),
+		Entry("with data deleted", v1alpha1.DeletionDelete, SpecTimeout(9*time.Minute)),
+	)
+})
+
+// remove deletes the OVNCluster and waits until it is gone. No node may have been given up on.
+func remove(ctx context.Context) {
+	GinkgoHelper()
+	oc := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	begun := time.Now()
+	Expect(suite.Objects.Delete(ctx, oc)).To(Succeed())
+	Eventually(func(g Gomega) {
+		err := suite.Objects.Get(ctx, client.ObjectKeyFromObject(oc), oc)
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", oc.Status.Conditions)
+	}).WithContext(ctx).WithTimeout(4 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	events, err := suite.Cluster.EventsV1().Events("default").List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	for i := range events.Items {
+		e := &events.Items[i]
+		Expect(e.Reason == "NodesNotCleaned" && e.CreationTimestamp.After(begun)).To(BeFalse(), e.Note)
+	}
+}
+
+// renewPods has every pod with a network of its own made again, as users have to: their interfaces went with the old installation.
+func renewPods(ctx context.Context) {
+	GinkgoHelper()
+	pods, err := suite.Cluster.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if !p.Spec.HostNetwork {
+			removePods(ctx, p.Namespace, p.Name)
+		}
+	}
+}
