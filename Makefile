@@ -69,11 +69,11 @@ FOCUS ?=
 SKIP ?=
 
 .PHONY: conformance
-conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in the lab (docs/conformance.md; FOCUS=… SKIP=… choose others, KEEP=1 leaves the lab up)
+conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in the lab (docs/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others, KEEP=1 leaves the lab up)
 	go run ./hack/conformance -build
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	status=0; go run ./hack/conformance $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
+	status=0; go run ./hack/conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
 	test -n "$(KEEP)" || $(LAB) down; exit $$status
 
 .PHONY: lint

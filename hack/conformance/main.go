@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -30,6 +31,7 @@ import (
 
 const (
 	conformanceFocus = `\[sig-network\].*\[Conformance\]`
+	networkFocus     = `\[sig-network\]`
 	installTimeout   = 5 * time.Minute
 )
 
@@ -45,8 +47,9 @@ type conformance struct {
 
 func main() {
 	c := conformance{report: progress.New(os.Stdout)}
+	all := flag.Bool("all", false, "run all tests of [sig-network] that make sense in the lab, not only those of conformance")
 	build := flag.Bool("build", false, "build the tests into the lab's cache, and do no more")
-	flag.StringVar(&c.focus, "focus", conformanceFocus, "regular expression of the tests to run")
+	flag.StringVar(&c.focus, "focus", "", "regular expression of the tests to run, instead of those of conformance or all")
 	flag.StringVar(&c.skip, "skip", "", "regular expression of tests not to run")
 	flag.StringVar(&c.families, "families", cluster.Dual, "families of pods: dual, ipv4 or ipv6")
 	flag.StringVar(&c.output, "output", "_output/conformance", "directory for the log, junit.xml, report.json and summary.md")
@@ -55,6 +58,11 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *all {
+		c.focus = cmp.Or(c.focus, networkFocus)
+		c.skip = strings.Trim(skipElsewhere(c.report)+"|"+c.skip, "|")
+	}
+	c.focus = cmp.Or(c.focus, conformanceFocus)
 	log.SetLogger(logr.Discard()) // of the Kubernetes client, which says that it has none
 	if err := c.run(ctx, *build); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
@@ -89,11 +97,11 @@ func (c *conformance) run(ctx context.Context, build bool) (err error) {
 	if err := c.install(ctx, l, source); err != nil {
 		return err
 	}
-	s, failed := c.test(ctx, l)
-	if err := c.write(s); err != nil {
-		return errors.Join(failed, err)
+	s, err := c.test(ctx, l)
+	if err != nil {
+		return err
 	}
-	return errors.Join(failed, s.verdict())
+	return errors.Join(c.write(s), s.verdict())
 }
 
 // loadImages brings to the nodes what stands in for the images that the tests name.

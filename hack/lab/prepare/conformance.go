@@ -36,8 +36,10 @@ const (
 
 var porterNames = []string{"localhost.crt", "localhost.key"}
 
-// Conformance makes the end-to-end tests of the Kubernetes that the lab runs, and their runner.
-func Conformance(ctx context.Context, o Options) error { return ensure(ctx, o, endToEndTests(o)) }
+// Conformance makes the end-to-end tests of the Kubernetes that the lab runs, their runner, and what their images hold.
+func Conformance(ctx context.Context, o Options) error {
+	return ensure(ctx, o, endToEndTests(o), staticBusybox(o))
+}
 
 func endToEndTests(o Options) cache.Artifact {
 	dir := filepath.Join(o.Source, "hack/lab/programs/e2e")
@@ -89,6 +91,23 @@ func copyPorterFiles(ctx context.Context, module, into string) error {
 	return nil
 }
 
+// staticBusybox is the program of Debian's package, which tests call as wget.
+func staticBusybox(o Options) cache.Artifact {
+	const name, pkg = "busybox", "busybox-static"
+	return cache.Artifact{
+		Name: name, Title: "unpack Debian's " + pkg, Outputs: []string{name},
+		Inputs: func() ([]string, error) { return []string{Suite, pkg}, nil },
+		Build: func(ctx context.Context, into string) error {
+			root := filepath.Join(into, "root")
+			args := append([]string{"--mode=root", "--variant=extract", "--keyring=" + keyring, "--include=" + pkg, Suite, root}, mirror()...)
+			if err := run(ctx, o.Cache.Log(name), into, nil, "mmdebstrap", args...); err != nil {
+				return err
+			}
+			return os.Rename(filepath.Join(root, "usr/bin", name), filepath.Join(into, name))
+		},
+	}
+}
+
 // TestImages makes those of the named images that the end-to-end tests of the network use, with layers in the directory into. They stand in
 // for the published ones: what tests run in them is there, on a Debian instead of their own bases.
 func TestImages(dir cache.Dir, into string, references []string) ([]*images.Image, error) {
@@ -107,6 +126,7 @@ func testImage(dir cache.Dir, reference string) (w imageSpec, ours bool) {
 	}
 	w = agnhostImage(dir)
 	w.reference = reference
+	w.entries = append(w.entries, archive.Entry{Path: "/usr/bin/busybox", Source: dir.Path("busybox")}, archive.Entry{Path: "/usr/bin/wget", Link: "busybox"})
 	name, _, _ := strings.Cut(path.Base(reference), ":")
 	switch name {
 	case "agnhost": // nodes have one that lacks these

@@ -71,8 +71,7 @@ func standing() (string, error) {
 	return "the nodes of a lab stand on it (go run ./hack/lab down)", nil
 }
 
-// rootfs is an archive <name>.tar made by mmdebstrap and, unpacked, the directory <name>. KILN_DEBIAN_MIRROR names another
-// mirror than Debian's own.
+// rootfs is an archive <name>.tar made by mmdebstrap and, unpacked, the directory <name>.
 func rootfs(o Options, name, title string, packages, options []string) cache.Artifact {
 	return cache.Artifact{
 		Name: name, Title: title, Outputs: []string{name + ".tar", name},
@@ -84,16 +83,21 @@ func rootfs(o Options, name, title string, packages, options []string) cache.Art
 			args := append([]string{
 				"--mode=root", "--variant=minbase", "--keyring=" + keyring, "--include=" + strings.Join(packages, ","),
 			}, options...)
-			args = append(args, Suite, archive)
-			if mirror := os.Getenv("KILN_DEBIAN_MIRROR"); mirror != "" {
-				args = append(args, mirror)
-			}
+			args = append(append(args, Suite, archive), mirror()...)
 			if err := run(ctx, o.Cache.Log(name), into, nil, "mmdebstrap", args...); err != nil {
 				return err
 			}
 			return unpack(ctx, o.Cache.Log(name), archive, dir)
 		},
 	}
+}
+
+// mirror is mmdebstrap's last argument, if any: KILN_DEBIAN_MIRROR names another mirror than Debian's own.
+func mirror() []string {
+	if mirror := os.Getenv("KILN_DEBIAN_MIRROR"); mirror != "" {
+		return []string{mirror}
+	}
+	return nil
 }
 
 func unpack(ctx context.Context, log, archive, dir string) error {
