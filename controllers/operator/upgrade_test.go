@@ -12,7 +12,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-func newPod(name string) upgradePod { return upgradePod{name: name, there: true, current: true, ready: true} }
+func newPod(name string) upgradePod {
+	return upgradePod{name: name, there: true, current: true, ready: true}
+}
 func oldPod(name string) upgradePod { return upgradePod{name: name, there: true, ready: true} }
 
 // laterPod is of an image that was wanted after the one that is now.

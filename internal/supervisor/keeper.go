@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// firstDelay and lastDelay bound the pause before a daemon is started again; it doubles each time.
+	// firstDelay and lastDelay bound the pause before a daemon that did not run for long is started again; it doubles each time.
 	firstDelay = 500 * time.Millisecond
 	lastDelay  = 10 * time.Second
 	// retryDelay is the first pause of Retry.
@@ -33,6 +33,8 @@ type Keeper struct {
 	Daemon Daemon
 	// After is the gate: the daemon is not started before it is closed. Nil is open.
 	After <-chan struct{}
+	// BeforeStop is called before the daemon is stopped, while it still serves.
+	BeforeStop func(context.Context)
 
 	mu      sync.Mutex
 	process *Process
@@ -56,7 +58,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return err
 		}
 		if time.Since(begun) > healthyAfter {
-			failures, delay = 0, firstDelay
+			k.Daemon.Log.Error(err, "starting it again", "daemon", k.Daemon.Name)
+			failures, delay = 1, firstDelay
+			continue
 		}
 		failures++
 		if failures >= failureLimit {
@@ -81,6 +85,11 @@ func (k *Keeper) once(ctx context.Context) error {
 	case <-process.Done():
 		return process.Err()
 	case <-ctx.Done():
+		if k.BeforeStop != nil {
+			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+			k.BeforeStop(grace)
+			cancel()
+		}
 		return process.Stop()
 	}
 }

@@ -43,7 +43,7 @@ func CleanUp(ctx context.Context, o Options) error {
 func dismantle(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	database, forwarder, _ := daemons(o, nil)
+	database, forwarder, _ := daemons(o, nil, nil)
 	forwarder.Daemon.Exit = []string{"--cleanup"}
 	stopped := make(chan error, 1)
 	go func() {

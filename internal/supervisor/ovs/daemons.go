@@ -82,8 +82,8 @@ func tool(ctx context.Context, o Options, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// daemons are the keepers of the node's daemons. ovn-controller waits for its gate.
-func daemons(o Options, configured <-chan struct{}) (database, vswitch, controller *supervisor.Keeper) {
+// daemons are the keepers of the node's daemons. ovs-vswitchd and ovn-controller wait for their gates.
+func daemons(o Options, connected, configured <-chan struct{}) (database, vswitch, controller *supervisor.Keeper) {
 	// Sockets and PID files where ovs-appctl(8) and ovn-appctl(8) look for them.
 	env := []string{"OVS_RUNDIR=" + o.RunDir, "OVN_RUNDIR=" + o.OVNRunDir, "OVS_DBDIR=" + o.ConfigDir, "OVS_SYSCONFDIR=" + filepath.Dir(o.ConfigDir)}
 	daemon := func(program []string, name, runDir string, args ...string) supervisor.Daemon {
@@ -99,7 +99,7 @@ func daemons(o Options, configured <-chan struct{}) (database, vswitch, controll
 	}
 	socket := "unix:" + o.socket()
 	database = &supervisor.Keeper{Daemon: daemon(o.Programs.Server, "ovsdb-server", o.RunDir, o.database(), "--remote=p"+socket)}
-	vswitch = &supervisor.Keeper{Daemon: daemon(o.Programs.Switch, "ovs-vswitchd", o.RunDir, socket)}
+	vswitch = &supervisor.Keeper{After: connected, Daemon: daemon(o.Programs.Switch, "ovs-vswitchd", o.RunDir, socket)}
 	controller = &supervisor.Keeper{
 		After: configured,
 		Daemon: daemon(o.Programs.Controller, "ovn-controller", o.OVNRunDir, slices.Concat([]string{socket}, supervisor.TLSArgs(

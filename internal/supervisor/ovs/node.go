@@ -33,9 +33,9 @@ type node struct {
 	uplink                        uplink
 	// remotes of the southbound database, as last seen.
 	remotes []string
-	// configured and certified open the gate of ovn-controller together.
-	configured, certified func()
-	db                    atomic.Pointer[client.Client]
+	// configured, certified and switched open the gate of ovn-controller together.
+	configured, certified, switched func()
+	db                              atomic.Pointer[client.Client]
 }
 
 // Run runs the node's daemons until ctx ends. They are stopped so that the next container takes over: flows and the chassis stay.
@@ -50,15 +50,19 @@ func Run(ctx context.Context, o Options) error {
 	if err := prepareDatabase(ctx, o); err != nil {
 		return err
 	}
-	gate := make(chan struct{})
+	if err := removeSockets(o); err != nil {
+		return err
+	}
+	connected, gate := make(chan struct{}), make(chan struct{})
 	n := &node{options: o, uplink: uplink{options: o, log: o.Log}}
-	n.configured, n.certified = gates(gate)
-	n.database, n.vswitch, n.controller = daemons(o, gate)
+	n.configured, n.certified, n.switched = gates(gate)
+	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
+	n.vswitch.BeforeStop = n.beforeSwitchStops
 	changes := make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready) })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
-	group.Go(func() error { n.configure(ctx, changes); return nil })
+	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
 	group.Go(func() error {
 		changed := func() {
 			select {
@@ -76,23 +80,31 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// gates returns two functions that close the gate once both were called, each any number of times.
-func gates(gate chan struct{}) (first, second func()) {
-	var both sync.WaitGroup
-	both.Add(2)
-	go func() { both.Wait(); close(gate) }()
-	return sync.OnceFunc(both.Done), sync.OnceFunc(both.Done)
+// gates returns functions that close the gate once all were called, each any number of times.
+func gates(gate chan struct{}) (first, second, third func()) {
+	var all sync.WaitGroup
+	all.Add(3)
+	go func() { all.Wait(); close(gate) }()
+	return sync.OnceFunc(all.Done), sync.OnceFunc(all.Done), sync.OnceFunc(all.Done)
 }
 
 // configure brings database and kernel to what is wanted: at the start, whenever the members of the southbound database change,
-// and on every change of links, addresses and routes.
-func (n *node) configure(ctx context.Context, changes <-chan struct{}) {
+// and on every change of links, addresses and routes. Once there is a database it lets ovs-vswitchd start.
+func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan struct{}) {
 	db := connect(ctx, n.options)
 	if db == nil {
 		return
 	}
 	defer db.Close()
 	n.db.Store(db)
+	bridge, saved := n.prepareSwitch(ctx, db)
+	if ctx.Err() != nil {
+		return
+	}
+	startSwitch()
+	var up sync.WaitGroup
+	up.Go(func() { n.bringUp(ctx, db, bridge, saved) })
+	defer up.Wait()
 	var retry <-chan time.Time
 	for {
 		switch err := n.reconcile(ctx, db); {
@@ -119,8 +131,10 @@ func (n *node) configure(ctx context.Context, changes <-chan struct{}) {
 
 // connect waits for the node's ovsdb-server; nil when ctx ends before.
 func connect(ctx context.Context, o Options) *client.Client {
+	report := func(err error) { o.Log.V(1).Info("retrying", "reason", err.Error()) }
+	awaitSocket(ctx, o.socket(), report)
 	var db *client.Client
-	supervisor.Retry(ctx, func(err error) { o.Log.V(1).Info("retrying", "reason", err.Error()) }, func() (err error) {
+	supervisor.Retry(ctx, report, func() (err error) {
 		db, err = client.VSwitch(ctx, client.Options{Endpoints: []string{"unix:" + o.socket()}, Log: o.Log})
 		return err
 	})

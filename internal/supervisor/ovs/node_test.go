@@ -169,6 +169,7 @@ func nodeOptions(t *testing.T, c central) Options {
 			Server:     supervisortest.Program(t, "usr/sbin/ovsdb-server"),
 			Switch:     supervisortest.Program(t, "usr/lib/openvswitch-switch/ovs-vswitchd"),
 			Controller: supervisortest.Program(t, "usr/bin/ovn-controller"),
+			OpenFlow:   supervisortest.Program(t, "usr/bin/ovs-ofctl"),
 			Schema:     supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"),
 		},
 		Clusters: clusters(c.cluster), Requests: signer(t, c.chassis), Log: testr.New(t),

@@ -41,7 +41,7 @@ type Options struct {
 
 // Programs of Open vSwitch and OVN, each with leading arguments if it takes any to run them.
 type Programs struct {
-	Tool, Server, Switch, Controller []string
+	Tool, Server, Switch, Controller, OpenFlow []string
 	// Schema of the Open vSwitch database.
 	Schema string
 }
@@ -52,6 +52,7 @@ var DefaultPrograms = Programs{
 	Server:     []string{"/usr/sbin/ovsdb-server"},
 	Switch:     []string{"/usr/sbin/ovs-vswitchd"},
 	Controller: []string{"/usr/bin/ovn-controller"},
+	OpenFlow:   []string{"/usr/bin/ovs-ofctl"},
 	Schema:     "/usr/share/openvswitch/vswitch.ovsschema",
 }
 

@@ -1,0 +1,162 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// integrationBridge is ovn-controller's.
+const integrationBridge = "br-int"
+
+// Flows of the integration bridge are kept over a restart of ovs-vswitchd, so that packets pass again before ovn-controller has read the
+// southbound database, or while that is not there. The directory of sockets is where they are: after a reboot there are none.
+const (
+	flowsDirectory = "kiln-flows"
+	flowsFile      = "flows"
+	groupsFile     = "groups"
+	metersFile     = "meters"
+	optionsFile    = "options"
+)
+
+func (o Options) flows() string      { return filepath.Join(o.RunDir, flowsDirectory) }
+func (o Options) management() string { return filepath.Join(o.RunDir, integrationBridge+".mgmt") }
+
+// saveFlows writes down what the integration bridge holds. It is whole or not there.
+func saveFlows(ctx context.Context, o Options) error {
+	if there, err := exists(o.management()); !there || err != nil {
+		return err
+	}
+	fresh := o.flows() + ".new"
+	if err := errors.Join(os.RemoveAll(fresh), os.RemoveAll(o.flows()), os.Mkdir(fresh, 0o700)); err != nil {
+		return fmt.Errorf("make a directory for flows: %w", err)
+	}
+	for _, part := range []struct {
+		file string
+		args []string
+	}{
+		{optionsFile, []string{"dump-tlv-map"}},
+		{metersFile, []string{"dump-meters"}},
+		{groupsFile, []string{"dump-groups"}},
+		{flowsFile, []string{"--no-names", "--no-stats", "dump-flows"}},
+	} {
+		text, err := openFlow(ctx, o, part.args...)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(fresh, part.file), entries(text), 0o600); err != nil {
+			return fmt.Errorf("save flows: %w", err)
+		}
+	}
+	if err := os.Rename(fresh, o.flows()); err != nil {
+		return fmt.Errorf("save flows: %w", err)
+	}
+	return nil
+}
+
+// restoreFlows gives the integration bridge what was saved: first what flows refer to.
+func restoreFlows(ctx context.Context, o Options) error {
+	options, err := os.ReadFile(filepath.Join(o.flows(), optionsFile))
+	if err != nil {
+		return fmt.Errorf("restore flows: %w", err)
+	}
+	if mapping := tunnelOptions(options); mapping != "" {
+		if _, err := openFlow(ctx, o, "add-tlv-map", mapping); err != nil {
+			return err
+		}
+	}
+	dump, err := os.ReadFile(filepath.Join(o.flows(), metersFile))
+	if err != nil {
+		return fmt.Errorf("restore flows: %w", err)
+	}
+	for _, meter := range meters(dump) {
+		if _, err := openFlow(ctx, o, "add-meter", meter); err != nil {
+			return err
+		}
+	}
+	for _, part := range []struct{ command, file string }{{"add-groups", groupsFile}, {"add-flows", flowsFile}} {
+		file := filepath.Join(o.flows(), part.file)
+		if info, err := os.Stat(file); err == nil && info.Size() == 0 {
+			continue
+		}
+		if _, err := openFlow(ctx, o, part.command, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openFlow runs ovs-ofctl on the integration bridge. The bridge comes before a command's last argument when it has one.
+func openFlow(ctx context.Context, o Options, args ...string) ([]byte, error) {
+	bridge := "unix:" + o.management()
+	at := len(args)
+	if strings.HasPrefix(args[0], "add-") {
+		at = 1
+	}
+	argv := slices.Concat(o.Programs.OpenFlow, []string{"-O", "OpenFlow15", "-vsyslog:off", "-vfile:off"}, slices.Insert(slices.Clone(args), at, bridge))
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("ovs-ofctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaints.String()))
+	}
+	return out, nil
+}
+
+// entries are the lines of a dump without its heading, which names the reply (`OFPST_FLOW reply (OF1.5) (xid=0x2):`).
+func entries(dump []byte) []byte {
+	_, rest, _ := bytes.Cut(dump, []byte("\n"))
+	if !heading.Match(dump) {
+		rest = dump
+	}
+	return rest
+}
+
+var heading = regexp.MustCompile(`^[A-Z]+_[A-Z_]+ reply`)
+
+// meters are those of a dump, which has a line for each of their bands; ovs-ofctl takes one at a time, on one line.
+func meters(dump []byte) []string {
+	var all []string
+	for line := range strings.Lines(string(dump)) {
+		switch line = strings.TrimSpace(line); {
+		case strings.HasPrefix(line, "meter="):
+			all = append(all, line)
+		case line != "" && len(all) > 0:
+			all[len(all)-1] += " " + line
+		}
+	}
+	return all
+}
+
+// tunnelOption is one row of the table of dump-tlv-map: class, type, length and the field that it is mapped to.
+var tunnelOption = regexp.MustCompile(`(?m)^\s*(0x[0-9a-f]+)\s+(0x[0-9a-f]+)\s+([0-9]+)\s+(tun_metadata[0-9]+)\s*$`)
+
+func tunnelOptions(dump []byte) string {
+	var all []string
+	for _, m := range tunnelOption.FindAllSubmatch(dump, -1) {
+		all = append(all, fmt.Sprintf("{class=%s,type=%s,len=%s}->%s", m[1], m[2], m[3], m[4]))
+	}
+	return strings.Join(all, ",")
+}
+
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for %s: %w", path, err)
+	}
+	return true, nil
+}

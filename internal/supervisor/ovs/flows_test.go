@@ -1,0 +1,144 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// TestFlowsComeBackWithoutOVNController: what the integration bridge held when the container ended is there again before ovn-controller has done
+// anything, whatever state the last start was left in.
+func TestFlowsComeBackWithoutOVNController(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire(t)
+	c := startCentral(t)
+	o := nodeOptions(t, c)
+	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
+	healthy(t, o.HealthAddress)
+	eventually(t, "ovn-controller has installed its flows", func() error {
+		if n := len(flowsOf(t, o)); n < 10 {
+			return fmt.Errorf("%d flows", n)
+		}
+		return nil
+	})
+	_, err := openFlow(t.Context(), o, "add-meter", "meter=1 pktps stats bands=type=drop rate=10")
+	try(t, err)
+	_, err = openFlow(t.Context(), o, "add-group", "group_id=7,type=select,selection_method=dp_hash,bucket=bucket_id=0,weight:100,actions=drop")
+	try(t, err)
+	_, err = openFlow(t.Context(), o, "add-flow", "table=9,priority=1234,icmp,tun_metadata0=0x5,actions=meter:1,group:7")
+	try(t, err)
+	before := flowsOf(t, o)
+	try(t, stop())
+
+	// From here on ovn-controller is a program that does nothing.
+	idle := o
+	idle.Programs.Controller = []string{"/bin/sh", "-c", "exec sleep 1000"}
+	idle.Clusters, idle.Requests = clusters(c.cluster), signer(t, c.chassis)
+	try(t, os.WriteFile(o.management(), nil, 0o600)) // as a process leaves it that was killed
+	stop = background(t, func(ctx context.Context) error { return Run(ctx, idle) })
+	eventually(t, "the flows are back", func() error {
+		if there, err := exists(o.flows()); there || err != nil {
+			return errors.Join(err, errors.New("they are still in the file"))
+		}
+		return nil
+	})
+	if after := flowsOf(t, o); !maps.Equal(before, after) {
+		t.Errorf("%d flows before, %d after", len(before), len(after))
+		for flow := range before {
+			if !after[flow] {
+				t.Log("missing:", flow)
+			}
+		}
+	}
+	checkNoRestoreWait(t, o)
+	try(t, stop())
+
+	// An operation that was cut off: ovs-vswitchd must not wait for flows that do not come.
+	try(t, os.RemoveAll(o.flows()))
+	_, err = tool(t.Context(), o, "transact", o.database(),
+		`["Open_vSwitch",{"op":"update","table":"Open_vSwitch","where":[],"row":{"other_config":["map",[["flow-restore-wait","true"]]]}}]`)
+	try(t, err)
+	o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
+	background(t, func(ctx context.Context) error { return Run(ctx, o) })
+	healthy(t, o.HealthAddress)
+	checkNoRestoreWait(t, o)
+	eventually(t, "the flows are ovn-controller's", func() error {
+		for flow := range flowsOf(t, o) {
+			if strings.Contains(flow, "priority=1234") {
+				return errors.New("a saved flow is still there")
+			}
+		}
+		return nil
+	})
+}
+
+// flowsOf are the flows of the integration bridge, without what counts; none while the bridge does not answer.
+func flowsOf(t *testing.T, o Options) map[string]bool {
+	t.Helper()
+	out, err := openFlow(t.Context(), o, "--no-names", "--no-stats", "dump-flows")
+	if err != nil {
+		return nil
+	}
+	flows := map[string]bool{}
+	for line := range strings.Lines(string(entries(out))) {
+		flows[strings.TrimSpace(line)] = true
+	}
+	return flows
+}
+
+func checkNoRestoreWait(t *testing.T, o Options) {
+	t.Helper()
+	argv := append(supervisortest.Program(t, "usr/bin/ovsdb-client"), "dump", "unix:"+o.socket(), "Open_vSwitch", "Open_vSwitch", "other_config")
+	out := must(exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output())
+	if strings.Contains(string(out), restoreWait) {
+		t.Errorf("other_config: %s", out)
+	}
+}
+
+func TestWhatIsSavedOfADump(t *testing.T) {
+	for _, c := range []struct{ name, dump, want string }{
+		{"flows without a heading", " table=0, priority=1 actions=drop\n", " table=0, priority=1 actions=drop\n"},
+		{"groups", "OFPST_GROUP_DESC reply (OF1.5) (xid=0x2):\n group_id=1,type=all\n", " group_id=1,type=all\n"},
+		{"no meters", "OFPST_METER_CONFIG reply (OF1.5) (xid=0x2):\n", ""},
+	} {
+		if got := entries([]byte(c.dump)); !bytes.Equal(got, []byte(c.want)) {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+	if got := meters([]byte("meter=1 pktps bands=\ntype=drop rate=10\n\nmeter=2 kbps burst bands=\ntype=drop rate=1 burst_size=2\ntype=drop rate=3\n")); !slices.Equal(got,
+		[]string{"meter=1 pktps bands= type=drop rate=10", "meter=2 kbps burst bands= type=drop rate=1 burst_size=2 type=drop rate=3"}) {
+		t.Errorf("meters: %q", got)
+	}
+	got := tunnelOptions([]byte("NXT_TLV_TABLE_REPLY (xid=0x2):\n max option space=256 max fields=64\n allocated option space=4\n\n mapping table:\n" +
+		" class  type  length  match field\n ------ ----  ------  --------------\n  0x102  0x80       4  tun_metadata0\n  0x102  0x81      12  tun_metadata1\n"))
+	if got != "{class=0x102,type=0x80,len=4}->tun_metadata0,{class=0x102,type=0x81,len=12}->tun_metadata1" {
+		t.Errorf("options: %s", got)
+	}
+}
+
+func TestASocketIsAwaited(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "late.sock")
+	done := make(chan error, 1)
+	go func() { done <- awaitFile(t.Context(), path) }()
+	try(t, os.WriteFile(filepath.Join(filepath.Dir(path), "another"), nil, 0o600))
+	try(t, os.WriteFile(path, nil, 0o600))
+	try(t, <-done)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	try(t, awaitFile(ended, filepath.Join(t.TempDir(), "never")))
+}
