@@ -7,8 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	osexec "os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,11 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/test/cluster"
@@ -152,26 +147,7 @@ var _ = Describe("network policies", Ordered, func() {
 
 	It("isolate a pod from its first packet", func(ctx SpecContext) {
 		m.apply(ctx, [][2]string{{"e2e-px", `podSelector: {matchLabels: {pod: late}}`}})
-		late := matrixPod("e2e-px", "late", suite.Workers[0], false)
-		client := m.pods[2]
-		_, err := suite.Cluster.CoreV1().Pods("e2e-px").Create(ctx, late, metav1.CreateOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		late, err = suite.Cluster.WaitPod(ctx, "e2e-px", "late", func(p *corev1.Pod) bool { return p.Annotations["ovn.kubernetes.io/ip_address"] != "" })
-		Expect(err).NotTo(HaveOccurred())
-		address, _, _ := strings.Cut(late.Annotations["ovn.kubernetes.io/ip_address"], ",")
-		tries := make(chan string, 1)
-		go func() {
-			out, err := suite.Cluster.Exec(ctx, client, "sh", "-c", fmt.Sprintf(
-				"end=$(($(date +%%s)+12)); while [ $(date +%%s) -lt $end ]; do /agnhost connect --timeout=300ms %s:80 2>&1; done; true", address))
-			tries <- fmt.Sprint(out, err)
-		}()
-		_, err = suite.Cluster.WaitPod(ctx, "e2e-px", "late", cluster.Ready) // kubelet gets through
-		Expect(err).NotTo(HaveOccurred())
-		said := <-tries
-		for line := range strings.Lines(strings.TrimSuffix(said, "<nil>")) {
-			Expect(strings.TrimSpace(line)).To(Or(Equal("TIMEOUT"), Equal("OTHER"), BeEmpty()), said)
-		}
-		Expect(strings.Count(said, "TIMEOUT")).To(BeNumerically(">", 5), said)
+		closedFromTheStart(ctx, matrixPod("e2e-px", "late", suite.Workers[0], false), m.pods[2], 80)
 	}, SpecTimeout(2*time.Minute))
 
 	It("drop nothing that they allow before and after a change", func(ctx SpecContext) {
@@ -219,6 +195,29 @@ ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}}]}]`}})[0]
 	}, SpecTimeout(3*time.Minute))
 })
 
+// closedFromTheStart creates a pod that nobody may reach and has another one try from when the pod has an address.
+func closedFromTheStart(ctx context.Context, late, from *corev1.Pod, port int) {
+	GinkgoHelper()
+	_, err := suite.Cluster.CoreV1().Pods(late.Namespace).Create(ctx, late, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	late, err = suite.Cluster.WaitPod(ctx, late.Namespace, late.Name, func(p *corev1.Pod) bool { return p.Annotations["ovn.kubernetes.io/ip_address"] != "" })
+	Expect(err).NotTo(HaveOccurred())
+	address, _, _ := strings.Cut(late.Annotations["ovn.kubernetes.io/ip_address"], ",")
+	tries := make(chan string, 1)
+	go func() {
+		out, err := suite.Cluster.Exec(ctx, from, "sh", "-c", fmt.Sprintf(
+			"end=$(($(date +%%s)+12)); while [ $(date +%%s) -lt $end ]; do /agnhost connect --timeout=300ms %s:%d 2>&1; done; true", address, port))
+		tries <- fmt.Sprint(out, err)
+	}()
+	_, err = suite.Cluster.WaitPod(ctx, late.Namespace, late.Name, cluster.Ready) // kubelet gets through
+	Expect(err).NotTo(HaveOccurred())
+	said := <-tries
+	for line := range strings.Lines(strings.TrimSuffix(said, "<nil>")) {
+		Expect(strings.TrimSpace(line)).To(Or(Equal("TIMEOUT"), Equal("OTHER"), BeEmpty()), said)
+	}
+	Expect(strings.Count(said, "TIMEOUT")).To(BeNumerically(">", 5), said)
+}
+
 // apply creates policies that go with the spec.
 func (m *matrix) apply(ctx context.Context, list [][2]string) []*networkingv1.NetworkPolicy {
 	GinkgoHelper()
@@ -236,59 +235,3 @@ func (m *matrix) apply(ctx context.Context, list [][2]string) []*networkingv1.Ne
 	}
 	return policies
 }
-
-var _ = Describe("cluster-wide policies", func() {
-	It("are followed once their kind is defined, and decide before and behind NetworkPolicies", func(ctx SpecContext) {
-		module, err := osexec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
-		Expect(err).NotTo(HaveOccurred())
-		const definition = "config/crd/standard/policy.networking.k8s.io_clusternetworkpolicies.yaml"
-		Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), filepath.Join(strings.TrimSpace(string(module)), definition))).To(Succeed())
-		web, neighbour := serve(ctx, "e2e-tenant", "web", 0), serve(ctx, "e2e-tenant", "neighbour", 1)
-		stranger, monitor := serve(ctx, "e2e-strangers", "stranger", 1), serve(ctx, "monitoring", "monitor", 0)
-		for _, name := range []string{"e2e-tenant", "e2e-strangers", "monitoring"} {
-			DeferCleanup(deleteNamespace, name)
-		}
-		label := func(value string) {
-			patch := fmt.Sprintf(`{"metadata":{"labels":{"tenant":%s}}}`, value)
-			_, err := suite.Cluster.CoreV1().Namespaces().Patch(ctx, "e2e-tenant", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-			Expect(err).NotTo(HaveOccurred())
-		}
-		Eventually(func() error {
-			return cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/network-policy-api/clusternetworkpolicy.yaml")
-		}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
-		policy := &unstructured.Unstructured{}
-		policy.SetGroupVersionKind(schema.GroupVersionKind{Group: "policy.networking.k8s.io", Version: "v1alpha2", Kind: "ClusterNetworkPolicy"})
-		policy.SetName("tenants")
-		DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, policy))).To(Succeed()) })
-		expectReach(ctx, stranger, web, true)
-
-		By("making the namespace a tenant")
-		label(`"yes"`)
-		expectReach(ctx, stranger, web, false)
-		expectReach(ctx, monitor, web, true)
-		expectReach(ctx, neighbour, web, true)
-		Eventually(func(g Gomega) {
-			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(policy), policy)).To(Succeed())
-			conditions, _, err := unstructured.NestedSlice(policy.Object, "status", "conditions")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(conditions).To(ContainElement(And(HaveKeyWithValue("type", "Ready"), HaveKeyWithValue("status", "True"))))
-		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
-
-		By("letting the tenant's own policy judge what is passed to it")
-		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "e2e-tenant", Name: "own"}}
-		Expect(yaml.UnmarshalStrict([]byte(`{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: stranger}}}]}]}`), &np.Spec)).To(Succeed())
-		Expect(suite.Objects.Create(ctx, np)).To(Succeed())
-		expectReach(ctx, monitor, web, false)
-		expectReach(ctx, stranger, web, false) // whatever the tenant says
-		Expect(suite.Objects.Delete(ctx, np)).To(Succeed())
-		expectReach(ctx, monitor, web, true)
-
-		By("making the namespace none")
-		label("null")
-		expectReach(ctx, stranger, web, true)
-		label(`"yes"`)
-		expectReach(ctx, stranger, web, false)
-		Expect(suite.Objects.Delete(ctx, policy)).To(Succeed())
-		expectReach(ctx, stranger, web, true)
-	}, SpecTimeout(4*time.Minute))
-})

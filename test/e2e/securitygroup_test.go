@@ -1,0 +1,143 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+var keyGroups = kubeovnv1.AnnotationGroups.Key()
+
+// inGroups is a pod that serves HTTP on ports 8080 and 5432 and names security groups.
+func inGroups(name, groups string, worker int) *corev1.Pod {
+	pod := cluster.Server("e2e-groups", name, suite.Workers[worker%len(suite.Workers)])
+	pod.Annotations = map[string]string{keyGroups: groups}
+	sql := *pod.Spec.Containers[0].DeepCopy()
+	sql.Name, sql.Args, sql.ReadinessProbe = "sql", []string{"netexec", "--http-port=5432", "--udp-port=5432"}, nil
+	pod.Spec.Containers = append(pod.Spec.Containers, sql)
+	return pod
+}
+
+// connects looks whether a pod connects to a port of another one in every family, or in none.
+func connects(ctx context.Context, from, to *corev1.Pod, protocol corev1.Protocol, port int32, want bool) {
+	GinkgoHelper()
+	var attempts []attempt
+	var all []bool
+	for _, address := range cluster.PodAddrs(to) {
+		attempts = append(attempts, attempt{from: from, to: to, address: address, port: corev1.ContainerPort{Protocol: protocol, ContainerPort: port}})
+		all = append(all, want)
+	}
+	outcome := func() ([]bool, error) { return try(ctx, from, attempts) }
+	Eventually(outcome).WithContext(ctx).WithTimeout(30*time.Second).Should(Equal(all), "%s to %s %s/%d", from.Name, to.Name, protocol, port)
+	if !want {
+		Consistently(outcome).WithContext(ctx).WithTimeout(2*time.Second).Should(Equal(all), "%s to %s %s/%d", from.Name, to.Name, protocol, port)
+	}
+}
+
+// pings counts the families in which a pod answers another one's ping.
+func pings(ctx context.Context, from, to *corev1.Pod) int {
+	n := 0
+	for _, address := range cluster.PodAddrs(to) {
+		if _, err := suite.Cluster.Exec(ctx, from, "ping", "-c1", "-W1", address.String()); err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// nameGroups has a pod name other groups.
+func nameGroups(ctx context.Context, pod *corev1.Pod, groups string) {
+	GinkgoHelper()
+	base := pod.DeepCopy()
+	pod.Annotations[keyGroups] = groups
+	Expect(suite.Objects.Patch(ctx, pod, client.MergeFrom(base))).To(Succeed())
+}
+
+func groupObjects(names ...string) []client.Object {
+	var objects []client.Object
+	for _, name := range names {
+		objects = append(objects, &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	return objects
+}
+
+var _ = Describe("security groups", Ordered, func() {
+	const tcp, udp = corev1.ProtocolTCP, corev1.ProtocolUDP
+	var web, database, replica, stranger *corev1.Pod
+
+	BeforeAll(func(ctx SpecContext) {
+		applySample(ctx, "securitygroup.yaml")
+		makeNamespace(ctx, "e2e-groups")
+		DeferCleanup(func(ctx SpecContext) {
+			removePods(ctx, "default", "shop-web")
+			deleteNamespace(ctx, "e2e-groups")
+			deleteObjects(ctx, groupObjects("database", "guarded", "shop-web")...)
+		}, NodeTimeout(2*time.Minute))
+		var err error
+		web, err = suite.Cluster.WaitPod(ctx, "default", "shop-web", cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		for i, pod := range []**corev1.Pod{&database, &replica, &stranger} {
+			*pod, err = suite.Cluster.Run(ctx, inGroups([]string{"database", "replica", "stranger"}[i], []string{"database", "database", ""}[i], i))
+			Expect(err).NotTo(HaveOccurred(), "kubelet's probes pass")
+		}
+	}, NodeTimeout(3*time.Minute))
+
+	It("let through what the sample says", func(ctx SpecContext) {
+		By("tier 1, behind a group of tier 0 that passes")
+		connects(ctx, stranger, web, tcp, 8080, true)
+		connects(ctx, stranger, web, udp, 8081, false)
+		connects(ctx, web, stranger, tcp, 5432, true)
+		By("tier 0, by remote group")
+		connects(ctx, web, database, tcp, 5432, true)
+		connects(ctx, web, database, tcp, 8080, false)
+		connects(ctx, stranger, database, tcp, 5432, false)
+		connects(ctx, database, web, tcp, 8080, false)
+		By("the same group")
+		connects(ctx, replica, database, tcp, 8080, true)
+		By("another protocol")
+		Expect(pings(ctx, stranger, database)).To(Equal(2))
+		Expect(pings(ctx, stranger, web)).To(BeZero())
+	}, SpecTimeout(3*time.Minute))
+
+	It("follow the annotation of a pod that runs", func(ctx SpecContext) {
+		connects(ctx, stranger, database, tcp, 5432, false)
+		nameGroups(ctx, stranger, "shop-web") // of tier 1 only
+		connects(ctx, stranger, database, tcp, 5432, true)
+		connects(ctx, web, stranger, tcp, 8080, true)
+		connects(ctx, web, stranger, tcp, 5432, false)
+		nameGroups(ctx, stranger, kubeovnv1.DenyAllGroup)
+		connects(ctx, stranger, database, tcp, 5432, false)
+		connects(ctx, web, stranger, tcp, 8080, false)
+		nameGroups(ctx, stranger, "")
+		connects(ctx, web, stranger, tcp, 5432, true)
+		connects(ctx, stranger, database, tcp, 5432, false)
+	}, SpecTimeout(3*time.Minute))
+
+	It("close what names one that is gone, and open it when it is back", func(ctx SpecContext) {
+		connects(ctx, stranger, web, tcp, 8080, true)
+		deleteObjects(ctx, groupObjects("shop-web")...)
+		connects(ctx, stranger, web, tcp, 8080, false)
+		connects(ctx, web, stranger, tcp, 8080, false)
+		connects(ctx, replica, database, tcp, 8080, true) // others stay
+		Eventually(warnings).WithContext(ctx).WithArguments("default", "shop-web").WithTimeout(20 * time.Second).
+			Should(ContainElement(ContainSubstring("names shop-web, which does not exist")))
+		applySample(ctx, "securitygroup.yaml")
+		connects(ctx, stranger, web, tcp, 8080, true)
+		connects(ctx, web, stranger, tcp, 8080, true)
+	}, SpecTimeout(3*time.Minute))
+
+	It("close a pod from its first packet", func(ctx SpecContext) {
+		closedFromTheStart(ctx, inGroups("late", "not-there", 0), stranger, 8080)
+	}, SpecTimeout(2*time.Minute))
+})
