@@ -7,146 +7,64 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// clusterReconciler keeps the ACLs and conditions of one kind of cluster-wide policies.
+// clusterReconciler keeps the ACLs and conditions of one kind of cluster-wide policies, which the cluster may not have.
 type clusterReconciler struct {
 	*Reconciler
 
 	kind clusterKind
 	feed k8s.Feed
+
+	// mu is held while the cache is asked for the kind: asked for one that is not defined, it would look for it for ever.
+	mu    sync.RWMutex
+	state definitionState
 }
 
-// optional are the controllers of the kinds whose definitions the cluster may not have. Each is added once its definition is there.
-type optional struct {
-	mu    sync.Mutex
-	kinds map[string]*clusterReconciler // by kind
-}
-
-// get returns the controller of a kind, nil when it was not added.
-func (o *optional) get(kind string) *clusterReconciler {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.kinds[kind]
-}
-
-// definition is the name of the CustomResourceDefinition of a kind.
-func (k clusterKind) definition() string { return k.resource + "." + v1alpha1.GroupName }
-
-var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
-
-// Definition is what is watched of CustomResourceDefinitions.
-func Definition() *metav1.PartialObjectMetadata {
-	definition := &metav1.PartialObjectMetadata{}
-	definition.SetGroupVersionKind(definitionKind)
-	return definition
-}
-
-// setupDefinitions adds the controller that adds those of optional kinds. It wakes for their definitions.
-func (r *Reconciler) setupDefinitions(mgr ctrl.Manager) error {
-	ours := predicate.NewPredicateFuncs(func(o client.Object) bool {
-		return slices.ContainsFunc(clusterKinds, func(k clusterKind) bool { return k.definition() == o.GetName() })
-	})
+// setup adds the controller of the kind. Its own objects come by follow.
+func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
-		Named("policydefinition").
-		WatchesMetadata(Definition(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(ours)).
-		Complete(r.Gate.Reconciler(reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-			return ctrl.Result{}, r.addKind(ctx, mgr, req.Name)
-		})))
+		Named(strings.ToLower(r.kind.name)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(k8s.Changed(viewNode))).
+		WatchesRawSource(&r.feed).
+		WatchesRawSource(k8s.Drift(r.Northbound, r.kind.name)).
+		Complete(r.Gate.Reconciler(r))
 	if err != nil {
-		return fmt.Errorf("set up the controller of definitions of policies: %w", err)
+		return fmt.Errorf("set up the controller of kind %s: %w", r.kind.name, err)
 	}
 	return nil
 }
 
-// served reports whether the API server has a kind.
-func served(mapper meta.RESTMapper, k clusterKind) (bool, error) {
-	_, err := mapper.RESTMapping(schema.GroupKind{Group: v1alpha1.GroupName, Kind: k.name}, k.version)
-	if meta.IsNoMatchError(err) {
-		return false, nil
+// get returns a policy, nil when there is none. It is false as long as nothing is known of the kind.
+func (r *clusterReconciler) get(ctx context.Context, name string) (policy client.Object, known bool, err error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state != stateFollowed {
+		return nil, r.state == stateUndefined, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("look for kind %s: %w", k.name, err)
+	policy = r.kind.object()
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, policy); err != nil {
+		return nil, true, client.IgnoreNotFound(err)
 	}
-	return true, nil
-}
-
-// addKind adds the controller of the kind of a definition, unless that was done. A definition that is not served yet is an error: it is
-// tried again.
-func (r *Reconciler) addKind(ctx context.Context, mgr ctrl.Manager, definition string) error {
-	i := slices.IndexFunc(clusterKinds, func(k clusterKind) bool { return k.definition() == definition })
-	if i < 0 || r.optional.get(clusterKinds[i].name) != nil {
-		return nil
-	}
-	k := clusterKinds[i]
-	if has, err := r.defined(ctx, mgr.GetAPIReader(), k); err != nil || !has {
-		return err
-	}
-	if there, err := served(mgr.GetRESTMapper(), k); err != nil || !there {
-		return errors.Join(err, fmt.Errorf("kind %s is not served yet", k.name))
-	}
-	c := &clusterReconciler{Reconciler: r, kind: k}
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named(strings.ToLower(k.name)).
-		For(k.object(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.all), builder.WithPredicates(k8s.Changed(viewNode))).
-		WatchesRawSource(&c.feed).
-		WatchesRawSource(k8s.Drift(r.Northbound, k.name)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, k.object(), k8s.OwnersOf(r.Northbound, k.name))).
-		Complete(c)
-	if err != nil {
-		return fmt.Errorf("add the controller of kind %s: %w", k.name, err)
-	}
-	r.optional.mu.Lock()
-	defer r.optional.mu.Unlock()
-	if r.optional.kinds == nil {
-		r.optional.kinds = map[string]*clusterReconciler{}
-	}
-	r.optional.kinds[k.name] = c
-	return nil
-}
-
-// defined reports whether a definition has the version of the kind that this process speaks.
-func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k clusterKind) (bool, error) {
-	definition := &unstructured.Unstructured{}
-	definition.SetGroupVersionKind(definitionKind)
-	err := reader.Get(ctx, client.ObjectKey{Name: k.definition()}, definition)
-	if err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
-	if err != nil {
-		return false, fmt.Errorf("read definition %s: %w", k.definition(), err)
-	}
-	return slices.ContainsFunc(versions, func(v any) bool {
-		version, ok := v.(map[string]any)
-		return ok && version["name"] == k.version && version["served"] == true
-	}), nil
+	return policy, true, nil
 }
 
 // viewNode is what cluster-wide policies look at in a node.
@@ -156,6 +74,11 @@ func viewNode(node *corev1.Node) string {
 
 // all are the policies of the kind.
 func (r *clusterReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state != stateFollowed {
+		return nil
+	}
 	list := r.kind.list()
 	if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache is stopping
@@ -171,12 +94,14 @@ func (r *clusterReconciler) all(ctx context.Context, _ client.Object) []reconcil
 // Reconcile makes the ACLs and conditions of one policy so.
 func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	owner := translate.ClusterPolicyOwner(r.kind.name, req.Name)
-	policy := r.kind.object()
-	err := r.Client.Get(ctx, req.NamespacedName, policy)
-	if client.IgnoreNotFound(err) != nil {
+	policy, known, err := r.get(ctx, req.Name)
+	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get %s: %w", r.kind.name, err)
 	}
-	if err != nil {
+	if !known {
+		return ctrl.Result{}, nil // it is enqueued again
+	}
+	if policy == nil {
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
 	}
 	compile := func() compiled { return clusterNetworkPolicy(r.kind.read(policy), r.Sets.Numbers, r.nodes(ctx)) }
@@ -215,38 +140,4 @@ func (r *Reconciler) nodes(ctx context.Context) nodesOf {
 		}
 		return blocks, nil
 	}
-}
-
-// restoreOptional adds what policies of optional kinds use.
-func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
-	for _, k := range clusterKinds {
-		// The cache knows of what is not defined, which is all that most clusters ask.
-		err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition())
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("look for definition %s: %w", k.definition(), err)
-		}
-		if err != nil {
-			continue
-		}
-		there, err := served(r.Client.RESTMapper(), k)
-		if err != nil {
-			return err
-		}
-		if !there {
-			continue
-		}
-		list := k.list()
-		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("list %s: %w", k.resource, err)
-		}
-		err = meta.EachListItem(list, func(o runtime.Object) error {
-			c := clusterNetworkPolicy(k.read(o.(client.Object)), r.Sets.Numbers, r.nodes(ctx))
-			uses[c.Owner] = c.uses
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("read %s: %w", k.resource, err)
-		}
-	}
-	return nil
 }

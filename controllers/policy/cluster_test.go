@@ -11,14 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
-// define creates a definition, which takes anything for the kind, as long as the test runs.
-func (w world) define(plural, kind, version string) {
+// define creates a definition, which takes anything for the kind, as long as the test runs or until it is deleted.
+func (w world) define(plural, kind, version string) *unstructured.Unstructured {
 	w.Helper()
 	definition := &unstructured.Unstructured{}
 	w.Must(yaml.Unmarshal(fmt.Appendf(nil, `
@@ -40,10 +43,11 @@ spec:
 `, plural, plural, kind, kind, version), &definition.Object))
 	w.Create(definition)
 	w.Cleanup(func() {
-		if err := w.Client.Delete(context.Background(), definition); err != nil {
+		if err := w.Client.Delete(context.Background(), definition); client.IgnoreNotFound(err) != nil {
 			w.Error(err)
 		}
 	})
+	return definition
 }
 
 // createServed creates an object once its kind is served.
@@ -173,6 +177,44 @@ egress:
 		}
 		return ""
 	})
+}
+
+// TestAKindThatIsDefinedNoMore: its policies go, nobody looks for it, and it is followed again once it is back. What was left of it
+// while nobody looked goes, too.
+func TestAKindThatIsDefinedNoMore(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	w.pod("default", "web", "app=web")
+	const spec = `{priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]}`
+	want := map[string]string{"egress/0/ip4": "drop inport == [web.default] && ip4 && ip4.dst == 192.0.2.0/24"}
+	follows := func(p *controllertest.Process) bool {
+		informer, err := p.Manager.GetCache().GetInformer(w.Context(), &v1alpha1.AdminNetworkPolicy{}, cache.BlockUntilSynced(false))
+		return err == nil && informer.HasSynced()
+	}
+	create := func() {
+		anp := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "admin"}}
+		w.createServed(anp, spec, &anp.Spec)
+		w.expectOf("AdminNetworkPolicy//admin", want)
+	}
+	for range 2 {
+		definition := w.define("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1")
+		create()
+		w.Delete(definition)
+		w.expectOf("AdminNetworkPolicy//admin", map[string]string{})
+		w.Eventually(func() string {
+			if follows(process) {
+				return "the kind is looked for"
+			}
+			return ""
+		})
+		w.Must(process.Manager.GetCache().RemoveInformer(w.Context(), &v1alpha1.AdminNetworkPolicy{}))
+	}
+	definition := w.define("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1")
+	create()
+	process.Stop()
+	w.Delete(definition)
+	w.start()
+	w.expectOf("AdminNetworkPolicy//admin", map[string]string{})
 }
 
 // both are two addresses as contents writes them.

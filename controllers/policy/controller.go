@@ -54,7 +54,7 @@ type Reconciler struct {
 
 	patience patient
 	told     told
-	optional optional
+	optional map[string]*clusterReconciler // by kind
 }
 
 var ctrlOptions = controller.Options{MaxConcurrentReconciles: workers}
@@ -62,6 +62,10 @@ var ctrlOptions = controller.Options{MaxConcurrentReconciles: workers}
 // SetupWithManager adds the controllers of NetworkPolicies, of security groups, of the sets of pods, and of what holds for all isolated pods.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	measured.Store(r.Sets)
+	r.optional = map[string]*clusterReconciler{}
+	for _, k := range clusterKinds {
+		r.optional[k.name] = &clusterReconciler{Reconciler: r, kind: k}
+	}
 	r.Sets.Observe(r.changed)
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("networkpolicy").
@@ -76,7 +80,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("set up the controller of NetworkPolicies: %w", err)
 	}
-	return errors.Join(r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupDefinitions(mgr))
+	return errors.Join(r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupOptional(mgr))
 }
 
 // changed enqueues what the index has news for. It never blocks.
@@ -91,7 +95,7 @@ func (r *Reconciler) changed(c podset.Changes) {
 		case translate.KindSecurityGroup:
 			r.groups.Add(owner.Name)
 		default:
-			if c := r.optional.get(owner.Kind); c != nil {
+			if c := r.optional[owner.Kind]; c != nil {
 				c.feed.Add(owner.Name)
 			}
 		}

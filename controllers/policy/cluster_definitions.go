@@ -1,0 +1,238 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/selection/podset"
+)
+
+// definitionState is what is known of a kind that the cluster may not have.
+type definitionState int
+
+const (
+	stateUnknown definitionState = iota
+	// stateFollowed: the cache has the objects of the kind.
+	stateFollowed
+	// stateUndefined: there are none.
+	stateUndefined
+)
+
+// syncPatience is how long the objects of a kind that was just defined are waited for before its definition is looked at again.
+const syncPatience = 10 * time.Second
+
+// definition is the name of the CustomResourceDefinition of a kind.
+func (k clusterKind) definition() string { return k.resource + "." + v1alpha1.GroupName }
+
+var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+
+// Definition is what is watched of CustomResourceDefinitions.
+func Definition() *metav1.PartialObjectMetadata {
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(definitionKind)
+	return definition
+}
+
+// setupOptional adds the controllers of kinds that the cluster may not have, and the one that wakes for their definitions.
+func (r *Reconciler) setupOptional(mgr ctrl.Manager) error {
+	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return r.defines(o.GetName()) != nil })
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("policydefinition").
+		WatchesMetadata(Definition(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(ours)).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			for _, c := range r.optional { // one that is not there has no event
+				q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: c.kind.definition()}})
+			}
+			return nil
+		})).
+		Complete(r.Gate.Reconciler(reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+			return ctrl.Result{}, r.reconcileDefinition(ctx, mgr, r.defines(req.Name))
+		})))
+	if err != nil {
+		return fmt.Errorf("set up the controller of definitions of policies: %w", err)
+	}
+	for _, c := range r.optional {
+		err = errors.Join(err, c.setup(mgr))
+	}
+	return err
+}
+
+// defines returns the controller of the kind that a definition is of, nil when it is of none of ours.
+func (r *Reconciler) defines(definition string) *clusterReconciler {
+	for _, c := range r.optional {
+		if c.kind.definition() == definition {
+			return c
+		}
+	}
+	return nil
+}
+
+// reconcileDefinition has the cache follow a kind while it is defined. A definition that is not served yet is an error: it is tried again.
+func (r *Reconciler) reconcileDefinition(ctx context.Context, mgr ctrl.Manager, c *clusterReconciler) error {
+	has, err := r.defined(ctx, mgr.GetAPIReader(), c.kind)
+	if err != nil {
+		return err
+	}
+	if !has {
+		return c.forget(ctx, mgr.GetCache())
+	}
+	if there, err := served(mgr.GetRESTMapper(), c.kind); err != nil || !there {
+		return errors.Join(err, fmt.Errorf("kind %s is not served yet", c.kind.name))
+	}
+	return c.follow(ctx, mgr.GetCache())
+}
+
+// follow has the cache follow the kind, and enqueues what there is of it and what is left of it.
+func (r *clusterReconciler) follow(ctx context.Context, informers cache.Informers) error {
+	r.mu.RLock()
+	followed := r.state == stateFollowed
+	r.mu.RUnlock()
+	if followed {
+		return nil
+	}
+	synced, cancel := context.WithTimeout(ctx, syncPatience)
+	defer cancel()
+	informer, err := informers.GetInformer(synced, r.kind.object())
+	if err != nil {
+		return fmt.Errorf("follow kind %s: %w", r.kind.name, err)
+	}
+	r.become(stateFollowed) // before what there is is enqueued, which would be let be otherwise
+	if _, err := informer.AddEventHandler(r.events()); err != nil {
+		r.become(stateUnknown)
+		return fmt.Errorf("follow kind %s: %w", r.kind.name, err)
+	}
+	r.enqueueOwners()
+	return nil
+}
+
+// forget has the cache follow a kind no more that is not defined, and enqueues what is left of it.
+func (r *clusterReconciler) forget(ctx context.Context, informers cache.Informers) error {
+	r.mu.Lock()
+	r.state = stateUndefined
+	err := informers.RemoveInformer(ctx, r.kind.object())
+	r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("follow kind %s no more: %w", r.kind.name, err)
+	}
+	r.enqueueOwners()
+	return nil
+}
+
+func (r *clusterReconciler) become(state definitionState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = state
+}
+
+func (r *clusterReconciler) enqueueOwners() {
+	for _, owner := range r.Northbound.Owners(r.kind.name) {
+		r.feed.Add(owner.Name)
+	}
+}
+
+// events enqueue policies that come, go and change.
+func (r *clusterReconciler) events() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: r.event,
+		UpdateFunc: func(before, after any) {
+			if before.(client.Object).GetGeneration() != after.(client.Object).GetGeneration() {
+				r.event(after)
+			}
+		},
+		DeleteFunc: r.event,
+	}
+}
+
+func (r *clusterReconciler) event(o any) {
+	if name, err := toolscache.DeletionHandlingObjectToName(o); err == nil {
+		r.feed.Add(name.Name)
+	}
+}
+
+// served reports whether the API server has a kind.
+func served(mapper meta.RESTMapper, k clusterKind) (bool, error) {
+	_, err := mapper.RESTMapping(schema.GroupKind{Group: v1alpha1.GroupName, Kind: k.name}, k.version)
+	if meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for kind %s: %w", k.name, err)
+	}
+	return true, nil
+}
+
+// defined reports whether a definition has the version of the kind that this process speaks.
+func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k clusterKind) (bool, error) {
+	definition := &unstructured.Unstructured{}
+	definition.SetGroupVersionKind(definitionKind)
+	err := reader.Get(ctx, client.ObjectKey{Name: k.definition()}, definition)
+	if err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	if err != nil {
+		return false, fmt.Errorf("read definition %s: %w", k.definition(), err)
+	}
+	return slices.ContainsFunc(versions, func(v any) bool {
+		version, ok := v.(map[string]any)
+		return ok && version["name"] == k.version && version["served"] == true
+	}), nil
+}
+
+// restoreOptional adds what policies of optional kinds use.
+func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
+	for _, k := range clusterKinds {
+		// The cache knows of what is not defined, which is all that most clusters ask.
+		err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition())
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("look for definition %s: %w", k.definition(), err)
+		}
+		if err != nil {
+			continue
+		}
+		there, err := served(r.Client.RESTMapper(), k)
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue
+		}
+		list := k.list()
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list %s: %w", k.resource, err)
+		}
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			c := clusterNetworkPolicy(k.read(o.(client.Object)), r.Sets.Numbers, r.nodes(ctx))
+			uses[c.Owner] = c.uses
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read %s: %w", k.resource, err)
+		}
+	}
+	return nil
+}
