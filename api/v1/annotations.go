@@ -67,6 +67,9 @@ const (
 	// AnnotationVpc names the VPC whose pods reach a Service. AnnotationLogicalRouter, which users of Kube-OVN set, goes before it.
 	AnnotationVpc Annotation = "vpc"
 
+	// AnnotationHealthCheck "false", of a SwitchLBRule, has its endpoints served without checks.
+	AnnotationHealthCheck Annotation = "service_health_check"
+
 	// Of a NetworkPolicy.
 	AnnotationEnableLog   Annotation = "enable_log"                 // user: "true" logs packets
 	AnnotationLogActions  Annotation = "log_acl_actions"            // user: allow, drop or both with a comma; absent: drop

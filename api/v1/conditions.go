@@ -19,6 +19,9 @@ const (
 	// ConditionTransitReady, of custom VPCs: a node carries what the VPC's pods send to Services and the outside. VPCs that are kept apart
 	// from the cluster lack it.
 	ConditionTransitReady = "TransitReady"
+	// ConditionEndpointsChecked, of SwitchLBRules: OVN checks every endpoint and leaves out those that do not answer. Rules whose checks are
+	// turned off lack it.
+	ConditionEndpointsChecked = "EndpointsChecked"
 )
 
 // Reasons of conditions, beside those of the checks of a spec.

@@ -19,8 +19,8 @@ type VipSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Subnet string `json:"subnet,omitempty"`
-	// type is empty, switch_lb_vip or kube_host_vm_vip: a Vip of a type only reserves addresses, for a load balancer or for a machine
-	// beside the cluster.
+	// type is empty, switch_lb_vip, lb_health_check or kube_host_vm_vip: a Vip of a type only reserves addresses, for a SwitchLBRule, as the
+	// source of a subnet's health checks or for a machine beside the cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
@@ -51,6 +51,8 @@ type VipSpec struct {
 const (
 	VipTypeSwitchLB   = "switch_lb_vip"
 	VipTypeKubeHostVM = "kube_host_vm_vip"
+	// VipTypeHealthCheck: the subnet's endpoints are checked from the addresses.
+	VipTypeHealthCheck = "lb_health_check"
 )
 
 // VipStatus is what a Vip has.

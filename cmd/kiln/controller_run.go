@@ -32,6 +32,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/gateway"
 	"github.com/kiln-net/kiln/controllers/ippool"
+	"github.com/kiln-net/kiln/controllers/lbrule"
 	"github.com/kiln-net/kiln/controllers/namespace"
 	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/pod"
@@ -298,6 +299,10 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&service.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
 		},
+		&lbrule.Reconciler{
+			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate,
+		},
+		&lbrule.RouterReconciler{Client: c, Recorder: recorder, Gate: p.gate},
 	} {
 		if err := r.SetupWithManager(ctx, mgr); err != nil {
 			return err

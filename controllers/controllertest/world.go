@@ -59,7 +59,7 @@ func run(m *testing.M) int {
 	}
 	server := &envtest.Environment{
 		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     crds("ippools", "ips", "security-groups", "subnets", "vips", "vpcs"),
+		CRDDirectoryPaths:     crds("ippools", "ips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs"),
 		ErrorIfCRDPathMissing: true,
 	}
 	if config, err = server.Start(); err != nil {
@@ -121,6 +121,7 @@ func (w *World) clear() {
 		w.Must(w.Client.DeleteAllOf(w.Context(), &appsv1.StatefulSet{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &discoveryv1.EndpointSlice{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &networkingv1.NetworkPolicy{}, in))
+		w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in, client.MatchingFields{"spec.clusterIP": corev1.ClusterIPNone}))
 		if ns.Name != "default" { // the API server keeps a Service of its own there
 			w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in))
 		}
@@ -131,6 +132,7 @@ func (w *World) clear() {
 		}
 	}
 	for _, o := range []client.Object{
+		&kubeovnv1.SwitchLBRule{}, &kubeovnv1.RouterLBRule{},
 		&corev1.Node{}, &kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
 		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &kubeovnv1.SecurityGroup{},
 	} {

@@ -17,6 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // vpcOf is the VPC whose pods reach a Service: the one that its user names, or that of its endpoints, which is written down for nodes
@@ -26,7 +27,7 @@ func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discove
 	vpc := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
 	if vpc == "" {
 		vpc = cmp.Or(s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
-		found, err := r.vpcOfEndpoints(ctx, of)
+		found, err := selection.VpcOfEndpoints(ctx, r.Client, r.Live, of)
 		if err != nil {
 			return vpc, err
 		}
@@ -71,44 +72,4 @@ func (r *Reconciler) mark(ctx context.Context, s *corev1.Service, annotations, l
 		return fmt.Errorf("write the VPC of Service %s: %w", client.ObjectKeyFromObject(s), err)
 	}
 	return nil
-}
-
-// vpcOfEndpoints is empty when no endpoint is a pod of a VPC.
-func (r *Reconciler) vpcOfEndpoints(ctx context.Context, of []*discoveryv1.EndpointSlice) (string, error) {
-	for _, slice := range of {
-		for i := range slice.Endpoints {
-			vpc, err := r.vpcOfEndpoint(ctx, slice.Namespace, &slice.Endpoints[i])
-			if vpc != "" || err != nil {
-				return vpc, err
-			}
-		}
-	}
-	return "", nil
-}
-
-// vpcOfEndpoint is empty for what is no pod of a VPC. A pod that serves has a network: when the cache does not know of it yet, the API
-// server does.
-func (r *Reconciler) vpcOfEndpoint(ctx context.Context, namespace string, e *discoveryv1.Endpoint) (string, error) {
-	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
-		return "", nil
-	}
-	key := client.ObjectKey{Namespace: namespace, Name: e.TargetRef.Name}
-	vpc, known, err := vpcOfPod(ctx, r.Client, key)
-	if err == nil && !known && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
-		vpc, _, err = vpcOfPod(ctx, r.Live, key)
-	}
-	return vpc, err
-}
-
-// vpcOfPod reads the VPC of a pod. It is known of pods on the host network, which have none, too.
-func vpcOfPod(ctx context.Context, reader client.Reader, key client.ObjectKey) (vpc string, known bool, err error) {
-	pod := &corev1.Pod{}
-	if err := reader.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			return "", false, fmt.Errorf("get pod %s of an endpoint: %w", key, err)
-		}
-		return "", false, nil
-	}
-	vpc = pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
-	return vpc, vpc != "" || pod.Spec.HostNetwork, nil
 }

@@ -41,6 +41,8 @@ type inputs struct {
 	services []netip.Prefix
 	// sharing are the ports that may have each of its vips.
 	sharing map[netip.Addr][]string
+	// balanced are its addresses that load balancers serve.
+	balanced []netip.Addr
 }
 
 // gather reads the inputs from the cache. subnet is nil when there is no such object.
@@ -70,6 +72,9 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 		return inputs{}, err
 	}
 	if in.sharing, err = r.sharing(ctx, subnet); err != nil {
+		return inputs{}, err
+	}
+	if in.balanced, err = r.balanced(ctx, subnet.Name); err != nil {
 		return inputs{}, err
 	}
 	return in, nil

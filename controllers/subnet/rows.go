@@ -32,6 +32,7 @@ func rowInputs(in inputs, c checked) translate.SubnetInputs {
 		ACLs:              spec.ACLs,
 		AllowEWTraffic:    spec.AllowEWTraffic,
 		VirtualPorts:      in.virtualPorts(c.features.Vips),
+		Proxied:           in.balanced,
 		MulticastSnooping: spec.EnableMulticastSnoop,
 		Querier:           c.querier,
 		DHCP:              spec.EnableDHCP,

@@ -33,10 +33,13 @@ import (
 )
 
 // SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes, the CIDRs of Services and the API server, whose
-// addresses and names it must not hold; for pods that share its vips; for use of its addresses; and for drift.
+// addresses and names it must not hold; for pods that share its vips and for those Vips that load balancers serve; for use of its addresses; and for drift.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexVips, shareKeys); err != nil {
 		return fmt.Errorf("index pods by the addresses that they share: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vip{}, indexBalanced, balancedIn); err != nil {
+		return fmt.Errorf("index Vips of load balancers by subnet: %w", err)
 	}
 	b := ctrl.NewControllerManagedBy(mgr)
 	if r.ServiceCIDRs.Served() {
@@ -51,6 +54,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).
+		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewBalanced))).
 		WatchesRawSource(useOf(r.Allocator)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).

@@ -54,7 +54,7 @@ func accesses() []access {
 			cluster: []rbacv1.PolicyRule{
 				clusters, events,
 				rule("", []string{"get", "list", "watch", "patch"}, "pods", "nodes", "namespaces"),
-				rule("", []string{"get", "list", "watch", "patch"}, "services"),
+				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"), // SwitchLBRules have one each
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
 				rule("policy.networking.k8s.io", read, policyKinds...),
@@ -63,9 +63,10 @@ func accesses() []access {
 				rule("apps", read, "statefulsets"),
 				rule("kubevirt.io", read, "virtualmachines"), // keep addresses, wherever KubeVirt is there
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
-				rule("kubeovn.io", read, "security-groups"),
+				rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
 				rule("kubeovn.io", []string{"get", "update", "patch"}, "security-groups/status",
 					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status"),
+				rule("kubeovn.io", []string{"patch"}, "switch-lb-rules/status", "router-lb-rules/status"),
 				rule("kubeovn.io", []string{"update"},
 					"vpcs/finalizers", "subnets/finalizers", "ips/finalizers", "ippools/finalizers", "vips/finalizers"),
 			},

@@ -97,6 +97,7 @@ const (
 	TableLogicalRouter     = "Logical_Router"
 	TablePortGroup         = "Port_Group"
 	TableAddressSet        = "Address_Set"
+	TableLoadBalancer      = "Load_Balancer"
 	TableLoadBalancerGroup = "Load_Balancer_Group"
 )
 
@@ -126,6 +127,9 @@ func GroupACLs(r Ref) Set { return Set{Table: TablePortGroup, Column: "acls", Ro
 
 // SetAddresses is what an address set holds.
 func SetAddresses(r Ref) Set { return Set{Table: TableAddressSet, Column: "addresses", Row: r} }
+
+// HealthChecks is the set of health checks of a load balancer.
+func HealthChecks(r Ref) Set { return Set{Table: TableLoadBalancer, Column: "health_check", Row: r} }
 
 // GroupLoadBalancers is the set of load balancers of a load balancer group.
 func GroupLoadBalancers(r Ref) Set {

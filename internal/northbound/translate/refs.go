@@ -24,6 +24,8 @@ const (
 	KindIPPool  = "IPPool"
 	KindTransit = "Transit" // reserved: of what leads out of a VPC, which has the VPC's name
 	KindVip     = "Vip"
+
+	KindSwitchLBRule = "SwitchLBRule"
 )
 
 // Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.
@@ -58,6 +60,11 @@ func PodOwner(namespace, name string) desired.Owner {
 // ServiceOwner owns the load balancers of a Service.
 func ServiceOwner(namespace, name string) desired.Owner {
 	return desired.Owner{Kind: KindService, Namespace: namespace, Name: name}
+}
+
+// SwitchLBRuleOwner owns the load balancers of a SwitchLBRule.
+func SwitchLBRuleOwner(name string) desired.Owner {
+	return desired.Owner{Kind: KindSwitchLBRule, Name: name}
 }
 
 // RouterRef is the logical router of a VPC.

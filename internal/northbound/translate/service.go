@@ -76,8 +76,27 @@ func Service(in ServiceInputs) []desired.Row {
 }
 
 func loadBalancer(in ServiceInputs, protocol string, vips []netip.Addr, backends map[string]string) desired.Row {
+	timeout, sticky := Affinity(in.Service)
+	return balancer(in.Service.Namespace+"/"+in.Service.Name+"/"+protocol, protocol, in.Vpc, backends, affinity(vips, timeout, sticky))
+}
+
+// stickiness is how clients stay with an endpoint; the zero value is not at all.
+type stickiness struct {
+	seconds int32
+	fields  []string
+}
+
+func affinity(vips []netip.Addr, seconds int32, sticky bool) stickiness {
+	if !sticky {
+		return stickiness{}
+	}
+	return stickiness{seconds: min(seconds, MaxAffinitySeconds), fields: sourceFields(vips)}
+}
+
+// balancer is a load balancer of a VPC, by the name of its protocol.
+func balancer(name, protocol, vpc string, backends map[string]string, sticky stickiness) desired.Row {
 	lb := &nb.LoadBalancer{
-		Name:     in.Service.Namespace + "/" + in.Service.Name + "/" + protocol,
+		Name:     name,
 		Protocol: &protocol,
 		Options:  map[string]string{"reject": "true", "hairpin_snat_ip": HairpinSources[0].String() + " " + HairpinSources[1].String()},
 		Vips:     backends,
@@ -87,14 +106,14 @@ func loadBalancer(in ServiceInputs, protocol string, vips []netip.Addr, backends
 		// go on while its endpoint terminates.
 		lb.Options["ct_flush"] = "true"
 	}
-	if timeout, sticky := Affinity(in.Service); sticky {
-		lb.Options["affinity_timeout"] = strconv.Itoa(int(min(timeout, MaxAffinitySeconds)))
-		lb.SelectionFields = sourceFields(vips)
+	if sticky.seconds > 0 {
+		lb.Options["affinity_timeout"] = strconv.Itoa(int(sticky.seconds))
+		lb.SelectionFields = sticky.fields
 	}
 	return desired.Row{
 		Key:     protocol,
 		Model:   lb,
-		Members: []desired.Set{desired.GroupLoadBalancers(ServicesRef(in.Vpc))},
+		Members: []desired.Set{desired.GroupLoadBalancers(ServicesRef(vpc))},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -49,6 +50,8 @@ type SubnetInputs struct {
 
 	// VirtualPorts stand for addresses that several ports share.
 	VirtualPorts []VirtualPort
+	// Proxied are addresses of the subnet that load balancers serve: the router answers who has them.
+	Proxied []netip.Addr
 	// MulticastSnooping sends multicast only to ports that asked for it. Querier asks them; without one nobody does.
 	MulticastSnooping bool
 	Querier           *Querier
@@ -122,6 +125,10 @@ func routerPair(in SubnetInputs) []desired.Row {
 	if in.RouteTable != "" {
 		port.Options = map[string]string{"route_table": in.RouteTable}
 	}
+	options := map[string]string{"router-port": routerPort}
+	if len(in.Proxied) > 0 {
+		options["arp_proxy"] = strings.ReplaceAll(ipfamily.Join(in.Proxied), ",", " ")
+	}
 	return []desired.Row{
 		{Key: keyRouterPort, Model: port, Parent: &routerPorts},
 		{
@@ -130,7 +137,7 @@ func routerPair(in SubnetInputs) []desired.Row {
 				Name:      switchPort,
 				Type:      "router",
 				Addresses: []string{"router"},
-				Options:   map[string]string{"router-port": routerPort},
+				Options:   options,
 			},
 			Parent: &switchPorts,
 		},

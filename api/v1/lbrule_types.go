@@ -1,0 +1,153 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// LBRulePort is a port of a rule's address.
+type LBRulePort struct {
+	// name of the port; among several each has its own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
+	Name string `json:"name,omitempty"`
+	// port that clients send to.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+	// targetPort of the endpoints; the same as port when it is left out.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	TargetPort int32 `json:"targetPort,omitempty"`
+	// protocol is TCP, which is the default, UDP or SCTP.
+	// +optional
+	// +kubebuilder:validation:Enum="";TCP;UDP;SCTP
+	// +kubebuilder:validation:MaxLength=4
+	Protocol string `json:"protocol,omitempty"`
+}
+
+// LBRuleBackends are whom a rule leads clients to: the pods that selector selects, or endpoints.
+type LBRuleBackends struct {
+	// namespace of the pods that selector selects; `default` when empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// selector selects ready pods of namespace by labels in the form `key:value`; a pod needs them all.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:Pattern=`^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$`
+	// +kubebuilder:validation:items:MaxLength=512
+	Selector []string `json:"selector,omitempty"`
+	// endpoints are addresses that serve, in place of selector.
+	// +optional
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address"
+	Endpoints []string `json:"endpoints,omitempty"`
+	// sessionAffinity ClientIP keeps a client at an endpoint until three hours after its last connection.
+	// +optional
+	// +kubebuilder:validation:Enum="";None;ClientIP
+	SessionAffinity corev1.ServiceAffinity `json:"sessionAffinity,omitempty"`
+	// ports of the address.
+	// +optional
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.port == a.port && (!has(b.protocol) || b.protocol == '' ? 'TCP' : b.protocol) == (!has(a.protocol) || a.protocol == '' ? 'TCP' : a.protocol)))",message="a port of one protocol can be there once only"
+	Ports []LBRulePort `json:"ports,omitempty"`
+}
+
+// SwitchLBRuleSpec is an address that pods of a VPC reach others of it by.
+type SwitchLBRuleSpec struct {
+	// vip is the address that clients send to, or one of each family with a comma between them.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim()))",message="must be an address, or one of each family with a comma between them"
+	VIP string `json:"vip,omitempty"`
+
+	LBRuleBackends `json:",inline"`
+}
+
+// LBRuleStatus is what a rule has.
+type LBRuleStatus struct {
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+	// ports that are served, as `80/TCP,53/UDP`.
+	// +optional
+	Ports string `json:"ports,omitempty"`
+	// service is the namespace and name of the headless Service that finds the pods; empty of a rule with endpoints.
+	// +optional
+	Service string `json:"service,omitempty"`
+}
+
+// SwitchLBRule is a load balancer on the switches of a VPC.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=switch-lb-rules,singular=switch-lb-rule,shortName=slr
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="vip",type=string,JSONPath=`.spec.vip`
+// +kubebuilder:printcolumn:name="port(s)",type=string,JSONPath=`.status.ports`
+// +kubebuilder:printcolumn:name="service",type=string,JSONPath=`.status.service`
+// +kubebuilder:printcolumn:name="age",type=date,JSONPath=`.metadata.creationTimestamp`
+type SwitchLBRule struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec SwitchLBRuleSpec `json:"spec,omitempty"`
+	// +optional
+	Status LBRuleStatus `json:"status,omitempty"`
+}
+
+// SwitchLBRuleList is a list of SwitchLBRules.
+// +kubebuilder:object:root=true
+type SwitchLBRuleList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SwitchLBRule `json:"items"`
+}
+
+// RouterLBRuleSpec is an address outside that leads to pods of a VPC.
+type RouterLBRuleSpec struct {
+	// vpc whose pods are led to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	VPC string `json:"vpc,omitempty"`
+	// ovnEip is the OvnEip whose addresses clients send to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	OvnEip string `json:"ovnEip,omitempty"`
+
+	LBRuleBackends `json:",inline"`
+}
+
+// RouterLBRule is a load balancer on the router of a VPC.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=router-lb-rules,singular=router-lb-rule,shortName=rlr
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="ovnEip",type=string,JSONPath=`.spec.ovnEip`
+// +kubebuilder:printcolumn:name="vpc",type=string,JSONPath=`.spec.vpc`
+// +kubebuilder:printcolumn:name="port(s)",type=string,JSONPath=`.status.ports`
+// +kubebuilder:printcolumn:name="service",type=string,JSONPath=`.status.service`
+// +kubebuilder:printcolumn:name="age",type=date,JSONPath=`.metadata.creationTimestamp`
+type RouterLBRule struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec RouterLBRuleSpec `json:"spec,omitempty"`
+	// +optional
+	Status LBRuleStatus `json:"status,omitempty"`
+}
+
+// RouterLBRuleList is a list of RouterLBRules.
+// +kubebuilder:object:root=true
+type RouterLBRuleList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []RouterLBRule `json:"items"`
+}

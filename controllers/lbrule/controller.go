@@ -1,0 +1,226 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lbrule turns SwitchLBRules into load balancers whose endpoints OVN checks.
+package lbrule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Reconciler makes the load balancers of SwitchLBRules so. Pods are found by a headless Service of each rule; addresses that a rule needs in
+// subnets are held by Vips, which its rules own together and which go with the last of them.
+type Reconciler struct {
+	Client client.Client
+	// Live reads pods past the cache.
+	Live       client.Reader
+	Northbound *northbound.Engine
+	Allocator  *ipam.Allocator
+	Networks   *selection.Networks
+	Recorder   events.EventRecorder
+	Gate       *k8s.Gate
+
+	interest interest
+}
+
+// state is what is in force of a rule, or in its way.
+type state struct {
+	in      translate.SwitchLBRuleInputs
+	service string // namespace and name
+	problem *validation.Problem
+	waiting []string // for what, in words
+	checks  checks
+	vips    map[string]*kubeovnv1.Vip // that the rule needs, by name
+	keys    map[string]bool           // of its interest
+	err     error
+}
+
+// Reconcile brings one rule's load balancers, its Service and its Vips up to date.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	rule := &kubeovnv1.SwitchLBRule{}
+	err := r.Client.Get(ctx, req.NamespacedName, rule)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("get SwitchLBRule: %w", err)
+	}
+	if err != nil || rule.DeletionTimestamp != nil {
+		r.interest.prune(req.Name, nil)
+		unmeasure(req.Name)
+		// What the rule owns in Kubernetes goes with it, by the garbage collector.
+		return ctrl.Result{}, r.withdraw(ctx, req.Name)
+	}
+	s := &state{vips: map[string]*kubeovnv1.Vip{}, keys: map[string]bool{}}
+	s.err = r.serve(ctx, rule, s)
+	r.interest.prune(rule.Name, s.keys)
+	measure(rule.Name, s)
+	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, northbound.ErrWaiting), r.patchStatus(ctx, rule, s))
+}
+
+func (r *Reconciler) withdraw(ctx context.Context, name string) error {
+	if err := r.Northbound.Apply(ctx, translate.SwitchLBRuleOwner(name), nil); err != nil {
+		return fmt.Errorf("withdraw load balancers: %w", err)
+	}
+	return nil
+}
+
+// serve makes so what the rule says. A rule that became wrong goes on as it was; one whose address is another's is served no more.
+func (r *Reconciler) serve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) error {
+	vips, problem := validation.LBRuleVIPs(rule.Spec.VIP)
+	if problem == nil {
+		problem = validation.LBRuleBackends(&rule.Spec.LBRuleBackends)
+	}
+	if s.problem = problem; problem != nil {
+		return nil
+	}
+	s.in = translate.SwitchLBRuleInputs{
+		Name: rule.Name, VIPs: vips, Ports: portsOf(rule), Sticky: rule.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
+	}
+	for _, text := range rule.Spec.Endpoints {
+		if a, err := ipfamily.ParseAddr(text); err == nil {
+			s.in.Endpoints = append(s.in.Endpoints, a)
+		}
+	}
+	service, err := r.ensureService(ctx, rule, s)
+	if err != nil || s.problem != nil {
+		return err
+	}
+	if err := r.resolve(ctx, rule, service, s); err != nil || s.problem != nil {
+		return err
+	}
+	if s.problem, err = r.rival(ctx, rule, s); err == nil && s.problem == nil {
+		err = r.reserve(ctx, rule, s)
+	}
+	if err != nil {
+		return err
+	}
+	if s.problem != nil {
+		return errors.Join(r.withdraw(ctx, rule.Name), r.releaseVips(ctx, rule, s.vips))
+	}
+	if err := r.monitor(ctx, rule, s); err != nil {
+		return err
+	}
+	if err := r.Northbound.Apply(ctx, translate.SwitchLBRuleOwner(rule.Name), translate.SwitchLBRule(s.in)); err != nil {
+		return fmt.Errorf("apply load balancers: %w", err)
+	}
+	return r.releaseVips(ctx, rule, s.vips)
+}
+
+// portsOf names the ports that have no name by what they are.
+func portsOf(rule *kubeovnv1.SwitchLBRule) []translate.LBRulePort {
+	ports := make([]translate.LBRulePort, 0, len(rule.Spec.Ports))
+	for _, p := range rule.Spec.Ports {
+		protocol := corev1.ProtocolTCP
+		if p.Protocol != "" {
+			protocol = corev1.Protocol(p.Protocol)
+		}
+		port := translate.LBRulePort{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Target: uint16(p.TargetPort)}
+		if port.Name == "" {
+			port.Name = fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), p.Port)
+		}
+		if port.Target == 0 {
+			port.Target = port.Port
+		}
+		ports = append(ports, port)
+	}
+	return ports
+}
+
+// resolve finds who serves and in which VPC: the one that the rule's annotations name, or that of its pods. While there are none it stays
+// the one that its Service was told, which the controller of Services writes down.
+func (r *Reconciler) resolve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, service *corev1.Service, s *state) error {
+	vpc := ""
+	if service != nil {
+		var list discoveryv1.EndpointSliceList
+		err := r.Client.List(ctx, &list, client.InNamespace(service.Namespace), client.MatchingFields{indexSlices: service.Name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return fmt.Errorf("list EndpointSlices: %w", err)
+		}
+		for i := range list.Items {
+			s.in.Slices = append(s.in.Slices, &list.Items[i])
+		}
+		slices.SortFunc(s.in.Slices, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+		if vpc, err = selection.VpcOfEndpoints(ctx, r.Client, r.Live, s.in.Slices); err != nil {
+			return fmt.Errorf("find the VPC of the endpoints: %w", err)
+		}
+		if vpc == "" {
+			vpc = service.Annotations[kubeovnv1.AnnotationVpc.Key()]
+		}
+	}
+	named, problem, err := r.namedVpc(ctx, rule, s)
+	if s.problem = problem; problem != nil || err != nil {
+		return err
+	}
+	for _, s.in.Vpc = range []string{named, vpc, kubeovnv1.DefaultVpc} {
+		if s.in.Vpc != "" {
+			break
+		}
+	}
+	r.watch(rule, s, "vpc/"+s.in.Vpc)
+	return nil
+}
+
+// namedVpc is the VPC that a rule's annotations name, itself or by a subnet of it.
+func (r *Reconciler) namedVpc(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) (string, *validation.Problem, error) {
+	if vpc := rule.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]; vpc != "" {
+		return vpc, nil, nil
+	}
+	name := rule.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]
+	if name == "" {
+		return "", nil, nil
+	}
+	r.watch(rule, s, "switch/"+name)
+	subnet := &kubeovnv1.Subnet{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, subnet, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return "", nil, fmt.Errorf("get subnet %s: %w", name, err)
+	}
+	if err != nil {
+		return "", &validation.Problem{
+			Reason:  validation.ReasonSubnetMissing,
+			Message: fmt.Sprintf("subnet %s, which annotation %s names, does not exist: create it, or name another one", name, kubeovnv1.AnnotationLogicalSwitch.Key()),
+		}, nil
+	}
+	return selection.VpcOf(subnet), nil, nil
+}
+
+// watch has the rule looked at again when what a key stands for changes. Call it before looking.
+func (r *Reconciler) watch(rule *kubeovnv1.SwitchLBRule, s *state, key string) {
+	s.keys[key] = true
+	r.interest.add(rule.Name, key)
+}
+
+// endpoints are the addresses that serve the rule, each once.
+func (s *state) endpoints() []netip.Addr {
+	var all []netip.Addr
+	for _, vip := range s.in.VIPs {
+		for _, port := range s.in.Ports {
+			if !translate.Monitored(port.Protocol) {
+				continue
+			}
+			for _, e := range s.in.EndpointsOf(vip, port) {
+				all = append(all, e.Addr())
+			}
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}

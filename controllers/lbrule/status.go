@@ -1,0 +1,71 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lbrule
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+)
+
+// Reasons of ConditionEndpointsChecked.
+const (
+	ReasonChecked   = "Checked"
+	ReasonUnchecked = "Unchecked"
+)
+
+func (r *Reconciler) patchStatus(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) error {
+	base, status := rule.DeepCopy(), &rule.Status
+	if s.problem == nil {
+		ports := make([]string, 0, len(s.in.Ports))
+		for _, p := range s.in.Ports {
+			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
+		}
+		status.Ports, status.Service = strings.Join(ports, ","), s.service
+	}
+	k8s.SetConditions(&status.Conditions, rule.Generation, k8s.Validated(s.problem), ready(s))
+	if s.problem == nil && s.err == nil {
+		if s.checks.off {
+			apimeta.RemoveStatusCondition(&status.Conditions, kubeovnv1.ConditionEndpointsChecked)
+		} else {
+			k8s.SetConditions(&status.Conditions, rule.Generation, checked(s.checks))
+		}
+	}
+	if p := s.problem; p != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, rule, p.Reason, p.Message)
+	}
+	return k8s.PatchStatus(ctx, r.Client, base, rule)
+}
+
+func ready(s *state) metav1.Condition {
+	no := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
+	switch {
+	case s.problem != nil:
+		no.Reason, no.Message = kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated
+	case s.err == nil && len(s.waiting) > 0:
+		no.Reason, no.Message = kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; ")
+	default:
+		return k8s.Ready(s.err, northbound.ErrWaiting)
+	}
+	return no
+}
+
+func checked(c checks) metav1.Condition {
+	condition := metav1.Condition{
+		Type: kubeovnv1.ConditionEndpointsChecked, Status: metav1.ConditionTrue, Reason: ReasonChecked,
+		Message: "those that do not answer are left out",
+	}
+	if c.missing != "" {
+		condition.Status, condition.Reason = metav1.ConditionFalse, ReasonUnchecked
+		condition.Message = fmt.Sprintf("%d of %d endpoints are checked; others serve whether they answer or not: %s", c.checked, c.total, c.missing)
+	}
+	return condition
+}

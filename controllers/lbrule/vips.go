@@ -1,0 +1,160 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lbrule
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// reserve holds those of the rule's addresses that are in a subnet of its VPC: so no pod gets them, and the subnet answers who has them.
+func (r *Reconciler) reserve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) error {
+	for _, vip := range s.in.VIPs {
+		subnet, err := r.subnetWith(ctx, s.in.Vpc, vip)
+		if err != nil {
+			return err
+		}
+		if subnet == "" {
+			continue
+		}
+		r.watch(rule, s, "use/"+subnet)
+		own, waiting := reservedName(rule.Name, vip), ""
+		holder := r.Allocator.Holder(subnet, vip)
+		name, isVip := strings.CutPrefix(holder, translate.VipHolder(""))
+		switch {
+		case holder == "" || name == own:
+			wanted := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: own}, Spec: kubeovnv1.VipSpec{Subnet: subnet, Type: kubeovnv1.VipTypeSwitchLB}}
+			if vip.Is4() {
+				wanted.Spec.V4IP = vip.String()
+			} else {
+				wanted.Spec.V6IP = vip.String()
+			}
+			_, waiting, err = r.need(ctx, rule, s, wanted)
+		case isVip:
+			waiting, err = r.needOther(ctx, rule, s, name, vip)
+		default:
+			s.problem = inUse("vip: %s of subnet %s is taken by %s: choose another address, or free it", vip, subnet, holder)
+		}
+		if err != nil || s.problem != nil {
+			return err
+		}
+		if waiting != "" {
+			s.waiting = append(s.waiting, waiting)
+		}
+	}
+	return nil
+}
+
+// reservedName is that of the Vip that holds a rule's address.
+func reservedName(rule string, vip netip.Addr) string {
+	return servicePrefix + rule + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(vip.StringExpanded())
+}
+
+func inUse(format string, args ...any) *validation.Problem {
+	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
+}
+
+// needOther uses a Vip that has the address already: the user's, or that of another rule with other ports.
+func (r *Reconciler) needOther(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state, name string, vip netip.Addr) (waiting string, err error) {
+	other, waiting, err := r.need(ctx, rule, s, &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if err == nil && other != nil && other.Spec.Type != kubeovnv1.VipTypeSwitchLB {
+		s.problem = inUse("vip: %s is held by Vip %s, which is not of type %s: choose another address, or create that Vip with this type",
+			vip, name, kubeovnv1.VipTypeSwitchLB)
+	}
+	return waiting, err
+}
+
+// need makes a Vip one that the rule needs, and creates it where it has a spec and is missing. It returns it as it is, nil when it is not
+// there yet, and in words what there is to wait for. A Vip of the user's stays the user's.
+func (r *Reconciler) need(
+	ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state, wanted *kubeovnv1.Vip,
+) (vip *kubeovnv1.Vip, waiting string, err error) {
+	r.watch(rule, s, "vip/"+wanted.Name)
+	vip = &kubeovnv1.Vip{}
+	err = r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), vip)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, "", fmt.Errorf("get Vip %s: %w", wanted.Name, err)
+	}
+	s.vips[wanted.Name] = wanted
+	if err != nil {
+		if waiting = "Vip " + wanted.Name; wanted.Spec.Subnet == "" {
+			return nil, waiting, nil // it has just gone: a change of the subnet's use wakes us
+		}
+		wanted.OwnerReferences = []metav1.OwnerReference{ownerReference(rule)}
+		if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, wanted, k8s.FieldOwner)); err != nil {
+			return nil, "", fmt.Errorf("create Vip %s: %w", wanted.Name, err)
+		}
+		return nil, waiting, nil
+	}
+	if len(owners(vip)) > 0 && !slices.ContainsFunc(vip.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == rule.UID }) {
+		base := vip.DeepCopy()
+		vip.OwnerReferences = append(vip.OwnerReferences, ownerReference(rule))
+		if err := r.Client.Patch(ctx, vip, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}), k8s.FieldOwner); err != nil {
+			return nil, "", fmt.Errorf("own Vip %s: %w", vip.Name, err)
+		}
+	}
+	switch c := apimeta.FindStatusCondition(vip.Status.Conditions, kubeovnv1.ConditionValidated); {
+	case vip.DeletionTimestamp != nil:
+		waiting = "Vip " + vip.Name + " to be gone, and to be created again"
+	case c != nil && c.Status == metav1.ConditionFalse && vip.Status.V4IP+vip.Status.V6IP == "":
+		waiting = "Vip " + vip.Name + ": " + c.Message
+	case vip.Status.V4IP+vip.Status.V6IP == "":
+		waiting = "Vip " + vip.Name + " to have its addresses"
+	}
+	return vip, waiting, nil
+}
+
+// releaseVips gives up those Vips of the rule that it does not need any more. The last owner deletes them.
+func (r *Reconciler) releaseVips(ctx context.Context, rule *kubeovnv1.SwitchLBRule, needed map[string]*kubeovnv1.Vip) error {
+	var list kubeovnv1.VipList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{indexOwner: rule.Name}); err != nil {
+		return fmt.Errorf("list the rule's Vips: %w", err)
+	}
+	for i := range list.Items {
+		vip := &list.Items[i]
+		if needed[vip.Name] != nil || vip.DeletionTimestamp != nil {
+			continue
+		}
+		if err := r.release(ctx, rule, vip); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("give up Vip %s: %w", vip.Name, err)
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) release(ctx context.Context, rule *kubeovnv1.SwitchLBRule, vip *kubeovnv1.Vip) error {
+	base := vip.DeepCopy()
+	vip.OwnerReferences = slices.DeleteFunc(vip.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == rule.UID })
+	if len(owners(vip)) == 0 {
+		return r.Client.Delete(ctx, vip, client.Preconditions{UID: &base.UID, ResourceVersion: &base.ResourceVersion})
+	}
+	return r.Client.Patch(ctx, vip, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}), k8s.FieldOwner)
+}
+
+// subnetWith is the subnet of a VPC that an address is in; empty when none is.
+func (r *Reconciler) subnetWith(ctx context.Context, vpc string, a netip.Addr) (string, error) {
+	subnets, err := r.Networks.Overlapping(ctx, vpc, []netip.Prefix{netip.PrefixFrom(a, a.BitLen())})
+	if err != nil {
+		return "", fmt.Errorf("find the subnet of %s: %w", a, err)
+	}
+	for _, s := range subnets {
+		if selection.OnFirstNetwork(s) && k8s.ViewSubnet(s).Validated {
+			return s.Name, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,126 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package translate
+
+import (
+	"maps"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+)
+
+// healthCheck is how often OVN asks an endpoint and when it believes the answers (ovn-nb(5), Load_Balancer_Health_Check), in seconds and
+// in answers: the reference's numbers, so that rules behave as before.
+var healthCheck = map[string]string{"interval": "5", "timeout": "20", "success_count": "3", "failure_count": "3"}
+
+// SwitchLBRuleInputs is what the load balancers of a SwitchLBRule follow from.
+type SwitchLBRuleInputs struct {
+	Name string
+	// Vpc is the VPC whose pods reach the rule's addresses.
+	Vpc string
+	// VIPs are at most one of each family.
+	VIPs  []netip.Addr
+	Ports []LBRulePort
+	// Endpoints serve where they are given; otherwise Slices say who does.
+	Endpoints []netip.Addr
+	Slices    []*discoveryv1.EndpointSlice
+	// Sticky keeps a client at an endpoint.
+	Sticky bool
+	// Monitors are how endpoints can be checked, by their addresses. An endpoint without one is taken to be well.
+	Monitors map[netip.Addr]Monitor
+}
+
+// LBRulePort is a port of a rule.
+type LBRulePort struct {
+	Name         string // as in the slices
+	Protocol     corev1.Protocol
+	Port, Target uint16
+}
+
+// Monitor is how OVN checks an endpoint: at a port, from an address of the port's subnet that nothing else has.
+type Monitor struct {
+	Port   string
+	Source netip.Addr
+}
+
+// Monitored reports whether OVN can check endpoints of a protocol (ovn-sb(5), Service_Monitor).
+func Monitored(p corev1.Protocol) bool { return p != corev1.ProtocolSCTP }
+
+// SwitchLBRule returns one load balancer per protocol of a rule, in the load balancer group of its VPC, and a health check for each address
+// and port of which an endpoint can be checked.
+func SwitchLBRule(in SwitchLBRuleInputs) []desired.Row {
+	var rows []desired.Row
+	for _, p := range protocols {
+		backends, mappings := map[string]string{}, map[string]string{}
+		var checks []desired.Row
+		for _, port := range in.Ports {
+			if port.Protocol != p.of {
+				continue
+			}
+			for _, vip := range in.VIPs {
+				front := netip.AddrPortFrom(vip, port.Port).String()
+				of := in.EndpointsOf(vip, port)
+				backends[front] = join(of)
+				if Monitored(p.of) && in.mapPorts(of, mappings) {
+					checks = append(checks, in.check(p.key, front))
+				}
+			}
+		}
+		if len(backends) == 0 {
+			continue
+		}
+		row := balancer("slr-"+in.Name+"/"+p.key, p.key, in.Vpc, backends, affinity(in.VIPs, corev1.DefaultClientIPServiceAffinitySeconds, in.Sticky))
+		if len(mappings) > 0 {
+			row.Model.(*nb.LoadBalancer).IPPortMappings = mappings
+		}
+		rows = append(append(rows, row), checks...)
+	}
+	return rows
+}
+
+// EndpointsOf are where a port is served in the family of a VIP.
+func (in *SwitchLBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []netip.AddrPort {
+	if len(in.Endpoints) == 0 {
+		return endpoints(in.Slices, vip, port.Name, port.Protocol)
+	}
+	var of []netip.AddrPort
+	for _, a := range in.Endpoints {
+		if a.Is4() == vip.Is4() {
+			of = append(of, netip.AddrPortFrom(a, port.Target))
+		}
+	}
+	return of
+}
+
+// mapPorts adds where endpoints are checked, in the form of Load_Balancer.ip_port_mappings. It reports whether any can be.
+func (in *SwitchLBRuleInputs) mapPorts(endpoints []netip.AddrPort, mappings map[string]string) (checked bool) {
+	for _, e := range endpoints {
+		if m, ok := in.Monitors[e.Addr()]; ok {
+			mappings[bracketed(e.Addr())] = m.Port + ":" + bracketed(m.Source)
+			checked = true
+		}
+	}
+	return checked
+}
+
+func (in *SwitchLBRuleInputs) check(protocol, front string) desired.Row {
+	parent := desired.HealthChecks(desired.Ref{Owner: SwitchLBRuleOwner(in.Name), Key: protocol})
+	return desired.Row{
+		Key:    "health/" + protocol + "/" + front,
+		Model:  &nb.LoadBalancerHealthCheck{Vip: front, Options: maps.Clone(healthCheck)},
+		Parent: &parent,
+	}
+}
+
+// bracketed is an address as load balancers' columns have it: with brackets in IPv6.
+func bracketed(a netip.Addr) string {
+	if a.Is6() {
+		return "[" + a.String() + "]"
+	}
+	return a.String()
+}

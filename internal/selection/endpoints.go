@@ -1,0 +1,56 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package selection
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// VpcOfEndpoints is the VPC of the first pod of EndpointSlices that has one; empty when no endpoint is a pod of a VPC. live reads past the
+// cache.
+func VpcOfEndpoints(ctx context.Context, cache, live client.Reader, of []*discoveryv1.EndpointSlice) (string, error) {
+	for _, slice := range of {
+		for i := range slice.Endpoints {
+			vpc, err := vpcOfEndpoint(ctx, cache, live, slice.Namespace, &slice.Endpoints[i])
+			if vpc != "" || err != nil {
+				return vpc, err
+			}
+		}
+	}
+	return "", nil
+}
+
+// vpcOfEndpoint is empty for what is no pod of a VPC. A pod that serves has a network: when the cache does not know of it yet, the API
+// server does.
+func vpcOfEndpoint(ctx context.Context, cache, live client.Reader, namespace string, e *discoveryv1.Endpoint) (string, error) {
+	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
+		return "", nil
+	}
+	key := client.ObjectKey{Namespace: namespace, Name: e.TargetRef.Name}
+	vpc, known, err := vpcOfPod(ctx, cache, key)
+	if err == nil && !known && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+		vpc, _, err = vpcOfPod(ctx, live, key)
+	}
+	return vpc, err
+}
+
+// vpcOfPod reads the VPC of a pod. It is known of pods on the host network, which have none, too.
+func vpcOfPod(ctx context.Context, reader client.Reader, key client.ObjectKey) (vpc string, known bool, err error) {
+	pod := &corev1.Pod{}
+	if err := reader.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return "", false, fmt.Errorf("get pod %s of an endpoint: %w", key, err)
+		}
+		return "", false, nil
+	}
+	vpc = pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
+	return vpc, vpc != "" || pod.Spec.HostNetwork, nil
+}

@@ -1,0 +1,72 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+// LBRuleVIPs reads the addresses of a SwitchLBRule: at most one of each family.
+func LBRuleVIPs(vip string) ([]netip.Addr, *Problem) {
+	if strings.TrimSpace(vip) == "" {
+		return nil, problem(ReasonFieldInvalid, "vip is empty: set the address that clients send to")
+	}
+	vips, err := ipfamily.ParseAddrs(vip)
+	if err != nil {
+		return nil, problem(ReasonFieldInvalid, "vip: %v", err)
+	}
+	for _, a := range vips {
+		if a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
+			return nil, problem(ReasonFieldInvalid, "vip: pods cannot reach %s through a switch: choose another address", a)
+		}
+	}
+	return vips, nil
+}
+
+// LBRuleBackends finds out whether a rule says whom it leads to.
+func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
+	switch {
+	case len(b.Ports) == 0:
+		return problem(ReasonFieldInvalid, "ports is empty: name the ports that clients send to")
+	case len(b.Selector) == 0 && len(b.Endpoints) == 0:
+		return problem(ReasonFieldInvalid, "there is neither selector nor endpoints: set one, so that somebody serves")
+	case len(b.Selector) > 0 && len(b.Endpoints) > 0:
+		return problem(ReasonFieldInvalid, "there are both selector and endpoints: leave one out")
+	}
+	names := map[string]bool{}
+	for _, p := range b.Ports {
+		if p.Name != "" && names[p.Name] {
+			return problem(ReasonFieldInvalid, "ports: the name %s is there twice: give each port its own", p.Name)
+		}
+		names[p.Name] = true
+	}
+	if _, err := labels.ValidatedSelectorFromSet(LBRuleSelector(b)); err != nil {
+		return problem(ReasonFieldInvalid, "selector: %v", err)
+	}
+	return nil
+}
+
+// RouterLBRule finds out what is missing in a RouterLBRule.
+func RouterLBRule(spec *kubeovnv1.RouterLBRuleSpec) *Problem {
+	if spec.OvnEip == "" {
+		return problem(ReasonFieldInvalid, "ovnEip is empty: name the OvnEip that clients send to")
+	}
+	return LBRuleBackends(&spec.LBRuleBackends)
+}
+
+// LBRuleSelector are the labels that pods need.
+func LBRuleSelector(b *kubeovnv1.LBRuleBackends) map[string]string {
+	set := map[string]string{}
+	for _, item := range b.Selector {
+		key, value, _ := strings.Cut(item, ":")
+		set[strings.TrimSpace(key)] = strings.TrimSpace(value)
+	}
+	return set
+}

@@ -1,0 +1,179 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+// ruleNamespace has the pods of a custom VPC.
+const ruleNamespace = "e2e-lbrule"
+
+var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
+	var near, far *corev1.Pod // in the rule's subnet, and in another one of its VPC
+	backends := []string{"rule-one", "rule-two"}
+
+	BeforeAll(func(ctx SpecContext) {
+		applySample(ctx, "subnet.yaml")
+		DeferCleanup(func(ctx SpecContext) {
+			deleteObjects(ctx, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+		}, NodeTimeout(time.Minute))
+		for _, name := range []string{webNamespace, "e2e-asker"} {
+			makeNamespace(ctx, name)
+			DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, name) }, NodeTimeout(4*time.Minute))
+		}
+		Eventually(inForce).WithContext(ctx).WithArguments("web").WithTimeout(30 * time.Second).Should(BeTrue())
+		applySample(ctx, "switch_lb_rule.yaml")
+		DeferCleanup(func(ctx SpecContext) { deleteRules(ctx, "web", "web-endpoints", "e2e-checked") }, NodeTimeout(time.Minute))
+		for i, name := range backends {
+			mortal(ctx, webNamespace, name, i)
+		}
+		near, far = serve(ctx, webNamespace, "near", 0), serve(ctx, "e2e-asker", "far", 1)
+	}, NodeTimeout(4*time.Minute))
+
+	It("lead to ready pods, from their own subnet and from others", func(ctx SpecContext) {
+		expectRule(ctx, "web", kubeovnv1.ConditionReady)
+		expectRule(ctx, "web", kubeovnv1.ConditionEndpointsChecked)
+		for _, from := range []*corev1.Pod{near, far} {
+			for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
+				Eventually(askRule).WithContext(ctx).WithArguments(from, vip).WithTimeout(30*time.Second).Should(BeElementOf(backends), "from %s", from.Name)
+				first := askRule(ctx, from, vip)
+				for range 5 { // sessionAffinity: ClientIP
+					Expect(askRule(ctx, from, vip)).To(Equal(first))
+				}
+			}
+		}
+	}, SpecTimeout(2*time.Minute))
+
+	It("leave out an endpoint that does not answer, and take it back", func(ctx SpecContext) {
+		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: "e2e-checked"}}
+		rule.Spec.VIP, rule.Spec.Namespace, rule.Spec.Selector = "172.30.0.77,fd00:172:30::77", webNamespace, []string{"app:web"}
+		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}
+		Expect(suite.Objects.Create(ctx, rule)).To(Succeed())
+		vips := []string{"172.30.0.77", "fd00:172:30::77"}
+		answering := func(want ...string) {
+			GinkgoHelper()
+			for _, vip := range vips {
+				Eventually(askOften).WithContext(ctx).WithArguments(far, vip).WithTimeout(90*time.Second).Should(HaveExactElements(want), vip)
+			}
+		}
+		answering(backends...)
+		By("stopping the server of one, which stays ready")
+		pod, err := suite.Cluster.CoreV1().Pods(webNamespace).Get(ctx, backends[0], metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		_, err = suite.Cluster.Exec(ctx, pod, "sh", "-c", "touch /tmp/down; kill $(pidof agnhost)")
+		Expect(err).NotTo(HaveOccurred())
+		answering(backends[1])
+		Expect(cluster.Ready(pod)).To(BeTrue())
+		By("starting it again")
+		_, err = suite.Cluster.Exec(ctx, pod, "rm", "/tmp/down")
+		Expect(err).NotTo(HaveOccurred())
+		answering(backends...)
+	}, SpecTimeout(6*time.Minute))
+
+	It("serve custom VPCs, at addresses that others have as well", func(ctx SpecContext) {
+		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.SubnetSpec{
+			Vpc: ruleNamespace, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112",
+		}}
+		Expect(suite.Objects.Create(ctx, vpc)).To(Succeed())
+		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) {
+			deleteRules(ctx, ruleNamespace)
+			deleteNamespace(ctx, ruleNamespace)
+			deleteObjects(ctx, subnet, vpc)
+		}, NodeTimeout(4*time.Minute))
+		makeNamespace(ctx, ruleNamespace)
+		Eventually(inForce).WithContext(ctx).WithArguments(ruleNamespace).WithTimeout(30 * time.Second).Should(BeTrue())
+		mortal(ctx, ruleNamespace, "theirs", 0)
+		client := serve(ctx, ruleNamespace, "client", 1)
+		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
+		rule.Spec.VIP, rule.Spec.Namespace, rule.Spec.Selector = "10.17.0.230,fd00:10:17::230", ruleNamespace, []string{"app:web"}
+		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}
+		Expect(suite.Objects.Create(ctx, rule)).To(Succeed())
+		expectRule(ctx, ruleNamespace, kubeovnv1.ConditionEndpointsChecked)
+		for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
+			Eventually(askRule).WithContext(ctx).WithArguments(client, vip).WithTimeout(30 * time.Second).Should(Equal("theirs"))
+			Expect(askRule(ctx, far, vip)).To(BeElementOf(backends))
+		}
+	}, SpecTimeout(5*time.Minute))
+
+	It("leave nothing behind", func(ctx SpecContext) {
+		deleteRules(ctx, "web", "web-endpoints", "e2e-checked")
+		Eventually(func(g Gomega) {
+			var vips kubeovnv1.VipList
+			g.Expect(suite.Objects.List(ctx, &vips)).To(Succeed())
+			for i := range vips.Items {
+				g.Expect(vips.Items[i].OwnerReferences).To(BeEmpty(), vips.Items[i].Name)
+			}
+			var services corev1.ServiceList
+			g.Expect(suite.Objects.List(ctx, &services, client.InNamespace(webNamespace))).To(Succeed())
+			g.Expect(services.Items).To(BeEmpty())
+		}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+		Expect(askRule(ctx, far, "10.17.0.230")).To(BeEmpty())
+	}, SpecTimeout(3*time.Minute))
+})
+
+// mortal is a pod with the label app=web without a readiness probe, whose server stays down while there is a file /tmp/down.
+func mortal(ctx context.Context, namespace, name string, worker int) {
+	GinkgoHelper()
+	pod := cluster.Server(namespace, name, suite.Workers[worker%len(suite.Workers)])
+	pod.Labels = map[string]string{"app": "web"}
+	c := &pod.Spec.Containers[0]
+	c.ReadinessProbe = nil
+	c.Command = []string{"sh", "-c", fmt.Sprintf(
+		"while :; do [ -e /tmp/down ] || /agnhost netexec --http-port=%d --udp-port=-1; sleep 1; done", cluster.HTTPPort)}
+	c.Args = nil
+	_, err := suite.Cluster.Run(ctx, pod)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+func expectRule(ctx context.Context, name, condition string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		rule := &kubeovnv1.SwitchLBRule{}
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: name}, rule)).To(Succeed())
+		g.Expect(conditionIs(rule.Status.Conditions, condition)).To(BeTrue(), "%+v", rule.Status.Conditions)
+	}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+}
+
+func deleteRules(ctx context.Context, names ...string) {
+	GinkgoHelper()
+	for _, name := range names {
+		deleteObjects(ctx, &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+}
+
+// askRule is the name of the pod that answers at port 80 of an address; empty when none does.
+func askRule(ctx context.Context, from *corev1.Pod, vip string) string {
+	url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(netip.MustParseAddr(vip), 80))
+	name, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// askOften are the pods that answer among twenty requests, in order; an empty name is a request without an answer.
+func askOften(ctx context.Context, from *corev1.Pod, vip string) []string {
+	var names []string
+	for range 20 {
+		names = append(names, askRule(ctx, from, vip))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
