@@ -214,6 +214,13 @@ type Central struct {
 	// +kubebuilder:default=/etc/origin/ovn
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
 	DataDirectory string `json:"dataDirectory,omitempty"`
+	// backup of the northbound database, which every member makes on its own node.
+	// +optional
+	// +kubebuilder:default={}
+	Backup Backup `json:"backup,omitempty"`
+	// recovery makes databases anew, once, after most of their members were lost for good.
+	// +optional
+	Recovery *Recovery `json:"recovery,omitempty"`
 }
 
 // Controller is kube-ovn-controller.
@@ -307,6 +314,15 @@ type DatabaseStatus struct {
 	// clusterID is recorded once it was created; from then on members only join this one.
 	// +optional
 	ClusterID string `json:"clusterID,omitempty"`
+	// since is when the cluster was made anew by a recovery. Older files of members are of another cluster.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// recovery is the last one.
+	// +optional
+	Recovery *RecoveryStatus `json:"recovery,omitempty"`
+	// lastBackup is the newest one that members tell of.
+	// +optional
+	LastBackup *BackupStatus `json:"lastBackup,omitempty"`
 	// leader is the node of the leader.
 	// +optional
 	Leader string `json:"leader,omitempty"`

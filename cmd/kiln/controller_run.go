@@ -187,6 +187,7 @@ func (p *controllerProcess) run(ctx context.Context) error {
 		return err
 	}
 	p.session.Store(session)
+	clusterID := members.clusterID
 	engine, err := northbound.New(session, p.log.WithName("northbound"))
 	if err != nil {
 		return fmt.Errorf("make the northbound engine: %w", err)
@@ -196,18 +197,17 @@ func (p *controllerProcess) run(ctx context.Context) error {
 	}
 	err = errors.Join(
 		p.manager.Add(onEveryReplica(engine.Start)),
-		p.manager.Add(manager.RunnableFunc(func(ctx context.Context) error { return p.lead(ctx, session, engine) })),
+		p.manager.Add(manager.RunnableFunc(func(ctx context.Context) error { return p.lead(ctx, session, engine, clusterID) })),
 	)
 	if err != nil {
 		return fmt.Errorf("add the northbound engine: %w", err)
 	}
-	members.follow(ctx, session.SetEndpoints)
-	return nil
+	return members.follow(ctx, session.SetEndpoints)
 }
 
 // lead is what the leader does before it works on anything: the objects that always exist, the term that fences off an earlier
 // leader, and the allocator's memory. Then the gate opens.
-func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Session, engine *northbound.Engine) error {
+func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Session, engine *northbound.Engine, clusterID string) error {
 	c := p.manager.GetClient()
 	if err := vpc.CreateDefault(ctx, c); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	}
 	p.gate.Open()
 	p.log.Info("leading")
-	return nil
+	return p.tellWritten(ctx, clusterID)
 }
 
 func (p *controllerProcess) addControllers(ctx context.Context, engine *northbound.Engine) error {

@@ -37,9 +37,21 @@ func runNorthd(ctx context.Context, o northd.Options) error {
 		return err
 	}
 	leads, label := s.leads(podlabel.NorthdLeader)
-	o.Clusters, o.Leads, o.Log = s.clusters, leads, ctrl.Log
+	writes := make(chan string)
+	o.Clusters, o.Leads, o.Writes, o.Log = s.clusters, leads, writes, ctrl.Log
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return northd.Run(ctx, o) })
 	group.Go(func() error { return label(ctx) })
+	group.Go(func() error {
+		written := podlabel.Label{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Key: podlabel.SouthboundWritten, Log: ctrl.Log}
+		for {
+			select {
+			case id := <-writes:
+				written.Put(ctx, id)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
 	return group.Wait()
 }

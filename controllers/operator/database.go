@@ -20,7 +20,12 @@ import (
 )
 
 func (r *Reconciler) runNorthbound(ctx context.Context, p *pass) error {
-	return r.runDatabase(ctx, p, render.Northbound)
+	err := r.runDatabase(ctx, p, render.Northbound)
+	if status := p.cluster.Status.Northbound; errors.As(err, new(*halt)) && (status.ClusterID != "" || status.Recovering()) {
+		// The southbound database has been there before, and is most likely in the same trouble: what it takes to mend it must not wait.
+		return errors.Join(err, r.runDatabase(ctx, p, render.Southbound))
+	}
+	return err
 }
 
 func (r *Reconciler) runSouthbound(ctx context.Context, p *pass) error {
@@ -34,6 +39,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	}
 	reports, askErr := r.askMembers(ctx, p, db)
 	status := p.database(db)
+	p.recordBackups(db, reports)
 	// Not to hear any of the ready members says nothing about the database: what was known stays.
 	if askErr == nil || len(reports) > 0 {
 		if err := record(status, reports); err != nil {
@@ -43,7 +49,9 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	if err := r.removeMisplaced(ctx, p, db); err != nil {
 		return err
 	}
-	step := p.membership(db, reports).next()
+	r.finishRecovery(p, db)
+	m := p.membership(db, reports)
+	step := m.next()
 	if err := r.take(ctx, p, db, step); err != nil {
 		return err
 	}
@@ -53,17 +61,15 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 			return err
 		}
 	}
-	if status.Leader == "" {
-		for _, m := range status.Members {
-			if p.node(m.Node) == nil {
-				return &halt{reason: "DatabaseNodeGone", degraded: true, message: fmt.Sprintf(
-					"node %s, which holds data of the %s, is not in the cluster, and without it there is no leader: bring it back", m.Node, db.Title)}
-			}
-		}
+	if status.Leader == "" && m.quorumLost() {
+		return &halt{reason: "QuorumLost", degraded: true, message: m.describeLoss(db.Title)}
 	}
 	if askErr != nil {
 		return &halt{reason: "WaitingForDatabase", retry: askErr, message: fmt.Sprintf(
 			"a member of the %s is ready but does not answer on its admin endpoint, port %d", db.Title, db.AdminPort)}
+	}
+	if status.Recovering() && status.ClusterID == "" {
+		return &halt{reason: "Recovering", message: fmt.Sprintf("the %s: %s", db.Title, step.message)}
 	}
 	if status.ClusterID == "" || status.Leader == "" {
 		return &halt{reason: "WaitingForDatabase", message: fmt.Sprintf("the %s has no leader yet", db.Title)}
@@ -108,11 +114,15 @@ func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) err
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
 		at := slices.IndexFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
-		if report.ClusterID == "" || at < 0 {
+		superseded := db.Since != nil && report.Since.Before(db.Since.Time) // it has not heard of the recovery yet
+		if report.ClusterID == "" || at < 0 || superseded {
 			continue
 		}
 		if db.ClusterID == "" {
 			db.ClusterID = report.ClusterID
+			if r := db.Recovery; r != nil && r.Phase == v1alpha1.RecoveryCreating {
+				r.Phase = v1alpha1.RecoveryFilling
+			}
 		}
 		if report.ClusterID != db.ClusterID {
 			return fmt.Errorf("the member on node %s belongs to cluster %s and not to %s: move its data away for it to join",

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
@@ -29,7 +30,14 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 		want: int(p.config.Spec.Central.Replicas), status: status, reports: reports, nodes: map[netip.Addr]string{},
 		free: chooseNode(p.nodes, p.config.Spec.Central.Placement, status.Members),
 		now:  metav1.NewTime(p.now.Truncate(time.Second)),
+		recovery: wantedRecovery(p.config.Spec.Central.Recovery, func(r *v1alpha1.Recovery) v1alpha1.RecoverySource {
+			if db.Flag == render.Southbound.Flag {
+				return r.Southbound
+			}
+			return r.Northbound
+		}),
 	}
+	m.missing = p.missing(db, status.Members, reports)
 	for i := range p.nodes {
 		for _, address := range k8s.InternalIPs(&p.nodes[i]) {
 			m.nodes[address] = p.nodes[i].Name
@@ -45,6 +53,30 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 	return m
 }
 
+// missing says which members do not serve and will not by themselves.
+func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, reports map[string]adminapi.Status) map[string]string {
+	missing := map[string]string{}
+	for _, member := range members {
+		switch n := p.node(member.Node); {
+		case n == nil:
+			missing[member.Node] = "the node is not in the cluster any more"
+		case !answers(n):
+			missing[member.Node] = "the node does not answer"
+		case reports[member.Node].NeedsRejoin:
+			missing[member.Node] = "its data is lost"
+		}
+	}
+	for _, pod := range p.podsOf(db.Workload) {
+		if report, told := reports[pod.Spec.NodeName]; told && report.Waiting == "" {
+			continue // it has its data, and misses the others
+		}
+		if why := trouble(pod, p.now); why != "" && missing[pod.Spec.NodeName] == "" && pod.Spec.NodeName != "" {
+			missing[pod.Spec.NodeName] = why
+		}
+	}
+	return missing
+}
+
 // take carries a step out, and tells of it.
 func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step memberStep) error {
 	if step.message == "" {
@@ -58,6 +90,8 @@ func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step
 		return nil
 	case actionRecord:
 		status.Members = step.members
+	case actionRecover:
+		*status = step.recovered
 	case actionKick:
 		err = r.administer(p, db, status.Leader, func(member *adminapi.Client) error { return member.Kick(ctx, step.server) })
 	case actionLeave:
@@ -66,7 +100,11 @@ func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step
 	if err != nil {
 		return &halt{reason: "ChangingMembers", retry: err, message: fmt.Sprintf("%s: %s", db.Title, step.message)}
 	}
-	r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeNormal, "MembershipChanges", "Reconcile", "%s", cut(db.Title+": "+step.message, maxNote))
+	kind, reason := corev1.EventTypeNormal, "MembershipChanges"
+	if step.action == actionRecover {
+		kind, reason = corev1.EventTypeWarning, "DatabaseRecovery"
+	}
+	r.Recorder.Eventf(p.cluster, nil, kind, reason, "Reconcile", "%s", cut(db.Title+": "+step.message, maxNote))
 	return nil
 }
 

@@ -32,6 +32,10 @@ type membership struct {
 	now metav1.Time
 	// last is the node of the pod that goes when there are fewer replicas: that with the highest ordinal. Empty when that has no node.
 	last string
+	// missing members by node: why they do not serve, where that is more than a start that takes a moment.
+	missing map[string]string
+	// recovery is what the specification asks for, or nil.
+	recovery *recovery
 }
 
 // memberAction is what a step does.
@@ -46,6 +50,8 @@ const (
 	actionKick
 	// actionLeave lets the member on the node leave.
 	actionLeave
+	// actionRecover changes the record of the whole database: the step holds it.
+	actionRecover
 )
 
 // memberStep is one step of a membership.
@@ -55,6 +61,8 @@ type memberStep struct {
 	members []v1alpha1.DatabaseMember
 	node    string
 	server  string
+	// recovered is the record of a database that is made anew.
+	recovered v1alpha1.DatabaseStatus
 	// message says what is done or waited for; stuck: a person has to do something.
 	message string
 	stuck   bool
@@ -62,6 +70,9 @@ type memberStep struct {
 
 // next returns the next step; the zero step when the membership is as wanted.
 func (m membership) next() memberStep {
+	if s := m.recover(); s.action != actionNone || s.message != "" {
+		return s
+	}
 	if m.status.ClusterID == "" {
 		return memberStep{}
 	}
@@ -251,7 +262,11 @@ func (m membership) serves(raft string) bool {
 
 // joiner is a member that has yet to join.
 func (m membership) joiner(node, address string) v1alpha1.DatabaseMember {
-	return v1alpha1.DatabaseMember{Node: node, Address: address, Since: &m.now}
+	since := m.now
+	if m.status.Since != nil && since.Before(m.status.Since) {
+		since = *m.status.Since // the clock was set back
+	}
+	return v1alpha1.DatabaseMember{Node: node, Address: address, Since: &since}
 }
 
 // canForget: there is a member too many, and this one may be dropped from the record, which makes one pod less. That is the last one, be it

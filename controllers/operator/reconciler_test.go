@@ -64,6 +64,7 @@ func TestOneInstallation(t *testing.T) {
 		{"canary nodes come first, and nothing else in mode Canary", (*story).canary},
 		{"in mode Paused nothing is replaced", (*story).paused},
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
+		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
 		{"a member of another cluster is never recorded", (*story).foreignMember},
 		{"once deleted it is taken down in order", (*story).takenDown},
 		{"it waits for nodes to be clean, but not for ever", (*story).nodesCleaned},

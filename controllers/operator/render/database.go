@@ -25,6 +25,8 @@ type Database struct {
 	Secret string
 	// LeaderLabel is on the pod of the Raft leader, put there by the member itself.
 	LeaderLabel string
+	// Writer is the workload that writes the database, and WrittenLabel the label by which its pod says that all is written.
+	Writer, WrittenLabel string
 	// AdminPort of the members' admin endpoint.
 	AdminPort int32
 
@@ -38,12 +40,12 @@ const probePortOffset = 10
 var (
 	Northbound = Database{
 		Flag: "nb", Title: "northbound database", Workload: NorthboundName, Service: "ovn-nb", Secret: "kiln-tls-ovn-nb",
-		LeaderLabel: "ovn-nb-leader", AdminPort: 6651,
+		LeaderLabel: "ovn-nb-leader", AdminPort: 6651, Writer: ControllerName, WrittenLabel: "kubeovn.io/northbound-written",
 		ports: []corev1.ContainerPort{port("clients", 6641), port("raft", 6643), port("admin", 6651)},
 	}
 	Southbound = Database{
 		Flag: "sb", Title: "southbound database", Workload: SouthboundName, Service: "ovn-sb", Secret: "kiln-tls-ovn-sb",
-		LeaderLabel: "ovn-sb-leader", AdminPort: 6652,
+		LeaderLabel: "ovn-sb-leader", AdminPort: 6652, Writer: NorthdName, WrittenLabel: "kubeovn.io/southbound-written",
 		ports: []corev1.ContainerPort{port("clients", 6642), port("northd", 6645), port("raft", 6644), port("admin", 6652)},
 	}
 )

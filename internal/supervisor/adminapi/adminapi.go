@@ -6,7 +6,10 @@
 // commands).
 package adminapi
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Ports of the endpoint. Probes for the kubelet are HealthOffset above, on the loopback address, without TLS.
 const (
@@ -24,7 +27,7 @@ const (
 
 // Status is one member's view of its Raft cluster.
 type Status struct {
-	// Waiting is why the server has not been started; everything but NeedsRejoin is empty then.
+	// Waiting is why the server has not been started; everything but NeedsRejoin and Backups is empty then.
 	Waiting string `json:"waiting,omitempty"`
 	// NeedsRejoin: what is recorded of this member, it does not hold any more. It waits to be kicked and told to join anew.
 	NeedsRejoin bool `json:"needsRejoin,omitempty"`
@@ -37,6 +40,10 @@ type Status struct {
 	// Role is leader, follower or candidate.
 	Role string `json:"role"`
 	Term int64  `json:"term"`
+	// LastIndex of the member's log: of two members of one cluster, that with the higher one has more.
+	LastIndex int64 `json:"lastIndex"`
+	// Since is the record by which the member began (DatabaseMember.since); zero for the first member of the first cluster.
+	Since time.Time `json:"since"`
 	// Leader is the leader's server ID as members show one another: its first four hexadecimal digits. Empty when there is none.
 	Leader string `json:"leader"`
 	// LeaderAddress is the leader's address, in the form of Address.
@@ -44,6 +51,18 @@ type Status struct {
 	// Connected: the member is part of the cluster and knows a leader, so that it serves.
 	Connected bool     `json:"connected"`
 	Members   []Member `json:"members"`
+	// Backups on the member's node, the newest first.
+	Backups []Backup `json:"backups,omitempty"`
+	// BackupFailure is why the last backup was not made.
+	BackupFailure string `json:"backupFailure,omitempty"`
+}
+
+// Backup is one verified backup.
+type Backup struct {
+	// Name of the file, in the directory of backups.
+	Name string    `json:"name"`
+	Time time.Time `json:"time"`
+	Rows int64     `json:"rows"`
 }
 
 // Member is one member of the cluster, this one included.

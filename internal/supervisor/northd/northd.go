@@ -47,27 +47,41 @@ type Options struct {
 	Clusters <-chan *v1alpha1.OVNCluster
 	// Leads receives whether this ovn-northd is the active one, at each change.
 	Leads chan<- bool
-	Log   logr.Logger
+	// Writes receives the cluster ID of the southbound database that this ovn-northd, the active one, writes, at each change.
+	Writes chan<- string
+	Log    logr.Logger
 }
 
 // DefaultProgram is that of Debian's packages.
 var DefaultProgram = []string{"/usr/bin/ovn-northd"}
 
 // databases are the connection methods of both databases.
-type databases struct{ northbound, southbound []string }
+type databases struct {
+	northbound, southbound []string
+	// Cluster IDs: ovn-northd takes a database that was made anew for one that is behind (min_index, ovsdb(7)), and has to start again.
+	northboundID, southboundID string
+	// recovering: the northbound database may not be complete yet, and what is not there would be deleted from the southbound one.
+	recovering bool
+}
 
 func databasesOf(c *v1alpha1.OVNCluster) databases {
 	return databases{
 		northbound: ovncluster.Endpoints(c.Status.Northbound, northboundPort),
 		southbound: ovncluster.Endpoints(c.Status.Southbound, southboundPort),
+
+		northboundID: c.Status.Northbound.ClusterID, southboundID: c.Status.Southbound.ClusterID,
+		recovering: c.Status.Northbound.Recovering(),
 	}
 }
 
-func (d databases) complete() bool { return len(d.northbound) > 0 && len(d.southbound) > 0 }
+func (d databases) complete() bool {
+	return len(d.northbound) > 0 && len(d.southbound) > 0 && !d.recovering
+}
 
 // equal: the same members, in whatever order. A restart costs a computation of everything.
 func (d databases) equal(o databases) bool {
-	return sameSet(d.northbound, o.northbound) && sameSet(d.southbound, o.southbound)
+	return sameSet(d.northbound, o.northbound) && sameSet(d.southbound, o.southbound) &&
+		d.northboundID == o.northboundID && d.southboundID == o.southboundID && d.recovering == o.recovering
 }
 
 func sameSet(a, b []string) bool {
@@ -77,6 +91,8 @@ func sameSet(a, b []string) bool {
 type supervised struct {
 	options Options
 	running atomic.Pointer[supervisor.Process]
+	// southboundID of what runs.
+	southboundID atomic.Pointer[string]
 }
 
 // Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
@@ -86,6 +102,7 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("make the directory of sockets: %w", err)
 	}
 	s := &supervised{options: o}
+	s.southboundID.Store(new(string))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready) })
 	group.Go(func() error { return s.follow(ctx) })
@@ -104,12 +121,15 @@ func (s *supervised) follow(ctx context.Context) error {
 		if err := s.stop(); err != nil {
 			return err
 		}
+		if current = next; !next.complete() {
+			continue
+		}
 		process, err := s.daemon(next).Start()
 		if err != nil {
 			return err
 		}
+		s.southboundID.Store(&next.southboundID)
 		s.running.Store(process)
-		current = next
 	}
 }
 
@@ -127,7 +147,12 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 		case <-ended:
 			return current, process.Err()
 		case cluster := <-s.options.Clusters:
-			if next := databasesOf(cluster); next.complete() && !next.equal(current) {
+			next := databasesOf(cluster)
+			if next.recovering && !current.recovering {
+				s.options.Log.Info("stopping until the northbound database is complete again")
+				return databases{recovering: true}, nil
+			}
+			if next.complete() && !next.equal(current) {
 				s.options.Log.Info("the databases are elsewhere now", "northbound", next.northbound, "southbound", next.southbound)
 				return next, nil
 			}
@@ -163,7 +188,7 @@ func (s *supervised) daemon(d databases) supervisor.Daemon {
 func (s *supervised) watchStatus(ctx context.Context) {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
-	told := false
+	told, active, written := false, 0, ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,14 +200,25 @@ func (s *supervised) watchStatus(ctx context.Context) {
 			continue // in the middle of a long computation, which changes nothing of its role
 		}
 		leads := status == "Status: active"
-		if leads == told {
-			continue
+		if active++; !leads {
+			active = 0
 		}
-		select {
-		case s.options.Leads <- leads:
+		if leads != told {
 			told = leads
-		case <-ctx.Done():
+			send(ctx, s.options.Leads, leads)
 		}
+		// What it computed when it became active is committed by the time it is asked again.
+		if id := *s.southboundID.Load(); active > 1 && id != written {
+			written = id
+			send(ctx, s.options.Writes, id)
+		}
+	}
+}
+
+func send[T any](ctx context.Context, to chan<- T, value T) {
+	select {
+	case to <- value:
+	case <-ctx.Done():
 	}
 }
 
@@ -210,7 +246,7 @@ func (s *supervised) ready(ctx context.Context) error {
 func (s *supervised) call(ctx context.Context, command string) (string, error) {
 	process := s.running.Load()
 	if process == nil {
-		return "", errors.New("ovn-northd waits for the addresses of both databases in the status of OVNCluster `default`")
+		return "", errors.New("ovn-northd waits until the status of OVNCluster `default` has the addresses of both databases and no recovery is under way")
 	}
 	return process.Call(ctx, command)
 }

@@ -71,8 +71,12 @@ func Endpoint(address netip.Addr, port int) string {
 }
 
 // Endpoints are the members of a database at a port, in the status' order. Members that have not joined yet are left out, unless none
-// has, and so are those whose address does not parse.
+// has, and so are those whose address does not parse. There are none while the database is made anew: nobody should leave what he has
+// for one that is not there yet.
 func Endpoints(db v1alpha1.DatabaseStatus, port int) []string {
+	if db.Recovering() && db.ClusterID == "" {
+		return nil
+	}
 	joined := slices.ContainsFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.ServerID != "" })
 	endpoints := make([]string, 0, len(db.Members))
 	for _, m := range db.Members {

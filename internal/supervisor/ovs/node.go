@@ -33,6 +33,9 @@ type node struct {
 	uplink                        uplink
 	// remotes of the southbound database, as last seen.
 	remotes []string
+	// clusterID of the southbound database, as last seen; anew: ovn-controller has to be told that it is another one.
+	clusterID string
+	anew      bool
 	// configured, certified and switched open the gate of ovn-controller together.
 	configured, certified, switched func()
 	db                              atomic.Pointer[client.Client]
@@ -120,13 +123,35 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 		case <-ctx.Done():
 			return
 		case cluster := <-n.options.Clusters:
-			if remotes := ovncluster.Endpoints(cluster.Status.Southbound, southboundPort); len(remotes) > 0 {
-				n.remotes = remotes
-			}
+			n.follow(cluster.Status.Southbound)
 		case <-changes:
 		case <-retry:
 		}
 	}
+}
+
+// follow takes the southbound database's members over. One that is made anew has to be complete first: ovn-controller, which cannot reach
+// the old one, leaves all flows as they are meanwhile. It would take the new one for one that is behind, and has to be told.
+func (n *node) follow(southbound v1alpha1.DatabaseStatus) {
+	remotes := ovncluster.Endpoints(southbound, southboundPort)
+	if southbound.Recovering() || len(remotes) == 0 {
+		return
+	}
+	n.anew = n.anew || n.clusterID != "" && n.clusterID != southbound.ClusterID
+	n.remotes, n.clusterID = remotes, southbound.ClusterID
+}
+
+// reset makes ovn-controller forget how far the southbound database was. One that does not run forgot it.
+func (n *node) reset(ctx context.Context) error {
+	if !n.anew {
+		return nil
+	}
+	if _, err := n.controller.Call(ctx, "sb-cluster-state-reset"); err != nil && !errors.Is(err, supervisor.ErrNotRunning) {
+		return fmt.Errorf("tell ovn-controller that the southbound database was made anew: %w", err)
+	}
+	n.options.Log.Info("the southbound database was made anew", "clusterID", n.clusterID)
+	n.anew = false
+	return nil
 }
 
 // connect waits for the node's ovsdb-server; nil when ctx ends before.
@@ -159,6 +184,7 @@ func (n *node) reconcile(ctx context.Context, db *client.Client) error {
 	})
 	if configureErr == nil {
 		n.configured()
+		configureErr = n.reset(ctx)
 	}
 	return errors.Join(err, configureErr)
 }

@@ -22,6 +22,8 @@ const (
 	stepJoin
 	// stepRejoin sets the file that is there aside and joins.
 	stepRejoin
+	// stepRecover keeps the file that is there under another name and makes a new cluster from what the plan says.
+	stepRecover
 )
 
 // plan is a step and its reason, or what it needs.
@@ -35,12 +37,18 @@ type plan struct {
 	clusterID string
 	remotes   []netip.Addr
 	since     time.Time
+	// source and backup are what stepRecover makes the new cluster from.
+	source v1alpha1.RecoverySource
+	backup string
 }
 
 // decide says how this member begins, from the API and the file that is there (nil: none). Only the recorded node may create a
 // cluster, and only while no cluster ID is recorded, so that there is never a second cluster. An error needs a person.
 func decide(file *identity, status v1alpha1.DatabaseStatus, node string, self netip.Addr) (plan, error) {
-	if status.ClusterID == "" {
+	switch recovery := status.Recovery; {
+	case status.ClusterID == "" && recovery != nil && recovery.Phase == v1alpha1.RecoveryCreating:
+		return decideRecovery(file, status, node), nil
+	case status.ClusterID == "":
 		return decideFirst(file, status, node)
 	}
 	at := slices.IndexFunc(status.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
@@ -64,6 +72,37 @@ func decide(file *identity, status v1alpha1.DatabaseStatus, node string, self ne
 		p.step, p.reason = stepRejoin, why
 	}
 	return p, nil
+}
+
+// decideRecovery is decide while a recovery makes a new cluster, on the node that is recorded. Everybody else waits for its cluster ID.
+func decideRecovery(file *identity, status v1alpha1.DatabaseStatus, node string) plan {
+	recovery := status.Recovery
+	p := plan{step: stepRecover, since: since(status), source: recovery.Source, backup: recovery.Backup}
+	switch {
+	case status.BootstrapNode != node:
+		return plan{reason: fmt.Sprintf("node %s makes the database anew", status.BootstrapNode)}
+	case file != nil && file.unusable == nil && file.since.Equal(p.since):
+		return plan{step: stepStart}
+	case recovery.Source == v1alpha1.RecoverMember && file == nil:
+		return plan{reason: "no database file is here to make the database from: recover from another node, or another source, under a new id"}
+	case recovery.Source == v1alpha1.RecoverMember && file.unusable != nil:
+		return plan{reason: fmt.Sprintf("the database cannot be made from its file: %s: recover from another node, or another source, under a new id",
+			file.unusable)}
+	}
+	return p
+}
+
+// since is when the cluster that is recorded was made anew; zero for the first one.
+func since(status v1alpha1.DatabaseStatus) time.Time {
+	if status.Since == nil {
+		return time.Time{}
+	}
+	return status.Since.Time
+}
+
+// superseded says whether a file that began so is of a cluster in whose place there is, or will be, another one.
+func superseded(began time.Time, status v1alpha1.DatabaseStatus) bool {
+	return began.Before(since(status))
 }
 
 // decideFirst is decide before a cluster ID is recorded.

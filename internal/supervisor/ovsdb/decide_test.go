@@ -35,6 +35,12 @@ func TestDecide(t *testing.T) {
 	now := metav1.Unix(1000, 0)
 	through := []netip.Addr{netip.MustParseAddr("192.0.2.2")}
 
+	recovering := func(on string, source v1alpha1.RecoverySource) v1alpha1.DatabaseStatus {
+		return v1alpha1.DatabaseStatus{BootstrapNode: on, Members: members, Since: &now, Recovery: &v1alpha1.RecoveryStatus{
+			Phase: v1alpha1.RecoveryCreating, Source: source, Backup: "b",
+		}}
+	}
+
 	tests := []struct {
 		name   string
 		file   *identity
@@ -148,6 +154,46 @@ func TestDecide(t *testing.T) {
 			status: recorded("s1", nil),
 			want:   plan{rejoin: true},
 			reason: "no database file is here",
+		},
+		{
+			name:   "this node makes the database anew from its file",
+			file:   file("c"),
+			status: recovering(node, v1alpha1.RecoverMember),
+			want:   plan{step: stepRecover, since: now.Time, source: v1alpha1.RecoverMember, backup: "b"},
+		},
+		{
+			name:   "it has done so: start",
+			file:   &identity{clusterID: "new", serverID: "s1", since: now.Time},
+			status: recovering(node, v1alpha1.RecoverMember),
+			want:   plan{step: stepStart},
+		},
+		{
+			name:   "what it made cannot be read: make it again",
+			file:   &identity{since: now.Time, unusable: errors.New("syntax error")},
+			status: recovering(node, v1alpha1.RecoverBackup),
+			want:   plan{step: stepRecover, since: now.Time, source: v1alpha1.RecoverBackup, backup: "b"},
+		},
+		{
+			name:   "without a file there is nothing to make it from",
+			status: recovering(node, v1alpha1.RecoverMember),
+			reason: "no database file is here",
+		},
+		{
+			name:   "nor from one that cannot be read",
+			file:   &identity{unusable: errors.New("syntax error")},
+			status: recovering(node, v1alpha1.RecoverMember),
+			reason: "syntax error",
+		},
+		{
+			name:   "but from nothing it can be made so",
+			status: recovering(node, v1alpha1.RecoverRebuild),
+			want:   plan{step: stepRecover, since: now.Time, source: v1alpha1.RecoverRebuild, backup: "b"},
+		},
+		{
+			name:   "another node makes the database anew: wait, whatever is here",
+			file:   file("c"),
+			status: recovering("cp-2", v1alpha1.RecoverMember),
+			reason: "node cp-2 makes",
 		},
 		{
 			name:   "the node that creates the cluster has a file that cannot be read: a person decides",

@@ -5,7 +5,9 @@ package ovsdb
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
 )
 
@@ -85,6 +88,9 @@ func (f files) check(ctx context.Context) error {
 	if _, err := f.run(ctx, "db-is-clustered", f.path); err != nil {
 		return fmt.Errorf("%s is not a clustered database: move it away, or restore it by ovsdb-tool create-cluster: %w", f.path, err)
 	}
+	if left, err := f.hasLeft(); err != nil || left {
+		return cmp.Or(err, fmt.Errorf("%s is of a server that has left its cluster", f.path))
+	}
 	address, err := f.run(ctx, "db-local-address", f.path)
 	if err != nil {
 		return err
@@ -94,6 +100,28 @@ func (f files) check(ctx context.Context) error {
 			"move the file away, so that it joins anew", f.path, address, f.local)
 	}
 	return nil
+}
+
+// hasLeft looks for the record that a server writes last when it has left its cluster (ovsdb(5), Clustered Format): ovsdb-server refuses such a file.
+func (f files) hasLeft() (bool, error) {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return false, fmt.Errorf("read the database file: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return false, fmt.Errorf("read the database file: %w", err)
+	}
+	end := make([]byte, min(info.Size(), 256))
+	if _, err := file.ReadAt(end, info.Size()-int64(len(end))); err != nil {
+		return false, fmt.Errorf("read the database file: %w", err)
+	}
+	lines := bytes.Split(bytes.TrimSpace(end), []byte("\n"))
+	var record struct {
+		Note string `json:"note"`
+	}
+	return json.Unmarshal(lines[len(lines)-1], &record) == nil && record.Note == "left", nil
 }
 
 // sincePath is a file beside the database's with the record by which the member joined (DatabaseMember.since). It tells a file of
@@ -115,9 +143,21 @@ func (f files) readSince() (time.Time, error) {
 	return since, nil
 }
 
+func (f files) writeSince(since time.Time) error {
+	if err := os.WriteFile(f.sincePath(), []byte(since.UTC().Format(time.RFC3339)+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write when the member begins: %w", err)
+	}
+	return nil
+}
+
+// aside is the name under which a file stays that has no use any more.
+func (f files) aside() string {
+	return f.path + ".aside-" + time.Now().UTC().Format("20060102T150405.000")
+}
+
 // setAside gives the file another name and returns it. Nothing is ever deleted.
 func (f files) setAside() (string, error) {
-	aside := f.path + ".aside-" + time.Now().UTC().Format("20060102T150405.000")
+	aside := f.aside()
 	if err := os.Rename(f.path, aside); err != nil {
 		return "", fmt.Errorf("set the database file aside: %w", err)
 	}
@@ -133,13 +173,51 @@ func (f files) clusterID(ctx context.Context) (string, error) {
 	return id, err
 }
 
-// create makes the first member of a new cluster. electionTimer is how long, in milliseconds, followers bear a silent leader: the
-// default of one second makes leaders change on busy nodes.
+// electionTimer is how long, in milliseconds, followers bear a silent leader: the default of one second makes leaders change on busy nodes.
+const electionTimer = "--election-timer=5000"
+
+// create makes the first member of a new cluster.
 func (f files) create(ctx context.Context) error {
-	const electionTimer = "--election-timer=5000"
 	return f.place(ctx, func(path string) []string {
 		return []string{electionTimer, "create-cluster", path, f.database.Schema, f.local}
 	})
+}
+
+// recover makes the first member of a new cluster from what the plan says, over the file that is there, which stays under another name.
+// Only once it is whole is it known by its date: after a crash before that it is made again, from itself, and nobody has seen it yet.
+func (f files) recover(ctx context.Context, p plan) (aside string, err error) {
+	whole := f.path + ".standalone"
+	if err := removeIfThere(whole, lockOf(whole)); err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, removeIfThere(whole, lockOf(whole))) }()
+	from := whole
+	switch p.source {
+	case v1alpha1.RecoverMember:
+		_, err = f.run(ctx, "cluster-to-standalone", whole, f.path)
+	case v1alpha1.RecoverBackup:
+		backup := filepath.Join(f.backups(), p.backup)
+		if _, err = f.verify(ctx, backup); err == nil {
+			_, err = f.run(ctx, "convert", backup, f.database.Schema, whole) // it may be of an older schema
+		}
+	case v1alpha1.RecoverRebuild, v1alpha1.RecoverNone:
+		from = f.database.Schema
+	}
+	if err != nil {
+		return "", err
+	}
+	aside = f.aside()
+	if err := os.Link(f.path, aside); errors.Is(err, os.ErrNotExist) {
+		aside = ""
+	} else if err != nil {
+		return "", fmt.Errorf("keep the database file under another name: %w", err)
+	}
+	if err := f.place(ctx, func(path string) []string {
+		return []string{electionTimer, "create-cluster", path, from, f.local}
+	}); err != nil {
+		return "", err
+	}
+	return aside, f.writeSince(p.since)
 }
 
 // join makes a member that joins the plan's cluster through any of its remotes.
@@ -147,8 +225,8 @@ func (f files) join(ctx context.Context, p plan) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o750); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
-	if err := os.WriteFile(f.sincePath(), []byte(p.since.UTC().Format(time.RFC3339)+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write when the member joins: %w", err)
+	if err := f.writeSince(p.since); err != nil {
+		return err
 	}
 	return f.place(ctx, func(path string) []string {
 		args := []string{"--cid=" + p.clusterID, "join-cluster", path, f.database.Name, f.local}
@@ -166,11 +244,8 @@ func (f files) place(ctx context.Context, args func(path string) []string) error
 		return fmt.Errorf("make the data directory: %w", err)
 	}
 	fresh := f.path + ".new"
-	lock := filepath.Join(dir, "."+filepath.Base(fresh)+".~lock~") // ovsdb-tool leaves it
-	for _, left := range []string{fresh, lock} {
-		if err := os.Remove(left); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove an unfinished database file: %w", err)
-		}
+	if err := removeIfThere(fresh, lockOf(fresh)); err != nil {
+		return err
 	}
 	if _, err := f.run(ctx, args(fresh)...); err != nil {
 		return err
@@ -178,10 +253,24 @@ func (f files) place(ctx context.Context, args func(path string) []string) error
 	if err := os.Rename(fresh, f.path); err != nil {
 		return fmt.Errorf("name the new database file: %w", err)
 	}
-	if err := os.Remove(lock); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove the lock of the new database file: %w", err)
+	if err := removeIfThere(lockOf(fresh)); err != nil {
+		return err
 	}
 	return syncDir(dir)
+}
+
+// lockOf is the lock file that ovsdb-tool leaves of a database file.
+func lockOf(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".~lock~")
+}
+
+func removeIfThere(paths ...string) error {
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove what an unfinished step left: %w", err)
+		}
+	}
+	return nil
 }
 
 // syncDir makes the name of a new file survive a power failure.

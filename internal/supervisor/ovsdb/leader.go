@@ -6,6 +6,7 @@ package ovsdb
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
@@ -26,9 +27,14 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 	if err := conn.Call("monitor", request, &first); err != nil {
 		return fmt.Errorf("watch who leads: %w", err)
 	}
+	known := false
 	for update := first; ; {
-		if err := readLeader(update, database, changed); err != nil {
+		present, err := readLeader(update, database, changed)
+		if err != nil {
 			return err
+		}
+		if known = known || present; !known {
+			return errLeft // it gives the database up, and then closes all connections
 		}
 		n, err := conn.Receive()
 		if err != nil {
@@ -42,7 +48,11 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 	}
 }
 
-func readLeader(update json.RawMessage, database string, changed func(leads bool)) error {
+// errLeft says that the server has given the database up: it has left the cluster, or was kicked. It never takes part again.
+var errLeft = errors.New("the member has left the cluster")
+
+// readLeader reports whether the update has the member's row.
+func readLeader(update json.RawMessage, database string, changed func(leads bool)) (present bool, err error) {
 	var tables map[string]map[string]struct {
 		New *struct {
 			Name   string `json:"name"`
@@ -50,12 +60,13 @@ func readLeader(update json.RawMessage, database string, changed func(leads bool
 		} `json:"new"`
 	}
 	if err := json.Unmarshal(update, &tables); err != nil {
-		return fmt.Errorf("decode who leads: %w", err)
+		return false, fmt.Errorf("decode who leads: %w", err)
 	}
 	for _, row := range tables["Database"] {
 		if row.New != nil && row.New.Name == database {
+			present = true
 			changed(row.New.Leader)
 		}
 	}
-	return nil
+	return present, nil
 }

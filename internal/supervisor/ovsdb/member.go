@@ -10,9 +10,11 @@ import (
 	"net"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
@@ -23,6 +25,12 @@ type member struct {
 	options Options
 	// waiting is what the member says while the server has not been started.
 	waiting atomic.Pointer[adminapi.Status]
+	// cluster is the newest OVNCluster.
+	cluster *v1alpha1.OVNCluster
+	// began is the record by which the file that the server has began.
+	began atomic.Pointer[time.Time]
+	// backups are told by the endpoint.
+	backups backups
 }
 
 var _ adminapi.Database = (*member)(nil)
@@ -41,13 +49,27 @@ func Run(ctx context.Context, o Options) error {
 		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(o.Database.AdminPort))
 		return adminapi.Serve(ctx, address, o.TLSDir, m)
 	})
-	group.Go(func() error { return m.serve(ctx) })
+	group.Go(func() error {
+		for {
+			// Who has left, or whose cluster was replaced by another one, begins again.
+			if err := m.serve(ctx); !errors.Is(err, errSuperseded) && !errors.Is(err, errLeft) {
+				return err
+			}
+		}
+	})
 	return group.Wait()
 }
+
+// errSuperseded says that the database was made anew, so that the server must not go on with its file.
+var errSuperseded = errors.New("the database was made anew")
 
 func (m *member) serve(ctx context.Context) error {
 	f := newFiles(m.options)
 	if err := m.prepare(ctx, f); err != nil || ctx.Err() != nil {
+		return err
+	}
+	began, err := f.readSince()
+	if err != nil {
 		return err
 	}
 	daemon, err := m.options.server(f.path)
@@ -58,8 +80,16 @@ func (m *member) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.began.Store(&began)
 	m.waiting.Store(nil)
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := m.follow(ctx, f, began); err != nil {
+			m.wait(err.Error())
+			return err
+		}
+		return nil
+	})
 	group.Go(func() error {
 		select {
 		case <-process.Done():
@@ -68,33 +98,69 @@ func (m *member) serve(ctx context.Context) error {
 			return process.Stop()
 		}
 	})
-	group.Go(func() error { m.watchLead(ctx); return nil })
+	group.Go(func() error {
+		err := m.watchLead(ctx)
+		if err != nil {
+			m.wait(err.Error())
+		}
+		return err
+	})
 	return group.Wait()
 }
 
-// prepare returns once there is a file to start, or ctx has ended.
-func (m *member) prepare(ctx context.Context, f files) error {
-	m.wait("no OVNCluster `default` was seen yet")
+// follow makes backups, and returns when the cluster is superseded, or when ctx ends.
+func (m *member) follow(ctx context.Context, f files, began time.Time) error {
+	due := time.NewTimer(0)
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case cluster := <-m.options.Clusters:
-			file, err := f.identify(ctx)
-			if err != nil {
+		case m.cluster = <-m.options.Clusters:
+		case <-due.C:
+		}
+		if superseded(began, m.options.Database.Of(m.cluster.Status)) {
+			return errSuperseded
+		}
+		due.Reset(m.backUpIfDue(ctx, f))
+	}
+}
+
+// prepare returns once there is a file to start, or ctx has ended.
+func (m *member) prepare(ctx context.Context, f files) error {
+	m.backups.found(f)
+	if m.cluster == nil {
+		m.wait("no OVNCluster `default` was seen yet")
+	}
+	for {
+		if m.cluster != nil {
+			if begun, err := m.tryToBegin(ctx, f); begun || err != nil {
 				return err
 			}
-			plan, err := decide(file, m.options.Database.Of(cluster.Status), m.options.Node, m.options.Address)
-			if err != nil {
-				return err
-			}
-			if plan.step != stepWait {
-				return m.begin(ctx, f, plan)
-			}
-			m.waiting.Store(&adminapi.Status{Waiting: plan.reason, NeedsRejoin: plan.rejoin})
-			m.options.Log.Info("waiting", "reason", plan.reason)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case m.cluster = <-m.options.Clusters:
 		}
 	}
+}
+
+func (m *member) tryToBegin(ctx context.Context, f files) (begun bool, err error) {
+	file, err := f.identify(ctx)
+	if err != nil {
+		return false, err
+	}
+	plan, err := decide(file, m.options.Database.Of(m.cluster.Status), m.options.Node, m.options.Address)
+	if err != nil {
+		return false, err
+	}
+	if plan.step != stepWait {
+		return true, m.begin(ctx, f, plan)
+	}
+	m.waiting.Store(&adminapi.Status{Waiting: plan.reason, NeedsRejoin: plan.rejoin})
+	m.options.Log.Info("waiting", "reason", plan.reason)
+	return false, nil
 }
 
 func (m *member) begin(ctx context.Context, f files, p plan) error {
@@ -102,6 +168,13 @@ func (m *member) begin(ctx context.Context, f files, p plan) error {
 	case stepCreate:
 		m.options.Log.Info("creating the cluster", "file", f.path, "address", f.local)
 		return f.create(ctx)
+	case stepRecover:
+		m.options.Log.Info("making the database anew", "file", f.path, "from", p.source, "backup", p.backup)
+		aside, err := f.recover(ctx, p)
+		if err == nil && aside != "" {
+			m.options.Log.Info("kept the database file", "as", aside)
+		}
+		return err
 	case stepRejoin:
 		aside, err := f.setAside()
 		if err != nil {
@@ -120,8 +193,8 @@ func (m *member) begin(ctx context.Context, f files, p plan) error {
 
 func (m *member) wait(reason string) { m.waiting.Store(&adminapi.Status{Waiting: reason}) }
 
-// watchLead tells Leads of each change. The socket may not be there yet, and goes when the server does.
-func (m *member) watchLead(ctx context.Context) {
+// watchLead tells Leads of each change until ctx ends or the member has left. The socket may not be there yet, and goes when the server does.
+func (m *member) watchLead(ctx context.Context) (left error) {
 	tell := func(leads bool) {
 		select {
 		case m.options.Leads <- leads:
@@ -134,8 +207,13 @@ func (m *member) watchLead(ctx context.Context) {
 		}
 	}
 	supervisor.Retry(ctx, report, func() error {
-		return watchLeader(ctx, m.options.socket(), m.options.Database.Name, tell)
+		err := watchLeader(ctx, m.options.socket(), m.options.Database.Name, tell)
+		if errors.Is(err, errLeft) {
+			left, err = err, nil
+		}
+		return err
 	})
+	return left
 }
 
 // ready says why the member does not serve.
@@ -157,7 +235,9 @@ func (m *member) ready(ctx context.Context) error {
 // Status implements adminapi.Database.
 func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	if waiting := m.waiting.Load(); waiting != nil {
-		return *waiting, nil
+		status := *waiting
+		m.backups.tell(&status)
+		return status, nil
 	}
 	text, err := m.call(ctx, "cluster/status", m.options.Database.Name)
 	if err != nil {
@@ -176,11 +256,16 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 		Leader:        raft.Leader,
 		LeaderAddress: raft.LeaderAddress(),
 		Connected:     raft.Connected(),
+		LastIndex:     raft.LastIndex,
 		Members:       make([]adminapi.Member, 0, len(raft.Servers)),
 	}
 	for _, s := range raft.Servers {
 		status.Members = append(status.Members, adminapi.Member{ServerID: s.ID, Address: s.Address})
 	}
+	if began := m.began.Load(); began != nil {
+		status.Since = *began
+	}
+	m.backups.tell(&status)
 	return status, nil
 }
 

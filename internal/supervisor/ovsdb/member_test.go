@@ -182,7 +182,8 @@ func TestCluster(t *testing.T) {
 	tr.start(second, recorded)
 	tr.untilConnected(second, 2)
 	tr.start(third, recorded)
-	if three := tr.untilConnected(third, 3); three.ClusterID != one.ClusterID || three.Role != adminapi.RoleFollower {
+	three := tr.untilConnected(third, 3)
+	if three.ClusterID != one.ClusterID || three.Role != adminapi.RoleFollower {
 		t.Fatalf("status of the third member: %+v", three)
 	}
 
@@ -201,6 +202,21 @@ func TestCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		tr.untilConnected(first, 2)
+		recorded.Members[2].ServerID = three.ServerID
+		third.tell(recorded, v1alpha1.Backup{})
+		for range 2 { // also after a restart
+			eventually(t, "it waits to be told to join anew", func() error {
+				said, err := tr.admin(third, tr.callers).Status(t.Context())
+				if err == nil && !said.NeedsRejoin {
+					err = fmt.Errorf("it says %+v", said)
+				}
+				return err
+			})
+			if err := third.halt(); err != nil {
+				t.Fatal(err)
+			}
+			tr.start(third, recorded)
+		}
 	})
 	t.Run("a member that is gone can be kicked", func(t *testing.T) {
 		third.stop()

@@ -32,6 +32,8 @@ type Database struct {
 	AdminPort int
 	// LeaderLabel of the pod.
 	LeaderLabel string
+	// Backed: its members make backups. The southbound database is derived from the northbound one.
+	Backed bool
 	// Of picks this database out of the status.
 	Of func(v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus
 }
@@ -53,6 +55,7 @@ var (
 		RaftPort:    6643,
 		AdminPort:   adminapi.PortNorthbound,
 		LeaderLabel: podlabel.NorthboundLeader,
+		Backed:      true,
 		Of:          func(s v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus { return s.Northbound },
 	}
 	Southbound = Database{

@@ -26,6 +26,12 @@ const (
 	NorthdLeader     = "ovn-northd-leader"
 )
 
+// The labels by which those who write a database say which one they have brought up to date: its cluster ID.
+const (
+	NorthboundWritten = "kubeovn.io/northbound-written"
+	SouthboundWritten = "kubeovn.io/southbound-written"
+)
+
 // withdrawTimeout bounds the last write, when the pod stops.
 const withdrawTimeout = 3 * time.Second
 
@@ -46,7 +52,7 @@ func (l Label) Run(ctx context.Context, leads <-chan bool) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			supervisor.Retry(attempt, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(attempt, value) })
+			supervisor.Retry(attempt, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(attempt, strconv.FormatBool(value)) })
 		}()
 		select {
 		case next := <-leads:
@@ -62,23 +68,28 @@ func (l Label) Run(ctx context.Context, leads <-chan bool) {
 	}
 }
 
+// Put writes a value, however often that has to be tried, until ctx ends.
+func (l Label) Put(ctx context.Context, value string) {
+	supervisor.Retry(ctx, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(ctx, value) })
+}
+
 func (l Label) withdraw() {
 	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
 	defer cancel()
-	if err := l.patch(ctx, false); err != nil {
+	if err := l.patch(ctx, strconv.FormatBool(false)); err != nil {
 		l.Log.Error(err, "the label stays as it is")
 	}
 }
 
-func (l Label) patch(ctx context.Context, leads bool) error {
+func (l Label) patch(ctx context.Context, value string) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"labels": map[string]string{l.Key: strconv.FormatBool(leads)}},
+		"metadata": map[string]any{"labels": map[string]string{l.Key: value}},
 	})
 	if err != nil {
 		return fmt.Errorf("encode label %s: %w", l.Key, err)
 	}
 	if _, err := l.Pods.Patch(ctx, l.Pod, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("set label %s=%t of pod %s: %w", l.Key, leads, l.Pod, err)
+		return fmt.Errorf("set label %s=%s of pod %s: %w", l.Key, value, l.Pod, err)
 	}
 	return nil
 }

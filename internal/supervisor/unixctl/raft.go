@@ -22,6 +22,8 @@ type Raft struct {
 	// Role is leader, follower or candidate.
 	Role string
 	Term int64
+	// LastIndex is that of the last entry in the member's log.
+	LastIndex int64
 	// Leader is the first four digits of the leader's server ID; empty when there is none.
 	Leader string
 	// Servers are all members, this one included.
@@ -95,6 +97,8 @@ func (r *Raft) set(name, value string) error {
 		r.Address = value
 	case "Status":
 		r.Status = value
+	case "Log":
+		return r.setLog(value)
 	case "Role":
 		r.Role = value
 	case "Leader":
@@ -112,5 +116,16 @@ func (r *Raft) set(name, value string) error {
 		}
 		r.Term = term
 	}
+	return nil
+}
+
+// setLog reads the range of the log's entries, `[2, 5]`: the second number is that of the next one.
+func (r *Raft) setLog(value string) error {
+	_, next, _ := strings.Cut(strings.Trim(value, "[]"), ", ")
+	end, err := strconv.ParseInt(next, 10, 64)
+	if err != nil {
+		return fmt.Errorf("log of cluster/status: %w", err)
+	}
+	r.LastIndex = end - 1
 	return nil
 }

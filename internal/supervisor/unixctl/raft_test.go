@@ -26,7 +26,7 @@ func TestParseRaft(t *testing.T) {
 			file: "leader",
 			want: Raft{
 				ClusterID: cluster, ServerID: "f531abed-5815-4448-a743-59ca6c33a786", Address: "tcp:127.0.0.1:17643",
-				Status: "cluster member", Role: "leader", Term: 1, Leader: "f531", Servers: servers,
+				Status: "cluster member", Role: "leader", Term: 1, LastIndex: 4, Leader: "f531", Servers: servers,
 			},
 			connected: true, leaderAddress: "tcp:127.0.0.1:17643",
 		},
@@ -34,7 +34,7 @@ func TestParseRaft(t *testing.T) {
 			file: "follower",
 			want: Raft{
 				ClusterID: cluster, ServerID: "fc66bf91-2256-4e0c-bd55-4dfb62e51cbd", Address: "tcp:[::1]:17644",
-				Status: "cluster member", Role: "follower", Term: 1, Leader: "f531", Servers: servers,
+				Status: "cluster member", Role: "follower", Term: 1, LastIndex: 4, Leader: "f531", Servers: servers,
 			},
 			connected: true, leaderAddress: "tcp:127.0.0.1:17643",
 		},
@@ -42,7 +42,7 @@ func TestParseRaft(t *testing.T) {
 			file: "candidate",
 			want: Raft{
 				ClusterID: cluster, ServerID: "fc66bf91-2256-4e0c-bd55-4dfb62e51cbd", Address: "tcp:[::1]:17644",
-				Status: "disconnected from the cluster (election timeout)", Role: "candidate", Term: 1, Servers: servers[:2],
+				Status: "disconnected from the cluster (election timeout)", Role: "candidate", Term: 1, LastIndex: 5, Servers: servers[:2],
 			},
 		},
 		{

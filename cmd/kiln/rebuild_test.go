@@ -1,0 +1,115 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+)
+
+// content is what a database holds of the controller's: NB_Global tells of databases and of leaders.
+func content(server *nbtest.Server) map[string]map[string]nbtest.Row {
+	all := server.Dump()
+	delete(all, nb.NBGlobalTable)
+	return all
+}
+
+// TestTheDatabaseIsRebuiltFromTheAPI makes the northbound database anew, empty, behind a running controller: it ends, and the next one writes
+// what there was, row for row, and says when that is done.
+func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
+	c := startAPIServer(t)
+	certificates := newCertificates(t)
+	database := nbtest.Start(t)
+	stop := certificates.listen(t, "127.77.0.8", database)
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	must(t, c.Create(t.Context(), cluster))
+	cluster.Status.Northbound.ClusterID = "one"
+	moveTo(t, c, cluster, "127.77.0.8")
+	self := newPod("controller")
+	self.Spec.HostNetwork = true
+	must(t, c.Create(t.Context(), self))
+	t.Setenv("POD_NAME", "controller")
+	controller := startController(t, certificates, os.Getenv("KUBECONFIG"), "127.77.0.13:10660")
+	written := func(id string) func() string {
+		return func() string {
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(self), self); err != nil {
+				return err.Error()
+			}
+			if got := self.Labels[podlabel.NorthboundWritten]; got != id {
+				return fmt.Sprintf("the label is %q, not %q", got, id)
+			}
+			return ""
+		}
+	}
+	populate(t, c)
+	eventually(t, func() string { return allocated(c, "p9", "10.16.0.11") })
+	eventually(t, written("one"))
+	before := content(database)
+	if len(before[nb.ACLTable]) == 0 || len(before[nb.LoadBalancerTable]) == 0 || len(before[nb.LogicalSwitchPortTable]) < 10 {
+		t.Fatalf("the database holds too little to compare: %v", before)
+	}
+
+	stop()
+	fresh := nbtest.Start(t)
+	certificates.listen(t, "127.77.0.8", fresh)
+	cluster.Status.Northbound.ClusterID = "" // while the database is made anew
+	cluster.Status.Northbound.Recovery = &v1alpha1.RecoveryStatus{ID: "r", Phase: v1alpha1.RecoveryCreating}
+	must(t, c.Status().Update(t.Context(), cluster))
+	cluster.Status.Northbound.ClusterID, cluster.Status.Northbound.Recovery.Phase = "two", v1alpha1.RecoveryFilling
+	must(t, c.Status().Update(t.Context(), cluster))
+	if err := controller.Wait(); err == nil {
+		t.Error("the controller ended as if all was well")
+	}
+	startController(t, certificates, os.Getenv("KUBECONFIG"), "127.77.0.13:10660")
+	eventually(t, written("two"))
+	if diff := cmp.Diff(before, content(fresh)); diff != "" {
+		t.Errorf("the database is not what it was (-), but (+):\n%s", diff)
+	}
+}
+
+// populate makes a few of everything.
+func populate(t *testing.T, c client.Client) {
+	t.Helper()
+	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must(t, c.Create(t.Context(), &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}}))
+	port := int32(80)
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: port}}},
+	}
+	must(t, c.Create(t.Context(), service))
+	http, ready := "http", true
+	must(t, c.Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "s", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.16.0.2"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: &http, Port: &port}},
+	}))
+	must(t, c.Create(t.Context(), &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"},
+		Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}},
+		}}},
+	}))
+	for i := range 10 {
+		pod := newPod(fmt.Sprintf("p%d", i))
+		pod.Labels = map[string]string{"a": "b"}
+		must(t, c.Create(t.Context(), pod))
+		eventually(t, func() string { return allocated(c, pod.Name, fmt.Sprintf("10.16.0.%d", i+2)) })
+	}
+}

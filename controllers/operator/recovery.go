@@ -1,0 +1,261 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+// recovery is what the specification asks for of one database; nil for nothing.
+type recovery struct {
+	id, node, backup string
+	source           v1alpha1.RecoverySource
+	always           bool
+}
+
+// wantedRecovery of a database.
+func wantedRecovery(spec *v1alpha1.Recovery, source func(*v1alpha1.Recovery) v1alpha1.RecoverySource) *recovery {
+	if spec == nil || source(spec) == v1alpha1.RecoverNone {
+		return nil
+	}
+	return &recovery{
+		id: spec.ID, node: spec.Node, backup: spec.Backup, source: source(spec), always: spec.When == v1alpha1.RecoverAlways,
+	}
+}
+
+// recover is the step of a recovery: one record, which says where the new cluster is made and from what, and takes the cluster ID away.
+// The record is all there is to it: the member on that node makes the cluster once, since its file has the record's date then, and all
+// others wait for the new ID, stop what they run, and join by what membership does anyway.
+func (m membership) recover() memberStep {
+	switch {
+	case m.recovery == nil, m.status.Recovery != nil && m.status.Recovery.ID == m.recovery.id:
+		return m.underWay()
+	case m.status.ClusterID == "" && !m.status.Recovering():
+		return m.refuse("there was no database yet")
+	case m.recovery.always, m.status.ClusterID == "": // the last one has not come to its end
+	case m.status.Leader != "":
+		return m.refuse("it has a leader: to replace it nevertheless, set spec.central.recovery.when to Always under another id")
+	case !m.quorumLost():
+		return memberStep{message: "the recovery waits: enough members for a leader are there, or may yet come; spec.central.recovery.when Always would not wait"}
+	}
+	node, backup, problem := m.recoverFrom()
+	if problem != "" {
+		return memberStep{stuck: true, message: problem}
+	}
+	address := m.addressOn(node)
+	if address == "" {
+		return memberStep{stuck: true, message: fmt.Sprintf("node %s, where the recovery is to begin, is not in the cluster or has no InternalIP", node)}
+	}
+	next := m.anew(node, address)
+	next.Recovery = &v1alpha1.RecoveryStatus{
+		ID: m.recovery.id, Phase: v1alpha1.RecoveryCreating, Source: m.recovery.source, Node: node, Backup: backup, StartTime: &m.now,
+	}
+	return memberStep{
+		action: actionRecover, recovered: next,
+		message: fmt.Sprintf("recovery %s: node %s makes the database anew (%s)", m.recovery.id, node, m.recovery.source),
+	}
+}
+
+// underWay says how far a recovery is that has begun.
+func (m membership) underWay() memberStep {
+	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryCreating && m.status.ClusterID == "" {
+		message := fmt.Sprintf("recovery %s: node %s makes the database anew", r.ID, r.Node)
+		if said, answers := m.reports[r.Node]; answers && said.Waiting != "" {
+			message += ": " + said.Waiting
+		}
+		return memberStep{message: message}
+	}
+	return memberStep{}
+}
+
+// refuse records that a recovery is not carried out, now or later.
+func (m membership) refuse(why string) memberStep {
+	next := *m.status.DeepCopy()
+	next.Recovery = &v1alpha1.RecoveryStatus{
+		ID: m.recovery.id, Phase: v1alpha1.RecoveryRefused, Source: m.recovery.source, StartTime: &m.now, Message: why,
+	}
+	return memberStep{action: actionRecover, recovered: next, message: fmt.Sprintf("recovery %s was refused: %s", m.recovery.id, why)}
+}
+
+// finishRecovery ends a recovery once who writes the database has brought it up to date, and says so by a label of its pod.
+func (r *Reconciler) finishRecovery(p *pass, db render.Database) {
+	status := p.database(db)
+	if !status.Recovering() || status.ClusterID == "" {
+		return
+	}
+	for _, pod := range p.podsOf(db.Writer) {
+		if pod.Labels[db.WrittenLabel] == status.ClusterID && pod.DeletionTimestamp.IsZero() {
+			status.Recovery.Phase, status.Recovery.CompletionTime = v1alpha1.RecoveryCompleted, new(metav1.NewTime(p.now))
+			r.Recorder.Eventf(p.cluster, nil, corev1.EventTypeNormal, "DatabaseRecovered", "Reconcile", "%s", cut(fmt.Sprintf(
+				"%s: recovery %s is complete: %s on node %s", db.Title, status.Recovery.ID, status.Recovery.Source, status.Recovery.Node), maxNote))
+			return
+		}
+	}
+	p.notes[db.Workload] = note{text: fmt.Sprintf("recovery %s waits for %s to bring the database up to date", status.Recovery.ID, db.Writer)}
+}
+
+// quorumLost: of the members so many are missing that the others cannot elect a leader.
+func (m membership) quorumLost() bool {
+	var voters []netip.Addr
+	for _, member := range m.status.Members {
+		voters = append(voters, addressOf(member))
+	}
+	if report, told := m.reports[best(m.reports, m.status.ClusterID)]; told { // the cluster's own list may have others
+		voters = nil
+		for _, server := range report.Members {
+			if address, err := memberAddress(server.Address); err == nil {
+				voters = append(voters, address)
+			}
+		}
+	}
+	left := 0
+	for _, member := range m.status.Members {
+		if m.missing[member.Node] == "" && slices.Contains(voters, addressOf(member)) {
+			left++
+		}
+	}
+	return m.status.ClusterID != "" && 2*left <= len(voters)
+}
+
+// recoverFrom returns the node where the new cluster begins, and the backup it is made from, or why there is none.
+func (m membership) recoverFrom() (node, backup, problem string) {
+	wanted := m.recovery
+	among := map[string]adminapi.Status{}
+	for n, report := range m.reports {
+		if wanted.node == "" || wanted.node == n {
+			among[n] = report
+		}
+	}
+	where := ""
+	if wanted.node != "" {
+		where = " on node " + wanted.node
+	}
+	switch wanted.source {
+	case v1alpha1.RecoverMember:
+		// Who is told by name may have stopped already, in a recovery that did not come to an end.
+		if node = best(among, m.status.ClusterID); node == "" && wanted.node != "" && len(among) > 0 {
+			node = wanted.node
+		}
+		if node == "" {
+			return "", "", fmt.Sprintf("the recovery finds no member%s that answers and has the database's data: start one of their nodes, "+
+				"or choose another source in spec.central.recovery", where)
+		}
+	case v1alpha1.RecoverBackup:
+		if node, backup = newestBackup(among, wanted.backup); node == "" {
+			return "", "", fmt.Sprintf("the recovery finds no backup %s%s on nodes whose members answer: choose another source in spec.central.recovery",
+				wanted.backup, where)
+		}
+	case v1alpha1.RecoverRebuild, v1alpha1.RecoverNone:
+		switch nodes := sortedNodes(among); {
+		case wanted.node != "":
+			node = wanted.node
+		case len(nodes) > 0:
+			node = nodes[0]
+		case m.free != nil:
+			node = m.free.Name
+		default:
+			return "", "", "the recovery finds no node for the database: start one, or label another"
+		}
+	}
+	return node, backup, ""
+}
+
+// best is the node whose member has most of the cluster's log.
+func best(reports map[string]adminapi.Status, clusterID string) string {
+	node, most := "", int64(-1)
+	for _, n := range sortedNodes(reports) {
+		r := reports[n]
+		if r.Waiting == "" && r.ServerID != "" && r.ClusterID == clusterID && r.LastIndex > most {
+			node, most = n, r.LastIndex
+		}
+	}
+	return node
+}
+
+// newestBackup is the node that has the newest backup, or that of this name.
+func newestBackup(reports map[string]adminapi.Status, name string) (node, backup string) {
+	var newest time.Time
+	for _, n := range sortedNodes(reports) {
+		for _, b := range reports[n].Backups {
+			if (name == "" || name == b.Name) && b.Time.After(newest) {
+				node, backup, newest = n, b.Name, b.Time
+			}
+		}
+	}
+	return node, backup
+}
+
+// anew is the record of a cluster that begins on a node. The other members stay, to join it: fewer replicas could take the very pod away
+// that is to make it.
+func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
+	since := m.now
+	if last := m.status.Since; last != nil && !since.After(last.Time) {
+		since = metav1.NewTime(last.Add(time.Second))
+	}
+	next := v1alpha1.DatabaseStatus{BootstrapNode: node, Since: &since, LastBackup: m.status.LastBackup}
+	for _, member := range m.status.Members {
+		next.Members = append(next.Members, v1alpha1.DatabaseMember{Node: member.Node, Address: member.Address, Since: &since})
+	}
+	first := v1alpha1.DatabaseMember{Node: node, Address: address, Since: &since}
+	at := slices.IndexFunc(next.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == node })
+	if at < 0 { // in place of one that is lost
+		at = slices.IndexFunc(next.Members, func(d v1alpha1.DatabaseMember) bool { return m.missing[d.Node] != "" })
+	}
+	if at < 0 {
+		next.Members = append(next.Members, first)
+	} else {
+		next.Members[at] = first
+	}
+	return next
+}
+
+// addressOn is the address that a member on a node has or would have; empty when the node is not there.
+func (m membership) addressOn(node string) string {
+	for _, member := range m.status.Members {
+		if member.Node == node && m.nodes[addressOf(member)] == node {
+			return member.Address
+		}
+	}
+	if m.free != nil && m.free.Name == node {
+		return k8s.InternalIPs(m.free)[0].String()
+	}
+	addresses := slices.SortedFunc(maps.Keys(m.nodes), netip.Addr.Compare)
+	at := slices.IndexFunc(addresses, func(a netip.Addr) bool { return m.nodes[a] == node })
+	if at < 0 {
+		return ""
+	}
+	return addresses[at].String()
+}
+
+// lostMembers says which members are missing and why, in the status' order.
+func (m membership) lostMembers() string {
+	var lost []string
+	for _, member := range m.status.Members {
+		if why := m.missing[member.Node]; why != "" {
+			lost = append(lost, fmt.Sprintf("%s (%s)", member.Node, why))
+		}
+	}
+	return strings.Join(lost, ", ")
+}
+
+// describeLoss is what a person needs to know when there is no quorum.
+func (m membership) describeLoss(title string) string {
+	return fmt.Sprintf("the %s has lost its quorum: of %d members these are missing: %s. Running pods keep their connections, and no pod gets a network. "+
+		"Bring members back; or, if they are lost for good, set spec.central.recovery (docs/reliability.md says how)",
+		title, len(m.status.Members), cmp.Or(m.lostMembers(), "none"))
+}

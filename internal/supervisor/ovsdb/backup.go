@@ -1,0 +1,286 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha1" //nolint:gosec // the file format's checksum, not a secret's
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+)
+
+// A backup is a standalone database (ovsdb(5)): a log of two records, the schema and one transaction with every row. Any
+// ovsdb-server or ovsdb-tool reads it, and ovsdb-tool create-cluster makes a cluster from it.
+const (
+	backupSuffix = ".db"
+	backupTime   = "20060102T150405Z"
+)
+
+// backups is the directory of backups.
+func (f files) backups() string { return filepath.Join(filepath.Dir(f.path), "backups") }
+
+func (f files) backupPrefix() string { return f.database.Stem + "-" }
+
+// listBackups returns the backups that are there, the newest first. Their names say when they were made; what has not its name yet is none.
+func (f files) listBackups() ([]adminapi.Backup, error) {
+	entries, err := os.ReadDir(f.backups())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list backups: %w", err)
+	}
+	var all []adminapi.Backup
+	for _, entry := range entries {
+		stamp, isOurs := strings.CutPrefix(strings.TrimSuffix(entry.Name(), backupSuffix), f.backupPrefix())
+		made, err := time.Parse(backupTime, stamp)
+		if isOurs && err == nil && strings.HasSuffix(entry.Name(), backupSuffix) {
+			all = append(all, adminapi.Backup{Name: entry.Name(), Time: made})
+		}
+	}
+	slices.SortFunc(all, func(a, b adminapi.Backup) int { return b.Time.Compare(a.Time) })
+	return all, nil
+}
+
+// backUp writes a backup of what the server on the socket holds, reads it back, and only then gives it its name. Of the backups there are
+// then, the newest keep stay.
+func (f files) backUp(ctx context.Context, socket string, now time.Time, keep int) (adminapi.Backup, error) {
+	name := f.backupPrefix() + now.UTC().Format(backupTime) + backupSuffix
+	made := adminapi.Backup{Name: name, Time: now.UTC().Truncate(time.Second)}
+	if err := os.MkdirAll(f.backups(), 0o750); err != nil {
+		return made, fmt.Errorf("make the directory of backups: %w", err)
+	}
+	fresh := filepath.Join(f.backups(), name+".new")
+	if err := f.removeUnfinished(); err != nil {
+		return made, err
+	}
+	rows, err := f.snapshot(ctx, socket, fresh)
+	if err != nil {
+		return made, err
+	}
+	read, err := f.verify(ctx, fresh)
+	if err == nil && read != rows {
+		err = fmt.Errorf("the database holds %d rows and its backup %d", rows, read)
+	}
+	if err != nil {
+		return made, errors.Join(fmt.Errorf("read the backup back: %w", err), removeIfThere(fresh, lockOf(fresh)))
+	}
+	if err := errors.Join(removeIfThere(lockOf(fresh)), os.Rename(fresh, filepath.Join(f.backups(), name))); err != nil {
+		return made, fmt.Errorf("name the backup: %w", err)
+	}
+	made.Rows = rows
+	return made, errors.Join(syncDir(f.backups()), f.prune(keep))
+}
+
+// removeUnfinished takes away what a crash left of a backup.
+func (f files) removeUnfinished() error {
+	left, err := filepath.Glob(filepath.Join(f.backups(), "*"+backupSuffix+".new"))
+	if err != nil {
+		return fmt.Errorf("look for unfinished backups: %w", err)
+	}
+	return removeIfThere(left...)
+}
+
+// prune removes all but the newest backups.
+func (f files) prune(keep int) error {
+	all, err := f.listBackups()
+	if err != nil {
+		return err
+	}
+	for _, old := range all[min(keep, len(all)):] {
+		if err := removeIfThere(filepath.Join(f.backups(), old.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// schema is what a backup needs of a schema (RFC 7047, section 3.2).
+type schema struct {
+	Tables map[string]struct {
+		Columns map[string]struct {
+			Ephemeral bool `json:"ephemeral"`
+		} `json:"columns"`
+	} `json:"tables"`
+}
+
+// snapshot writes all rows as they are in one transaction, and returns how many. The member need not lead.
+func (f files) snapshot(ctx context.Context, socket, path string) (rows int64, err error) {
+	conn, err := jsonrpc.Dial(ctx, socket)
+	if err != nil {
+		return 0, fmt.Errorf("back up: %w", err)
+	}
+	defer conn.Close()
+	var text json.RawMessage
+	if err := conn.Call("get_schema", []any{f.database.Name}, &text); err != nil {
+		return 0, fmt.Errorf("back up: %w", err)
+	}
+	var s schema
+	if err := json.Unmarshal(text, &s); err != nil {
+		return 0, fmt.Errorf("back up: decode the schema: %w", err)
+	}
+	tables, params := selections(f.database.Name, s)
+	var results []struct {
+		Rows  []map[string]json.RawMessage `json:"rows"`
+		Error string                       `json:"error"`
+	}
+	if err := conn.Call("transact", params, &results); err != nil {
+		return 0, fmt.Errorf("back up: %w", err)
+	}
+	content := map[string]map[string]map[string]json.RawMessage{}
+	for i, table := range tables {
+		if i >= len(results) || results[i].Error != "" {
+			return 0, fmt.Errorf("back up: the server did not give all rows of %s", table)
+		}
+		content[table] = map[string]map[string]json.RawMessage{}
+		for _, row := range results[i].Rows {
+			var uuid [2]string // ["uuid", "…"] (RFC 7047, section 5.1)
+			if err := json.Unmarshal(row["_uuid"], &uuid); err != nil {
+				return 0, fmt.Errorf("back up: decode a row of %s: %w", table, err)
+			}
+			delete(row, "_uuid")
+			content[table][uuid[1]] = row
+			rows++
+		}
+	}
+	return rows, writeLog(path, text, content)
+}
+
+// selections read every column that lasts, of every table, in one transaction.
+func selections(database string, s schema) (tables []string, params []any) {
+	params = []any{database}
+	for table, t := range s.Tables {
+		columns := []string{"_uuid"}
+		for column, c := range t.Columns {
+			if !c.Ephemeral {
+				columns = append(columns, column)
+			}
+		}
+		tables = append(tables, table)
+		params = append(params, map[string]any{"op": "select", "table": table, "where": []any{}, "columns": columns})
+	}
+	return tables, params
+}
+
+// writeLog writes the records of a database's log, each behind its length and checksum (ovsdb/log.c), and waits until they are on disk.
+func writeLog(path string, records ...any) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("write a backup: %w", err)
+	}
+	for _, record := range records {
+		text, err := json.Marshal(record)
+		if err == nil {
+			text = append(text, '\n')
+			sum := sha1.Sum(text) //nolint:gosec // see above
+			_, err = fmt.Fprintf(file, "OVSDB JSON %d %s\n%s", len(text), hex.EncodeToString(sum[:]), text)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("write a backup: %w", err), file.Close())
+		}
+	}
+	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+		return fmt.Errorf("write a backup: %w", err)
+	}
+	return nil
+}
+
+// verify lets ovsdb-tool read a backup, checksums and constraints included, and returns how many rows it finds.
+func (f files) verify(ctx context.Context, path string) (rows int64, err error) {
+	if err := checkLog(path); err != nil {
+		return 0, err
+	}
+	text, err := f.run(ctx, "db-name", path)
+	if err == nil && text != f.database.Name {
+		err = fmt.Errorf("%s is a backup of %s, not of %s", path, text, f.database.Name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	s, err := schemaOf(path)
+	if err != nil {
+		return 0, err
+	}
+	return f.count(ctx, path, s)
+}
+
+// checkLog reads both records, since ovsdb-tool takes a log that ends too early for a shorter one.
+func checkLog(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("read a backup: %w", err)
+	}
+	defer file.Close()
+	in := bufio.NewReader(file)
+	for range 2 {
+		var length int64
+		var want string
+		if _, err := fmt.Fscanf(in, "OVSDB JSON %d %s\n", &length, &want); err != nil {
+			return fmt.Errorf("read %s: a record is missing: %w", path, err)
+		}
+		sum := sha1.New() //nolint:gosec // see above
+		if _, err := io.CopyN(sum, in, length); err != nil {
+			return fmt.Errorf("read %s: a record is cut off: %w", path, err)
+		}
+		if hex.EncodeToString(sum.Sum(nil)) != want {
+			return fmt.Errorf("read %s: the checksum of a record is wrong", path)
+		}
+	}
+	return nil
+}
+
+// schemaOf reads the first record of a standalone database.
+func schemaOf(path string) (s schema, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return s, fmt.Errorf("read the schema of a backup: %w", err)
+	}
+	defer file.Close()
+	in := bufio.NewReader(file)
+	if _, err = in.ReadString('\n'); err == nil {
+		err = json.NewDecoder(in).Decode(&s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read the schema of %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (f files) count(ctx context.Context, path string, s schema) (rows int64, err error) {
+	query := []any{f.database.Name}
+	for table := range s.Tables {
+		query = append(query, map[string]any{"op": "select", "table": table, "where": []any{}, "columns": []string{"_uuid"}})
+	}
+	request, err := json.Marshal(query)
+	if err != nil {
+		return 0, fmt.Errorf("encode a query: %w", err)
+	}
+	answer, err := f.run(ctx, "query", path, string(request))
+	if err != nil {
+		return 0, err
+	}
+	var results []struct {
+		Rows []json.RawMessage `json:"rows"`
+	}
+	if err := json.Unmarshal([]byte(answer), &results); err != nil {
+		return 0, fmt.Errorf("decode what ovsdb-tool found in %s: %w", path, err)
+	}
+	for _, r := range results {
+		rows += int64(len(r.Rows))
+	}
+	return rows, nil
+}
