@@ -24,6 +24,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -106,7 +107,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	compile := func() compiled { return clusterNetworkPolicy(r.kind.read(policy), r.Sets.Numbers, r.nodes(ctx)) }
 	result, err := r.apply(ctx, owner, compile)
-	return result, errors.Join(err, r.patchStatus(ctx, policy, compile(), err, result.RequeueAfter > 0))
+	return result, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, policy, compile(), err, result.RequeueAfter > 0))
 }
 
 // patchStatus says what of a policy cannot be expressed, and whether it is in force.

@@ -118,11 +118,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if problems := networkPolicy(np, r.Sets.Numbers).problems; r.told.news(owner, problems) {
 		k8s.Warn(r.Recorder, np, ReasonNotExpressed, strings.Join(problems, "; "))
 	}
-	return result, err
+	return result, k8s.Unless(err, northbound.ErrWaiting)
 }
 
 // apply brings the rows of a policy into the database. They wait until the pods of new sets are in these, so that what old rules allow
-// and new ones allow as well is never dropped in between; and old sets stay until the new rows are there.
+// and new ones allow as well is never dropped in between; and old sets stay until the new rows are there. The error is
+// northbound.ErrWaiting until the port group of the subjects is there, which enqueues the policy.
 func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile func() compiled) (ctrl.Result, error) {
 	r.Sets.Use(owner, compile().uses)
 	if !r.Sets.Complete(owner) {
@@ -133,9 +134,6 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 	r.patience.over(owner)
 	c := compile() // with the numbers of ports in sets that were new
 	err := r.Northbound.Apply(ctx, owner, c.rows())
-	if errors.Is(err, northbound.ErrWaiting) {
-		return ctrl.Result{}, nil // for the port group of its subjects, which enqueues it
-	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("apply ACLs: %w", err)
 	}

@@ -89,7 +89,7 @@ func (r *Reconciler) reconcileGroup(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	compile := func() compiled { return securityGroup(sg, r.groupExists(ctx)) }
 	result, err := r.apply(ctx, translate.SecurityGroupOwner(sg.Name), compile)
-	return result, errors.Join(err, r.patchGroup(ctx, sg, compile(), err, result.RequeueAfter > 0))
+	return result, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchGroup(ctx, sg, compile(), err, result.RequeueAfter > 0))
 }
 
 // groupExists tells of groups that rules name. Nothing is said of one that cannot be looked up.
