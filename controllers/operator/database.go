@@ -64,6 +64,9 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	if status.Leader == "" && m.quorumLost() {
 		return &halt{reason: "QuorumLost", degraded: true, message: m.describeLoss(db.Title)}
 	}
+	if err := r.convertSchema(ctx, p, db); err != nil {
+		return err
+	}
 	if askErr != nil {
 		return &halt{reason: "WaitingForDatabase", retry: askErr, message: fmt.Sprintf(
 			"a member of the %s is ready but does not answer on its admin endpoint, port %d", db.Title, db.AdminPort)}

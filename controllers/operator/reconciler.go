@@ -40,6 +40,8 @@ type Reconciler struct {
 	Now func() time.Time
 
 	applied map[objectKey]appliedState
+	// converted has, by database, of what the schema was last seen to be as wanted.
+	converted map[string]string
 	// replaced are pods that were deleted and may still be in the cache.
 	replaced map[types.UID]bool
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
 func isConflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
@@ -74,9 +75,16 @@ func (s *story) upgraded(t *testing.T) {
 	g := NewWithT(t)
 	w := s.atWork(t)
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
+	for _, m := range s.members {
+		m.offer("7.1.0", "7.10.0")
+	}
 	s.setImage(t, imageNext)
 	s.settledOn(t, imageNext)
 	g.Expect(w.history()).To(Equal(forward))
+	for db, m := range s.members {
+		g.Expect(m.Schemas(t.Context())).To(Equal(adminapi.Schemas{Database: "7.10.0", Image: "7.10.0"}), db)
+	}
+	g.Expect(s.events(t)).To(ContainElement("Normal SchemaConverted"))
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow, imageNext}))
 	for _, row := range s.cluster(t).Status.Components {
 		g.Expect(row.Updated).To(Equal(row.Desired), row.Name)
@@ -88,8 +96,14 @@ func (s *story) upgraded(t *testing.T) {
 func (s *story) setBack(t *testing.T) {
 	g := NewWithT(t)
 	w := s.atWork(t)
+	for _, m := range s.members {
+		m.offer("7.10.0", "7.1.0")
+	}
 	s.setImage(t, imageNow)
 	s.settledOn(t, imageNow)
+	for db, m := range s.members {
+		g.Expect(m.Schemas(t.Context())).To(Equal(adminapi.Schemas{Database: "7.10.0", Image: "7.1.0"}), "%s keeps the newer schema", db)
+	}
 	// The stages turn round, and the agent comes before Open vSwitch; among databases and among nodes there is no reason for another order.
 	g.Expect(w.history()).To(Equal(slices.Concat(forward[7:], forward[6:7], forward[4:6], []string{forward[1], forward[0], forward[3], forward[2]})))
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
@@ -178,6 +192,13 @@ func (s *story) paused(t *testing.T) {
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{})).To(Succeed())
 	g.Eventually(w.history).Should(Equal(forward[7:]), "only what changed is replaced")
 	s.settledOn(t, imageNext)
+}
+
+// offer sets the schema of the database and that of the image.
+func (m *fakeMember) offer(database, image string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.schemas = adminapi.Schemas{Database: database, Image: image}
 }
 
 // tryUpgrade sets how pods are replaced.

@@ -222,8 +222,22 @@ func (f *fakeMembers) serve(t *testing.T, port int32, directory string, db admin
 // fakeMember is a database member of which only the status is asked.
 type fakeMember struct {
 	adminapi.Database
-	mu     sync.Mutex
-	status adminapi.Status
+	mu      sync.Mutex
+	status  adminapi.Status
+	schemas adminapi.Schemas
+}
+
+func (m *fakeMember) Schemas(context.Context) (adminapi.Schemas, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.schemas, nil
+}
+
+func (m *fakeMember) Convert(context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.schemas.Database = m.schemas.Image
+	return nil
 }
 
 func (m *fakeMember) Status(context.Context) (adminapi.Status, error) {

@@ -84,4 +84,14 @@ type Database interface {
 	Leave(ctx context.Context) error
 	// Compact shortens the database's log.
 	Compact(ctx context.Context) error
+	// Schemas asks which schema the database has, and which one the member's image brings.
+	Schemas(ctx context.Context) (Schemas, error)
+	// Convert gives the database the schema of the member's image. The leader does it, when all members run that image.
+	Convert(ctx context.Context) error
+}
+
+// Schemas are versions, `x.y.z`.
+type Schemas struct {
+	Database string `json:"database"`
+	Image    string `json:"image"`
 }

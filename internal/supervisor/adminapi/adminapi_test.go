@@ -33,7 +33,11 @@ func (m *member) Kick(_ context.Context, server string) error {
 	m.asked = append(m.asked, "kick "+server)
 	return nil
 }
-func (m *member) Leave(context.Context) error { m.asked = append(m.asked, "leave"); return nil }
+func (m *member) Schemas(context.Context) (Schemas, error) {
+	return Schemas{Database: "1.0.0", Image: "2.0.0"}, nil
+}
+func (m *member) Convert(context.Context) error { m.asked = append(m.asked, "convert"); return nil }
+func (m *member) Leave(context.Context) error   { m.asked = append(m.asked, "leave"); return nil }
 func (m *member) Compact(context.Context) error {
 	return errors.New("cannot store a snapshot while leaving cluster")
 }
@@ -96,7 +100,13 @@ func TestEndpoint(t *testing.T) {
 	if err := errors.Join(c.Kick(t.Context(), "ssl:[2001:db8::2]:6643"), c.Leave(t.Context())); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"kick ssl:[2001:db8::2]:6643", "leave"}, m.asked); diff != "" {
+	if err := c.Convert(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got, err := c.Schemas(t.Context()); err != nil || got != (Schemas{Database: "1.0.0", Image: "2.0.0"}) {
+		t.Errorf("schemas %+v, %v", got, err)
+	}
+	if diff := cmp.Diff([]string{"kick ssl:[2001:db8::2]:6643", "leave", "convert"}, m.asked); diff != "" {
 		t.Error(diff)
 	}
 	if err := c.Kick(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "server is missing") {

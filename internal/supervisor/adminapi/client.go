@@ -55,6 +55,25 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
+// Schemas implements Database.
+func (c *Client) Schemas(ctx context.Context) (Schemas, error) {
+	var s Schemas
+	body, err := c.do(ctx, http.MethodGet, "/schemas", nil)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(body, &s); err != nil {
+		return s, fmt.Errorf("decode the schemas of %s: %w", c.base, err)
+	}
+	return s, nil
+}
+
+// Convert implements Database.
+func (c *Client) Convert(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, "/convert", nil)
+	return err
+}
+
 // Kick implements Database.
 func (c *Client) Kick(ctx context.Context, server string) error {
 	_, err := c.do(ctx, http.MethodPost, "/kick", url.Values{"server": {server}})

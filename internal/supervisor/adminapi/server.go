@@ -26,6 +26,16 @@ func Handler(db Database) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(status) // fails only when the client has gone
 	})
+	mux.HandleFunc("GET /schemas", func(w http.ResponseWriter, r *http.Request) {
+		schemas, err := db.Schemas(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(schemas) // fails only when the client has gone
+	})
+	mux.HandleFunc("POST /convert", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Convert(r.Context())) })
 	mux.HandleFunc("POST /kick", func(w http.ResponseWriter, r *http.Request) {
 		server := r.URL.Query().Get("server")
 		if server == "" {

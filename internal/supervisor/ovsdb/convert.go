@@ -1,0 +1,82 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+)
+
+// Schemas implements adminapi.Database.
+func (m *member) Schemas(ctx context.Context) (adminapi.Schemas, error) {
+	var s adminapi.Schemas
+	_, image, err := m.ownSchema()
+	if err != nil {
+		return s, err
+	}
+	var now struct{ Version string }
+	if err := m.ask(ctx, "get_schema", []any{m.options.Database.Name}, &now); err != nil {
+		return s, err
+	}
+	return adminapi.Schemas{Database: now.Version, Image: image}, nil
+}
+
+// Convert implements adminapi.Database. The server takes the schema as one entry of the cluster's log, so that all members change at once
+// (ovsdb-server(7), section 4.1.24: convert).
+func (m *member) Convert(ctx context.Context) error {
+	schema, _, err := m.ownSchema()
+	if err != nil {
+		return err
+	}
+	return m.ask(ctx, "convert", []any{m.options.Database.Name, schema}, nil)
+}
+
+// ownSchema is that of the image, with columns of clients' connections, which are ephemeral, made such as clustered databases have
+// (ovsdb-client(1), convert).
+func (m *member) ownSchema() (schema map[string]any, version string, err error) {
+	text, err := os.ReadFile(m.options.Database.Schema)
+	if err != nil {
+		return nil, "", fmt.Errorf("read the schema: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&schema); err != nil {
+		return nil, "", fmt.Errorf("decode the schema %s: %w", m.options.Database.Schema, err)
+	}
+	version, _ = schema["version"].(string)
+	for _, table := range objects(schema["tables"]) {
+		for _, column := range objects(objects(table)["columns"]) {
+			delete(objects(column), "ephemeral")
+		}
+	}
+	return schema, version, nil
+}
+
+// objects are the members of a JSON object; none of anything else.
+func objects(v any) map[string]any {
+	o, _ := v.(map[string]any)
+	return o
+}
+
+func (m *member) ask(ctx context.Context, method string, params []any, result any) error {
+	conn, err := jsonrpc.Dial(ctx, m.options.socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// A client that does not say so is cut off when a schema changes, without the answer (ovsdb-server(7), set_db_change_aware).
+	if err := conn.Call("set_db_change_aware", []any{true}, nil); err != nil {
+		return fmt.Errorf("%s of %s: %w", method, m.options.Database.Name, err)
+	}
+	if err := conn.Call(method, params, result); err != nil {
+		return fmt.Errorf("%s of %s: %w", method, m.options.Database.Name, err)
+	}
+	return nil
+}
