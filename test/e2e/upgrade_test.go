@@ -1,0 +1,173 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const (
+	upgradeNamespace = "e2e-upgrade"
+	// nextImage is the same as the one that runs, under a second name.
+	nextImage   = "kiln.local/kiln:next"
+	canaryLabel = "network.example.com/canary" // of config/samples/ovncluster_canary.yaml
+)
+
+// onNodes are the workloads of every node.
+var onNodes = []string{"ovs-ovn", "kube-ovn-cni"}
+
+var _ = Describe("upgrades", Ordered, func() {
+	var from, to *corev1.Pod
+	var spec v1alpha1.OVNClusterSpec
+	var present string
+
+	BeforeAll(func(ctx SpecContext) {
+		makeNamespace(ctx, upgradeNamespace)
+		var err error
+		from, err = suite.Cluster.Run(ctx, cluster.Server(upgradeNamespace, "from", suite.Workers[0]))
+		Expect(err).NotTo(HaveOccurred())
+		to, err = suite.Cluster.Run(ctx, cluster.Server(upgradeNamespace, "to", suite.Workers[1]))
+		Expect(err).NotTo(HaveOccurred())
+		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
+		Expect(err).NotTo(HaveOccurred())
+		present = componentImages(ctx, Default)[0]
+		for _, n := range suite.Lab.Nodes() {
+			_, err := suite.Node.Exec(ctx, n.Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io",
+				"images", "tag", "--force", present, nextImage)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, membersLabel)))
+		grown := spec
+		grown.Central.Replicas, grown.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown)).To(Succeed())
+		for _, db := range trialDatabases {
+			settled(ctx, db, 3)
+		}
+	}, NodeTimeout(5*time.Minute))
+	AfterAll(func(ctx SpecContext) {
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+		for _, db := range trialDatabases {
+			settled(ctx, db, 1)
+		}
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null,%q:null}}}`, membersLabel, canaryLabel)
+		labelNodes(ctx, client.RawPatch("application/merge-patch+json", patch))
+		runsOn(ctx, present)
+		deleteNamespace(ctx, upgradeNamespace)
+	}, NodeTimeout(6*time.Minute))
+
+	It("begin on canary nodes, and then go everywhere", func(ctx SpecContext) {
+		Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/ovncluster_canary.yaml")).To(Succeed())
+		var worker corev1.Node
+		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: suite.Workers[1]}, &worker)).To(Succeed())
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, canaryLabel)
+		Expect(suite.Objects.Patch(ctx, &worker, client.RawPatch("application/merge-patch+json", patch))).To(Succeed())
+
+		traffic := startTraffic(ctx, from, to)
+		wantImage(ctx, nextImage, v1alpha1.UpgradeCanary)
+		Eventually(progressing).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(
+			And(HavePrefix("False ReplacingPaused"), ContainSubstring("the canary nodes are done")))
+		for node, images := range imagesByNode(ctx, Default) {
+			want := present
+			if node == suite.Workers[1] {
+				want = nextImage
+			}
+			Expect(images).To(HaveEach(want), node)
+		}
+		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
+		runsOn(ctx, nextImage)
+		traffic(ctx, "upgrade", 2)
+	}, SpecTimeout(8*time.Minute))
+
+	It("go back when the image is set back", func(ctx SpecContext) {
+		traffic := startTraffic(ctx, from, to)
+		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
+		runsOn(ctx, present)
+		traffic(ctx, "rollback", 2)
+	}, SpecTimeout(8*time.Minute))
+
+	It("go back halfway as well", func(ctx SpecContext) {
+		traffic := startTraffic(ctx, from, to)
+		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
+		Eventually(func(g Gomega) {
+			g.Expect(imagesByNode(ctx, g)).To(HaveKeyWithValue(suite.Workers[0], HaveEach(nextImage)))
+		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
+		runsOn(ctx, present)
+		traffic(ctx, "rollback halfway", 4)
+	}, SpecTimeout(8*time.Minute))
+})
+
+// wantImage changes the image and how it is brought about, and nothing else.
+func wantImage(ctx context.Context, image string, mode v1alpha1.UpgradeMode) {
+	GinkgoHelper()
+	var oc v1alpha1.OVNCluster
+	Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+	before := oc.DeepCopy()
+	oc.Spec.Image, oc.Spec.Upgrade.Mode = image, mode
+	Expect(suite.Objects.Patch(ctx, &oc, client.MergeFrom(before))).To(Succeed())
+}
+
+// runsOn waits until every component runs an image and nothing is to be replaced. At no moment is Kiln not available.
+func runsOn(ctx context.Context, image string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(componentImages(ctx, g)).To(HaveEach(image))
+		var oc v1alpha1.OVNCluster
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+		g.Expect(oc.Status.ObservedGeneration).To(Equal(oc.Generation))
+		g.Expect(oc.Status.Upgrade.Stage).To(BeEmpty(), oc.Status.Upgrade.Message)
+		g.Expect(meta.IsStatusConditionFalse(oc.Status.Conditions, v1alpha1.ConditionProgressing)).To(BeTrue())
+		g.Expect(meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable)).To(BeTrue())
+	}).WithContext(ctx).WithTimeout(6 * time.Minute).WithPolling(time.Second).Should(Succeed())
+}
+
+// componentImages are those of all pods of components.
+func componentImages(ctx context.Context, g Gomega) []string {
+	var images []string
+	for _, app := range []string{"ovs-ovn", "kube-ovn-cni", "ovn-central-nb", "ovn-central-sb", "ovn-central-northd", "kube-ovn-controller"} {
+		pods, err := suite.Cluster.PodsOf(ctx, app)
+		g.Expect(err).NotTo(HaveOccurred())
+		for i := range pods {
+			images = append(images, pods[i].Spec.Containers[0].Image)
+		}
+	}
+	return images
+}
+
+func imagesByNode(ctx context.Context, g Gomega) map[string][]string {
+	images := map[string][]string{}
+	for _, app := range onNodes {
+		pods, err := suite.Cluster.PodsOf(ctx, app)
+		g.Expect(err).NotTo(HaveOccurred())
+		for i := range pods {
+			node := pods[i].Spec.NodeName
+			images[node] = append(images[node], pods[i].Spec.Containers[0].Image)
+		}
+	}
+	return images
+}
+
+func progressing(ctx context.Context) (string, error) {
+	var oc v1alpha1.OVNCluster
+	if err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc); err != nil {
+		return "", err
+	}
+	c := meta.FindStatusCondition(oc.Status.Conditions, v1alpha1.ConditionProgressing)
+	if c == nil {
+		return "", nil
+	}
+	return strings.Join([]string{string(c.Status), c.Reason, c.Message}, " "), nil
+}
