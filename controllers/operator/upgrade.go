@@ -234,6 +234,11 @@ func (n upgradeNode) done(back bool) bool {
 
 func (n upgradeNode) serves() bool { return n.openVSwitch.serves() && n.cni.serves() }
 
+// fails: nothing is lost with this pod, even where all else has to stop.
+func (n upgradeNode) fails(pod string) bool {
+	return pod == n.openVSwitch.name && n.openVSwitch.trouble != "" || pod == n.cni.name && n.cni.trouble != ""
+}
+
 // begun: one of its two pods is new.
 func (n upgradeNode) begun() bool { return n.openVSwitch.current != n.cni.current }
 
@@ -263,7 +268,10 @@ func (u upgrade) planNodes(p *upgradePlan) {
 	var fresh []upgradePod
 	updated, down := 0, 0
 	for _, n := range u.nodes {
-		fresh = append(fresh, n.openVSwitch, n.cni)
+		fresh = append(fresh, n.openVSwitch)
+		if n.openVSwitch.current { // otherwise it may be what its agent fails for
+			fresh = append(fresh, n.cni)
+		}
 		if n.done(p.back) {
 			updated++
 		}
@@ -285,12 +293,10 @@ func (u upgrade) planNodes(p *upgradePlan) {
 	case u.hold(p):
 		return
 	}
-	if p.note(fresh...) {
-		return
-	}
+	stopped := p.note(fresh...)
 	for _, n := range byUrgency(candidates) {
 		pod := n.next(p.back)
-		if pod == "" {
+		if pod == "" || stopped && !n.fails(pod) {
 			continue
 		}
 		if n.serves() {

@@ -105,9 +105,14 @@ func (m *upgradeModel) observe() upgrade {
 		return seen
 	}
 	for _, n := range m.nodes {
-		if !n.silent {
-			u.nodes = append(u.nodes, upgradeNode{name: n.name, canary: n.canary, openVSwitch: see(n.openVSwitch), cni: see(n.cni)})
+		if n.silent {
+			continue
 		}
+		seen := upgradeNode{name: n.name, canary: n.canary, openVSwitch: see(n.openVSwitch), cni: see(n.cni)}
+		if n.cni != nil && seen.openVSwitch.trouble != "" {
+			seen.cni.ready, seen.cni.trouble = false, "there is no Open vSwitch"
+		}
+		u.nodes = append(u.nodes, seen)
 	}
 	for name, s := range m.sets {
 		set := upgradeSet{want: len(s.pods), untold: s.deployment && (s.image != m.wanted || s.paused)}
@@ -199,15 +204,15 @@ func (m *upgradeModel) northdMayRun() {
 	}
 }
 
-func (n *modelNode) serves() bool {
-	return n.openVSwitch != nil && n.openVSwitch.ready && n.cni != nil && n.cni.ready
+func (m *upgradeModel) serves(n *modelNode) bool {
+	return n.openVSwitch != nil && n.openVSwitch.ready && n.cni != nil && n.cni.ready && !m.bad[n.openVSwitch.image]
 }
 
 func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
 	down := 0
 	var of *modelNode
 	for _, n := range m.nodes {
-		if !n.silent && !n.serves() {
+		if !n.silent && !m.serves(n) {
 			down++
 		}
 		for _, pod := range []*modelPod{n.openVSwitch, n.cni} {
@@ -220,7 +225,7 @@ func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
 	if of.openVSwitch == nil || of.cni == nil || of.openVSwitch.ending || of.cni.ending {
 		m.fail("both pods of node %s are away", of.name)
 	}
-	if of.serves() && down >= m.maxUnavailable {
+	if m.serves(of) && down >= m.maxUnavailable {
 		m.fail("node %s is one too many: %d of %d are not well", of.name, down, m.maxUnavailable)
 	}
 	if m.mode == v1alpha1.UpgradePaused || m.mode == v1alpha1.UpgradeCanary && !p.back && !of.canary {

@@ -98,6 +98,16 @@ func TestWhatMayBeReplaced(t *testing.T) {
 			u.maxUnavailable = 3
 			u.nodes[1].openVSwitch = failing(newPod("ovs-n2"))
 		}, stage: "Nodes", about: "ovs-n2 fails; mend it, or set spec.image back", stuck: true},
+		{name: "but where a pod fails that is old nothing is lost", from: oldPod, change: func(u *upgrade) {
+			u.nodes[1].openVSwitch = failing(newPod("ovs-n2"))
+			u.nodes[2].openVSwitch = failing(oldPod("ovs-n3"))
+		}, stage: "Nodes", replace: "ovs-n3", about: "ovs-n2 fails", stuck: true},
+		{name: "an agent that fails for want of an old Open vSwitch stops nothing", from: oldPod, change: func(u *upgrade) {
+			for i := range u.nodes {
+				u.nodes[i].openVSwitch = failing(u.nodes[i].openVSwitch)
+				u.nodes[i].cni = failing(newPod(u.nodes[i].cni.name))
+			}
+		}, stage: "Nodes", replace: "ovs-n1 ovs-n2 ovs-n3"},
 		{name: "canaries come first", from: oldPod, change: func(u *upgrade) {
 			u.maxUnavailable, u.nodes[2].canary = 3, true
 		}, stage: "Nodes", replace: "ovs-n3"},
