@@ -61,7 +61,7 @@ soak: ## VPCs, subnets and pods come and go in random order while the controller
 test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leaves the lab up)
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v || { $(LAB) status; exit 1; }
+	go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 # FOCUS, SKIP: regular expressions of the tests of Kubernetes to run, and not to run.
@@ -75,6 +75,13 @@ conformance: prepare images ## Kubernetes' own [sig-network] conformance tests i
 	$(LAB) load $(IMAGE_ARCHIVE)
 	status=0; go run ./hack/conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
 	test -n "$(KEEP)" || $(LAB) down; exit $$status
+
+.PHONY: faults
+faults: images ## Every fault of docs/reliability.md, one after another, in a lab with three nodes of the control plane; the table goes to _output/faults.md
+	$(LAB) up --control-planes 3 --workers 2
+	$(LAB) load $(IMAGE_ARCHIVE)
+	FAULTS_REPORT=$(CURDIR)/_output/faults.md go test -timeout 60m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter=faults
+	$(LAB) down
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules

@@ -150,14 +150,19 @@ func (s *subnet) lease(h holding) Lease {
 	if h.subnet == nil {
 		return Lease{}
 	}
-	l := Lease{Subnet: s.name, Addresses: make([]netip.Addr, 0, 2)}
+	room := new(struct { // one allocation for both, a fifth of what an Allocate takes
+		addresses [2]netip.Addr
+		mac       [6]byte
+	})
+	l := Lease{Subnet: s.name, Addresses: room.addresses[:0]}
 	for _, family := range s.order {
 		if i := h.slots[family]; i != none {
 			l.Addresses = append(l.Addresses, s.pools[family].slots[i].addr)
 		}
 	}
 	if h.mac != noMAC {
-		l.MAC = slices.Clone(h.mac[:])
+		room.mac = h.mac
+		l.MAC = room.mac[:]
 	}
 	return l
 }

@@ -38,7 +38,13 @@ func (c *Cluster) NBList(ctx context.Context, table, columns string) ([]NBRow, e
 	if len(pods) == 0 {
 		return nil, errors.New("no pod of ovn-central-nb")
 	}
-	out, err := c.Exec(ctx, &pods[0], "ovn-nbctl", "--timeout=10", "--format=json", "--data=json", "--columns="+columns, "list", table)
+	var out string
+	for i := range pods { // the leader answers; the others wait for it
+		out, err = c.Exec(ctx, &pods[i], "ovn-nbctl", "--timeout=5", "--format=json", "--data=json", "--columns="+columns, "list", table)
+		if err == nil {
+			break
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

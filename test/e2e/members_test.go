@@ -61,7 +61,7 @@ var _ = Describe("databases", Ordered, func() {
 	}, NodeTimeout(6*time.Minute))
 
 	It("grow to three members, get over lost and damaged files of their leaders, and lose no packet", func(ctx SpecContext) {
-		lost := startPing(ctx, from, to)
+		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
 		start := time.Now()
 		grown := spec
 		grown.Central.Replicas, grown.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
@@ -95,7 +95,7 @@ func heals(ctx context.Context, db trialDatabase, damage string) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(suite.kill(ctx, memberOn(ctx, db, was.Node))).To(Succeed())
 	name := fmt.Sprintf("after-%s-%c", db.workload, damage[0])
-	_, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, name, suite.Apart))
+	_, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, name, controlPlane()))
 	Expect(err).NotTo(HaveOccurred())
 	started := time.Since(start)
 	Eventually(func(g Gomega) {

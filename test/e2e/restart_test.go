@@ -35,7 +35,7 @@ var _ = Describe("restarts", Ordered, func() {
 	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, restartNamespace) })
 
 	DescribeTable("interrupt no running pod, and new ones start", func(ctx SpecContext, app string) {
-		lost := startPing(ctx, from, to)
+		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
 		pods, err := suite.Cluster.PodsOf(ctx, app)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pods).NotTo(BeEmpty())
@@ -51,7 +51,7 @@ var _ = Describe("restarts", Ordered, func() {
 				g.Expect(cluster.Ready(&pods[i]) && restarts(&pods[i]) > before[pods[i].UID]).To(BeTrue(), pods[i].Name)
 			}
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
-		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, suite.Apart))
+		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, controlPlane()))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
 	},
@@ -90,38 +90,6 @@ func restarts(pod *corev1.Pod) int32 {
 		return 0
 	}
 	return pod.Status.ContainerStatuses[0].RestartCount
-}
-
-// sequence is that of an answered packet.
-var sequence = regexp.MustCompile(`icmp_seq=(\d+)`)
-
-// startPing sends a packet every 50 ms until the function that it returns is called, which returns the numbers of those without an answer.
-// Between nodes it must not run while an interface comes or goes on either: with the userspace datapath, ovs-vswitchd empties its copy of the
-// kernel's routes and reads them again whenever one does, and drops what goes into tunnels or comes from them in these milliseconds
-// (docs/components.md).
-func startPing(ctx context.Context, from, to *corev1.Pod) func(context.Context) []int {
-	GinkgoHelper()
-	_, err := suite.Cluster.Exec(ctx, from, "sh", "-c",
-		fmt.Sprintf("ping -n -i 0.05 %s >/tmp/answers 2>&1 & echo $! >/tmp/ping", cluster.PodAddrs(to)[0]))
-	Expect(err).NotTo(HaveOccurred())
-	return func(ctx context.Context) (lost []int) {
-		GinkgoHelper()
-		out, err := suite.Cluster.Exec(ctx, from, "sh", "-c", "kill $(cat /tmp/ping); cat /tmp/answers")
-		Expect(err).NotTo(HaveOccurred())
-		answered, last := map[int]bool{}, 0
-		for _, m := range sequence.FindAllStringSubmatch(out, -1) {
-			n, err := strconv.Atoi(m[1])
-			Expect(err).NotTo(HaveOccurred())
-			answered[n], last = true, max(last, n)
-		}
-		Expect(last).To(BeNumerically(">", 20), "packets that were answered: %s", out)
-		for n := range last {
-			if !answered[n+1] {
-				lost = append(lost, n+1)
-			}
-		}
-		return lost
-	}
 }
 
 var transmitted = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)

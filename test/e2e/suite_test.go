@@ -33,8 +33,6 @@ var suite struct {
 	Lab     *lab.Cluster
 	Objects client.WithWatch
 	Workers []string
-	// Apart is a node of the control plane. New pods whose start must not cost a flow between workers a packet go there (startPing says why).
-	Apart string
 	// NodeAddresses has one address of each node.
 	NodeAddresses []string
 	kill          func(ctx context.Context, pod *corev1.Pod) error
@@ -61,9 +59,6 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	for _, n := range l.Nodes() {
 		suite.NodeAddresses = append(suite.NodeAddresses, n.Addresses()[0].String())
-		if n.ControlPlane {
-			suite.Apart = n.Name
-		}
 	}
 	suite.kill = killMainProcess
 }, NodeTimeout(15*time.Minute))

@@ -105,6 +105,9 @@ func (c *Cluster) Machines() []string {
 // Alive says whether a machine runs.
 func (c *Cluster) Alive(name string) bool { return c.state.Machines[name].Alive() }
 
+// Kill ends a machine as a power cut does; its disk stays. Up starts it again.
+func (c *Cluster) Kill(name string) error { return c.state.Machines[name].Kill() }
+
 // Exec runs a command on a machine, in its namespaces, and waits for its end. An exit status other than 0 is an *exec.ExitError.
 func (c *Cluster) Exec(ctx context.Context, name string, command machine.Command) error {
 	init, known := c.state.Machines[name]

@@ -1,0 +1,320 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const faultsNamespace = "e2e-faults"
+
+// fault is one line of the table in docs/reliability.md.
+type fault struct {
+	// did is what was done.
+	did string
+	// inject does it, and returns how it is ended, if it does not end by itself.
+	inject func(ctx context.Context) (end func(ctx context.Context))
+	// lasts is how long it is left so.
+	lasts time.Duration
+	// forwards is false when what forwards packets is hit itself: then losses are told, and no failure.
+	forwards bool
+}
+
+// observation is what was seen of one.
+type observation struct {
+	writes, pod, healed time.Duration
+	lost                map[string]int
+}
+
+var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
+	var from, to *corev1.Pod
+	var spec v1alpha1.OVNClusterSpec
+	report := &strings.Builder{}
+
+	BeforeAll(func(ctx SpecContext) {
+		makeNamespace(ctx, faultsNamespace)
+		var err error
+		from, err = suite.Cluster.Run(ctx, cluster.Server(faultsNamespace, "from", suite.Workers[0]))
+		Expect(err).NotTo(HaveOccurred())
+		to, err = suite.Cluster.Run(ctx, cluster.Server(faultsNamespace, "to", suite.Workers[1]))
+		Expect(err).NotTo(HaveOccurred())
+		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
+		Expect(err).NotTo(HaveOccurred())
+		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, membersLabel)))
+		redundant := spec
+		redundant.Central.Replicas, redundant.Central.NorthdReplicas, redundant.Controller.Replicas = 3, 2, 2
+		redundant.Central.NodeSelector = map[string]string{membersLabel: ""}
+		redundant.Controller.NodeSelector = redundant.Central.NodeSelector
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, redundant)).To(Succeed())
+		healthy(ctx)
+	}, NodeTimeout(5*time.Minute))
+	AfterAll(func(ctx SpecContext) {
+		if path := os.Getenv("FAULTS_REPORT"); path != "" {
+			Expect(os.WriteFile(path, []byte(report.String()), 0o644)).To(Succeed())
+		}
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+		for _, db := range trialDatabases {
+			settled(ctx, db, 1)
+		}
+		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, membersLabel)))
+		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+		deleteNamespace(ctx, faultsNamespace)
+	}, NodeTimeout(8*time.Minute))
+
+	try := func(ctx SpecContext, f fault) {
+		seen := watchFault(ctx, f, from, to)
+		fmt.Fprintf(report, "| %s | %s | %s | %s | %d, %d |\n", f.did, seconds(seen.writes), seconds(seen.pod), seconds(seen.healed),
+			seen.lost["IPv4"], seen.lost["IPv6"])
+		AddReportEntry(f.did, fmt.Sprintf("writes after %s, a pod waited at most %s, healed after %s, lost %v",
+			seconds(seen.writes), seconds(seen.pod), seconds(seen.healed), seen.lost))
+		if f.forwards {
+			Expect(seen.lost).To(Equal(map[string]int{"IPv4": 0, "IPv6": 0}), "packets lost")
+		}
+		Eventually(disagreements).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
+	}
+	for _, f := range faults() {
+		It(f.did, func(ctx SpecContext) { try(ctx, f) }, SpecTimeout(8*time.Minute))
+	}
+})
+
+// watchFault injects a fault while packets flow every 10 ms in both families and pods ask for addresses, and waits until all is well again.
+func watchFault(ctx context.Context, f fault, from, to *corev1.Pod) observation {
+	GinkgoHelper()
+	lost := map[string]func(context.Context) []int{}
+	for _, a := range cluster.PodAddrs(to) {
+		lost["IPv"+map[bool]string{true: "4", false: "6"}[a.Is4()]] = startPing(ctx, from, a)
+	}
+	a := startArrivals(ctx, faultsNamespace)
+	Expect(pause(ctx, time.Second)).To(Succeed())
+	start := time.Now()
+	end := f.inject(ctx)
+	if end != nil {
+		Expect(pause(ctx, f.lasts)).To(Succeed())
+		end(ctx)
+	}
+	// The pods' own view: until one that came after the fault has its address, nothing is healed.
+	Expect(pause(ctx, time.Second)).To(Succeed())
+	Eventually(a.waiting).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(everyArrival).Should(Or(BeEmpty(), HaveLen(1)))
+	healthy(ctx)
+	seen := observation{healed: time.Since(start), lost: map[string]int{}}
+	a.end(ctx, faultsNamespace)
+	seen.writes, seen.pod = a.since(start)
+	for family, f := range lost {
+		seen.lost[family] = len(f(ctx))
+	}
+	return seen
+}
+
+// struck are the pods whose main process was killed, and how often each had been started then.
+var struck = map[types.UID]int32{}
+
+func strike(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	struck[pod.UID] = restarts(pod)
+	Expect(suite.kill(ctx, pod)).To(Succeed())
+}
+
+// healthy waits until what was killed runs again, both databases have three members and every component is as it should be.
+func healthy(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		for i := range pods.Items {
+			before, was := struck[pods.Items[i].UID]
+			g.Expect(!was || restarts(&pods.Items[i]) > before).To(BeTrue(), "%s runs again", pods.Items[i].Name)
+		}
+	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(everyArrival).Should(Succeed())
+	clear(struck)
+	for _, db := range trialDatabases {
+		settled(ctx, db, 3)
+	}
+	Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+func faults() []fault {
+	list := []fault{
+		{did: "operator: kill -9", forwards: true, inject: killAll("kiln-operator")},
+		{did: "active ovn-northd and its standby: kill -9", forwards: true, inject: killAll("ovn-central-northd")},
+		{did: "leading controller: kill -9", forwards: true, inject: killLeader},
+		{did: "both controllers: kill -9", forwards: true, inject: killAll("kube-ovn-controller")},
+		{did: "agents of all nodes: kill -9", forwards: true, inject: killAll("kube-ovn-cni")},
+		{did: "ovn-controller of both nodes: kill -9", forwards: true, inject: onWorkers("kill -9 $(pidof ovn-controller)")},
+		{did: "both nodes' own ovsdb-server: kill -9", forwards: true, inject: onWorkers("kill -9 $(pgrep -f 'ovsdb-server /etc/openvswitch')")},
+		{did: "one node's ovs-vswitchd: kill -9", inject: onFirstWorker("kill -9 $(pidof ovs-vswitchd)")},
+		{did: "API server: stopped for 60 s", forwards: true, lasts: time.Minute, inject: stopAPIServer},
+	}
+	for _, db := range trialDatabases {
+		list = append(list,
+			fault{did: db.workload + ", leader: kill -9", forwards: true, inject: damage(db, "true")},
+			fault{did: db.workload + ", all members at once: kill -9", forwards: true, inject: killAll(db.workload)},
+			fault{did: db.workload + ", leader's file gone", forwards: true, inject: damage(db, "rm "+dataDir+db.file)},
+			fault{did: db.workload + ", leader's directory gone", forwards: true, inject: damage(db, "rm -r "+dataDir+"*")},
+			fault{did: db.workload + ", leader's file truncated", forwards: true, inject: damage(db, "truncate -s 100 "+dataDir+db.file)},
+			fault{did: db.workload + ", leader's file replaced by an old copy", forwards: true, inject: oldCopy(db)},
+			fault{did: db.workload + ", leader's disk full for 20 s", forwards: true, lasts: 20 * time.Second, inject: fullDisk(db)},
+		)
+	}
+	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", forwards: true, inject: loseNode})
+}
+
+func killAll(app string) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		pods, err := suite.Cluster.PodsOf(ctx, app)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(pods).NotTo(BeEmpty())
+		for i := range pods {
+			strike(ctx, &pods[i])
+		}
+		return nil
+	}
+}
+
+// killLeader kills the controller that holds the Lease.
+func killLeader(ctx context.Context) func(context.Context) {
+	GinkgoHelper()
+	lease, err := suite.Cluster.CoordinationV1().Leases(cluster.Namespace).Get(ctx, "kube-ovn-controller", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	pods, err := suite.Cluster.PodsOf(ctx, "kube-ovn-controller")
+	Expect(err).NotTo(HaveOccurred())
+	for i := range pods {
+		if strings.Contains(*lease.Spec.HolderIdentity, pods[i].Name) || strings.Contains(*lease.Spec.HolderIdentity, pods[i].Spec.NodeName) {
+			strike(ctx, &pods[i])
+			return nil
+		}
+	}
+	Fail("no pod is the leader " + *lease.Spec.HolderIdentity)
+	return nil
+}
+
+func onWorkers(script string) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		for _, w := range suite.Workers {
+			exec(ctx, w, "bash", "-c", script)
+		}
+		return nil
+	}
+}
+
+func onFirstWorker(script string) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		exec(ctx, suite.Workers[0], "bash", "-c", script)
+		return nil
+	}
+}
+
+// stopAPIServer lets it hang, which is harder on clients than to be gone.
+func stopAPIServer(ctx context.Context) func(context.Context) {
+	GinkgoHelper()
+	signal := func(ctx context.Context, s string) {
+		for _, n := range suite.Lab.Nodes() {
+			if n.ControlPlane {
+				exec(ctx, n.Name, "bash", "-c", "kill -"+s+" $(pidof kube-apiserver)")
+			}
+		}
+	}
+	signal(ctx, "STOP")
+	return func(ctx context.Context) { signal(ctx, "CONT") }
+}
+
+// leaderPod is the leader of a database.
+func leaderPod(ctx context.Context, db trialDatabase) *corev1.Pod {
+	GinkgoHelper()
+	return memberOn(ctx, db, settled(ctx, db, 3).Leader)
+}
+
+// damage does something to the leader's files and kills it.
+func damage(db trialDatabase, script string) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		pod := leaderPod(ctx, db)
+		exec(ctx, pod.Spec.NodeName, "sh", "-c", script)
+		strike(ctx, pod)
+		return nil
+	}
+}
+
+// oldCopy brings back a file from before other writes.
+func oldCopy(db trialDatabase) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		pod := leaderPod(ctx, db)
+		exec(ctx, pod.Spec.NodeName, "cp", dataDir+db.file, "/tmp/old.db")
+		Expect(pause(ctx, 5*time.Second)).To(Succeed())
+		exec(ctx, pod.Spec.NodeName, "cp", "/tmp/old.db", dataDir+db.file)
+		strike(ctx, pod)
+		return nil
+	}
+}
+
+// fullDisk gives the leader's node a small disk, and fills it.
+func fullDisk(db trialDatabase) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		node := leaderPod(ctx, db).Spec.NodeName
+		exec(ctx, node, "sh", "-c", "mkdir /run/small && mount -t tmpfs -o size=64m none /run/small && cp -a "+dataDir+". /run/small && mount --bind /run/small "+dataDir)
+		strike(ctx, memberOn(ctx, db, node))
+		healthy(ctx)
+		lead(ctx, db, node)
+		exec(ctx, node, "sh", "-c", "dd if=/dev/zero of="+dataDir+"filler bs=64k || true")
+		return func(ctx context.Context) {
+			exec(ctx, node, "rm", dataDir+"filler")
+			DeferCleanup(func(ctx SpecContext) {
+				exec(ctx, node, "sh", "-c", "umount "+dataDir+" && cp -a /run/small/. "+dataDir+" && umount /run/small && rmdir /run/small")
+				strike(ctx, memberOn(ctx, db, node))
+				healthy(ctx)
+			}, NodeTimeout(4*time.Minute))
+		}
+	}
+}
+
+// lead makes the member of a node the leader: whoever leads is killed until it does.
+func lead(ctx context.Context, db trialDatabase, node string) {
+	GinkgoHelper()
+	Eventually(func() string {
+		pod := leaderPod(ctx, db)
+		if pod.Spec.NodeName != node {
+			strike(ctx, pod)
+			healthy(ctx)
+		}
+		return settled(ctx, db, 3).Leader
+	}).WithContext(ctx).WithTimeout(3 * time.Minute).Should(Equal(node))
+}
+
+// loseNode takes the power from a node of the control plane that holds members, and its object from the cluster, as an administrator does
+// with a machine that will not come back. It comes back all the same, with its old disk, when the spec ends.
+func loseNode(ctx context.Context) func(context.Context) {
+	GinkgoHelper()
+	var name string
+	for _, m := range settled(ctx, trialDatabases[0], 3).Members {
+		if m.Node != controlPlane() && m.Node != suite.Workers[0] && m.Node != suite.Workers[1] {
+			name = m.Node
+		}
+	}
+	if name == "" {
+		Skip("no member is on a node that can be spared: needs three nodes of the control plane")
+	}
+	Expect(suite.Lab.Kill(name)).To(Succeed())
+	Expect(suite.Cluster.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())
+	return nil
+}
