@@ -56,6 +56,7 @@ var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
 		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
 		Expect(err).NotTo(HaveOccurred())
 		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, membersLabel)))
+		makeNowhere(ctx) // without the label
 		redundant := spec
 		redundant.Central.Replicas, redundant.Central.NorthdReplicas, redundant.Controller.Replicas = 3, 2, 2
 		redundant.Central.NodeSelector = map[string]string{membersLabel: ""}
@@ -74,6 +75,7 @@ var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
 		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, membersLabel)))
 		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
 		deleteNamespace(ctx, faultsNamespace)
+		Expect(suite.Cluster.CoreV1().Nodes().Delete(ctx, nowhere, metav1.DeleteOptions{})).To(Succeed())
 	}, NodeTimeout(8*time.Minute))
 
 	try := func(ctx SpecContext, f fault) {
@@ -109,7 +111,7 @@ func watchFault(ctx context.Context, f fault, from, to *corev1.Pod) observation 
 	}
 	// The pods' own view: until one that came after the fault has its address, nothing is healed.
 	Expect(pause(ctx, time.Second)).To(Succeed())
-	Eventually(a.waiting).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(everyArrival).Should(Or(BeEmpty(), HaveLen(1)))
+	Eventually(a.waiting).WithContext(ctx).WithTimeout(3*time.Minute).WithPolling(everyArrival/5).Should(Or(BeEmpty(), HaveLen(1)), "pods without an address")
 	healthy(ctx)
 	seen := observation{healed: time.Since(start), lost: map[string]int{}}
 	a.end(ctx, faultsNamespace)

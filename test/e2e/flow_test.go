@@ -57,8 +57,8 @@ func startPing(ctx context.Context, from *corev1.Pod, to netip.Addr) func(contex
 	}
 }
 
-// arrivals are pods that are created all the time, bound to a node that there is not: what is watched is how long each waits for its address.
-// A pod has it once its port is in the northbound database.
+// arrivals are pods that are created all the time, bound to a node without a machine: what is watched is how long each waits for its address. A
+// pod has it once its port is in the northbound database.
 type arrivals struct {
 	mu              sync.Mutex
 	created, served map[string]time.Time
@@ -95,8 +95,18 @@ func startArrivals(ctx context.Context, namespace string) *arrivals {
 	return a
 }
 
-// nowhere is the node that there is not.
+// nowhere is a node that is an object and nothing else.
 const nowhere = "nowhere"
+
+func makeNowhere(ctx context.Context) {
+	GinkgoHelper()
+	_, err := suite.Cluster.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: nowhere},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
+		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.250"}}},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+}
 
 func (a *arrivals) create(ctx context.Context, namespace, name string) {
 	pod := cluster.Server(namespace, name, nowhere)
