@@ -137,6 +137,25 @@ var _ = Describe("security groups", Ordered, func() {
 		connects(ctx, web, stranger, tcp, 8080, true)
 	}, SpecTimeout(3*time.Minute))
 
+	It("hold in a custom VPC, where probes have a link of their own", func(ctx SpecContext) {
+		makeNamespace(ctx, "blue")
+		DeferCleanup(deleteNamespace, "blue")
+		applyVpcs(ctx, "vpc.yaml")
+		run := func(name, groups string, worker int) *corev1.Pod {
+			pod := inGroups(name, groups, worker)
+			pod.Namespace = "blue"
+			running, err := suite.Cluster.Run(ctx, pod)
+			Expect(err).NotTo(HaveOccurred(), "kubelet's probes pass")
+			return running
+		}
+		tenant, asker := run("tenant", "database", 0), run("asker", "", 1)
+		connects(ctx, asker, tenant, tcp, 5432, false)
+		Expect(pings(ctx, asker, tenant)).To(Equal(2))
+		nameGroups(ctx, asker, "shop-web")
+		connects(ctx, asker, tenant, tcp, 5432, true)
+		connects(ctx, asker, tenant, tcp, 8080, false)
+	}, SpecTimeout(5*time.Minute))
+
 	It("close a pod from its first packet", func(ctx SpecContext) {
 		closedFromTheStart(ctx, inGroups("late", "not-there", 0), stranger, 8080)
 	}, SpecTimeout(2*time.Minute))
