@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -19,6 +20,8 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection/podset"
@@ -66,6 +69,32 @@ func TestClusterWidePoliciesOfEachKind(t *testing.T) {
 	golden(t, "testdata/adminnetworkpolicy-*.in.yaml", func(p *v1alpha1.AdminNetworkPolicy) compiled { return compile(readAdmin(p)) })
 	golden(t, "testdata/baseline-*.in.yaml", func(p *v1alpha1.BaselineAdminNetworkPolicy) compiled { return compile(readBaseline(p)) })
 	golden(t, "testdata/clusternetworkpolicy-*.in.yaml", func(p *v1alpha2.ClusterNetworkPolicy) compiled { return compile(readCluster(p)) })
+}
+
+func TestSecurityGroups(t *testing.T) {
+	golden(t, "testdata/securitygroup-*.in.yaml", func(sg *kubeovnv1.SecurityGroup) compiled {
+		return securityGroup(sg, func(name string) bool { return name != "not-there" })
+	})
+}
+
+// TestPoliciesWaitForTheirPortGroup: they are not in force before.
+func TestPoliciesWaitForTheirPortGroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		waits bool
+		want  string
+	}{
+		"committed":          {nil, false, "True Applied"},
+		"for pods":           {nil, true, "False Waiting"},
+		"for the port group": {fmt.Errorf("apply: %w", northbound.ErrWaiting), false, "False Waiting"},
+		"failed":             {errors.New("no database"), false, "False Failed"},
+	} {
+		for _, condition := range conditionsOf(compiled{}, c.err, c.waits) {
+			if got := fmt.Sprint(condition.Status, " ", condition.Reason); condition.Type == kubeovnv1.ConditionReady && got != c.want {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+	}
 }
 
 // fixedNodes is a cluster with one node.
@@ -125,7 +154,7 @@ func goldenOf(t *testing.T, c compiled) goldenPolicy {
 		words = append(words, wordsOf(s)...)
 	}
 	keys := map[string]bool{}
-	for _, row := range translate.Policy(c.PolicyInputs) {
+	for _, row := range c.rows() {
 		if keys[row.Key] {
 			t.Errorf("key %s appears twice", row.Key)
 		}

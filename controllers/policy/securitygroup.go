@@ -132,7 +132,7 @@ func prefixOf(s string, family ipfamily.Family) (netip.Prefix, error) {
 	if err != nil {
 		address, addressErr := ipfamily.ParseAddr(s)
 		if addressErr != nil {
-			return netip.Prefix{}, err
+			return netip.Prefix{}, fmt.Errorf("%q is neither an address nor a CIDR", s)
 		}
 		prefix = netip.PrefixFrom(address, address.BitLen())
 	}
