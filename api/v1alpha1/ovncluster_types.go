@@ -221,7 +221,23 @@ type Central struct {
 	// recovery makes databases anew, once, after most of their members were lost for good.
 	// +optional
 	Recovery *Recovery `json:"recovery,omitempty"`
+	// portAccess: Limited has the databases' nodes refuse, by nftables, whoever comes to the Raft ports from another address than a member's, or to
+	// the ports of northd and kube-ovn-controller from a node that these do not run on. Members are to leave by their InternalIP for
+	// that. Open leaves it to a firewall of yours.
+	// +optional
+	// +kubebuilder:default=Limited
+	PortAccess PortAccess `json:"portAccess,omitempty"`
 }
+
+// PortAccess is who may reach ports of the databases.
+// +kubebuilder:validation:Enum=Limited;Open
+type PortAccess string
+
+// Ways to the databases' ports.
+const (
+	PortAccessLimited PortAccess = "Limited"
+	PortAccessOpen    PortAccess = "Open"
+)
 
 // Controller is kube-ovn-controller.
 type Controller struct {
@@ -346,6 +362,11 @@ type OVNClusterStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Components []ComponentStatus `json:"components,omitempty"`
+	// clients are the addresses of the nodes where northd and kube-ovn-controller may run, and of databases: those for which the ports of the
+	// databases are, beside the one for nodes.
+	// +optional
+	// +listType=atomic
+	Clients []string `json:"clients,omitempty"`
 	// northbound database. Clients take its addresses from here.
 	// +optional
 	Northbound DatabaseStatus `json:"northbound,omitempty"`

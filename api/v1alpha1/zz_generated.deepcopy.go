@@ -330,6 +330,11 @@ func (in *OVNClusterStatus) DeepCopyInto(out *OVNClusterStatus) {
 		*out = make([]ComponentStatus, len(*in))
 		copy(*out, *in)
 	}
+	if in.Clients != nil {
+		in, out := &in.Clients, &out.Clients
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Northbound.DeepCopyInto(&out.Northbound)
 	in.Southbound.DeepCopyInto(&out.Southbound)
 	in.Upgrade.DeepCopyInto(&out.Upgrade)

@@ -40,6 +40,7 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 	if recorded {
 		return &halt{reason: "PlacingDatabases", message: "the nodes that create the databases were chosen"}
 	}
+	p.cluster.Status.Clients = clientAddresses(p.nodes, p.cluster.Spec, p.cluster.Status)
 	p.config.NorthboundNodes = memberNodes(p.cluster.Status.Northbound)
 	p.config.SouthboundNodes = memberNodes(p.cluster.Status.Southbound)
 	return nil

@@ -66,6 +66,8 @@ func TestOneInstallation(t *testing.T) {
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
 		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
 		{"a member of another cluster is never recorded", (*story).foreignMember},
+		{"certificates that have expired are replaced by the same authorities", (*story).expired},
+		{"no secret is in the log, in events or in the status", (*story).secretsKept},
 		{"once deleted it is taken down in order", (*story).takenDown},
 		{"it waits for nodes to be clean, but not for ever", (*story).nodesCleaned},
 		{"made again it waits for the end of the cleaning", (*story).madeAgain},

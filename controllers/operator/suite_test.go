@@ -44,6 +44,8 @@ type world struct {
 	config  *rest.Config
 	operate *Reconciler
 	members *fakeMembers
+	// log is the operator's.
+	log *os.File
 	// ahead is by how much the operator's clock is before ours, in nanoseconds.
 	ahead atomic.Int64
 }
@@ -55,7 +57,8 @@ var theWorld world
 func TestMain(m *testing.M) { os.Exit(runSuite(m)) }
 
 func runSuite(m *testing.M) int {
-	log.SetLogger(zap.New(zap.WriteTo(logFile())))
+	theWorld.log = logFile()
+	log.SetLogger(zap.New(zap.WriteTo(theWorld.log), zap.UseDevMode(true)))
 	assets, err := programs()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -35,7 +35,7 @@ func CleanUp(ctx context.Context, o Options) error {
 	if err := dismantle(ctx, o); err != nil {
 		return err
 	}
-	return errors.Join(unshield(ctx), removeFiles(o))
+	return errors.Join(unshield(ctx), (&guard{known: true}).apply(ctx), removeFiles(o))
 }
 
 // dismantle runs the daemons once more, since only ovs-vswitchd knows what it made in the kernel, and ends it so that it takes all of it

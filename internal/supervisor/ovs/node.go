@@ -33,6 +33,7 @@ type node struct {
 	uplink                        uplink
 	// remotes of the southbound database, as last seen.
 	remotes []string
+	guard   guard
 	// clusterID of the southbound database, as last seen; anew: ovn-controller has to be told that it is another one.
 	clusterID string
 	anew      bool
@@ -124,6 +125,7 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 			return
 		case cluster := <-n.options.Clusters:
 			n.follow(cluster.Status.Southbound)
+			n.guard.follow(cluster, n.options.Node)
 		case <-changes:
 		case <-retry:
 		}
@@ -170,9 +172,10 @@ func (n *node) reconcile(ctx context.Context, db *client.Client) error {
 	if _, err := root(ctx, db); err != nil {
 		return err
 	}
+	guardErr := n.guard.apply(ctx)
 	address, err := n.tunnelAddress(ctx, db)
 	if err != nil && !address.IsValid() {
-		return err
+		return errors.Join(err, guardErr)
 	}
 	configureErr := configure(ctx, db, settings{
 		node:          n.options.Node,
@@ -186,7 +189,7 @@ func (n *node) reconcile(ctx context.Context, db *client.Client) error {
 		n.configured()
 		configureErr = n.reset(ctx)
 	}
-	return errors.Join(err, configureErr)
+	return errors.Join(err, configureErr, guardErr)
 }
 
 func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr, error) {

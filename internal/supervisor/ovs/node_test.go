@@ -89,6 +89,7 @@ type central struct {
 	servers, chassis supervisortest.Authority
 	cluster          *v1alpha1.OVNCluster
 	southbound       string // socket
+	tls              string // directory of the northbound server's certificate
 }
 
 func startCentral(t *testing.T) central {
@@ -98,9 +99,12 @@ func startCentral(t *testing.T) central {
 		BootstrapNode: "node-1", Members: []v1alpha1.DatabaseMember{{Node: "node-1", Address: "127.0.0.1"}},
 	}
 	c.cluster = &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Northbound: bootstrap, Southbound: bootstrap}}
-	trusted := slices.Concat(c.servers.PEM, c.chassis.PEM)
 	run := t.TempDir()
 	for i, database := range []ovsdb.Database{ovsdb.Northbound, ovsdb.Southbound} {
+		trusted := c.servers.PEM
+		if database.Name == ovsdb.Southbound.Name {
+			trusted = slices.Concat(c.servers.PEM, c.chassis.PEM)
+		}
 		database.Schema = supervisortest.File(t, database.Schema)
 		o := ovsdb.Options{
 			Database: database, DataDir: t.TempDir(), RunDir: run, Node: "node-1", Address: netip.MustParseAddr("127.0.0.1"),
@@ -110,6 +114,9 @@ func startCentral(t *testing.T) central {
 				Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Tool: supervisortest.Program(t, "usr/bin/ovsdb-tool"),
 			},
 			Clusters: clusters(c.cluster), Leads: make(chan bool, 100), Log: testr.New(t),
+		}
+		if database.Name == ovsdb.Northbound.Name {
+			c.tls = o.TLSDir
 		}
 		background(t, func(ctx context.Context) error { return ovsdb.Run(ctx, o) })
 		healthy(t, o.HealthAddress)

@@ -88,10 +88,16 @@ func (a Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 // Sign returns a certificate, valid for an hour, of a public key.
 func (a Authority) Sign(t testing.TB, name string, key any) []byte {
 	t.Helper()
+	return a.SignUntil(t, name, key, time.Now().Add(time.Hour))
+}
+
+// SignUntil is Sign for a certificate that was good for two hours until then.
+func (a Authority) SignUntil(t testing.TB, name string, key any, until time.Time) []byte {
+	t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject:      pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: until.Add(-2 * time.Hour), NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key, a.key)

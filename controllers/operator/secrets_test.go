@@ -1,0 +1,91 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+// leaf is the certificate that a Secret holds.
+func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
+	t.Helper()
+	var held corev1.Secret
+	if err := s.exists(t, &held, secret)(); err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(held.Data[pki.CertificateKey])
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+// expired has the operator come back after more than a leaf's lifetime.
+func (s *story) expired(t *testing.T) {
+	g := NewWithT(t)
+	before := map[string]*x509.Certificate{}
+	for _, c := range credentials {
+		before[c.secret] = s.leaf(t, c.secret)
+	}
+	authority := s.leaf(t, authoritySecretPrefix+authorityNorthbound)
+	s.ahead.Store(int64(pki.LeafLifetime + 24*time.Hour))
+	defer s.ahead.Store(0)
+	node := s.named(&corev1.Node{}, "worker-1")
+	node.SetNamespace("")
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+	node.SetLabels(map[string]string{"poke": ""}) // the operator would wake up by itself when the first is due
+	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
+	for _, c := range credentials {
+		g.Eventually(func() bool { return s.leaf(t, c.secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.secret)
+		after := s.leaf(t, c.secret)
+		g.Expect(after.Equal(before[c.secret])).To(BeFalse())
+		g.Expect(after.AuthorityKeyId).To(Equal(before[c.secret].AuthorityKeyId), "whoever trusted it still does")
+	}
+	g.Expect(s.leaf(t, authoritySecretPrefix+authorityNorthbound).Equal(authority)).To(BeTrue())
+}
+
+func (s *story) secretsKept(t *testing.T) {
+	g := NewWithT(t)
+	logged, err := io.ReadAll(io.NewSectionReader(s.log, 0, 1<<30))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(logged)).To(ContainSubstring("kiln-operator"), "this is not the operator's log")
+	var events eventsv1.EventList
+	g.Expect(s.admin.List(t.Context(), &events)).To(Succeed())
+	told, err := json.Marshal([]any{events.Items, s.cluster(t).Status})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	var secrets corev1.SecretList
+	g.Expect(s.admin.List(t.Context(), &secrets, client.InNamespace(testNamespace))).To(Succeed())
+	keys := 0
+	for i := range secrets.Items {
+		for file, data := range secrets.Items[i].Data {
+			if !strings.Contains(file, "key") {
+				continue
+			}
+			keys++
+			lines := strings.Split(string(data), "\n")
+			g.Expect(len(lines)).To(BeNumerically(">", 2))
+			for _, text := range [][]byte{logged, told} {
+				g.Expect(bytes.Contains(text, []byte(lines[1]))).To(BeFalse(), "%s of %s is told", file, secrets.Items[i].Name)
+				g.Expect(bytes.Contains(text, []byte("PRIVATE KEY"))).To(BeFalse())
+			}
+		}
+	}
+	g.Expect(keys).To(BeNumerically(">=", len(authorities)+len(credentials)))
+}

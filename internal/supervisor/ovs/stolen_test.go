@@ -1,0 +1,174 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// thief has the key of a node.
+type thief struct {
+	dir, trust string
+}
+
+// try sends operations to a port and returns why they did not happen; empty when they did.
+func (k thief) try(t *testing.T, port int, operations ...string) string {
+	t.Helper()
+	database := "OVN_Southbound"
+	if port == 6641 {
+		database = "OVN_Northbound"
+	}
+	argv := append(supervisortest.Program(t, "usr/bin/ovsdb-client"), "--private-key="+filepath.Join(k.dir, "tls.key"),
+		"--certificate="+filepath.Join(k.dir, "tls.crt"), "--ca-cert="+k.trust, "--timeout=10", "transact",
+		fmt.Sprintf("ssl:127.0.0.1:%d", port), fmt.Sprintf("[%q,%s]", database, strings.Join(operations, ",")))
+	output, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		return "no connection: " + string(output)
+	}
+	var results []struct {
+		Error   string
+		Details string
+		Count   *int
+	}
+	if err := json.Unmarshal(output, &results); err != nil {
+		t.Fatalf("%s: %v", output, err)
+	}
+	for _, r := range results {
+		if r.Error != "" {
+			return r.Error + ": " + r.Details
+		}
+		if r.Count != nil && *r.Count == 0 {
+			t.Fatalf("%s: there is no such row: this proves nothing", operations)
+		}
+	}
+	return ""
+}
+
+func registration(node, address string) []string {
+	return []string{
+		fmt.Sprintf(`{"op":"insert","table":"Encap","uuid-name":"e","row":{"type":"geneve","ip":%q,"chassis_name":%q}}`, address, node),
+		fmt.Sprintf(`{"op":"insert","table":"Chassis","row":{"name":%q,"hostname":%q,"encaps":["named-uuid","e"]}}`, node, node),
+		fmt.Sprintf(`{"op":"insert","table":"Chassis_Private","row":{"name":%q}}`, node),
+	}
+}
+
+// uuidIn is the UUID of the row of the southbound database whose column has a value.
+func uuidIn(t *testing.T, socket, table, column, value string) (string, error) {
+	t.Helper()
+	conn, err := jsonrpc.Dial(t.Context(), socket)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	var answer []struct {
+		Rows []struct {
+			UUID []string `json:"_uuid"`
+		}
+	}
+	err = conn.Call("transact", []any{"OVN_Southbound", map[string]any{
+		"op": "select", "table": table, "where": []any{[]string{column, "==", value}},
+	}}, &answer)
+	if err != nil {
+		return "", err
+	}
+	if len(answer[0].Rows) != 1 {
+		return "", fmt.Errorf("%s has %d rows of %s", table, len(answer[0].Rows), value)
+	}
+	return answer[0].Rows[0].UUID[1], nil
+}
+
+// TestAStolenNodeKey is what docs/security.md says of it, on real servers with the roles that northd makes.
+func TestAStolenNodeKey(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	there := wire(t)
+	c := startCentral(t)
+	trust := filepath.Join(t.TempDir(), "ca.crt")
+	try(t, os.WriteFile(trust, c.servers.PEM, 0o600))
+	victim := thief{c.chassis.TLSDir(t, "node-1", nil), trust}
+	stolen := thief{c.chassis.TLSDir(t, "node-2", nil), trust}
+	northbound, err := jsonrpc.Dial(t.Context(), filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock"))
+	try(t, err)
+	defer northbound.Close()
+	var made json.RawMessage
+	try(t, northbound.Call("transact", []any{
+		"OVN_Northbound",
+		map[string]any{"op": "insert", "table": "Logical_Switch_Port", "uuid-name": "p", "row": map[string]any{"name": "pod"}},
+		map[string]any{"op": "insert", "table": "Logical_Switch", "row": map[string]any{"name": "s", "ports": []string{"named-uuid", "p"}}},
+	}, &made))
+	for i, k := range []thief{victim, stolen} {
+		node := fmt.Sprintf("node-%d", i+1)
+		eventually(t, node+" registers", func() error { // once northd has made the roles
+			if why := k.try(t, 6642, registration(node, fmt.Sprintf("192.0.2.%d", i+1))...); why != "" {
+				return errors.New(why)
+			}
+			return nil
+		})
+	}
+	ofVictim, ofPod := `"where":[["name","==","node-1"]]`, `"where":[["logical_port","==","pod"]]`
+	own := ""
+	eventually(t, "northd makes the port's row", func() (err error) {
+		own, err = uuidIn(t, c.southbound, "Chassis", "name", "node-2")
+		_, portErr := uuidIn(t, c.southbound, "Port_Binding", "logical_port", "pod")
+		return errors.Join(err, portErr)
+	})
+	const refused, noConnection = "permission error", "no connection"
+	for _, attempt := range []struct {
+		name string
+		port int
+		ops  string
+		want string // how the answer begins; empty: it is allowed
+	}{
+		{"to write the northbound database", 6641, `{"op":"insert","table":"Logical_Switch","row":{"name":"mine"}}`, noConnection},
+		{"to change another chassis", 6642, `{"op":"update","table":"Chassis",` + ofVictim + `,"row":{"external_ids":["map",[["is","mine"]]]}}`, refused},
+		{"to delete another chassis", 6642, `{"op":"delete","table":"Chassis",` + ofVictim + `}`, refused},
+		{"to change another's private row", 6642, `{"op":"update","table":"Chassis_Private",` + ofVictim + `,"row":{"nb_cfg":7}}`, refused},
+		{"to move another's tunnels", 6642, `{"op":"update","table":"Encap","where":[["chassis_name","==","node-1"]],"row":{"ip":"192.0.2.66"}}`, refused},
+		{"to register a chassis of another name", 6642, strings.Join(registration("node-3", "192.0.2.3"), ","), refused},
+		{"to write logical flows", 6642, `{"op":"delete","table":"Logical_Flow","where":[["table_id","==",0]]}`, refused},
+		{"to change what northd says", 6642, `{"op":"update","table":"SB_Global","where":[],"row":{"nb_cfg":7}}`, refused},
+		{"to give itself rights", 6642, `{"op":"delete","table":"RBAC_Role","where":[]}`, refused},
+		{"to open a listener without a role", 6642, `{"op":"insert","table":"Connection","row":{"target":"pssl:7000"}}`, refused},
+		{"to change addresses of a port", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"mac":"02:00:00:00:00:66 10.0.0.66"}}`, refused},
+		{"to delete a port", 6642, `{"op":"delete","table":"Port_Binding",` + ofPod + `}`, refused},
+		{"to change its own chassis", 6642, `{"op":"update","table":"Chassis","where":[["name","==","node-2"]],"row":{"external_ids":["map",[["is","mine"]]]}}`, ""},
+		// What stays open in OVN 25.03.
+		{"to say that a port of another is up", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"up":true}}`, ""},
+		{"to bind a port of another", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"chassis":["uuid","` + own + `"]}}`, ""},
+		// What the guard is for.
+		{"to write without a role", 6645, `{"op":"update","table":"SB_Global","where":[],"row":{"external_ids":["map",[["thief","was here"]]]}}`, ""},
+	} {
+		t.Run(attempt.name, func(t *testing.T) {
+			why := stolen.try(t, attempt.port, attempt.ops)
+			if !strings.HasPrefix(why, attempt.want) || attempt.want == "" && why != "" {
+				t.Errorf("got %q, want %q", why, attempt.want)
+			}
+		})
+	}
+	t.Run("to reach the port without a role from its own node", func(t *testing.T) {
+		if open := reach(t, there, "192.0.2.1", []int{6641, 6642, 6645}); len(open) != 3 {
+			t.Errorf("open without the guard are %v", open)
+		}
+		cluster := c.cluster.DeepCopy()
+		cluster.Status.Clients = []string{"127.0.0.1"}
+		var g guard
+		g.follow(cluster, "node-1")
+		try(t, g.apply(t.Context()))
+		if open := reach(t, there, "192.0.2.1", []int{6641, 6642, 6645}); !slices.Equal(open, []int{6642}) {
+			t.Errorf("open are %v, want the one for nodes alone", open)
+		}
+	})
+}
