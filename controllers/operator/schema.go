@@ -5,6 +5,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -42,6 +43,9 @@ func (r *Reconciler) convertSchema(ctx context.Context, p *pass, db render.Datab
 		}
 		return leader.Convert(ctx)
 	})
+	if errors.Is(err, adminapi.ErrUnsupported) {
+		return nil // the operator is newer than the image that is wanted
+	}
 	if err != nil {
 		return &halt{reason: "ConvertingSchema", retry: err, message: fmt.Sprintf("%s: its schema cannot be looked at or converted", db.Title)}
 	}

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -99,6 +100,9 @@ func TestEndpoint(t *testing.T) {
 	}
 	if err := errors.Join(c.Kick(t.Context(), "ssl:[2001:db8::2]:6643"), c.Leave(t.Context())); err != nil {
 		t.Error(err)
+	}
+	if _, err := c.do(t.Context(), http.MethodPost, "/later", nil); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("what the member does not know: %v", err)
 	}
 	if err := c.Convert(t.Context()); err != nil {
 		t.Error(err)

@@ -19,6 +19,9 @@ import (
 // requestTimeout bounds one request. Members answer from memory.
 const requestTimeout = 10 * time.Second
 
+// ErrUnsupported is returned for what a member of an older image does not know.
+var ErrUnsupported = errors.New("the member's image does not know this request")
+
 // Client calls the endpoint of one member. It is safe for concurrent use and is itself a Database.
 type Client struct {
 	base string
@@ -109,6 +112,9 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values) 
 	err = errors.Join(err, response.Body.Close())
 	if err != nil {
 		return nil, fmt.Errorf("read answer of %s %s: %w", method, target, err)
+	}
+	if response.StatusCode == http.StatusNotFound {
+		return nil, fmt.Errorf("%s %s: %w", method, target, ErrUnsupported)
 	}
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s %s: %s: %s", method, target, response.Status, body)
