@@ -37,21 +37,16 @@ func runNorthd(ctx context.Context, o northd.Options) error {
 		return err
 	}
 	leads, label := s.leads(podlabel.NorthdLeader)
-	writes := make(chan string)
-	o.Clusters, o.Leads, o.Writes, o.Log = s.clusters, leads, writes, ctrl.Log
+	writes, runs := make(chan string), make(chan string)
+	o.Clusters, o.Leads, o.Writes, o.Runs, o.Log = s.clusters, leads, writes, runs, ctrl.Log
+	peers := northd.Peers{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Log: ctrl.Log}
+	o.Turn = peers.Await
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return northd.Run(ctx, o) })
 	group.Go(func() error { return label(ctx) })
-	group.Go(func() error {
-		written := podlabel.Label{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Key: podlabel.SouthboundWritten, Log: ctrl.Log}
-		for {
-			select {
-			case id := <-writes:
-				written.Put(ctx, id)
-			case <-ctx.Done():
-				return nil
-			}
-		}
-	})
+	for key, values := range map[string]<-chan string{podlabel.SouthboundWritten: writes, podlabel.NorthdMembers: runs} {
+		own := podlabel.Label{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Key: key, Log: ctrl.Log}
+		group.Go(func() error { own.Follow(ctx, values); return nil })
+	}
 	return group.Wait()
 }

@@ -39,7 +39,7 @@ func accesses() []access {
 		{
 			account: centralAccount, app: centralApp, component: centralAccount,
 			cluster: []rbacv1.PolicyRule{clusters},
-			own:     []rbacv1.PolicyRule{rule("", []string{"get", "patch"}, "pods")},
+			own:     []rbacv1.PolicyRule{rule("", []string{"get", "list", "watch", "patch"}, "pods")}, // those of ovn-northd wait for one another
 		},
 		{
 			account: OpenVSwitchAccount, app: openVSwitchApp, component: OpenVSwitch,

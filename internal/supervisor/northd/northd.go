@@ -6,6 +6,8 @@ package northd
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -49,7 +51,12 @@ type Options struct {
 	Leads chan<- bool
 	// Writes receives the cluster ID of the southbound database that this ovn-northd, the active one, writes, at each change.
 	Writes chan<- string
-	Log    logr.Logger
+	// Runs receives which members' addresses this ovn-northd runs with and reaches, as a hash, at each change.
+	Runs chan<- string
+	// Turn returns when the active ovn-northd may start again with these members: once another one, standing by, has done so, or when there is
+	// none.
+	Turn func(ctx context.Context, members string)
+	Log  logr.Logger
 }
 
 // DefaultProgram is that of Debian's packages.
@@ -84,6 +91,18 @@ func (d databases) equal(o databases) bool {
 		d.northboundID == o.northboundID && d.southboundID == o.southboundID && d.recovering == o.recovering
 }
 
+// members is the hash that stands for the addresses: a label's value.
+func (d databases) members() string {
+	all := slices.Sorted(slices.Values(slices.Concat(d.northbound, d.southbound)))
+	sum := sha256.Sum256([]byte(strings.Join(all, ",")))
+	return hex.EncodeToString(sum[:8])
+}
+
+// onlyMoved: the databases are the same, of other members.
+func (d databases) onlyMoved(o databases) bool {
+	return d.northboundID == o.northboundID && d.southboundID == o.southboundID && d.recovering == o.recovering
+}
+
 func sameSet(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
@@ -91,8 +110,9 @@ func sameSet(a, b []string) bool {
 type supervised struct {
 	options Options
 	running atomic.Pointer[supervisor.Process]
-	// southboundID of what runs.
-	southboundID atomic.Pointer[string]
+	// with is what runs; active: it is the active one.
+	with   atomic.Pointer[databases]
+	active atomic.Bool
 }
 
 // Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
@@ -102,7 +122,7 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("make the directory of sockets: %w", err)
 	}
 	s := &supervised{options: o}
-	s.southboundID.Store(new(string))
+	s.with.Store(&databases{})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready) })
 	group.Go(func() error { return s.follow(ctx) })
@@ -128,7 +148,7 @@ func (s *supervised) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.southboundID.Store(&next.southboundID)
+		s.with.Store(&next)
 		s.running.Store(process)
 	}
 }
@@ -140,24 +160,54 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 	if process != nil {
 		ended = process.Done()
 	}
+	var pending databases
+	var turn <-chan struct{}
+	forget := func() {}
+	defer func() { forget() }()
 	for {
 		select {
 		case <-ctx.Done():
 			return current, s.stop()
 		case <-ended:
 			return current, process.Err()
+		case <-turn:
+			s.options.Log.Info("the databases have other members now", "northbound", pending.northbound, "southbound", pending.southbound)
+			return pending, nil
 		case cluster := <-s.options.Clusters:
 			next := databasesOf(cluster)
 			if next.recovering && !current.recovering {
 				s.options.Log.Info("stopping until the northbound database is complete again")
 				return databases{recovering: true}, nil
 			}
-			if next.complete() && !next.equal(current) {
+			if !next.complete() || next.equal(pending) {
+				continue
+			}
+			forget()
+			pending, turn = databases{}, nil
+			if process != nil && s.active.Load() && next.onlyMoved(current) && !next.equal(current) {
+				own, cancel := context.WithCancel(ctx)
+				pending, forget = next, cancel
+				turn = s.awaitTurn(own, next.members())
+				continue
+			}
+			if !next.equal(current) {
 				s.options.Log.Info("the databases are elsewhere now", "northbound", next.northbound, "southbound", next.southbound)
 				return next, nil
 			}
 		}
 	}
+}
+
+// awaitTurn lets one that stands by start again first, so that it takes over at once with all that it has read.
+func (s *supervised) awaitTurn(ctx context.Context, members string) <-chan struct{} {
+	turn := make(chan struct{})
+	go func() {
+		s.options.Turn(ctx, members)
+		if ctx.Err() == nil {
+			close(turn)
+		}
+	}()
+	return turn
 }
 
 func (s *supervised) stop() error {
@@ -188,7 +238,7 @@ func (s *supervised) daemon(d databases) supervisor.Daemon {
 func (s *supervised) watchStatus(ctx context.Context) {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
-	told, active, written := false, 0, ""
+	told, active, written, runs := false, 0, "", ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -205,10 +255,16 @@ func (s *supervised) watchStatus(ctx context.Context) {
 		}
 		if leads != told {
 			told = leads
+			s.active.Store(leads)
 			send(ctx, s.options.Leads, leads)
 		}
+		with := s.with.Load()
+		if members := with.members(); members != runs && s.ready(ctx) == nil {
+			runs = members
+			send(ctx, s.options.Runs, members)
+		}
 		// What it computed when it became active is committed by the time it is asked again.
-		if id := *s.southboundID.Load(); active > 1 && id != written {
+		if id := with.southboundID; active > 1 && id != written {
 			written = id
 			send(ctx, s.options.Writes, id)
 		}

@@ -32,6 +32,9 @@ const (
 	SouthboundWritten = "kubeovn.io/southbound-written"
 )
 
+// NorthdMembers tells which members' addresses an ovn-northd runs with, as a hash.
+const NorthdMembers = "kubeovn.io/northd-members"
+
 // withdrawTimeout bounds the last write, when the pod stops.
 const withdrawTimeout = 3 * time.Second
 
@@ -71,6 +74,18 @@ func (l Label) Run(ctx context.Context, leads <-chan bool) {
 // Put writes a value, however often that has to be tried, until ctx ends.
 func (l Label) Put(ctx context.Context, value string) {
 	supervisor.Retry(ctx, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(ctx, value) })
+}
+
+// Follow puts each value that comes, until ctx ends.
+func (l Label) Follow(ctx context.Context, values <-chan string) {
+	for {
+		select {
+		case value := <-values:
+			l.Put(ctx, value)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (l Label) withdraw() {

@@ -1,0 +1,278 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+)
+
+// envRole makes the test's own program an ovn-northd of which only the control socket works; it is the role that it tells of.
+const envRole = "KILN_TEST_NORTHD"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(envRole); role != "" {
+		playNorthd(role)
+	}
+	os.Exit(m.Run())
+}
+
+// playNorthd notes with which databases it was started, and answers (unixctl: JSON-RPC) until it is told to exit.
+func playNorthd(role string) {
+	var socket, databases string
+	for _, arg := range os.Args {
+		if path, ok := strings.CutPrefix(arg, "--unixctl="); ok {
+			socket = path
+		}
+		if strings.HasPrefix(arg, "--ovnnb-db=") {
+			databases = arg
+		}
+	}
+	log, err := os.OpenFile(filepath.Join(filepath.Dir(socket), "starts"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		os.Exit(2)
+	}
+	fmt.Fprintln(log, databases)
+	_ = os.Remove(socket)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		os.Exit(2)
+	}
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			os.Exit(2)
+		}
+		go func() {
+			var request struct {
+				ID     any
+				Method string
+			}
+			if json.NewDecoder(conn).Decode(&request) != nil {
+				return
+			}
+			answer := map[string]string{"status": "Status: " + role, "nb-connection-status": "connected", "sb-connection-status": "connected"}[request.Method]
+			_ = json.NewEncoder(conn).Encode(map[string]any{"id": request.ID, "result": answer, "error": nil})
+			if request.Method == "exit" {
+				os.Exit(0)
+			}
+		}()
+	}
+}
+
+// trial is one supervised ovn-northd.
+type trial struct {
+	*testing.T
+	options  Options
+	clusters chan *v1alpha1.OVNCluster
+	mu       sync.Mutex
+	said     []string
+	turn     chan struct{}
+}
+
+func newTrial(t *testing.T, role, health string) *trial {
+	t.Setenv(envRole, role)
+	tr := &trial{T: t, clusters: make(chan *v1alpha1.OVNCluster), turn: make(chan struct{})}
+	leads, writes, runs := make(chan bool), make(chan string), make(chan string)
+	tr.options = Options{
+		RunDir: t.TempDir(), TLSDir: t.TempDir(), HealthAddress: health, Program: []string{os.Args[0]}, Clusters: tr.clusters,
+		Leads: leads, Writes: writes, Runs: runs, Log: testr.New(t),
+		Turn: func(ctx context.Context, _ string) {
+			tr.say("waits")
+			select {
+			case <-tr.turn:
+			case <-ctx.Done():
+			}
+		},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, tr.options) }()
+	go func() {
+		for {
+			select {
+			case l := <-leads:
+				tr.say(fmt.Sprint("leads ", l))
+			case w := <-writes:
+				tr.say("writes " + w)
+			case <-runs:
+				tr.say("runs")
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return tr
+}
+
+func (tr *trial) say(what string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.said = append(tr.said, what)
+}
+
+func (tr *trial) until(what string, f func() bool) {
+	tr.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			tr.Fatalf("%s: said %v, started %v", what, tr.said, tr.starts())
+		}
+	}
+}
+
+func (tr *trial) untilSaid(what string) {
+	tr.Helper()
+	tr.until(what, func() bool {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return slices.Contains(tr.said, what)
+	})
+}
+
+// starts are the northbound databases with which it was started.
+func (tr *trial) starts() []string {
+	content, _ := os.ReadFile(filepath.Join(tr.options.RunDir, "starts"))
+	return strings.Fields(string(content))
+}
+
+func clusterOf(id string, addresses ...string) *v1alpha1.OVNCluster {
+	db := v1alpha1.DatabaseStatus{ClusterID: id}
+	for _, a := range addresses {
+		db.Members = append(db.Members, v1alpha1.DatabaseMember{Node: a, Address: a, ServerID: a})
+	}
+	return &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Northbound: *db.DeepCopy(), Southbound: db}}
+}
+
+func TestTheActiveOneStartsAgainAfterOneThatStandsBy(t *testing.T) {
+	tr := newTrial(t, "active", "127.0.6.1:10671")
+	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.untilSaid("leads true")
+	tr.untilSaid("writes c")
+	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2")
+	tr.untilSaid("waits")
+	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2") // nothing new
+	if got := tr.starts(); len(got) != 1 {
+		t.Errorf("it did not wait: %v", got)
+	}
+	tr.turn <- struct{}{}
+	tr.until("it starts with both members", func() bool { return len(tr.starts()) == 2 && strings.Contains(tr.starts()[1], "192.0.2.2") })
+}
+
+func TestOneThatStandsByStartsAgainAtOnce(t *testing.T) {
+	tr := newTrial(t, "standby", "127.0.6.2:10671")
+	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.untilSaid("runs")
+	tr.clusters <- clusterOf("c", "192.0.2.2")
+	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
+}
+
+func TestItStopsWhileTheNorthboundDatabaseIsFilled(t *testing.T) {
+	tr := newTrial(t, "active", "127.0.6.3:10671")
+	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.untilSaid("leads true")
+	recovering := clusterOf("d", "192.0.2.1")
+	for _, phase := range []v1alpha1.RecoveryPhase{v1alpha1.RecoveryCreating, v1alpha1.RecoveryFilling} {
+		recovering.Status.Northbound.Recovery = &v1alpha1.RecoveryStatus{Phase: phase}
+		tr.clusters <- recovering.DeepCopy()
+	}
+	tr.untilSaid("leads false")
+	if got := tr.starts(); len(got) != 1 {
+		t.Errorf("it runs meanwhile: %v", got)
+	}
+	recovering.Status.Northbound.Recovery.Phase = v1alpha1.RecoveryCompleted
+	tr.clusters <- recovering.DeepCopy()
+	tr.untilSaid("writes d") // the same addresses, another database
+}
+
+func TestPeers(t *testing.T) {
+	pod := func(name, members string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{
+				"app.kubernetes.io/component": "ovn-central-northd", podlabel.NorthdMembers: members,
+			}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}
+	}
+	await := func(change func(pods *fake.Clientset), all ...*corev1.Pod) <-chan struct{} {
+		client := fake.NewClientset()
+		for _, p := range all {
+			if _, err := client.CoreV1().Pods("ns").Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan struct{})
+		go func() {
+			Peers{Pods: client.CoreV1().Pods("ns"), Pod: "self", Log: testr.New(t)}.Await(t.Context(), "new")
+			close(done)
+		}()
+		if change != nil {
+			for watching := false; !watching; {
+				for _, a := range client.Actions() {
+					watching = watching || a.GetVerb() == "watch"
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			select {
+			case <-done:
+				t.Error("it did not wait")
+			default:
+			}
+			change(client)
+		}
+		return done
+	}
+	pending := pod("other", "")
+	pending.Status.Phase = corev1.PodPending
+	for name, done := range map[string]<-chan struct{}{
+		"there is no other one":       await(nil, pod("self", "old")),
+		"the other one does not run":  await(nil, pod("self", "old"), pending),
+		"the other one has done so":   await(nil, pod("self", "old"), pod("other", "new")),
+		"the other one does so later": await(func(c *fake.Clientset) { update(t, c, pod("other", "new")) }, pod("self", "old"), pod("other", "old")),
+		"the other one goes": await(func(c *fake.Clientset) {
+			if err := c.CoreV1().Pods("ns").Delete(t.Context(), "other", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		}, pod("self", "old"), pod("other", "old")),
+	} {
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: it waits", name)
+		}
+	}
+}
+
+func update(t *testing.T, c *fake.Clientset, pod *corev1.Pod) {
+	if _, err := c.CoreV1().Pods("ns").Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Error(err)
+	}
+}

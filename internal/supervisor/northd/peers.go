@@ -1,0 +1,87 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kiln-net/kiln/internal/supervisor"
+	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+)
+
+// peersLabel selects the pods of ovn-northd.
+const peersLabel = "app.kubernetes.io/component=ovn-central-northd"
+
+// peerPatience is how long the active ovn-northd waits for one that stands by: what it has been told may be of no use any more.
+const peerPatience = time.Minute
+
+// Peers are the other pods of ovn-northd.
+type Peers struct {
+	Pods typedcorev1.PodInterface
+	// Pod is the own one.
+	Pod string
+	Log logr.Logger
+}
+
+// Await returns once another ovn-northd runs with these members, when there is no other that could, or after a minute.
+func (p Peers) Await(ctx context.Context, members string) {
+	ctx, cancel := context.WithTimeout(ctx, peerPatience)
+	defer cancel()
+	report := func(err error) { p.Log.V(1).Info("retrying", "reason", err.Error()) }
+	supervisor.Retry(ctx, report, func() error { return p.await(ctx, members) })
+}
+
+func (p Peers) await(ctx context.Context, members string) error {
+	list, err := p.Pods.List(ctx, metav1.ListOptions{LabelSelector: peersLabel})
+	if err != nil {
+		return fmt.Errorf("list the pods of ovn-northd: %w", err)
+	}
+	standing := map[string]bool{} // those that could take over
+	for i := range list.Items {
+		if p.follows(&list.Items[i], standing, members) {
+			return nil
+		}
+	}
+	if len(standing) == 0 {
+		return nil
+	}
+	events, err := p.Pods.Watch(ctx, metav1.ListOptions{LabelSelector: peersLabel, ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return fmt.Errorf("watch the pods of ovn-northd: %w", err)
+	}
+	defer events.Stop()
+	for event := range events.ResultChan() {
+		pod, isPod := event.Object.(*corev1.Pod)
+		if !isPod {
+			break
+		}
+		if event.Type == watch.Deleted {
+			pod.DeletionTimestamp = &metav1.Time{}
+		}
+		if p.follows(pod, standing, members) || len(standing) == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("the watch of the pods of ovn-northd ended: %w", ctx.Err())
+}
+
+// follows says whether a pod is another one that runs with these members, and notes whether it could come to.
+func (p Peers) follows(pod *corev1.Pod, standing map[string]bool, members string) bool {
+	if pod.Name == p.Pod {
+		return false
+	}
+	serves := pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning
+	if standing[pod.Name] = serves; !serves {
+		delete(standing, pod.Name)
+	}
+	return serves && pod.Labels[podlabel.NorthdMembers] == members
+}
