@@ -48,6 +48,8 @@ func (m membership) recover() memberStep {
 	case m.status.ClusterID == "" && !m.status.Recovering():
 		return m.refuse("there was no database yet")
 	case m.recovery.always, m.status.ClusterID == "": // the last one has not come to its end
+	case m.status.Leader != "" && m.quorumLost():
+		return memberStep{message: "the recovery waits: there is a leader yet, which has lost the others"} // until the election timer runs out
 	case m.status.Leader != "":
 		return m.refuse("it has a leader: to replace it nevertheless, set spec.central.recovery.when to Always under another id")
 	case !m.quorumLost():

@@ -65,6 +65,12 @@ func TestTheStepOfARecovery(t *testing.T) {
 			ask(m, v1alpha1.RecoverMember, "")
 		}, "", "", "", "no member", true},
 		{"a leader is left alone", 3, func(m *membership) { ask(m, v1alpha1.RecoverMember, "") }, v1alpha1.RecoveryRefused, "", "", "has a leader", false},
+		{"one that has lost the others is about to go", 3, func(m *membership) {
+			leader := m.status.Leader
+			lose(m, "n2", "n3")
+			m.status.Leader = leader
+			ask(m, v1alpha1.RecoverMember, "")
+		}, "", "", "", "waits", false},
 		{"unless it is to be replaced in any case", 3, func(m *membership) {
 			ask(m, v1alpha1.RecoverRebuild, "n3")
 			m.recovery.always = true

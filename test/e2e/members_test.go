@@ -6,11 +6,15 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -62,22 +66,69 @@ var _ = Describe("databases", Ordered, func() {
 
 	It("grow to three members, get over lost and damaged files of their leaders, and lose no packet", func(ctx SpecContext) {
 		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
-		start := time.Now()
-		grown := spec
-		grown.Central.Replicas, grown.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown)).To(Succeed())
-		for _, db := range trialDatabases {
-			settled(ctx, db, 3)
-		}
-		AddReportEntry("growth", fmt.Sprintf("three members of each database after %s", time.Since(start).Round(time.Second)))
-		for _, db := range trialDatabases {
-			for _, damage := range []string{"rm", "truncate -s 100"} {
-				heals(ctx, db, damage)
+		loops := loops()
+		for i := range loops {
+			start := time.Now()
+			Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
+			for _, db := range trialDatabases {
+				settled(ctx, db, 3)
+			}
+			AddReportEntry("growth", fmt.Sprintf("three members of each database after %s", time.Since(start).Round(time.Second)))
+			for n, db := range trialDatabases {
+				damages := []string{"rm", "truncate -s 100"}
+				if i > 0 { // each database in turn
+					damages = damages[(i+n)%2:][:1]
+				}
+				for _, damage := range damages {
+					heals(ctx, db, damage)
+				}
+			}
+			if i < loops-1 {
+				Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+				for _, db := range trialDatabases {
+					settled(ctx, db, 1)
+				}
 			}
 		}
 		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
+	}, SpecTimeout(40*time.Minute))
+
+	It("recover from the loss of two of three members from a member, a backup and the API, and lose no packet", func(ctx SpecContext) {
+		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(databaseStatus(ctx, g, trialDatabases[0]).LastBackup).NotTo(BeNil())
+		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		for _, source := range []v1alpha1.RecoverySource{v1alpha1.RecoverMember, v1alpha1.RecoverBackup, v1alpha1.RecoverRebuild} {
+			By("recovering from " + string(source))
+			recovers(ctx, strings.ToLower(string(source)), source, v1alpha1.RecoverMember)
+		}
+		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
+	}, SpecTimeout(10*time.Minute))
+
+	It("recover when nothing of the southbound database is left", func(ctx SpecContext) {
+		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
+		recovers(ctx, "southbound", v1alpha1.RecoverMember, v1alpha1.RecoverRebuild)
+		AddReportEntry("packets of a flow between nodes lost, one in 50 ms", fmt.Sprint(len(lost(ctx))))
+		expectAllChecks(ctx)
 	}, SpecTimeout(10*time.Minute))
 })
+
+// grown is a deployment with three members of each database.
+func grown(spec v1alpha1.OVNClusterSpec) v1alpha1.OVNClusterSpec {
+	spec.Central.Replicas, spec.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
+	spec.Central.Backup = v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Minute}, Keep: 3}
+	return spec
+}
+
+// loops is how often members come, are damaged and go.
+func loops() int {
+	if n, err := strconv.Atoi(os.Getenv("E2E_MEMBER_LOOPS")); err == nil {
+		return n
+	}
+	return 1
+}
 
 // heals damages the file of a database's leader and kills it: another one leads, pods start, and the member comes back as another server.
 func heals(ctx context.Context, db trialDatabase, damage string) {

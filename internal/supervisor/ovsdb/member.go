@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 )
 
@@ -304,6 +306,9 @@ func toKick(status adminapi.Status, server string) (string, error) {
 // Leave implements adminapi.Database.
 func (m *member) Leave(ctx context.Context) error {
 	_, err := m.call(ctx, "cluster/leave", m.options.Database.Name)
+	if answer := new(jsonrpc.Error); errors.As(err, &answer) && strings.Contains(answer.Text, "already in progress leaving") {
+		return nil
+	}
 	return err
 }
 

@@ -1,0 +1,264 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+// live is a database of real ovsdb-servers under their supervisors, with the operator's own decisions and a StatefulSet as it places pods.
+type live struct {
+	*testing.T
+	servers, callers supervisortest.Authority
+	m                membership
+	nodes            map[string]*liveNode
+	pods             []string
+	clock            int64
+}
+
+type liveNode struct {
+	options  ovsdb.Options
+	clusters chan *v1alpha1.OVNCluster
+	admin    *adminapi.Client
+	stop     func()
+}
+
+func newLive(t *testing.T, nodes int) *live {
+	l := &live{
+		T: t, nodes: map[string]*liveNode{}, clock: 1000,
+		servers: supervisortest.NewAuthority(t, "servers"), callers: supervisortest.NewAuthority(t, "operator"),
+	}
+	l.m = membership{want: 1, nodes: map[netip.Addr]string{}}
+	for i := range nodes {
+		name, address := fmt.Sprintf("n%d", i+1), netip.MustParseAddr(fmt.Sprintf("127.0.5.%d", i+1))
+		l.m.nodes[address] = name
+		l.nodes[name] = l.node(name, address)
+	}
+	l.m.status = v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{{Node: "n1", Address: "127.0.5.1"}}}
+	t.Cleanup(func() {
+		for _, n := range l.nodes {
+			n.halt()
+		}
+	})
+	return l
+}
+
+func (l *live) node(name string, address netip.Addr) *liveNode {
+	n := &liveNode{clusters: make(chan *v1alpha1.OVNCluster, 1)}
+	database := ovsdb.Southbound
+	database.Schema = supervisortest.File(l.T, database.Schema)
+	n.options = ovsdb.Options{
+		Database: database, DataDir: filepath.Join(l.TempDir(), "data"), RunDir: l.TempDir(), Node: name, Address: address, Listen: address,
+		TLSDir:        l.servers.TLSDir(l.T, "ovn-sb", map[string][]byte{"ca.crt": l.servers.PEM, "admin-ca.crt": l.callers.PEM}),
+		HealthAddress: netip.AddrPortFrom(address, 6662).String(),
+		Programs: ovsdb.Programs{
+			Server: supervisortest.Program(l.T, "usr/sbin/ovsdb-server"), Tool: supervisortest.Program(l.T, "usr/bin/ovsdb-tool"),
+		},
+		Clusters: n.clusters, Leads: make(chan bool, 10000), Log: logr.Discard(),
+	}
+	certificate, key := l.callers.Issue(l.T, "operator")
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		l.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(l.servers.PEM)
+	n.admin = adminapi.NewClient(netip.AddrPortFrom(address, adminapi.PortSouthbound), &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "ovn-sb",
+	})
+	return n
+}
+
+func (n *liveNode) file() string {
+	return filepath.Join(n.options.DataDir, n.options.Database.Stem+".db")
+}
+
+// run is what a kubelet does: a container that ends is started again.
+func (n *liveNode) run(status v1alpha1.DatabaseStatus) {
+	n.tell(status)
+	if n.stop != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	n.stop = func() { cancel(); <-done }
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			_ = ovsdb.Run(ctx, n.options)
+		}
+	}()
+}
+
+func (n *liveNode) tell(status v1alpha1.DatabaseStatus) {
+	select {
+	case <-n.clusters:
+	default:
+	}
+	n.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}}
+}
+
+func (n *liveNode) halt() {
+	if n.stop != nil {
+		n.stop()
+		n.stop = nil
+	}
+}
+
+// schedule places pods, and gives everybody the record.
+func (l *live) schedule() {
+	members := l.m.status.Members
+	for len(l.pods) > len(members) {
+		l.nodes[l.pods[len(l.pods)-1]].halt()
+		l.pods = l.pods[:len(l.pods)-1]
+	}
+	for len(l.pods) < len(members) {
+		l.pods = append(l.pods, "")
+	}
+	for i, on := range l.pods {
+		if slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool { return d.Node == on }) {
+			continue
+		}
+		if on != "" {
+			l.nodes[on].halt()
+		}
+		at := slices.IndexFunc(members, func(d v1alpha1.DatabaseMember) bool { return !slices.Contains(l.pods, d.Node) })
+		l.pods[i] = members[at].Node
+	}
+	for _, on := range l.pods {
+		l.nodes[on].run(l.m.status)
+	}
+}
+
+// pass is one of the operator's.
+func (l *live) pass() {
+	l.schedule()
+	m := &l.m
+	l.clock++
+	m.now, m.last, m.free = metav1.Unix(l.clock, 0), l.pods[len(l.pods)-1], nil
+	m.reports, m.missing = map[string]adminapi.Status{}, map[string]string{}
+	for _, on := range l.pods {
+		if report, err := l.nodes[on].admin.Status(l.Context()); err == nil {
+			m.reports[on] = report
+		}
+		if m.reports[on].NeedsRejoin {
+			m.missing[on] = "its data is lost"
+		}
+	}
+	for i := len(l.nodes); i > 0; i-- {
+		if name := nodeOf(i); !slices.ContainsFunc(m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == name }) {
+			m.free = freeNode(i)
+			m.free.Status.Addresses[0].Address = fmt.Sprintf("127.0.5.%d", i)
+		}
+	}
+	if err := record(&m.status, m.reports); err != nil {
+		l.Fatal(err)
+	}
+	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryFilling && m.status.Leader != "" {
+		r.Phase = v1alpha1.RecoveryCompleted
+	}
+	step := m.next()
+	var err error
+	switch step.action {
+	case actionRecord:
+		m.status.Members = step.members
+	case actionRecover:
+		m.status = step.recovered
+	case actionKick:
+		err = l.nodes[m.status.Leader].admin.Kick(l.Context(), step.server)
+	case actionLeave:
+		err = l.nodes[step.node].admin.Leave(l.Context())
+	case actionNone:
+	}
+	if err != nil {
+		l.Logf("%s: %v", step.message, err) // the next pass decides anew
+	}
+	l.schedule()
+}
+
+// until passes are made until there are so many members that serve.
+func (l *live) until(what string, members int) {
+	l.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		l.pass()
+		serving := 0
+		for _, r := range l.m.reports {
+			if r.Connected && r.ClusterID == l.m.status.ClusterID && len(r.Members) == members {
+				serving++
+			}
+		}
+		joined := !slices.ContainsFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.ServerID == "" })
+		if serving == members && len(l.m.status.Members) == members && joined && l.m.status.Leader != "" && l.m.next().message == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.Fatalf("%s: recorded %+v, reported %+v", what, l.m.status, l.m.reports)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// wipe takes the files of members away while they do not run.
+func (l *live) wipe(nodes ...string) {
+	l.Helper()
+	for _, name := range nodes {
+		l.nodes[name].halt()
+		if err := os.Remove(l.nodes[name].file()); err != nil {
+			l.Fatal(err)
+		}
+	}
+}
+
+// TestMembersComeAreRepairedAndGo repeats growth, repair, the loss of a quorum with its recovery, and shrinking on real servers. MEMBERSHIP_LOOPS
+// says how often.
+func TestMembersComeAreRepairedAndGo(t *testing.T) {
+	loops, err := strconv.Atoi(os.Getenv("MEMBERSHIP_LOOPS"))
+	if err != nil {
+		loops = 2
+	}
+	l := newLive(t, 4)
+	l.until("the first member serves", 1)
+	for i := range loops {
+		start := time.Now()
+		l.m.want = 3
+		l.until("three members serve", 3)
+		id := l.m.status.ClusterID
+		victim := l.m.status.Members[i%3].Node // the leader, too
+		was := l.m.reports[victim].ServerID
+		l.wipe(victim)
+		l.until("the member is repaired", 3)
+		if now := l.m.reports[victim].ServerID; now == was || l.m.status.ClusterID != id {
+			t.Fatalf("loop %d: server %s is back in cluster %s", i, now, l.m.status.ClusterID)
+		}
+		others := slices.DeleteFunc(slices.Clone(l.pods), func(n string) bool { return n == victim })
+		l.wipe(others...)
+		l.m.recovery = &recovery{id: fmt.Sprint("loop-", i), source: v1alpha1.RecoverMember}
+		l.until("the database is recovered", 3)
+		if l.m.status.ClusterID == id || l.m.status.Recovery.Node != victim {
+			t.Fatalf("loop %d: cluster %s, recovered %+v", i, l.m.status.ClusterID, l.m.status.Recovery)
+		}
+		l.m.want = 1
+		l.until("one member serves", 1)
+		t.Logf("loop %d took %s", i, time.Since(start).Round(time.Millisecond))
+	}
+}

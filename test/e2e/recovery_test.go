@@ -1,0 +1,124 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+// recovers loses two of three members of both databases for good, asks for a recovery, and waits until everything is as it was: the northbound
+// database row for row, three members, a new pod.
+func recovers(ctx context.Context, id string, northbound, southbound v1alpha1.RecoverySource) {
+	GinkgoHelper()
+	var statuses []v1alpha1.DatabaseStatus
+	for _, db := range trialDatabases {
+		statuses = append(statuses, settled(ctx, db, 3))
+	}
+	before := northboundRows(ctx)
+	Expect(len(before)).To(BeNumerically(">", 20))
+	start := time.Now()
+	for i, db := range trialDatabases {
+		lose(ctx, db, statuses[i])
+	}
+	Eventually(func(g Gomega) {
+		var oc v1alpha1.OVNCluster
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+		degraded := meta.FindStatusCondition(oc.Status.Conditions, v1alpha1.ConditionDegraded)
+		g.Expect(degraded.Reason).To(Equal("QuorumLost"))
+		g.Expect(degraded.Message).To(And(ContainSubstring("its data is lost"), ContainSubstring("spec.central.recovery")))
+	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	told := time.Since(start)
+	asked := time.Now()
+	Expect(suite.Objects.Patch(ctx, &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil,
+		`{"spec":{"central":{"recovery":{"id":%q,"northbound":%q,"southbound":%q}}}}`, id, northbound, southbound)))).To(Succeed())
+	completed := func(g Gomega, db trialDatabase) {
+		r := databaseStatus(ctx, g, db).Recovery
+		g.Expect(r).NotTo(BeNil())
+		g.Expect(r.ID).To(Equal(id))
+		g.Expect(r.Phase).To(Equal(v1alpha1.RecoveryCompleted))
+	}
+	for _, db := range trialDatabases {
+		Eventually(completed).WithArguments(db).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}
+	served := time.Since(asked)
+	_, err := suite.Cluster.Run(ctx, cluster.Server(membersNamespace, "recovered-"+id, controlPlane()))
+	Expect(err).NotTo(HaveOccurred())
+	running := time.Since(asked)
+	removePods(ctx, membersNamespace, "recovered-"+id)
+	for i, db := range trialDatabases {
+		after := settled(ctx, db, 3)
+		Expect(after.ClusterID).NotTo(Equal(statuses[i].ClusterID), db.workload)
+	}
+	Eventually(func() string { return difference(before, northboundRows(ctx)) }).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
+	AddReportEntry(fmt.Sprintf("northbound: %s, southbound: %s", northbound, southbound), fmt.Sprintf(
+		"the loss was told after %s; after the request both databases were complete in %s, a new pod ran in %s, three members were back in %s",
+		told.Round(time.Second), served.Round(time.Second), running.Round(time.Second), time.Since(asked).Round(time.Second)))
+}
+
+// lose removes the files of the leader and of one more member, and kills these.
+func lose(ctx context.Context, db trialDatabase, status v1alpha1.DatabaseStatus) {
+	GinkgoHelper()
+	victims := []string{status.Leader}
+	for _, m := range status.Members {
+		if m.Node != status.Leader && len(victims) < 2 {
+			victims = append(victims, m.Node)
+		}
+	}
+	for _, node := range victims {
+		_, err := suite.Node.Exec(ctx, node, "rm", dataDir+db.file)
+		Expect(err).NotTo(HaveOccurred())
+	}
+	for _, node := range victims {
+		Expect(suite.kill(ctx, memberOn(ctx, db, node))).To(Succeed())
+	}
+}
+
+// northboundRows are all rows of the northbound database but NB_Global's, as its leader has them.
+func northboundRows(ctx context.Context) []string {
+	GinkgoHelper()
+	status := databaseStatus(ctx, Default, trialDatabases[0])
+	out, err := suite.Cluster.Exec(ctx, memberOn(ctx, trialDatabases[0], status.Leader), "ovsdb-client", "--timeout=20", "-f", "csv", "dump",
+		"unix:/run/ovn/ovnnb_db.sock", "OVN_Northbound")
+	Expect(err).NotTo(HaveOccurred())
+	var rows []string
+	table := ""
+	for line := range strings.Lines(out) {
+		if name, isTable := strings.CutSuffix(strings.TrimSpace(line), " table"); isTable {
+			table = name
+		} else if table != "NB_Global" && strings.TrimSpace(line) != "" {
+			rows = append(rows, table+": "+strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// difference is what only one of two databases has.
+func difference(before, after []string) string {
+	var lines []string
+	for _, row := range before {
+		if _, there := slices.BinarySearch(after, row); !there {
+			lines = append(lines, "- "+row)
+		}
+	}
+	for _, row := range after {
+		if _, there := slices.BinarySearch(before, row); !there {
+			lines = append(lines, "+ "+row)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
