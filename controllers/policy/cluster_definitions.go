@@ -187,10 +187,13 @@ func served(mapper meta.RESTMapper, k clusterKind) (bool, error) {
 
 // defined reports whether a definition has the version of the kind that this process speaks.
 func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k clusterKind) (bool, error) {
+	// The cache knows of what is not defined, which is all that most clusters ask.
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition()); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
 	definition := &unstructured.Unstructured{}
 	definition.SetGroupVersionKind(definitionKind)
-	err := reader.Get(ctx, client.ObjectKey{Name: k.definition()}, definition)
-	if err != nil {
+	if err := reader.Get(ctx, client.ObjectKey{Name: k.definition()}, definition); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
@@ -206,7 +209,6 @@ func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k cluste
 // restoreOptional adds what policies of optional kinds use.
 func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
 	for _, k := range clusterKinds {
-		// The cache knows of what is not defined, which is all that most clusters ask.
 		err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition())
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("look for definition %s: %w", k.definition(), err)
