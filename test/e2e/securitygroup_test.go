@@ -5,11 +5,15 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -122,6 +126,37 @@ var _ = Describe("security groups", Ordered, func() {
 		nameGroups(ctx, stranger, "")
 		connects(ctx, web, stranger, tcp, 5432, true)
 		connects(ctx, stranger, database, tcp, 5432, false)
+	}, SpecTimeout(3*time.Minute))
+
+	It("drop nothing that they allow before and after a change of tier", func(ctx SpecContext) {
+		connects(ctx, stranger, web, tcp, 8080, true)
+		tries := make(chan string, 1)
+		go func() {
+			out, err := suite.Cluster.Exec(ctx, stranger, "sh", "-c", fmt.Sprintf(
+				"end=$(($(date +%%s)+20)); while [ $(date +%%s) -lt $end ]; do /agnhost connect --timeout=3s %s 2>&1 && echo ok; done; true",
+				netip.AddrPortFrom(cluster.PodAddrs(web)[0], 8080)))
+			tries <- fmt.Sprint(out, err)
+		}()
+		sg := &kubeovnv1.SecurityGroup{ObjectMeta: metav1.ObjectMeta{Name: "shop-web"}}
+		for i, tier := range []int{0, 1, 0, 1} {
+			Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(sg), sg)).To(Succeed())
+			base := sg.DeepCopy()
+			sg.Spec.Tier = tier
+			sg.Spec.IngressRules[0].PortRangeMax = 8080 + i + 1
+			Expect(suite.Objects.Patch(ctx, sg, client.MergeFrom(base))).To(Succeed())
+			Eventually(func(g Gomega) {
+				g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(sg), sg)).To(Succeed())
+				ready := meta.FindStatusCondition(sg.Status.Conditions, kubeovnv1.ConditionReady)
+				g.Expect(ready).NotTo(BeNil())
+				g.Expect(ready.Status).To(Equal(metav1.ConditionTrue))
+				g.Expect(ready.ObservedGeneration).To(Equal(sg.Generation))
+			}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
+			connects(ctx, stranger, web, tcp, 8080, true)
+			connects(ctx, stranger, web, udp, 8081, false)
+		}
+		said := <-tries
+		Expect(strings.Count(said, "ok")).To(BeNumerically(">", 10), said)
+		Expect(said).NotTo(Or(ContainSubstring("TIMEOUT"), ContainSubstring("REFUSED"), ContainSubstring("OTHER")))
 	}, SpecTimeout(3*time.Minute))
 
 	It("close what names one that is gone, and open it when it is back", func(ctx SpecContext) {
