@@ -227,7 +227,7 @@ func TestTrafficPolicies(t *testing.T) {
 	w.expect(w.far, "tcp", nodePort, farIPs[0].Addr(), "a")
 	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "a", "b") // the policy is for clients outside
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
-	w.expect(b.ns, "tcp", nodePort, joinIPs[0].Addr(), "a", "b")
+	w.expect(b.ns, "tcp", nodePort, joinIPs[0].Addr(), "a") // a pod may be of another node, which is outside
 
 	w.serves("local", here(a).draining(), elsewhere(b))
 	healthy(http.StatusServiceUnavailable)
@@ -237,6 +237,7 @@ func TestTrafficPolicies(t *testing.T) {
 	w.serves("local", elsewhere(b))
 	w.fails(w.far, "tcp", at("192.0.2.81", 80), errTimeout)
 	w.fails(w.far, "tcp", nodePort, errTimeout)
+	w.fails(b.ns, "tcp", nodePort, errTimeout)
 	w.fails(nil, "tcp", clusterIP(s), errTimeout)
 	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "b")
 	w.delete(s)

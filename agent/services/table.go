@@ -20,7 +20,7 @@ const Table = "kiln-services"
 // that have no address; prefixNode stands before the name.
 const (
 	mapFronts    = "fronts"    // to the chain that chooses an endpoint
-	mapOutside   = "outside"   // the same for clients outside, where they get this node's endpoints only
+	mapOutside   = "outside"   // the same for clients that get this node's endpoints only: those outside, at node ports pods as well
 	mapEndpoints = "endpoints" // from a front and a slot to the endpoint
 	mapSticky    = "sticky"    // to the chain that writes down who got which endpoint
 	setRefused   = "refused"   // fronts without endpoints
@@ -158,7 +158,7 @@ func declareChains(tx *knftables.Transaction) {
 // staticRules are the chains and rules that are there whatever Services there are. A NAT chain sees the first packet of a connection.
 func staticRules() [][2]string {
 	rules := [][2]string{
-		{chainPrerouting, "iifname != " + overlay + " jump " + chainOutside},
+		{chainPrerouting, "jump " + chainOutside},
 		{chainPrerouting, "jump " + chainServices},
 		{chainOutput, "jump " + chainServices},
 		{chainPostrouting, "ct status dnat jump " + chainNew},
@@ -177,7 +177,7 @@ func staticRules() [][2]string {
 		of := func(name string) string { return " @" + f.object(name, false) }
 		ofNode := func(name string) string { return " @" + f.object(name, true) }
 		rules = append(rules, [][2]string{
-			{chainOutside, key + " vmap" + of(mapOutside)},
+			{chainOutside, "iifname != " + overlay + " " + key + " vmap" + of(mapOutside)},
 			{chainOutside, atNode + nodeKey + " vmap" + ofNode(mapOutside)},
 			{chainServices, key + " vmap" + of(mapFronts)},
 			{chainServices, atNode + nodeKey + " vmap" + ofNode(mapFronts)},
@@ -204,10 +204,12 @@ func (c chain) rules() []string {
 		}
 		return rules
 	}
+	node, sticky := strings.HasPrefix(c.kind, prefixNode), strings.Contains(c.kind, prefixSticky)
 	if strings.HasSuffix(c.kind, kindPick) {
 		rules = append(rules, "fib saddr type != local meta mark set meta mark | "+masquerade)
+	} else if node { // an endpoint would answer a pod without this node
+		rules = append(rules, "iifname "+overlay+" meta mark set meta mark | "+masquerade)
 	}
-	node, sticky := strings.HasPrefix(c.kind, prefixNode), strings.Contains(c.kind, prefixSticky)
 	for _, f := range families {
 		to := fmt.Sprintf("dnat %s to ", f.key)
 		if sticky {
