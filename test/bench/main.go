@@ -35,6 +35,8 @@ type options struct {
 	// floorPods, serial, restarts and remove are how often the other scenarios do what they do; subnets and joining are theirs, too.
 	floorPods, serial, restarts, remove, subnets, joining int
 	parallel, nodes                                       int
+	// services, endpoints, policies and selected are how large the cluster of the scenarios of Services and policies is.
+	services, endpoints, policies, selected int
 	// northd says whether ovn-northd runs or is paused.
 	northd bool
 	layout layout
@@ -67,6 +69,8 @@ var scenarios = []scenario{
 	{name: "delete", run: (*bench).remove, pods: true},
 	{name: "nodes", run: (*bench).join},
 	{name: "subnets", run: (*bench).grow},
+	{name: "services", run: (*bench).serve},
+	{name: "policy", run: (*bench).isolate},
 }
 
 func main() {
@@ -116,6 +120,10 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.subnets, "subnets", 100, "subnets that there are when nodes join")
 	f.IntVar(&o.probes, "probes", 20, "subnets that are one more")
 	f.IntVar(&o.joining, "joining", 1000, "nodes that join")
+	f.IntVar(&o.services, "services", 5000, "Services that there are when an endpoint of one more changes")
+	f.IntVar(&o.endpoints, "endpoints", 1000, "endpoints of that one")
+	f.IntVar(&o.policies, "policies", 500, "policies that there are when a label changes")
+	f.IntVar(&o.selected, "selected", 1000, "pods that a new policy selects")
 	f.IntVar(&o.parallel, "parallel", 32, "requests of the driver at a time")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "time for everything")
 	if err := f.Parse(args); err != nil {
@@ -124,7 +132,7 @@ func parse(args []string) (options, error) {
 	if (o.old == "") != (o.new == "") {
 		return o, errors.New("-old and -new belong together")
 	}
-	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs, o.probes) < 1 || o.subnets < 0 || o.joining%quarters != 0 {
+	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs, o.probes) < 1 || min(o.services, o.endpoints, o.policies, o.selected) < 2 || o.subnets < 0 || o.joining%quarters != 0 {
 		return o, fmt.Errorf("a number of things to do is less than one, or -joining is no multiple of %d", quarters)
 	}
 	if *northd != "on" && *northd != "paused" {

@@ -102,6 +102,14 @@ func (r requests) count(key, value string) error {
 	return nil
 }
 
+// without are those that are not others.
+func (r requests) without(others requests) requests {
+	for key, n := range others {
+		r[key] = max(0, r[key]-n)
+	}
+	return r
+}
+
 // since is what came on top of an earlier count.
 func (r requests) since(before requests) requests {
 	more := requests{}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +52,8 @@ func subnetNames(networks []network) []string {
 type networkCosts struct {
 	what                                    string
 	transactions, rows, writes, allocations float64
+	// northd is ovn-northd's CPU, toSB the median from the change until the southbound database has it, where that is looked at.
+	northd, toSB time.Duration
 }
 
 // grow brings the cluster to each of the sizes that were asked for, every other subnet in a VPC of its own, and asks at each what one
@@ -125,7 +128,7 @@ func (b *bench) came(ctx context.Context, scenario, what string, networks []netw
 		return networkCosts{}, err
 	}
 	names := subnetNames(networks)
-	return b.costOf(ctx, scenario, what, networks, func() error {
+	return b.costOf(ctx, scenario, what, len(networks), usersOf(networks, "POST "), func() error {
 		err := each(ctx, parallel, names, func(ctx context.Context, i int, name string) error {
 			b.loader.creates(name)
 			for _, o := range networks[i].objects() {
@@ -151,7 +154,7 @@ func (b *bench) went(ctx context.Context, scenario, what string, networks []netw
 	if err != nil {
 		return networkCosts{}, err
 	}
-	return b.costOf(ctx, scenario, what, networks, func() error {
+	return b.costOf(ctx, scenario, what, len(networks), usersOf(networks, "DELETE "), func() error {
 		for i, n := range networks {
 			for _, o := range slices.Backward(n.objects()) {
 				if err := c.Delete(ctx, o); err != nil {
@@ -166,8 +169,9 @@ func (b *bench) went(ctx context.Context, scenario, what string, networks []netw
 	})
 }
 
-// costOf adds what something costs per network, until nothing is left to do and ovn-northd, if it runs, has followed.
-func (b *bench) costOf(ctx context.Context, scenario, what string, networks []network, do func() error) (networkCosts, error) {
+// costOf adds what each of so many things costs beside users' own requests, until nothing is left to do and ovn-northd, if it runs, has
+// followed.
+func (b *bench) costOf(ctx context.Context, scenario, what string, times int, users requests, do func() error) (networkCosts, error) {
 	before, err := b.state(ctx)
 	if err != nil {
 		return networkCosts{}, err
@@ -188,13 +192,17 @@ func (b *bench) costOf(ctx context.Context, scenario, what string, networks []ne
 	if err != nil {
 		return networkCosts{}, err
 	}
-	n := float64(len(networks))
+	n := float64(times)
 	inNB := after.nb.minus(before.nb)
-	writes := withoutUsers(settled.writes.since(before.served.writes), networks)
+	if b.options.northd { // northdCaughtUp has written nb_cfg
+		inNB = inNB.minus(transactions{CMS: 1, Rows: 1})
+	}
+	writes := settled.writes.since(before.served.writes).without(users)
 	c := networkCosts{what: what, transactions: float64(inNB.CMS) / n, rows: float64(inNB.Rows) / n, writes: float64(writes.total()) / n}
+	c.northd = (after.cpu[northd] - before.cpu[northd]) / time.Duration(times)
 	b.add(scenario, what+": NB transactions", "", c.transactions)
 	b.add(scenario, what+": NB rows written", "", c.rows)
-	b.addRequests(scenario, what+": API writes", writes, len(networks))
+	b.addRequests(scenario, what+": API writes", writes, times)
 	b.add(scenario, what+": API lists", "", float64(settled.lists.since(before.served.lists).total()))
 	b.add(scenario, what+": controller CPU", "ms", milliseconds(after.cpu[controller]-before.cpu[controller])/n)
 	if allocated, ok := after.exported.value("go_memstats_mallocs_total"); ok {
@@ -212,20 +220,19 @@ func (b *bench) costOf(ctx context.Context, scenario, what string, networks []ne
 	return c, nil
 }
 
-// withoutUsers are requests without those that a user makes: one creation, or one deletion, of each object.
-func withoutUsers(all requests, networks []network) requests {
+// usersOf are the requests that a user makes: one creation, or one deletion, of each object.
+func usersOf(networks []network, verb string) requests {
+	users := requests{}
 	for _, n := range networks {
 		for _, o := range n.objects() {
 			kind := "subnets"
 			if _, ok := o.(*kubeovnv1.Vpc); ok {
 				kind = "vpcs"
 			}
-			for _, verb := range []string{"POST ", "DELETE "} {
-				all[verb+kind] = max(0, all[verb+kind]-1)
-			}
+			users[verb+kind]++
 		}
 	}
-	return all
+	return users
 }
 
 // addNetworkGrowth adds how the costs of a single network compare with those at the first size.

@@ -128,6 +128,7 @@ func (w *world) startAPI(crds string) error {
 	w.api.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
 	w.api.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
 	w.api.ControlPlane.APIServer = &envtest.APIServer{Path: server}
+	w.api.ControlPlane.APIServer.Configure().Set("service-cluster-ip-range", "10.96.0.0/12")
 	config, err := w.api.Start()
 	if err != nil {
 		return fmt.Errorf("start the API server: %w", err)
