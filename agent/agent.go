@@ -148,10 +148,20 @@ func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs k8s.S
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	if !o.ServeServices {
-		return services.Remove(ctx, nft)
+	rival, err := services.NewRival(mgr.GetClient(), o.Node)
+	if err != nil {
+		return err
 	}
-	if err := mgr.Add(&services.Proxy{Cache: mgr.GetCache(), Node: o.Node, NFT: nft, CIDRs: cidrs}); err != nil {
+	if !o.ServeServices {
+		forget := manager.RunnableFunc(func(ctx context.Context) error {
+			if err := rival.Forget(ctx); err != nil { // the condition is no reason to end
+				log.FromContext(ctx).Error(err, "cannot take the node's condition about kube-proxy away")
+			}
+			return nil
+		})
+		return errors.Join(services.Remove(ctx, nft), mgr.Add(forget))
+	}
+	if err := mgr.Add(&services.Proxy{Cache: mgr.GetCache(), Node: o.Node, NFT: nft, CIDRs: cidrs, Rival: rival}); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil

@@ -50,6 +50,8 @@ type Proxy struct {
 	NFT knftables.Interface
 	// CIDRs are those of Services: what nobody serves there is refused.
 	CIDRs k8s.ServiceCIDRs
+	// Rival is told of when something else serves Services on the node; nil where nobody is to hear.
+	Rival *Rival
 
 	mu     sync.Mutex
 	dirty  map[types.NamespacedName]bool
@@ -78,6 +80,7 @@ func (p *Proxy) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	whole := true
+	p.lookForRivals(ctx)
 	for {
 		timed := false
 		select {
@@ -89,6 +92,9 @@ func (p *Proxy) loop(ctx context.Context) {
 		}
 		next := resync
 		whole = whole || timed && !p.writer.intact(ctx)
+		if timed {
+			p.lookForRivals(ctx)
+		}
 		if err := p.sync(ctx, whole); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "cannot make Services reachable")
 			syncErrors.Inc()
@@ -97,6 +103,15 @@ func (p *Proxy) loop(ctx context.Context) {
 			whole = false
 		}
 		timer.Reset(next)
+	}
+}
+
+func (p *Proxy) lookForRivals(ctx context.Context) {
+	if p.Rival == nil {
+		return
+	}
+	if err := p.Rival.Look(ctx); err != nil && ctx.Err() == nil {
+		log.FromContext(ctx).Error(err, "cannot find out whether kube-proxy's rules are here")
 	}
 }
 

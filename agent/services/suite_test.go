@@ -42,6 +42,8 @@ const (
 
 var (
 	config       *rest.Config
+	kubeconfig   string // the file that says the same
+	programs     string // where Kubernetes' are
 	serviceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}
 	far          ns.NetNS // a host outside
 	router       ns.NetNS // plays the logical router
@@ -111,6 +113,10 @@ func runInside(m *testing.M) (int, error) {
 		return 1, fmt.Errorf("start the API server, for which `make prepare` gets the programs: %w", err)
 	}
 	config.QPS = -1
+	kubeconfig, programs = filepath.Join(directory, "kubeconfig"), filepath.Join(cacheDir, "bin")
+	if err := os.WriteFile(kubeconfig, server.KubeConfig, 0o600); err != nil {
+		return 1, errors.Join(err, server.Stop())
+	}
 	code := m.Run()
 	return code, server.Stop()
 }
@@ -228,16 +234,23 @@ type world struct {
 	*testing.T
 	client client.Client
 	far    ns.NetNS
+	rival  *services.Rival // the proxies', if any
 	stop   func()
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
-	must(t, err)
-	w := &world{T: t, client: c, far: far}
+	w := emptyWorld(t)
 	w.start()
 	return w
+}
+
+// emptyWorld has no proxy yet.
+func emptyWorld(t *testing.T) *world {
+	t.Helper()
+	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	must(t, err)
+	return &world{T: t, client: c, far: far}
 }
 
 func must(t testing.TB, err error) {
@@ -277,7 +290,7 @@ func (w *world) start() {
 	must(w, err)
 	done := make(chan struct{}, 2)
 	go func() { _ = c.Start(ctx); done <- struct{}{} }()
-	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: k8s.ServiceCIDRs{Configured: serviceCIDRs, Reader: c}}
+	proxy := &services.Proxy{Cache: c, Node: nodeName, NFT: nft, CIDRs: k8s.ServiceCIDRs{Configured: serviceCIDRs, Reader: c}, Rival: w.rival}
 	go func() {
 		if err := proxy.Start(ctx); err != nil {
 			w.Errorf("proxy: %v", err)

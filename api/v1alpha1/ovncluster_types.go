@@ -165,6 +165,10 @@ type Nodes struct {
 	TunnelInterface string `json:"tunnelInterface,omitempty"`
 }
 
+// NodeConditionKubeProxy is the condition of a node that is True while kube-proxy's rules are there beside the agent's: both translate the
+// same packets. Agents that leave Services to kube-proxy take it away.
+const NodeConditionKubeProxy corev1.NodeConditionType = "KubeProxyRulesPresent"
+
 // NodeAccess is who makes Services reachable from nodes and from outside.
 // +kubebuilder:validation:Enum=Kiln;KubeProxy
 type NodeAccess string

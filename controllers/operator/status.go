@@ -94,6 +94,9 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 			c.troubles = append(c.troubles, why)
 		}
 	}
+	if name == render.AgentName {
+		c.troubles = append(c.troubles, p.rivals()...)
+	}
 	c.complete = rollout.complete(unreachable)
 	leaderless := (name == render.NorthboundName && p.cluster.Status.Northbound.Leader == "") ||
 		(name == render.SouthboundName && p.cluster.Status.Southbound.Leader == "")

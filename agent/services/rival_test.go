@@ -1,0 +1,177 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// kubeProxy is the real one, in its nftables mode.
+func (w *world) kubeProxy(args ...string) *exec.Cmd {
+	args = append([]string{"--kubeconfig=" + kubeconfig, "--hostname-override=" + nodeName, "--proxy-mode=nftables",
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+		"--metrics-bind-address=127.0.0.1:10249", "--healthz-bind-address=127.0.0.1:10256"}, args...)
+	cmd := exec.Command(filepath.Join(programs, "kube-proxy"), args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// heldConnection is one through a Service to a server that says again what it hears.
+func (w *world) heldConnection(p *pod) func() {
+	w.Helper()
+	must(w, p.ns.Do(func(ns.NetNS) error {
+		listener, err := net.Listen("tcp", ":8081")
+		if err != nil {
+			return err
+		}
+		w.Cleanup(func() { _ = listener.Close() })
+		go func() {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			buffer := make([]byte, 100)
+			for n, err := c.Read(buffer); err == nil; n, err = c.Read(buffer) {
+				_, _ = c.Write(buffer[:n])
+			}
+		}()
+		return nil
+	}))
+	s := w.service("held", func(s *corev1.ServiceSpec) { s.Ports = []corev1.ServicePort{{Name: "held", Port: 80}} })
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "held", Labels: map[string]string{discoveryv1.LabelServiceName: "held"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("held"), Port: new(int32(8081))}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{p.ips[0].String()}}},
+	}
+	must(w, w.client.Create(w.Context(), slice))
+	w.Cleanup(func() { w.delete(slice) })
+	var connection net.Conn
+	w.eventually(func() string {
+		c, err := net.Dial("tcp", clusterIP(s).String())
+		if err != nil {
+			return err.Error()
+		}
+		connection = c
+		return ""
+	})
+	w.Cleanup(func() { _ = connection.Close() })
+	return func() {
+		w.Helper()
+		_ = connection.SetDeadline(time.Time{}) // that of the last talk
+		if _, err := connection.Write([]byte("still")); err != nil {
+			w.Fatalf("the connection is gone: %v", err)
+		}
+		if text, err := talk(connection, "tcp"); err != nil || text != "still" {
+			w.Fatalf("the connection answers %q, %v", text, err)
+		}
+	}
+}
+
+// rivalry waits for the node's condition; status is empty when there is to be none.
+func (w *world) rivalry(status corev1.ConditionStatus, text string) {
+	w.Helper()
+	w.eventually(func() string {
+		node := &corev1.Node{}
+		must(w, w.client.Get(w.Context(), client.ObjectKey{Name: nodeName}, node))
+		have := corev1.NodeCondition{}
+		for _, c := range node.Status.Conditions {
+			if c.Type == v1alpha1.NodeConditionKubeProxy {
+				have = c
+			}
+		}
+		if have.Status != status || !strings.Contains(have.Message, text) {
+			return fmt.Sprintf("the condition is %q, %q, want %q with %q", have.Status, have.Message, status, text)
+		}
+		return ""
+	})
+}
+
+// A cluster with kube-proxy changes to Kiln: Services answer all the time, a connection goes on, and while both are there the node says so.
+func TestTakingOverFromKubeProxy(t *testing.T) {
+	w := emptyWorld(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeIPs[0].Addr().String()}},
+	}}
+	must(t, w.client.Create(t.Context(), node))
+	t.Cleanup(func() { w.delete(node) })
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	s := w.service("taken", nil)
+	w.serves("taken", here(a), elsewhere(b))
+	served := func() {
+		t.Helper()
+		w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a", "b")
+	}
+
+	proxy, said := w.kubeProxy(), &bytes.Buffer{}
+	proxy.Stderr = said
+	must(t, proxy.Start())
+	t.Cleanup(func() {
+		_ = proxy.Process.Kill() // it may have ended
+		if t.Failed() {
+			t.Log(said)
+		}
+	})
+	served()
+	connected := w.heldConnection(a)
+	connected()
+
+	var err error
+	w.rival, err = services.NewRival(w.client, nodeName)
+	must(t, err)
+	w.start()
+	w.rivalry(corev1.ConditionTrue, "table ip kube-proxy")
+	served()
+	must(t, proxy.Process.Kill())
+	_ = proxy.Wait() // "signal: killed"
+	served()
+	if out, err := w.kubeProxy("--cleanup").CombinedOutput(); err != nil {
+		t.Fatalf("kube-proxy --cleanup: %v\n%s", err, out)
+	}
+	must(t, w.rival.Look(t.Context()))
+	w.rivalry(corev1.ConditionFalse, "Kiln alone")
+	served()
+	connected()
+
+	if out, err := exec.Command("nft", "add table ip nat; add chain ip nat KUBE-SERVICES").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("nft", "delete table ip nat").Run() })
+	must(t, w.rival.Look(t.Context()))
+	w.rivalry(corev1.ConditionTrue, "table ip nat KUBE-SERVICES") // what its iptables mode leaves
+
+	// And back: the agent leaves Services to kube-proxy, and says nothing of it any more.
+	w.stop()
+	nft, err := knftables.New(knftables.InetFamily, services.Table)
+	must(t, err)
+	must(t, services.Remove(t.Context(), nft))
+	must(t, w.rival.Forget(t.Context()))
+	w.rivalry("", "")
+	again := w.kubeProxy()
+	must(t, again.Start())
+	t.Cleanup(func() {
+		_, _ = again.Process.Kill(), again.Wait()
+		_ = w.kubeProxy("--cleanup").Run()
+	})
+	served()
+	connected()
+}

@@ -1,0 +1,34 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// rivals are what nodes say that kube-proxy has on them while the agents serve Services.
+func (p *pass) rivals() []string {
+	if p.cluster.Spec.Services.NodeAccess != v1alpha1.NodeAccessKiln {
+		return nil
+	}
+	var all []string
+	for i := range p.nodes {
+		if message := rivalOf(&p.nodes[i]); message != "" {
+			all = append(all, "node "+p.nodes[i].Name+": "+message)
+		}
+	}
+	return all
+}
+
+// rivalOf is empty for a node without kube-proxy's rules.
+func rivalOf(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1alpha1.NodeConditionKubeProxy && c.Status == corev1.ConditionTrue {
+			return c.Message
+		}
+	}
+	return ""
+}
