@@ -182,3 +182,49 @@ func TestPodsInSecurityGroupsCostNorthdNoFullComputation(t *testing.T) {
 		}
 	}
 }
+
+// TestAChangeOfTierDropsNothing: in each state that a group and its pod go through, what both tiers allow passes, and nothing else does.
+func TestAChangeOfTierDropsNothing(t *testing.T) {
+	server := nbtest.Start(t)
+	northd := server.Northd()
+	e := lead(t, server.Endpoint())
+	applyNetwork(e)
+	e.apply(translate.IsolationOwner(), translate.Isolation(translate.IsolationInputs{Grouped: true}))
+	for _, set := range []string{"first", "last"} {
+		e.apply(translate.PodSetOwner(set), translate.PodSet(translate.PodSetInputs{Name: set, Subjects: true}))
+	}
+	rulesOn := func(set string) {
+		tier := map[string]int{"first": translate.TierPolicy, "last": translate.TierBaseline}[set]
+		e.apply(translate.SecurityGroupOwner("g"), translate.SecurityGroup(translate.SecurityGroupInputs{
+			Name: "g", Subjects: set, Tier: tier, Rules: rulesFor(translate.Ingress, 1, nb.ACLActionAllowRelated, "", "tcp", 80, 80),
+		}))
+	}
+	podIn := func(tiers []int, sets ...string) {
+		in := translate.PodInputs{Name: "web", Node: "n1", Subnet: "s1", Policy: translate.PodPolicy{Subjects: sets, Grouped: tiers}}
+		e.apply(pod("web"), podOf(in, 0))
+	}
+	e.apply(pod("client"), podOf(translate.PodInputs{Name: "client", Node: "n1", Subnet: "s1"}, 1))
+	both, last := []int{translate.TierPolicy, translate.TierBaseline}, []int{translate.TierBaseline}
+	rulesOn("first")
+	podIn(both, "first")
+	for i, step := range []func(){
+		func() {},
+		func() { podIn(last, "first", "last") }, func() { rulesOn("last") }, func() { podIn(last, "last") }, // to tier 1
+		func() { podIn(last, "first", "last") }, func() { rulesOn("first") }, func() { podIn(both, "first") }, // and back
+	} {
+		step()
+		marker := fmt.Sprint("marker-", i)
+		e.apply(pod(marker), podOf(translate.PodInputs{Name: marker, Node: "n2", Subnet: "s2"}, 100+i))
+		northd.Await(marker, func(sb *nbtest.Server) bool { return slices.Contains(portsOf(sb), marker+".ns") })
+		for port, through := range map[int]bool{80: true, 81: false} {
+			for ip, addresses := range map[string][2]string{"ip4": {"10.16.0.3", "10.16.0.2"}, "ip6": {"fd00:16::3", "fd00:16::2"}} {
+				out := northd.Trace("s1", fmt.Sprintf(
+					`inport == "client.ns" && eth.src == 02:01:00:00:00:03 && eth.dst == 02:01:00:00:00:02 && %s.src == %s && %s.dst == %s && ip.ttl == 64 && tcp.dst == %d`,
+					ip, addresses[0], ip, addresses[1], port), "--ct=new", "--ct=new")
+				if got := strings.Contains(out, `output("web.ns")`); got != through {
+					t.Errorf("step %d: port %d gets through: %t, in %s\n%s", i, port, got, ip, out)
+				}
+			}
+		}
+	}
+}
