@@ -9,12 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
@@ -42,14 +49,20 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	try(t, err)
 	_, err = openFlow(t.Context(), o, "add-flow", "table=9,priority=1234,icmp,tun_metadata0=0x5,actions=meter:1,group:7")
 	try(t, err)
+	a, b := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
+	eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
 	before := flowsOf(t, o)
 	try(t, stop())
+	if err := pingFrom(b, "10.0.0.1"); err == nil {
+		t.Fatal("packets pass without ovs-vswitchd: nothing is proved here")
+	}
 
 	// From here on ovn-controller is a program that does nothing.
 	idle := o
 	idle.Programs.Controller = []string{"/bin/sh", "-c", "exec sleep 1000"}
 	idle.Clusters, idle.Requests = clusters(c.cluster), signer(t, c.chassis)
 	try(t, os.WriteFile(o.management(), nil, 0o600)) // as a process leaves it that was killed
+	begun := time.Now()
 	stop = background(t, func(ctx context.Context) error { return Run(ctx, idle) })
 	eventually(t, "the flows are back", func() error {
 		if there, err := exists(o.flows()); there || err != nil {
@@ -57,6 +70,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		}
 		return nil
 	})
+	t.Logf("flows were back %s after the start", time.Since(begun).Round(time.Millisecond))
 	if after := flowsOf(t, o); !maps.Equal(before, after) {
 		t.Errorf("%d flows before, %d after", len(before), len(after))
 		for flow := range before {
@@ -66,6 +80,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		}
 	}
 	checkNoRestoreWait(t, o)
+	eventually(t, "a reaches b by the flows that were saved", func() error { return pingFrom(a, "10.0.0.2") })
 	try(t, stop())
 
 	// An operation that was cut off: ovs-vswitchd must not wait for flows that do not come.
@@ -85,6 +100,40 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// logicalPort makes a port of the logical switch `s`, and a namespace with its interface and address, which it returns.
+func logicalPort(t *testing.T, o Options, c central, name, address string) netns.NsHandle {
+	t.Helper()
+	northbound := "--db=unix:" + filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock")
+	mac := "02:00:00:00:00:0" + strings.Split(address, ".")[3][:1]
+	command(t, "usr/bin/ovn-nbctl", northbound, "--may-exist", "ls-add", "s", "--", "lsp-add", "s", name,
+		"--", "lsp-set-addresses", name, mac+" "+strings.Split(address, "/")[0])
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here := must(netns.Get())
+	there := must(netns.New())
+	try(t, netns.Set(here))
+	t.Cleanup(func() { _ = errors.Join(here.Close(), there.Close()) })
+	hardware := must(net.ParseMAC(mac))
+	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name + "_h"}, PeerName: name + "_c", PeerHardwareAddr: hardware}))
+	try(t, netlink.LinkSetUp(must(netlink.LinkByName(name+"_h"))))
+	try(t, netlink.LinkSetNsFd(must(netlink.LinkByName(name+"_c")), int(there)))
+	inside := must(netlink.NewHandleAt(there))
+	link := must(inside.LinkByName(name + "_c"))
+	try(t, inside.LinkSetUp(link))
+	try(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(address))}))
+	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=20", "add-port", integrationBridge, name+"_h",
+		"--", "set", "Interface", name+"_h", "external_ids:iface-id="+name)
+	return there
+}
+
+func command(t *testing.T, program string, args ...string) {
+	t.Helper()
+	argv := append(supervisortest.Program(t, program), args...)
+	if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", program, args, err, out)
+	}
 }
 
 // flowsOf are the flows of the integration bridge, without what counts; none while the bridge does not answer.
