@@ -48,8 +48,8 @@ func (m membership) recover() memberStep {
 	case m.status.ClusterID == "" && !m.status.Recovering():
 		return m.refuse("there was no database yet")
 	case m.recovery.always, m.status.ClusterID == "": // the last one has not come to its end
-	case m.status.Leader != "" && m.quorumLost():
-		return memberStep{message: "the recovery waits: there is a leader yet, which has lost the others"} // until the election timer runs out
+	case m.status.Leader != "" && !m.leaderLeads():
+		return memberStep{message: "the recovery waits: there is a leader, which may have lost the others"} // it learns that when the election timer runs out
 	case m.status.Leader != "":
 		return m.refuse("it has a leader: to replace it nevertheless, set spec.central.recovery.when to Always under another id")
 	case !m.quorumLost():
@@ -132,6 +132,18 @@ func (m membership) quorumLost() bool {
 		}
 	}
 	return m.status.ClusterID != "" && 2*left <= len(voters)
+}
+
+// leaderLeads: more than half of the members say that they serve.
+func (m membership) leaderLeads() bool {
+	leader := m.reports[m.status.Leader]
+	serving := 0
+	for _, server := range leader.Members {
+		if m.serves(server.Address) {
+			serving++
+		}
+	}
+	return 2*serving > len(leader.Members)
 }
 
 // recoverFrom returns the node where the new cluster begins, and the backup it is made from, or why there is none.

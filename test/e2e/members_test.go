@@ -101,7 +101,11 @@ var _ = Describe("databases", Ordered, func() {
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		for _, source := range []v1alpha1.RecoverySource{v1alpha1.RecoverMember, v1alpha1.RecoverBackup, v1alpha1.RecoverRebuild} {
 			By("recovering from " + string(source))
-			recovers(ctx, strings.ToLower(string(source)), source, v1alpha1.RecoverMember)
+			id := strings.ToLower(string(source))
+			if source == v1alpha1.RecoverMember {
+				id = sampleID
+			}
+			recovers(ctx, id, source, v1alpha1.RecoverMember)
 		}
 		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
 	}, SpecTimeout(10*time.Minute))

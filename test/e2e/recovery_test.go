@@ -20,6 +20,21 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
+// sampleID is that of config/samples/ovncluster_recovery.yaml.
+const sampleID = "2026-11-21"
+
+// ask asks for a recovery, by the sample where that is what it says.
+func ask(ctx context.Context, id string, northbound, southbound v1alpha1.RecoverySource) {
+	GinkgoHelper()
+	if id == sampleID {
+		Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/ovncluster_recovery.yaml")).To(Succeed())
+		return
+	}
+	oc := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	Expect(suite.Objects.Patch(ctx, oc, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil,
+		`{"spec":{"central":{"recovery":{"id":%q,"northbound":%q,"southbound":%q}}}}`, id, northbound, southbound)))).To(Succeed())
+}
+
 // recovers loses two of three members of both databases for good, asks for a recovery, and waits until everything is as it was: the northbound
 // database row for row, three members, a new pod.
 func recovers(ctx context.Context, id string, northbound, southbound v1alpha1.RecoverySource) {
@@ -43,8 +58,7 @@ func recovers(ctx context.Context, id string, northbound, southbound v1alpha1.Re
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	told := time.Since(start)
 	asked := time.Now()
-	Expect(suite.Objects.Patch(ctx, &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil,
-		`{"spec":{"central":{"recovery":{"id":%q,"northbound":%q,"southbound":%q}}}}`, id, northbound, southbound)))).To(Succeed())
+	ask(ctx, id, northbound, southbound)
 	completed := func(g Gomega, db trialDatabase) {
 		r := databaseStatus(ctx, g, db).Recovery
 		g.Expect(r).NotTo(BeNil())
