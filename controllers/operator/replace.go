@@ -142,6 +142,7 @@ func (r *Reconciler) replace(ctx context.Context, pod *corev1.Pod) error {
 	if err := r.remove(ctx, pod, "Pod"); err != nil {
 		return err
 	}
+	podsReplaced.WithLabelValues(pod.Labels[render.ComponentLabel]).Inc()
 	if r.replaced == nil {
 		r.replaced = map[types.UID]bool{}
 	}

@@ -50,6 +50,9 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	}
 	summary.upgrade = p.upgrade
 	p.upgradeStatus(summary.complete())
+	if p.planned {
+		p.upgrade.measure(status.Components)
+	}
 	for _, c := range summary.conditions() {
 		meta.SetStatusCondition(&status.Conditions, c)
 	}

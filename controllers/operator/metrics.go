@@ -1,0 +1,48 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+var (
+	componentPods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_component_pods", Help: "Pods of a component: desired, ready, and updated to the newest image and settings.",
+	}, []string{"component", "state"})
+	upgradeUnderWay = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_upgrade_info", Help: "1 while pods are to be replaced, by the stage that is under way, its direction, and whether it goes on, is held, or has stopped.",
+	}, []string{"stage", "direction", "state"})
+	podsReplaced = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kiln_pods_replaced_total", Help: "Pods on nodes and of databases that were deleted to be made anew of the newest image and settings.",
+	}, []string{"component"})
+)
+
+func init() { metrics.Registry.MustRegister(componentPods, upgradeUnderWay, podsReplaced) }
+
+// measure exports what the status says of components and of the upgrade.
+func (p upgradePlan) measure(rows []v1alpha1.ComponentStatus) {
+	for _, row := range rows {
+		for state, count := range map[string]int32{"desired": row.Desired, "ready": row.Ready, "updated": row.Updated} {
+			componentPods.WithLabelValues(row.Name, state).Set(float64(count))
+		}
+	}
+	upgradeUnderWay.Reset()
+	if p.stage != "" {
+		upgradeUnderWay.WithLabelValues(string(p.stage), p.direction(), p.state()).Set(1)
+	}
+}
+
+func (p upgradePlan) state() string {
+	switch {
+	case p.stuck:
+		return "stopped"
+	case p.held:
+		return "held"
+	}
+	return "going"
+}
