@@ -1,0 +1,86 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+)
+
+// background runs a program of the root file system until the test ends.
+func background(t *testing.T, path string, args ...string) {
+	t.Helper()
+	argv := slices.Concat(supervisortest.Program(t, path), args, []string{"-vsyslog:off", "-vconsole:off"})
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // "signal: killed"
+	})
+}
+
+// TestControllersFollowOnlyWhenTold is what nodes rely on while the southbound database is made anew: ovn-controller does not take the new one, whose
+// index is lower, before it is told to.
+func TestControllersFollowOnlyWhenTold(t *testing.T) {
+	tr := newTrial(t)
+	m := tr.add("cp-1", "127.0.3.9")
+	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
+	tr.untilConnected(m, 1)
+	for i := range 20 { // an index that the new cluster does not reach by itself
+		m.insert(t, fmt.Sprint("a", i))
+	}
+	dir := t.TempDir()
+	conf, control, log := filepath.Join(dir, "conf.db"), filepath.Join(dir, "controller.ctl"), filepath.Join(dir, "controller.log")
+	_, err := newFiles(m.options).run(t.Context(), "create", conf, supervisortest.File(t, "/usr/share/openvswitch/vswitch.ovsschema"))
+	tr.must(err)
+	socket := filepath.Join(dir, "db.sock")
+	background(t, "usr/sbin/ovsdb-server", conf, "--remote=punix:"+socket, "--unixctl="+filepath.Join(dir, "db.ctl"))
+	vsctl := slices.Concat(supervisortest.Program(t, "usr/bin/ovs-vsctl"), []string{
+		"--no-wait", "--timeout=20", "--db=unix:" + socket, "init", "--", "set", "Open_vSwitch", ".", "external_ids:system-id=n1",
+		"external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=127.0.3.9", "external_ids:ovn-remote=unix:" + m.options.socket(),
+	})
+	eventually(t, "the node is configured", func() error { return exec.Command(vsctl[0], vsctl[1:]...).Run() })
+	background(t, "usr/bin/ovn-controller", "unix:"+socket, "--unixctl="+control, "--log-file="+log)
+	until := func(want string) {
+		t.Helper()
+		eventually(t, "ovn-controller is "+want, func() error {
+			got, err := unixctl.Call(t.Context(), control, "connection-status")
+			if err == nil && got != want {
+				err = fmt.Errorf("it is %s", got)
+			}
+			return err
+		})
+	}
+	until("connected")
+
+	status, _ := tr.recover(m, tr.recovery(m, v1alpha1.RecoverRebuild, "", 1000), m)
+	eventually(t, "ovn-controller finds that the new one is behind", func() error {
+		said, err := os.ReadFile(log)
+		if err == nil && !strings.Contains(string(said), "clustered database server has stale data") {
+			err = fmt.Errorf("its log is %s", said)
+		}
+		return err
+	})
+	if names := m.content(t); names != "" || status.ClusterID == "" {
+		t.Fatalf("cluster %q holds %q", status.ClusterID, names)
+	}
+	if got, err := unixctl.Call(t.Context(), control, "connection-status"); err != nil || got != "not connected" {
+		t.Errorf("it follows by itself: %s, %v", got, err)
+	}
+	if _, err := unixctl.Call(t.Context(), control, "sb-cluster-state-reset"); err != nil {
+		t.Fatal(err)
+	}
+	until("connected")
+}
