@@ -86,9 +86,9 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(6*time.Minute))
 
 	It("serve custom VPCs, at addresses that others have as well", func(ctx SpecContext) {
-		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
+		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.SubnetSpec{
-			Vpc: ruleNamespace, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112",
+			Vpc: vpc.Name, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112",
 		}}
 		Expect(suite.Objects.Create(ctx, vpc)).To(Succeed())
 		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
@@ -108,7 +108,7 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 		expectRule(ctx, ruleNamespace, kubeovnv1.ConditionEndpointsChecked)
 		for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
 			Eventually(askRule).WithContext(ctx).WithArguments(client, vip).WithTimeout(30 * time.Second).Should(Equal("theirs"))
-			Expect(askRule(ctx, far, vip)).To(BeElementOf(backends))
+			Eventually(askRule).WithContext(ctx).WithArguments(far, vip).WithTimeout(30 * time.Second).Should(BeElementOf(backends))
 		}
 	}, SpecTimeout(5*time.Minute))
 
