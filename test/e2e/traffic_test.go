@@ -51,7 +51,7 @@ func startTraffic(ctx context.Context, from, to *corev1.Pod) func(ctx context.Co
 		lost, longest, found := lossOf(out)
 		var asked, answers int
 		Eventually(func(g Gomega) {
-			text, err := suite.Cluster.Exec(ctx, from, "bash", "-c", "cat /tmp/asked; grep -c '^HTTP/1.1 200' /tmp/replies")
+			text, err := suite.Cluster.Exec(ctx, from, "bash", "-c", "cat /tmp/asked; grep -c 'HTTP/1.1 200' /tmp/replies")
 			g.Expect(err).NotTo(HaveOccurred(), text)
 			_, err = fmt.Sscan(text, &asked, &answers)
 			g.Expect(err).NotTo(HaveOccurred(), text)
