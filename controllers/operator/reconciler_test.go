@@ -184,6 +184,7 @@ func (s *story) startDatabase(t *testing.T, db render.Database, id string) {
 	s.settle(t, s.named(set, db.Workload), 1)
 	member := &fakeMember{status: adminapi.Status{
 		ClusterID: id, ServerID: "server-" + db.Flag, Address: "ssl:192.0.2.1:6643", Role: adminapi.RoleLeader, Term: 3, Connected: true,
+		Members: []adminapi.Member{{ServerID: "serv", Address: "ssl:192.0.2.1:6643"}},
 	}}
 	s.members[db.Flag] = member
 	s.world.members.serve(s.root, db.AdminPort, s.mount(s.root, db.Secret), member)
