@@ -61,7 +61,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 			return err
 		}
 	}
-	if status.Leader == "" && m.quorumLost() {
+	if status.Leader == "" && m.quorumLost() && !status.Recovering() {
 		return &halt{reason: "QuorumLost", degraded: true, message: m.describeLoss(db.Title)}
 	}
 	if err := r.convertSchema(ctx, p, db); err != nil {

@@ -46,7 +46,10 @@ func (s *story) recovered(t *testing.T) {
 		g.Expect(s.recover(t, wrong)).NotTo(Succeed(), "%+v", wrong)
 	}
 	backup := adminapi.Backup{Name: "b.db", Time: time.Unix(1000, 0), Rows: 7}
-	s.members["nb"].set(func(status *adminapi.Status) { status.Backups = []adminapi.Backup{backup} })
+	s.members["nb"].set(func(status *adminapi.Status) {
+		status.Backups = []adminapi.Backup{backup}
+		status.Members = []adminapi.Member{{ServerID: "serv", Address: status.Address}}
+	})
 	g.Expect(s.recover(t, v1alpha1.Recovery{ID: "r0", Southbound: v1alpha1.RecoverNone})).To(Succeed())
 	nb := func() v1alpha1.DatabaseStatus { return s.cluster(t).Status.Northbound }
 	phase := func() v1alpha1.RecoveryPhase {
