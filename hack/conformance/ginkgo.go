@@ -69,10 +69,16 @@ func (c *conformance) arguments(l *lab.Cluster) []string {
 	if c.skip != "" {
 		args = append(args, "--skip="+c.skip)
 	}
+	workers := 0 // of which tests ask how many there are
+	for _, n := range l.Nodes() {
+		if !n.ControlPlane {
+			workers++
+		}
+	}
 	bin := c.cache.Bin()
 	return append(args, filepath.Join(bin, prepare.E2ETest), "--",
 		"--kubeconfig="+l.Kubeconfig(), "--kubectl-path="+filepath.Join(bin, "kubectl"), "--provider=skeleton", "--node-os-distro=custom",
-		"--disable-log-dump")
+		"--disable-log-dump", "--num-nodes="+strconv.Itoa(workers))
 }
 
 // teller reads what ginkgo prints and tells a person about each test that has ended: a line with the outcome, if that is not a pass, and the time,
