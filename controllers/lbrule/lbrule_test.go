@@ -16,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -306,6 +307,51 @@ func TestRouterLBRulesSayThatNothingServesThem(t *testing.T) {
 		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "OvnEip") ||
 			!apimeta.IsStatusConditionTrue(rule.Status.Conditions, kubeovnv1.ConditionValidated) {
 			return fmt.Sprintf("the conditions are %+v", rule.Status.Conditions)
+		}
+		return ""
+	})
+}
+
+func TestDamageHeals(t *testing.T) {
+	w := newWorld(t)
+	w.start(a)
+	rule := newRule("web", "10.16.0.100", static("10.16.0.20"))
+	w.Create(rule)
+	const served = "10.16.0.100:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 10.16.0.100:80"
+	const held = "slr-web-10-16-0-100:web web:web"
+	w.serves("web", served)
+	w.owns(held)
+	for _, name := range []string{"web", "slr-web-10-16-0-100"} {
+		before := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.Get(before)
+		w.Delete(before)
+		w.Eventually(func() string {
+			after := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			if !w.Get(after) || after.UID == before.UID {
+				return "Vip " + name + " is not there again"
+			}
+			return ""
+		})
+		w.serves("web", served)
+		w.says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+		w.says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
+	}
+	for uuid := range w.Database.Rows("Load_Balancer") {
+		w.Database.Transact(nbtest.Op{
+			"op": "update", "table": "Load_Balancer", "where": []any{[]any{"_uuid", "==", []any{"uuid", uuid}}},
+			"row": map[string]any{"health_check": []any{"set", []any{}}, "ip_port_mappings": []any{"map", []any{}}},
+		})
+	}
+	w.serves("web", served)
+	w.owns(held)
+
+	selecting := newRule("pods", "172.30.0.1")
+	w.Create(selecting)
+	first := w.service("slr-pods")
+	w.Delete(first)
+	w.Eventually(func() string {
+		if s := w.service("slr-pods"); s.UID == first.UID {
+			return "the Service is not there again"
 		}
 		return ""
 	})
