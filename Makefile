@@ -130,7 +130,7 @@ $(GOLANGCI_LINT):
 
 ##@ Benchmarks
 
-# BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets, services, policy; or ipam, northbound, cni: Go benchmarks of a package.
+# BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets; services, policy (with NORTHD=on); or ipam, northbound, cni: Go benchmarks of a package.
 # N: pods of the bursts, each on top of those before (N=1000,5000); NORTHD: on, paused or both.
 BENCH ?= serial,burst,restart,delete
 N ?= 1000

@@ -84,3 +84,43 @@ func routerMAC(server *nbtest.Server, port string) string {
 	}
 	return ""
 }
+
+// What docs/services.md says of the price of checks.
+func TestOnlyCheckedRulesCostNorthdFullComputations(t *testing.T) {
+	server := nbtest.Start(t)
+	northd := server.Northd()
+	e := lead(t, server.Endpoint())
+	applyNetwork(e)
+	backend := translate.PodInputs{Name: "backend", Node: "n1", Subnet: "s1"}
+	e.apply(pod("backend"), podOf(backend, 1))
+	rule := func(name, endpoint string, checked bool) {
+		in := translate.SwitchLBRuleInputs{
+			Name: name, Vpc: kubeovnv1.DefaultVpc, VIPs: []netip.Addr{netip.MustParseAddr("172.30.0.1")},
+			Endpoints: []netip.Addr{netip.MustParseAddr("10.16.0.3"), netip.MustParseAddr(endpoint)},
+			Ports:     []translate.LBRulePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, Target: 8080}},
+		}
+		if checked {
+			in.Monitors = map[netip.Addr]translate.Monitor{in.Endpoints[0]: {Port: "backend.ns", Source: netip.MustParseAddr("10.16.0.99")}}
+		}
+		e.apply(translate.SwitchLBRuleOwner(name), translate.SwitchLBRule(in))
+		northd.Await(endpoint, func(sb *nbtest.Server) bool {
+			for _, row := range sb.Rows("Load_Balancer") {
+				if strings.Contains(row["vips"].(map[string]string)["172.30.0.1:80"], endpoint+":") {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	for _, checked := range []bool{false, true} {
+		name := fmt.Sprint("checked-", checked)
+		rule(name, "10.16.0.10", checked)
+		before := northd.Recomputes("northd")
+		rule(name, "10.16.0.11", checked)
+		if full := northd.Recomputes("northd") != before; full != checked {
+			t.Errorf("a change of a rule that is checked: %v; northd computes everything anew: %v", checked, full)
+		}
+		e.apply(translate.SwitchLBRuleOwner(name), nil)
+		northd.Await("the end of it", func(sb *nbtest.Server) bool { return len(sb.Rows("Load_Balancer")) == 1 })
+	}
+}
