@@ -114,8 +114,14 @@ func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) u
 		current: pod.Annotations[render.TemplateAnnotation] == template,
 		newer:   newer(p.cluster.Status.Upgrade.Images, p.config.Image, pod.Spec.Containers[0].Image),
 		ready:   ready(pod),
+		dead:    dead(pod),
 		trouble: p.trouble(component, pod),
 	}
+}
+
+// dead says whether the pod's container does not run.
+func dead(pod *corev1.Pod) bool {
+	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil }) && !ready(pod)
 }
 
 // replacePods deletes the pods on nodes whose turn has come, for their DaemonSets to make them anew.

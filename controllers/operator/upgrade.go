@@ -37,8 +37,9 @@ type upgradePod struct {
 	// silent: its node does not answer.
 	silent bool
 	// there: not on its way out. current: of the newest template. newer: of an image that was wanted later than the one that is now.
-	there, current, newer, ready bool
-	trouble                      string
+	// dead: its container does not run, so that nothing is lost with it. One that runs and is not ready may forward packets all the same.
+	there, current, newer, ready, dead bool
+	trouble                            string
 }
 
 // upgradeSet is a workload that is not on every node.
@@ -234,40 +235,44 @@ func (n upgradeNode) done(back bool) bool {
 
 func (n upgradeNode) serves() bool { return n.openVSwitch.serves() && n.cni.serves() }
 
-// fails: nothing is lost with this pod, even where all else has to stop.
-func (n upgradeNode) fails(pod string) bool {
-	return pod == n.openVSwitch.name && n.openVSwitch.trouble != "" || pod == n.cni.name && n.cni.trouble != ""
+// waits for a pod that is being made, or that is new and not ready yet.
+func (n upgradeNode) waits() bool {
+	waits := func(p upgradePod) bool { return !p.there || p.current && !p.ready }
+	return waits(n.openVSwitch) || waits(n.cni)
 }
 
 // begun: one of its two pods is new.
 func (n upgradeNode) begun() bool { return n.openVSwitch.current != n.cni.current }
 
-// next is the pod of the node to replace now; empty when it has to wait for itself, or is done. Open vSwitch comes before its agent, and on the
+// next is the pod of the node to replace now; the zero value when it has to wait for itself, or is done. Open vSwitch comes before its agent, and on the
 // way back after it. They are never both away by our hand: one is replaced when the other serves, or will not for a reason that is known.
-func (n upgradeNode) next(back bool) string {
+func (n upgradeNode) next(back bool) upgradePod {
 	order := []upgradePod{n.openVSwitch, n.cni}
 	if back {
 		slices.Reverse(order)
 	}
 	first, second := order[0], order[1]
 	due := due(back)
-	settled := func(p upgradePod) bool { return p.serves() || p.there && p.trouble != "" }
+	settled := func(p upgradePod) bool { return p.serves() || p.there && (p.trouble != "" || p.dead) }
 	switch {
 	case due(first):
 		if first.there && settled(second) {
-			return first.name
+			return first
 		}
 	case due(second) && second.there && settled(first) && (first.serves() || back):
-		return second.name
+		return second
 	}
-	return ""
+	return upgradePod{}
 }
 
 // planNodes replaces pods on as many nodes as may be away at once: first where nothing is lost by it, then canaries, then where it has begun.
 func (u upgrade) planNodes(p *upgradePlan) {
 	var fresh []upgradePod
-	updated, down := 0, 0
+	updated, down, begun := 0, 0, 0
 	for _, n := range u.nodes {
+		if n.waits() {
+			begun++
+		}
 		fresh = append(fresh, n.openVSwitch)
 		if n.openVSwitch.current { // otherwise it may be what its agent fails for
 			fresh = append(fresh, n.cni)
@@ -296,16 +301,24 @@ func (u upgrade) planNodes(p *upgradePlan) {
 	stopped := p.note(fresh...)
 	for _, n := range byUrgency(candidates) {
 		pod := n.next(p.back)
-		if pod == "" || stopped && !n.fails(pod) {
+		fails := pod.dead || pod.trouble != ""
+		if pod.name == "" || stopped && !fails {
 			continue
 		}
-		if n.serves() {
-			if down >= u.maxUnavailable {
-				continue
-			}
-			down++
+		others := down
+		if !n.serves() {
+			others--
 		}
-		p.replace = append(p.replace, pod)
+		switch {
+		case pod.dead:
+		case others < u.maxUnavailable:
+			down = others + 1
+		case fails && begun < u.maxUnavailable: // all of them may wait for what is new
+			begun++
+		default:
+			continue
+		}
+		p.replace = append(p.replace, pod.name)
 	}
 }
 

@@ -100,7 +100,7 @@ func (m *upgradeModel) observe() upgrade {
 			name: fmt.Sprint(p.serial), there: !p.ending, current: p.image == m.wanted, newer: newer(m.images, m.wanted, p.image), ready: p.ready,
 		}
 		if m.bad[p.image] {
-			seen.trouble = "it crashes"
+			seen.trouble, seen.dead = "it crashes", true
 		}
 		return seen
 	}
@@ -225,8 +225,9 @@ func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
 	if of.openVSwitch == nil || of.cni == nil || of.openVSwitch.ending || of.cni.ending {
 		m.fail("both pods of node %s are away", of.name)
 	}
-	if m.serves(of) && down >= m.maxUnavailable {
-		m.fail("node %s is one too many: %d of %d are not well", of.name, down, m.maxUnavailable)
+	others := down
+	if !m.serves(of) {
+		others--
 	}
 	if m.mode == v1alpha1.UpgradePaused || m.mode == v1alpha1.UpgradeCanary && !p.back && !of.canary {
 		m.fail("node %s is replaced in mode %s", of.name, m.mode)
@@ -238,6 +239,9 @@ func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
 	}
 	if pod.image == m.wanted {
 		m.fail("a new pod of node %s is replaced", of.name)
+	}
+	if !m.bad[pod.image] && others >= m.maxUnavailable && (pod == of.openVSwitch || !m.bad[of.openVSwitch.image]) {
+		m.fail("node %s is one too many: %d others are not well, %d may be", of.name, others, m.maxUnavailable)
 	}
 	pod.ending, pod.ready = true, false
 }
@@ -337,6 +341,12 @@ func (m *upgradeModel) disturb() {
 	case 5:
 		n := m.nodes[m.random.IntN(len(m.nodes))]
 		n.canary = !n.canary
+	case 7: // the southbound database is away for a moment
+		for _, n := range m.nodes {
+			if n.openVSwitch != nil {
+				n.openVSwitch.ready = false
+			}
+		}
 	case 6:
 		if n := m.nodes[m.random.IntN(len(m.nodes))]; n.openVSwitch != nil {
 			n.openVSwitch.ready = false // it comes back by itself

@@ -44,7 +44,7 @@ func (u *upgrade) set(name string, change func(*upgradeSet)) {
 }
 
 func failing(p upgradePod) upgradePod {
-	p.ready, p.trouble = false, p.name+" fails"
+	p.ready, p.dead, p.trouble = false, true, p.name+" fails"
 	return p
 }
 
@@ -108,6 +108,17 @@ func TestWhatMayBeReplaced(t *testing.T) {
 				u.nodes[i].cni = failing(newPod(u.nodes[i].cni.name))
 			}
 		}, stage: "Nodes", replace: "ovs-n1 ovs-n2 ovs-n3"},
+		{name: "pods that run and are not ready are not taken all at once", from: oldPod, change: func(u *upgrade) {
+			for i := range u.nodes {
+				u.nodes[i].openVSwitch = starting(u.nodes[i].openVSwitch)
+			}
+		}, stage: "Nodes"},
+		{name: "but one of them if that lasts", from: oldPod, change: func(u *upgrade) {
+			for i := range u.nodes {
+				u.nodes[i].openVSwitch = starting(u.nodes[i].openVSwitch)
+				u.nodes[i].openVSwitch.trouble = "not ready for a long time"
+			}
+		}, stage: "Nodes", replace: "ovs-n1"},
 		{name: "canaries come first", from: oldPod, change: func(u *upgrade) {
 			u.maxUnavailable, u.nodes[2].canary = 3, true
 		}, stage: "Nodes", replace: "ovs-n3"},
