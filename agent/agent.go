@@ -35,6 +35,7 @@ import (
 	"github.com/kiln-net/kiln/agent/cniserver"
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
@@ -66,11 +67,16 @@ type Options struct {
 	OVSSocket string
 	// Address serves metrics, /healthz and /readyz.
 	Address string
+	// Sysctls is where kernel parameters are written; /proc/sys when empty.
+	Sysctls string
 }
 
 // Run runs the agent until ctx ends. Pods keep what they have when it stops. Health is served from the beginning; the rest begins
 // once Open vSwitch is there.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
+	if o.Sysctls != "" {
+		sandbox.Sysctls = o.Sysctls
+	}
 	nft, err := knftables.New(knftables.InetFamily, host.NATTable)
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)

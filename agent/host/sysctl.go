@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
@@ -92,7 +93,7 @@ func sysctl(key, want string) error {
 	if value(key) == want {
 		return nil
 	}
-	if err := os.WriteFile("/proc/sys/"+key, []byte(want), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(sandbox.Sysctls, key), []byte(want), 0o644); err != nil {
 		return fmt.Errorf("set kernel parameter %s to %s: %w", strings.ReplaceAll(key, "/", "."), want, err)
 	}
 	return nil

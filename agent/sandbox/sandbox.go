@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -143,6 +144,10 @@ func find(name string) (netlink.Link, error) {
 	return nil, fmt.Errorf("look for link %s: %w", name, err)
 }
 
+// Sysctls is the directory by which kernel parameters are written. A container without all privileges can only read its own /proc/sys, so the
+// node's is mounted elsewhere: what is below net is of the network namespace that the writer is in, wherever it is mounted.
+var Sysctls = "/proc/sys"
+
 // setSysctl writes a kernel parameter of the current network namespace, unless it has the value: key is its path below /proc/sys.
 func setSysctl(key, value string) error {
 	have, err := os.ReadFile("/proc/sys/" + key)
@@ -156,7 +161,7 @@ func setSysctl(key, value string) error {
 }
 
 func writeSysctl(key, value string) error {
-	if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(Sysctls, key), []byte(value), 0o644); err != nil {
 		return fmt.Errorf("set kernel parameter to %s: %w", value, err)
 	}
 	return nil

@@ -53,6 +53,7 @@ func newAgentCommand() *cobra.Command {
 	flags.StringVar(&o.TunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
 	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default the one that has their address")
 	flags.IntVar(&o.MTU, "mtu", 0, "MTU of pods in bytes; by default what tunnels leave of the tunnel interface's")
+	flags.StringVar(&o.Sysctls, "sysctl-dir", "", "where kernel parameters can be written; /proc/sys when empty")
 	flags.StringVar(&o.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "where the container runtime looks for CNI plugins")
 	flags.StringVar(&o.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "where the container runtime looks for network configurations")
 	return command

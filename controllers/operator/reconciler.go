@@ -152,7 +152,7 @@ func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
 	return nil
 }
 
-// grantAccess makes the ServiceAccounts and what they may do.
+// grantAccess makes the ServiceAccounts, what they may do, and what draining nodes may do to their pods.
 func (r *Reconciler) grantAccess(ctx context.Context, p *pass) error {
-	return r.apply(ctx, p, render.AccessObjects(p.config))
+	return r.apply(ctx, p, append(render.AccessObjects(p.config), render.DisruptionBudgets(p.config)...))
 }

@@ -4,6 +4,7 @@
 package render
 
 import (
+	"path"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,8 @@ import (
 
 // AgentObjects are kube-ovn-cni on every node: the CNI server and the node's routes.
 func AgentObjects(c Config) []Object {
+	security := onHost(netAdmin, netRaw, sysAdmin)
+	security.AllowPrivilegeEscalation = nil // which SYS_ADMIN is
 	template := c.template(program{
 		app:           AgentName,
 		component:     AgentName,
@@ -23,7 +26,7 @@ func AgentObjects(c Config) []Object {
 		args:          agentArgs(c),
 		health:        agentHealthPort,
 		resources:     resourcesOr(c.Spec.Agent.Resources, "100m", "128Mi"),
-		security:      privileged(),
+		security:      security,
 		logLevel:      c.Spec.Agent.LogLevel,
 		grace:         30,
 		tolerations:   tolerateAll(),
@@ -32,6 +35,7 @@ func AgentObjects(c Config) []Object {
 			hostDirectory("cni-bin", c.Spec.Agent.CNIBinDirectory),
 			hostDirectory("cni-conf", c.Spec.Agent.CNIConfDirectory),
 			podNamespaces(),
+			{name: "sysctls", path: sysctlDirectory, source: hostPath("/proc/sys/net", corev1.HostPathDirectory)},
 		},
 	})
 	stamp(&template)
@@ -45,6 +49,9 @@ func AgentObjects(c Config) []Object {
 	}}
 }
 
+// sysctlDirectory is where the agent's container has the node's /proc/sys/net: runtimes let no one mount below /proc.
+const sysctlDirectory = "/host/proc/sys/net"
+
 func agentArgs(c Config) []string {
 	args := []string{
 		"agent",
@@ -52,6 +59,7 @@ func agentArgs(c Config) []string {
 		"--tunnel-type=" + string(c.Spec.Network.TunnelType),
 		"--cni-bin-dir=" + c.Spec.Agent.CNIBinDirectory,
 		"--cni-conf-dir=" + c.Spec.Agent.CNIConfDirectory,
+		"--sysctl-dir=" + path.Dir(sysctlDirectory),
 	}
 	if c.Spec.Services.NodeAccess == v1alpha1.NodeAccessKiln {
 		args = append(args, "--serve-services")

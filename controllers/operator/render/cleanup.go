@@ -24,6 +24,7 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 		hostDirectory("run-openvswitch", "/run/openvswitch"),
 		hostDirectory("run-ovn", "/run/ovn"),
 		hostDirectory("etc-openvswitch", "/etc/openvswitch"),
+		temporary(),
 		hostDirectory("cni-bin", c.Spec.Agent.CNIBinDirectory),
 		hostDirectory("cni-conf", c.Spec.Agent.CNIConfDirectory),
 	}
@@ -38,7 +39,7 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 		args:          args,
 		health:        cleanUpHealthPort,
 		resources:     resourcesOr(c.Spec.Agent.Resources, "100m", "128Mi"),
-		security:      privileged(),
+		security:      c.datapath(),
 		logLevel:      c.Spec.Agent.LogLevel,
 		grace:         45,
 		tolerations:   tolerateAll(),

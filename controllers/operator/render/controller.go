@@ -12,8 +12,6 @@ import (
 
 // ControllerObjects are kube-ovn-controller, one leading and the others standing by.
 func ControllerObjects(c Config) []Object {
-	security := confined()
-	security.ReadOnlyRootFilesystem = new(true)
 	template := c.template(program{
 		app:           ControllerName,
 		component:     ControllerName,
@@ -28,7 +26,7 @@ func ControllerObjects(c Config) []Object {
 		},
 		health:      controllerHealthPort,
 		resources:   resourcesOr(c.Spec.Controller.Resources, "200m", "256Mi"),
-		security:    security,
+		security:    confined(),
 		logLevel:    c.Spec.Controller.LogLevel,
 		grace:       30,
 		tolerations: tolerateStart(),

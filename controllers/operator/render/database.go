@@ -67,7 +67,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 		health:        db.AdminPort + probePortOffset,
 		ports:         db.ports,
 		resources:     resourcesOr(c.Spec.Central.Resources, "200m", "256Mi"),
-		security:      confined(),
+		security:      onHost(),
 		grace:         60,
 		tolerations:   tolerateWithData(),
 		mounts: []mount{

@@ -27,6 +27,7 @@ func NorthdObjects(c Config) []Object {
 			tlsMount(NorthdSecret),
 		},
 	})
+	template.Spec.SecurityContext = nobody()
 	placed(&template, c.Spec.Central.Placement)
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(centralApp, NorthdName)}
 	stamp(&template)

@@ -28,8 +28,6 @@ func OpenVSwitchObjects(c Config) []Object {
 	trust := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 		LocalObjectReference: corev1.LocalObjectReference{Name: TrustConfigMap},
 	}}
-	modules := hostDirectory("modules", "/lib/modules")
-	modules.readOnly = true
 	template := c.template(program{
 		app:           openVSwitchApp,
 		component:     OpenVSwitch,
@@ -38,7 +36,7 @@ func OpenVSwitchObjects(c Config) []Object {
 		args:          args,
 		health:        openVSwitchHealthPort,
 		resources:     resourcesOr(c.Spec.Agent.Resources, "200m", "256Mi"),
-		security:      privileged(),
+		security:      c.datapath(),
 		logLevel:      c.Spec.Agent.LogLevel,
 		grace:         75, // three daemons, each with its time to stop
 		tolerations:   tolerateAll(),
@@ -46,7 +44,7 @@ func OpenVSwitchObjects(c Config) []Object {
 			hostDirectory("run-openvswitch", "/run/openvswitch"),
 			hostDirectory("run-ovn", "/run/ovn"),
 			hostDirectory("etc-openvswitch", "/etc/openvswitch"),
-			modules,
+			temporary(),
 			{name: "trust", path: trustDirectory, readOnly: true, source: trust},
 		},
 	})

@@ -167,19 +167,51 @@ func apart(app, component string) *corev1.PodAntiAffinity {
 	}}}
 }
 
-// privileged is for what programs the kernel of the node: OVS, and the agent with its sysctls.
-func privileged() *corev1.SecurityContext {
-	return &corev1.SecurityContext{Privileged: new(true)}
-}
-
-// confined is for processes that only speak over the network and write to their own directories, as root: the directories are
-// root's on the node.
+// confined is for processes that only speak over the network and write to their own directories.
 func confined() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
+		ReadOnlyRootFilesystem:   new(true),
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
+}
+
+// onHost is confined for what works, as root, in directories of the node, which are root's. It has these capabilities and no others.
+func onHost(capabilities ...corev1.Capability) *corev1.SecurityContext {
+	s := confined()
+	s.Capabilities.Add = capabilities
+	// Where SELinux is enforced no other type of a container may touch the node's files. Elsewhere it is not looked at.
+	s.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t"}
+	return s
+}
+
+// Capabilities (capabilities(7)) of what programs the node's network.
+const (
+	// netAdmin: interfaces, routes, nftables, the kernel's datapath.
+	netAdmin = corev1.Capability("NET_ADMIN")
+	// netBroadcast: to be told of interfaces that move to other namespaces.
+	netBroadcast = corev1.Capability("NET_BROADCAST")
+	// netRaw: packet sockets, by which the userspace datapath reads and writes interfaces.
+	netRaw = corev1.Capability("NET_RAW")
+	// sysAdmin: to enter the namespaces of pods (setns(2)).
+	sysAdmin = corev1.Capability("SYS_ADMIN")
+	// sysNice: threads of the datapath set their priority.
+	sysNice = corev1.Capability("SYS_NICE")
+)
+
+// temporary is for ovsdb-server, which keeps its remotes in a temporary file (ovsdb-server(8), when it has no configuration file).
+func temporary() mount {
+	return mount{name: "tmp", path: "/tmp", source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+}
+
+// datapath is for what runs ovs-vswitchd. In userspace it makes interfaces by /dev/net/tun, which not every runtime lets a container open that
+// is not privileged.
+func (c Config) datapath() *corev1.SecurityContext {
+	if c.Spec.Nodes.Datapath == v1alpha1.DatapathUserspace {
+		return &corev1.SecurityContext{Privileged: new(true), ReadOnlyRootFilesystem: new(true)}
+	}
+	return onHost(netAdmin, netBroadcast, netRaw, sysNice)
 }
 
 func hostDirectory(name, path string) mount {

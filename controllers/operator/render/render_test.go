@@ -8,11 +8,13 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,6 +89,7 @@ var operands = map[string]func(Config) []Object{
 	"openvswitch": OpenVSwitchObjects,
 	"controller":  ControllerObjects,
 	"agent":       AgentObjects,
+	"disruption":  DisruptionBudgets,
 	"cleanup":     func(c Config) []Object { return []Object{CleanUp(c)} },
 }
 
@@ -145,6 +148,41 @@ func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
 	}
 }
 
+// TestNoContainerHasMoreThanItNeeds holds what every component has in common: capabilities are named, files of the image cannot be changed.
+func TestNoContainerHasMoreThanItNeeds(t *testing.T) {
+	most := map[string][]corev1.Capability{
+		OpenVSwitch: {netAdmin, netBroadcast, netRaw, sysNice}, CleanUpName: {netAdmin, netBroadcast, netRaw, sysNice},
+		AgentName: {netAdmin, netRaw, sysAdmin},
+	}
+	for name, build := range operands {
+		for _, o := range build(defaults()) {
+			template := templateOf(o)
+			if template == nil {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				s := template.Spec.Containers[0].SecurityContext
+				if s.Privileged != nil || !*s.ReadOnlyRootFilesystem || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+					t.Errorf("security context: %+v", s)
+				}
+				if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, most[o.GetName()]) {
+					t.Errorf("capabilities: %+v", s.Capabilities)
+				}
+				pod, hostPaths := template.Spec.SecurityContext, false
+				for _, v := range template.Spec.Volumes {
+					hostPaths = hostPaths || v.HostPath != nil
+				}
+				if nonRoot := pod != nil && pod.RunAsNonRoot != nil && *pod.RunAsNonRoot; nonRoot == hostPaths {
+					t.Errorf("not root: %v, but directories of the node, which are root's: %v", nonRoot, hostPaths)
+				}
+				if c := template.Spec.Containers[0]; c.ReadinessProbe == nil || len(c.Resources.Requests) == 0 || template.Spec.PriorityClassName == "" {
+					t.Error("no readiness, requests or priority")
+				}
+			})
+		}
+	}
+}
+
 func templateOf(o Object) *corev1.PodTemplateSpec {
 	switch w := o.(type) {
 	case *appsv1.StatefulSet:
@@ -169,7 +207,7 @@ func tolerates(all []corev1.Toleration, key string) bool {
 func encode(t *testing.T, objects []Object) []byte {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
