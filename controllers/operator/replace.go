@@ -46,8 +46,8 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 		onNodes[name] = map[string]upgradePod{}
 		for _, pod := range p.podsOf(name) {
 			seen := r.see(p, name, templates[name], pod)
-			if before := onNodes[name][pod.Spec.NodeName]; !before.there {
-				onNodes[name][pod.Spec.NodeName] = seen
+			if before := onNodes[name][madeFor(pod)]; !before.there {
+				onNodes[name][madeFor(pod)] = seen
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template str
 func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) upgradePod {
 	return upgradePod{
 		name:    pod.Name,
-		silent:  silent(p.node(pod.Spec.NodeName)),
+		silent:  silent(p.node(madeFor(pod))),
 		there:   pod.DeletionTimestamp.IsZero() && !r.replaced[pod.UID],
 		current: pod.Annotations[render.TemplateAnnotation] == template,
 		newer:   newer(p.cluster.Status.Upgrade.Images, p.config.Image, pod.Spec.Containers[0].Image),

@@ -90,7 +90,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 	}
 	unreachable := int32(0)
 	for _, pod := range p.podsOf(name) {
-		if n := p.node(pod.Spec.NodeName); n != nil && !answers(n) {
+		if silent(p.node(madeFor(pod))) {
 			unreachable++
 		}
 		if why := p.trouble(name, pod); why != "" {
@@ -136,8 +136,7 @@ func (r *Reconciler) workload(ctx context.Context, p *pass, name string) (client
 // trouble is that of a pod, seen together with its node. A node that does not answer is the cluster's to mend, unless a database's data
 // is there.
 func (p *pass) trouble(name string, pod *corev1.Pod) string {
-	n := p.node(pod.Spec.NodeName)
-	if n != nil && !answers(n) {
+	if n := p.node(madeFor(pod)); silent(n) {
 		if name == render.NorthboundName || name == render.SouthboundName {
 			return fmt.Sprintf("node %s, which holds the database, does not answer: start it", n.Name)
 		}

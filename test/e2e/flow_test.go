@@ -103,7 +103,10 @@ func makeNowhere(ctx context.Context) {
 	_, err := suite.Cluster.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nowhere},
 		Spec:       corev1.NodeSpec{Unschedulable: true},
-		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.250"}}},
+		Status: corev1.NodeStatus{
+			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.0.250"}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
+		},
 	}, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 }
