@@ -29,8 +29,12 @@ const oneConnection = `exec 3<>"/dev/tcp/$1/$2"; cat <&3 >/tmp/replies & n=0
 while [ ! -e /tmp/stop ]; do printf 'GET /hostname HTTP/1.1\r\nHost: test\r\n\r\n' >&3 || break; n=$((n+1)); sleep 0.1; done
 echo $n >/tmp/asked`
 
+// aRestart of ovs-vswitchd interrupts for longer than this. What is shorter comes from pods that start on the nodes of the flow, which cost it
+// packets with the userspace datapath (startPing says why).
+const aRestart = 500 * time.Millisecond
+
 // startTraffic pings every 10 ms, talks over one TCP connection, and starts one pod after another on every node. The function that it returns
-// ends that, reports what was lost, and expects no more gaps in the ping than nodes of the two pods restarted their Open vSwitch.
+// ends that, reports what was lost, and expects no more gaps of a restart in the ping than nodes of the two pods restarted their Open vSwitch.
 func startTraffic(ctx context.Context, from, to *corev1.Pod) func(ctx context.Context, what string, gaps int) {
 	GinkgoHelper()
 	address := cluster.PodAddrs(to)[0].String()
@@ -61,6 +65,7 @@ func startTraffic(ctx context.Context, from, to *corev1.Pod) func(ctx context.Co
 			took, lost, found, answers, started, slowest.Round(100*time.Millisecond), failures))
 		Expect(failures).To(BeEmpty(), "pods that did not start")
 		Expect(started).To(BeNumerically(">=", len(suite.Lab.Nodes())))
+		found = slices.DeleteFunc(found, func(gap time.Duration) bool { return gap < aRestart })
 		Expect(len(found)).To(BeNumerically("<=", gaps), "gaps: %v, the longest %s", found, longest)
 	}
 }
