@@ -61,7 +61,7 @@ soak: ## VPCs, subnets and pods come and go in random order while the controller
 test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leaves the lab up)
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults' || { $(LAB) status; exit 1; }
+	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 # FOCUS, SKIP: regular expressions of the tests of Kubernetes to run, and not to run.

@@ -114,7 +114,7 @@ var _ = Describe("databases", Ordered, func() {
 		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
 		recovers(ctx, "southbound", v1alpha1.RecoverMember, v1alpha1.RecoverRebuild)
-		AddReportEntry("packets of a flow between nodes lost, one in 50 ms", fmt.Sprint(len(lost(ctx))))
+		AddReportEntry("packets of a flow between nodes lost, one in 10 ms", fmt.Sprint(len(lost(ctx))))
 		expectAllChecks(ctx)
 	}, SpecTimeout(10*time.Minute))
 })

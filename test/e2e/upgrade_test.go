@@ -98,7 +98,7 @@ var _ = Describe("upgrades", Ordered, func() {
 		traffic(ctx, "rollback", 2)
 	}, SpecTimeout(8*time.Minute))
 
-	It("go back halfway as well", func(ctx SpecContext) {
+	It("go back halfway as well", Label("faults"), func(ctx SpecContext) {
 		traffic := startTraffic(ctx, from, to)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
 		Eventually(func(g Gomega) {
