@@ -31,7 +31,7 @@ echo $n >/tmp/asked`
 
 // aRestart of ovs-vswitchd interrupts for longer than this. What is shorter comes from pods that start on the nodes of the flow, which cost it
 // packets with the userspace datapath (startPing says why).
-const aRestart = 500 * time.Millisecond
+const aRestart = time.Second
 
 // startTraffic pings every 10 ms, talks over one TCP connection, and starts one pod after another on every node. The function that it returns
 // ends that, reports what was lost, and expects no more gaps of a restart in the ping than nodes of the two pods restarted their Open vSwitch.
