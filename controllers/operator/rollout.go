@@ -7,6 +7,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
 // rollout is how far a workload is, whatever its kind.
@@ -38,6 +40,17 @@ func rolloutOf(o client.Object) rollout {
 		}
 	}
 	return rollout{}
+}
+
+// updatedMembers counts the pods that are as their template says. The StatefulSet's own count is by all of the template, and so by the nodes of
+// other members, which change without any need to replace a pod.
+func updatedMembers(set *appsv1.StatefulSet, pods []*corev1.Pod) (count int32) {
+	for _, pod := range pods {
+		if pod.Annotations[render.TemplateAnnotation] == set.Spec.Template.Annotations[render.TemplateAnnotation] {
+			count++
+		}
+	}
+	return count
 }
 
 func imageOf(t corev1.PodTemplateSpec) string { return t.Spec.Containers[0].Image }

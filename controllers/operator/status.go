@@ -82,6 +82,9 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}}, nil
 	}
 	rollout := rolloutOf(workload)
+	if set, is := workload.(*appsv1.StatefulSet); is {
+		rollout.updated = updatedMembers(set, p.podsOf(name))
+	}
 	c := component{
 		row: v1alpha1.ComponentStatus{
 			Name: name, Desired: rollout.desired, Ready: rollout.ready, Updated: rollout.updated, Image: rollout.image,

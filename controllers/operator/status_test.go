@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -256,5 +257,16 @@ func TestPodsOfSilentNodesAreNobodysTrouble(t *testing.T) {
 	bound.Spec.NodeName = "silent"
 	if got := madeFor(bound); got != "silent" {
 		t.Errorf("a pod that is bound is on its node, not %q", got)
+	}
+}
+
+func TestMembersAreUpdatedByWhatConcernsThem(t *testing.T) {
+	stamped := func(stamp string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{render.TemplateAnnotation: stamp}}}
+	}
+	set := &appsv1.StatefulSet{Status: appsv1.StatefulSetStatus{UpdatedReplicas: 0}} // another member has gone: the revision is a new one
+	set.Spec.Template.Annotations = map[string]string{render.TemplateAnnotation: "new"}
+	if got := updatedMembers(set, []*corev1.Pod{stamped("new"), stamped("old"), {}, stamped("new")}); got != 2 {
+		t.Errorf("%d of four pods are updated, not 2", got)
 	}
 }
