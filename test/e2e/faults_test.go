@@ -102,6 +102,7 @@ func watchFault(ctx context.Context, f fault, from, to *corev1.Pod) observation 
 		lost["IPv"+map[bool]string{true: "4", false: "6"}[a.Is4()]] = startPing(ctx, from, a)
 	}
 	a := startArrivals(ctx, faultsNamespace)
+	DeferCleanup(func() { a.enough(); a.forget() }) // when the spec fails on its way
 	Expect(pause(ctx, time.Second)).To(Succeed())
 	start := time.Now()
 	end := f.inject(ctx)
@@ -127,8 +128,9 @@ var struck = map[types.UID]int32{}
 
 func strike(ctx context.Context, pod *corev1.Pod) {
 	GinkgoHelper()
-	struck[pod.UID] = restarts(pod)
+	before := restarts(pod)
 	Expect(suite.kill(ctx, pod)).To(Succeed())
+	struck[pod.UID] = before
 }
 
 // healthy waits until what was killed runs again, both databases have three members and every component is as it should be.
@@ -159,7 +161,7 @@ func faults() []fault {
 		{did: "both controllers: kill -9", forwards: true, inject: killAll("kube-ovn-controller")},
 		{did: "agents of all nodes: kill -9", forwards: true, inject: killAll("kube-ovn-cni")},
 		{did: "ovn-controller of both nodes: kill -9", forwards: true, inject: onWorkers("kill -9 $(pidof ovn-controller)")},
-		{did: "both nodes' own ovsdb-server: kill -9", forwards: true, inject: onWorkers("kill -9 $(pgrep -f 'ovsdb-server /etc/openvswitch')")},
+		{did: "both nodes' own ovsdb-server: kill -9", forwards: true, inject: onWorkers("kill -9 $(pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch')")},
 		{did: "one node's ovs-vswitchd: kill -9", inject: onFirstWorker("kill -9 $(pidof ovs-vswitchd)")},
 		{did: "API server: stopped for 60 s", forwards: true, lasts: time.Minute, inject: stopAPIServer},
 	}
@@ -184,7 +186,9 @@ func killAll(app string) func(context.Context) func(context.Context) {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pods).NotTo(BeEmpty())
 		for i := range pods {
-			strike(ctx, &pods[i])
+			if len(pods[i].Status.ContainerStatuses) > 0 { // nowhere has a pod of every DaemonSet, and runs none
+				strike(ctx, &pods[i])
+			}
 		}
 		return nil
 	}
@@ -228,12 +232,8 @@ func onFirstWorker(script string) func(context.Context) func(context.Context) {
 // stopAPIServer lets it hang, which is harder on clients than to be gone.
 func stopAPIServer(ctx context.Context) func(context.Context) {
 	GinkgoHelper()
-	signal := func(ctx context.Context, s string) {
-		for _, n := range suite.Lab.Nodes() {
-			if n.ControlPlane {
-				exec(ctx, n.Name, "bash", "-c", "kill -"+s+" $(pidof kube-apiserver)")
-			}
-		}
+	signal := func(ctx context.Context, s string) { // the lab has one, on its first node
+		exec(ctx, controlPlane(), "bash", "-c", "kill -"+s+" $(pidof kube-apiserver)")
 	}
 	signal(ctx, "STOP")
 	return func(ctx context.Context) { signal(ctx, "CONT") }

@@ -86,10 +86,11 @@ func startArrivals(ctx context.Context, namespace string) *arrivals {
 	})
 	go informer.RunWithContext(ctx)
 	Expect(cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)).To(BeTrue())
+	begun := time.Now().Unix()
 	go func() {
 		defer close(a.done)
 		for i := 0; pause(creation, everyArrival) == nil; i++ {
-			a.create(creation, namespace, fmt.Sprintf("arrival-%d", i))
+			a.create(creation, namespace, fmt.Sprintf("arrival-%d-%d", begun, i))
 		}
 	}()
 	return a
