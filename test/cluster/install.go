@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -69,19 +70,20 @@ func (c *Cluster) ApplyOVNCluster(ctx context.Context, spec v1alpha1.OVNClusterS
 	if err != nil {
 		return err
 	}
-	want := &v1alpha1.OVNCluster{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "OVNCluster"},
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName},
-	}
-	if err := client.IgnoreNotFound(objects.Get(ctx, client.ObjectKeyFromObject(want), want)); err != nil {
-		return fmt.Errorf("get OVNCluster: %w", err)
-	}
-	want.Spec = spec
-	if want.ResourceVersion == "" {
-		err = objects.Create(ctx, want)
-	} else {
-		err = objects.Update(ctx, want)
-	}
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // with the operator, which writes the status
+		want := &v1alpha1.OVNCluster{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "OVNCluster"},
+			ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName},
+		}
+		if err := client.IgnoreNotFound(objects.Get(ctx, client.ObjectKeyFromObject(want), want)); err != nil {
+			return err
+		}
+		want.Spec = spec
+		if want.ResourceVersion == "" {
+			return objects.Create(ctx, want)
+		}
+		return objects.Update(ctx, want)
+	})
 	if err != nil {
 		return fmt.Errorf("apply OVNCluster: %w", err)
 	}
