@@ -106,8 +106,8 @@ func watchFault(ctx context.Context, f fault, from, to *corev1.Pod) observation 
 	Expect(pause(ctx, time.Second)).To(Succeed())
 	start := time.Now()
 	end := f.inject(ctx)
+	Expect(pause(ctx, f.lasts)).To(Succeed())
 	if end != nil {
-		Expect(pause(ctx, f.lasts)).To(Succeed())
 		end(ctx)
 	}
 	// The pods' own view: until one that came after the fault has its address, nothing is healed.
@@ -162,7 +162,7 @@ func faults() []fault {
 		{did: "agents of all nodes: kill -9", forwards: true, inject: killAll("kube-ovn-cni")},
 		{did: "ovn-controller of both nodes: kill -9", forwards: true, inject: onWorkers("kill -9 $(pidof ovn-controller)")},
 		{did: "both nodes' own ovsdb-server: kill -9", forwards: true, inject: onWorkers("kill -9 $(pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch')")},
-		{did: "one node's ovs-vswitchd: kill -9", inject: onFirstWorker("kill -9 $(pidof ovs-vswitchd)")},
+		{did: "one node's ovs-vswitchd: kill -9", lasts: 5 * time.Second, inject: onFirstWorker("kill -9 $(pidof ovs-vswitchd)")},
 		{did: "API server: stopped for 60 s", forwards: true, lasts: time.Minute, inject: stopAPIServer},
 	}
 	for _, db := range trialDatabases {

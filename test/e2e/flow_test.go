@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/test/cluster"
 )
@@ -34,9 +35,12 @@ var sequence = regexp.MustCompile(`icmp_seq=(\d+)`)
 // (docs/components.md).
 func startPing(ctx context.Context, from *corev1.Pod, to netip.Addr) func(context.Context) []int {
 	GinkgoHelper()
-	answers := "/tmp/ping-" + strings.ReplaceAll(to.String(), ":", "-")
+	answers := fmt.Sprintf("/tmp/ping-%s-%d", strings.ReplaceAll(to.String(), ":", "-"), time.Now().UnixNano())
 	_, err := suite.Cluster.Exec(ctx, from, "sh", "-c", fmt.Sprintf("ping -n -i 0.01 %s >%s 2>&1 & echo $! >%[2]s.pid", to, answers))
 	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) { // when the spec fails on its way
+		_, _ = suite.Cluster.Exec(ctx, from, "sh", "-c", "kill $(cat "+answers+".pid)")
+	}, NodeTimeout(time.Minute))
 	return func(ctx context.Context) (lost []int) {
 		GinkgoHelper()
 		out, err := suite.Cluster.Exec(ctx, from, "sh", "-c", fmt.Sprintf("kill $(cat %s.pid); grep -o icmp_seq=[0-9]* %[1]s", answers))
@@ -109,7 +113,7 @@ func makeNowhere(ctx context.Context) {
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
 		},
 	}, metav1.CreateOptions{})
-	Expect(err).NotTo(HaveOccurred())
+	Expect(client.IgnoreAlreadyExists(err)).To(Succeed())
 }
 
 func (a *arrivals) create(ctx context.Context, namespace, name string) {
