@@ -314,6 +314,7 @@ func loseNode(ctx context.Context) func(context.Context) {
 		}
 	}
 	if name == "" {
+		// The suite's own lab has one node of the control plane; make faults brings three up.
 		Skip("no member is on a node that can be spared: needs three nodes of the control plane")
 	}
 	Expect(suite.Lab.Kill(name)).To(Succeed())

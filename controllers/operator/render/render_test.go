@@ -122,7 +122,7 @@ func TestTheOperatorsManifestHoldsWhatItGrants(t *testing.T) {
 func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
 	for name, build := range operands {
 		for _, o := range build(everything()) {
-			template := templateOf(o)
+			template := Template(o)
 			if template == nil {
 				continue
 			}
@@ -156,7 +156,7 @@ func TestNoContainerHasMoreThanItNeeds(t *testing.T) {
 	}
 	for name, build := range operands {
 		for _, o := range build(defaults()) {
-			template := templateOf(o)
+			template := Template(o)
 			if template == nil {
 				continue
 			}
@@ -181,18 +181,6 @@ func TestNoContainerHasMoreThanItNeeds(t *testing.T) {
 			})
 		}
 	}
-}
-
-func templateOf(o Object) *corev1.PodTemplateSpec {
-	switch w := o.(type) {
-	case *appsv1.StatefulSet:
-		return &w.Spec.Template
-	case *appsv1.Deployment:
-		return &w.Spec.Template
-	case *appsv1.DaemonSet:
-		return &w.Spec.Template
-	}
-	return nil
 }
 
 func tolerates(all []corev1.Toleration, key string) bool {
