@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,13 +48,15 @@ type Reconciler struct {
 
 	// leases are the nodes' addresses on the join subnet.
 	leases join.Leases
+	// written is what this process has written on nodes, or is about to: by name, as nodeView.annotations.
+	written sync.Map
 }
 
 // SetupWithManager registers the reconciler. It wakes for its node, the node's IP object, the join subnet and drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	r.leases.Allocator = r.Allocator
 	err := ctrl.NewControllerManagedBy(mgr).
-		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode))).
+		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode), r.byOthers())).
 		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
 			handler.EnqueueRequestsFromMapFunc(nodeOfIP), predicate.GenerationChangedPredicate{}, notCreated))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
@@ -77,11 +80,25 @@ type nodeView struct {
 }
 
 func viewNode(n *corev1.Node) nodeView {
+	return nodeView{internalIPs: ipfamily.Join(k8s.InternalIPs(n)), annotations: viewAnnotations(n)}
+}
+
+func viewAnnotations(n *corev1.Node) string {
 	var view strings.Builder
 	for _, a := range managedAnnotations {
 		view.WriteString(n.Annotations[a.Key()] + "\x00")
 	}
-	return nodeView{internalIPs: ipfamily.Join(k8s.InternalIPs(n)), annotations: view.String()}
+	return view.String()
+}
+
+// byOthers leaves out updates that only bring what this process wrote: waking for them, before the cache shows the IP object written
+// just before, would write that twice.
+func (r *Reconciler) byOthers() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := viewNode(e.ObjectOld.(*corev1.Node)), viewNode(e.ObjectNew.(*corev1.Node))
+		written, ok := r.written.Load(e.ObjectNew.GetName())
+		return before.internalIPs != after.internalIPs || !ok || written != after.annotations
+	}}
 }
 
 // notCreated leaves out new IP objects. They are the reconciler's own: waking for them, before the cache shows the annotations that
@@ -166,5 +183,6 @@ func (r *Reconciler) disconnect(ctx context.Context, name string) error {
 	}
 	port := translate.NodePort(name)
 	r.leases.Release(name, port)
+	r.written.Delete(name)
 	return r.deleteIP(ctx, port, name)
 }

@@ -51,6 +51,7 @@ func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet joi
 	node.Annotations[kubeovnv1.AnnotationPortName.Key()] = translate.NodePort(node.Name)
 	// The OVS system-id of a node is the node's name.
 	node.Annotations[kubeovnv1.AnnotationChassis.Key()] = node.Name
+	r.written.Store(node.Name, viewAnnotations(node))
 	return client.IgnoreNotFound(k8s.Patch(ctx, r.Client, base, node))
 }
 
