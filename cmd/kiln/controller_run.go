@@ -59,7 +59,7 @@ const (
 // Pods and Services worked on at a time. A worker mostly waits for a reply, and the engine commits together what comes together: so
 // there are more workers for pods than the patches of pods under way at a time, which controllers/pod bounds.
 const (
-	podWorkers     = 256
+	podWorkers     = 384
 	serviceWorkers = 16
 )
 

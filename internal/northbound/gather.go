@@ -10,15 +10,15 @@ const (
 	// enough requests in a transaction: a window that is not wide grows no further.
 	enough = 16
 	// plenty is where one that is wide stops growing.
-	plenty = 64
+	plenty = 128
 	// full is how many queued requests end the window.
-	full = 128
+	full = 192
 	// narrowest and wide bound the window. At 250 pods/s one of 64 ms gathers 16, at 100 the wide one gathers 10.
 	narrowest = time.Millisecond
 	wide      = 100 * time.Millisecond
 	// widest is for bursts of which the wide window gathers enough: ovn-northd's computations get longer with the network, and it
 	// is better to have fewer of them. Beyond wide, a pause of lull ends it: the burst may be over.
-	widest = 250 * time.Millisecond
+	widest = 500 * time.Millisecond
 	lull   = 40 * time.Millisecond
 )
 
@@ -39,8 +39,10 @@ type waiting struct {
 
 // wait returns how much longer the next transaction waits.
 func (g *gatherer) wait(now time.Time, w waiting) time.Duration {
-	if w.first.Sub(g.last) > wide {
-		g.window = 0 // nothing came for so long: this is no burst any more
+	// Nothing came for so long: this is no burst any more. One that is wide outlasts the stalls of an API server that shares a
+	// CPU with ovn-northd: beginning anew after each would make small transactions, and so more computations and more stalls.
+	if w.first.Sub(g.last) > max(wide, min(2*g.window, widest)) {
+		g.window = 0
 	}
 	if w.requests >= full {
 		return 0

@@ -5,6 +5,7 @@ package northbound
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -118,6 +119,9 @@ func TestGathering(t *testing.T) {
 		},
 		"300 a second share a thirtieth of the transactions, once the window is widest": {
 			commit: 5 * ms, gaps: repeated(1000, 3*ms, 4*ms, 3*ms), transactions: 90, wait: widest,
+		},
+		"300 a second that stall as often as ovn-northd computes share a twentieth of the transactions": {
+			commit: 5 * ms, gaps: repeated(20, slices.Concat(repeated(60, 3*ms), []time.Duration{wide + 50*ms})...), transactions: 60, wait: widest,
 		},
 		"a hundred a second wait no longer than the wide window": {
 			commit: 5 * ms, gaps: repeated(500, 20*ms, 0), transactions: 120, wait: wide,
