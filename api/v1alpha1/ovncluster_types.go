@@ -343,6 +343,9 @@ type DatabaseStatus struct {
 	// lastBackup is the newest one that members tell of.
 	// +optional
 	LastBackup *BackupStatus `json:"lastBackup,omitempty"`
+	// requestedBackup is the last one that was asked for, once every member that answers has made it.
+	// +optional
+	RequestedBackup *BackupStatus `json:"requestedBackup,omitempty"`
 	// leader is the node of the leader.
 	// +optional
 	Leader string `json:"leader,omitempty"`

@@ -18,6 +18,12 @@ type Backup struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Keep int32 `json:"keep,omitempty"`
+	// request asks for a backup beside those of the interval: a name that none had before, such as a date, which becomes part of the file's. The
+	// backup stays, beyond keep, until the field changes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	Request string `json:"request,omitempty"`
 }
 
 // Recovery makes a new cluster of one member on one node, which the other members then join; what files they have is set aside. It
@@ -124,6 +130,14 @@ type BackupStatus struct {
 	// rows in it.
 	// +optional
 	Rows int64 `json:"rows,omitempty"`
+	// request by which it was asked for.
+	// +optional
+	Request string `json:"request,omitempty"`
+}
+
+// Requested says whether the backup that was asked for last is that of this request.
+func (d DatabaseStatus) Requested(request string) bool {
+	return d.RequestedBackup != nil && d.RequestedBackup.Request == request
 }
 
 // Recovering says whether a recovery of the database is under way.

@@ -165,6 +165,11 @@ func (in *DatabaseStatus) DeepCopyInto(out *DatabaseStatus) {
 		*out = new(BackupStatus)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.RequestedBackup != nil {
+		in, out := &in.RequestedBackup, &out.RequestedBackup
+		*out = new(BackupStatus)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Members != nil {
 		in, out := &in.Members, &out.Members
 		*out = make([]DatabaseMember, len(*in))

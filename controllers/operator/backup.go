@@ -4,7 +4,10 @@
 package operator
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,10 +40,11 @@ func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Sta
 		}
 		for _, b := range report.Backups {
 			if status.LastBackup == nil || b.Time.After(status.LastBackup.Time.Time) {
-				status.LastBackup = &v1alpha1.BackupStatus{Name: b.Name, Node: node, Time: metav1.NewTime(b.Time), Rows: b.Rows}
+				status.LastBackup = backupStatus(node, b)
 			}
 		}
 	}
+	p.recordRequest(db, reports)
 	interval := p.config.Spec.Central.Backup.Interval.Duration
 	if status.LastBackup == nil {
 		if interval > 0 && db.Flag == render.Northbound.Flag && status.Leader != "" {
@@ -54,5 +58,37 @@ func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Sta
 			due = p.now.Add(interval)
 		}
 		p.wakeAt(due)
+	}
+}
+
+func backupStatus(node string, b adminapi.Backup) *v1alpha1.BackupStatus {
+	return &v1alpha1.BackupStatus{Name: b.Name, Node: node, Time: metav1.NewTime(b.Time), Rows: b.Rows, Request: b.Request}
+}
+
+// recordRequest takes down that the backup that was asked for is there, once all members have it that serve. From then on nobody makes it any more: a
+// member that comes later would give its name to what is there then.
+func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Status) {
+	status, request := p.database(db), p.config.Spec.Central.Backup.Request
+	if db.Flag != render.Northbound.Flag || request == "" || status.Requested(request) {
+		return
+	}
+	var made *v1alpha1.BackupStatus
+	var waits []string
+	for _, node := range sortedNodes(reports) {
+		at := slices.IndexFunc(reports[node].Backups, func(b adminapi.Backup) bool { return b.Request == request })
+		switch {
+		case at >= 0:
+			made = backupStatus(node, reports[node].Backups[at])
+		case reports[node].Connected:
+			waits = append(waits, node)
+		}
+	}
+	if made != nil && len(waits) == 0 {
+		status.RequestedBackup = made
+		return
+	}
+	p.wakeAt(p.now.Add(membershipDelay)) // members make it by themselves, and nothing tells
+	if _, noted := p.notes[db.Workload]; !noted {
+		p.notes[db.Workload] = note{text: fmt.Sprintf("backup %s waits for nodes: %s", request, cmp.Or(strings.Join(waits, ", "), "none serves"))}
 	}
 }

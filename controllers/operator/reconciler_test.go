@@ -64,6 +64,7 @@ func TestOneInstallation(t *testing.T) {
 		{"canary nodes come first, and nothing else in mode Canary", (*story).canary},
 		{"in mode Paused nothing is replaced", (*story).paused},
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
+		{"a backup that is asked for is told of once it is there", (*story).backedUp},
 		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
 		{"a member of another cluster is never recorded", (*story).foreignMember},
 		{"certificates that have expired are replaced by the same authorities", (*story).expired},

@@ -221,7 +221,7 @@ func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
 	if last := m.status.Since; last != nil && !since.After(last.Time) {
 		since = metav1.NewTime(last.Add(time.Second))
 	}
-	next := v1alpha1.DatabaseStatus{BootstrapNode: node, Since: &since, LastBackup: m.status.LastBackup}
+	next := v1alpha1.DatabaseStatus{BootstrapNode: node, Since: &since, LastBackup: m.status.LastBackup, RequestedBackup: m.status.RequestedBackup}
 	for _, member := range m.status.Members {
 		next.Members = append(next.Members, v1alpha1.DatabaseMember{Node: member.Node, Address: member.Address, Since: &since})
 	}

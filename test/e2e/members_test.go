@@ -99,6 +99,10 @@ var _ = Describe("databases", Ordered, func() {
 		Eventually(func(g Gomega) {
 			g.Expect(databaseStatus(ctx, g, trialDatabases[0]).LastBackup).NotTo(BeNil())
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/ovncluster_backup.yaml")).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(databaseStatus(ctx, g, trialDatabases[0]).Requested("before-the-migration")).To(BeTrue())
+		}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
 		for _, source := range []v1alpha1.RecoverySource{v1alpha1.RecoverMember, v1alpha1.RecoverBackup, v1alpha1.RecoverRebuild} {
 			By("recovering from " + string(source))
 			id := strings.ToLower(string(source))

@@ -63,6 +63,8 @@ type Backup struct {
 	Name string    `json:"name"`
 	Time time.Time `json:"time"`
 	Rows int64     `json:"rows"`
+	// Request by which it was asked for.
+	Request string `json:"request,omitempty"`
 }
 
 // Member is one member of the cluster, this one included.

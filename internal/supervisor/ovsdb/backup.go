@@ -46,21 +46,48 @@ func (f files) listBackups() ([]adminapi.Backup, error) {
 	}
 	var all []adminapi.Backup
 	for _, entry := range entries {
-		stamp, isOurs := strings.CutPrefix(strings.TrimSuffix(entry.Name(), backupSuffix), f.backupPrefix())
-		made, err := time.Parse(backupTime, stamp)
-		if isOurs && err == nil && strings.HasSuffix(entry.Name(), backupSuffix) {
-			all = append(all, adminapi.Backup{Name: entry.Name(), Time: made})
+		if made, isOurs := f.parseBackup(entry.Name()); isOurs {
+			all = append(all, made)
 		}
 	}
 	slices.SortFunc(all, func(a, b adminapi.Backup) int { return b.Time.Compare(a.Time) })
 	return all, nil
 }
 
-// backUp writes a backup of what the server on the socket holds, reads it back, and only then gives it its name. Of the backups there are
-// then, the newest keep stay.
-func (f files) backUp(ctx context.Context, socket string, now time.Time, keep int) (adminapi.Backup, error) {
-	name := f.backupPrefix() + now.UTC().Format(backupTime) + backupSuffix
-	made := adminapi.Backup{Name: name, Time: now.UTC().Truncate(time.Second)}
+// parseBackup reads the name of a backup: ovnnb_db-20261121T100000Z.db, or ovnnb_db-20261121T100000Z-<request>.db.
+func (f files) parseBackup(name string) (made adminapi.Backup, isOurs bool) {
+	rest, hasPrefix := strings.CutPrefix(name, f.backupPrefix())
+	rest, hasSuffix := strings.CutSuffix(rest, backupSuffix)
+	stamp, request, _ := strings.Cut(rest, "-")
+	at, err := time.Parse(backupTime, stamp)
+	return adminapi.Backup{Name: name, Time: at, Request: request}, hasPrefix && hasSuffix && err == nil
+}
+
+// plannedBackup is when a backup is made, the request it is for, if any, and which stay then: the newest keep, and those of the request pinned.
+type plannedBackup struct {
+	at      time.Time
+	request string
+	keep    int
+	pinned  string
+}
+
+func (p plannedBackup) name(prefix string) string {
+	name := prefix + p.at.UTC().Format(backupTime)
+	if p.request != "" {
+		name += "-" + p.request
+	}
+	return name + backupSuffix
+}
+
+// backUpFrom writes a backup of what the server holds that connect reaches, reads it back, and only then gives it its name.
+func (f files) backUpFrom(ctx context.Context, connect func(context.Context) (*jsonrpc.Conn, error), p plannedBackup) (adminapi.Backup, error) {
+	name := p.name(f.backupPrefix())
+	made := adminapi.Backup{Name: name, Time: p.at.UTC().Truncate(time.Second), Request: p.request}
+	conn, err := connect(ctx)
+	if err != nil {
+		return made, fmt.Errorf("back up: %w", err)
+	}
+	defer conn.Close()
 	if err := os.MkdirAll(f.backups(), 0o750); err != nil {
 		return made, fmt.Errorf("make the directory of backups: %w", err)
 	}
@@ -68,7 +95,7 @@ func (f files) backUp(ctx context.Context, socket string, now time.Time, keep in
 	if err := f.removeUnfinished(); err != nil {
 		return made, err
 	}
-	rows, err := f.snapshot(ctx, socket, fresh)
+	rows, err := f.snapshot(conn, fresh)
 	if err != nil {
 		return made, err
 	}
@@ -83,7 +110,7 @@ func (f files) backUp(ctx context.Context, socket string, now time.Time, keep in
 		return made, fmt.Errorf("name the backup: %w", err)
 	}
 	made.Rows = rows
-	return made, errors.Join(syncDir(f.backups()), f.prune(keep))
+	return made, errors.Join(syncDir(f.backups()), f.prune(p.keep, p.pinned))
 }
 
 // removeUnfinished takes away what a crash left of a backup.
@@ -95,13 +122,16 @@ func (f files) removeUnfinished() error {
 	return removeIfThere(left...)
 }
 
-// prune removes all but the newest backups.
-func (f files) prune(keep int) error {
+// prune removes all but the newest backups, and those that were made for the request pinned.
+func (f files) prune(keep int, pinned string) error {
 	all, err := f.listBackups()
 	if err != nil {
 		return err
 	}
 	for _, old := range all[min(keep, len(all)):] {
+		if old.Request != "" && old.Request == pinned {
+			continue
+		}
 		if err := removeIfThere(filepath.Join(f.backups(), old.Name)); err != nil {
 			return err
 		}
@@ -119,12 +149,7 @@ type schema struct {
 }
 
 // snapshot writes all rows as they are in one transaction, and returns how many. The member need not lead.
-func (f files) snapshot(ctx context.Context, socket, path string) (rows int64, err error) {
-	conn, err := jsonrpc.Dial(ctx, socket)
-	if err != nil {
-		return 0, fmt.Errorf("back up: %w", err)
-	}
-	defer conn.Close()
+func (f files) snapshot(conn *jsonrpc.Conn, path string) (rows int64, err error) {
 	var text json.RawMessage
 	if err := conn.Call("get_schema", []any{f.database.Name}, &text); err != nil {
 		return 0, fmt.Errorf("back up: %w", err)

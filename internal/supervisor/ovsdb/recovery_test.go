@@ -4,6 +4,7 @@
 package ovsdb
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,6 +144,32 @@ func TestRecovery(t *testing.T) {
 	})
 	first.insert(t, "b")
 
+	t.Run("one that is asked for is made once, whoever restarts", func(t *testing.T) {
+		names := func() string {
+			said, err := tr.admin(third, tr.callers).Status(t.Context())
+			tr.must(err)
+			var requests []string
+			for _, b := range said.Backups {
+				requests = append(requests, b.Request)
+			}
+			return strings.Join(requests, " ")
+		}
+		ask := func(request, want string) {
+			third.tell(status, v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Hour}, Keep: 3, Request: request})
+			eventually(t, request+" is told", func() error {
+				if got := names(); got != want || len(third.clusters) > 0 {
+					return fmt.Errorf("there are %q", got)
+				}
+				return nil
+			})
+		}
+		ask("before-it", "before-it ")
+		tr.must(third.halt())
+		tr.start(third, status)
+		tr.untilConnected(third, 3)
+		ask("before-it", "before-it ")
+		ask("after-it", "after-it before-it ")
+	})
 	t.Run("from the member that is left", func(t *testing.T) {
 		tr.must(errors.Join(second.halt(), third.halt()))
 		status = tr.recovery(first, v1alpha1.RecoverMember, "", 1000)
@@ -214,6 +241,43 @@ func TestWhoWasAwayIsSuperseded(t *testing.T) {
 	}
 }
 
+func TestWhenABackupIsDue(t *testing.T) {
+	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	daily := v1alpha1.Backup{Interval: metav1.Duration{Duration: 24 * time.Hour}}
+	asked := v1alpha1.Backup{Interval: daily.Interval, Request: "r"}
+	serves := v1alpha1.DatabaseStatus{ClusterID: "c"}
+	told, recovering := serves, serves
+	told.RequestedBackup = &v1alpha1.BackupStatus{Request: "r"}
+	recovering.Recovery = &v1alpha1.RecoveryStatus{Phase: v1alpha1.RecoveryFilling}
+	hourOld := []adminapi.Backup{{Name: "a", Time: at.Add(-time.Hour)}}
+	for _, c := range []struct {
+		name    string
+		there   []adminapi.Backup
+		wanted  v1alpha1.Backup
+		status  v1alpha1.DatabaseStatus
+		request string
+		wait    time.Duration
+	}{
+		{"the first", nil, daily, serves, "", 0},
+		{"none was wanted", nil, v1alpha1.Backup{}, serves, "", never},
+		{"the last one is an hour old", hourOld, daily, serves, "", 23 * time.Hour},
+		{"the clock was set back", []adminapi.Backup{{Time: at.Add(1000 * time.Hour)}}, daily, serves, "", 24 * time.Hour},
+		{"one is asked for", hourOld, asked, serves, "r", 0},
+		{"and none beside it", nil, v1alpha1.Backup{Request: "r"}, serves, "r", 0},
+		{"it is there", append([]adminapi.Backup{{Request: "r", Time: at}}, hourOld...), asked, serves, "", 24 * time.Hour},
+		{"it was told of, and this member came later", hourOld, asked, told, "", 23 * time.Hour},
+		{"there is no database yet", nil, asked, v1alpha1.DatabaseStatus{}, "", never},
+		{"a recovery is under way", nil, asked, recovering, "", never},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := backups{all: c.there}
+			if request, wait := b.due(c.wanted, c.status, at); request != c.request || wait != c.wait {
+				t.Errorf("%q in %s; want %q in %s", request, wait, c.request, c.wait)
+			}
+		})
+	}
+}
+
 func TestBackups(t *testing.T) {
 	tr := newTrial(t)
 	m := tr.add("cp-1", "127.0.3.8")
@@ -222,8 +286,9 @@ func TestBackups(t *testing.T) {
 	m.insert(t, "a")
 	f := newFiles(m.options)
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	server := func(ctx context.Context) (*jsonrpc.Conn, error) { return jsonrpc.Dial(ctx, m.options.socket()) }
 	for i := range 4 {
-		if _, err := f.backUp(t.Context(), m.options.socket(), at.Add(time.Duration(i)*time.Hour), 2); err != nil {
+		if _, err := f.backUpFrom(t.Context(), server, plannedBackup{at: at.Add(time.Duration(i) * time.Hour), keep: 2}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -256,10 +321,27 @@ func TestBackups(t *testing.T) {
 			t.Errorf("it holds %v", rows)
 		}
 	})
+	t.Run("what was asked for stays while it is", func(t *testing.T) {
+		for n, p := range []plannedBackup{{request: "r", pinned: "r"}, {pinned: "r"}, {pinned: "r"}, {pinned: "s"}} {
+			p.at, p.keep = at.Add(time.Duration(4+n)*time.Hour), 1
+			_, err := f.backUpFrom(t.Context(), server, p)
+			tr.must(err)
+			there, err := f.listBackups()
+			tr.must(err)
+			want := []string{"r", " r", " r", ""}[n]
+			var requests []string
+			for _, b := range there {
+				requests = append(requests, b.Request)
+			}
+			if got := strings.Join(requests, " "); got != want {
+				t.Errorf("after %d there are %q; want %q", n, got, want)
+			}
+		}
+	})
 	t.Run("what a crash left is taken away", func(t *testing.T) {
 		left := filepath.Join(f.backups(), "ovnsb_db-20261121T090000Z.db.new")
 		tr.must(os.WriteFile(left, nil, 0o600))
-		_, err := f.backUp(t.Context(), m.options.socket(), at.Add(9*time.Hour), 2)
+		_, err := f.backUpFrom(t.Context(), server, plannedBackup{at: at.Add(9 * time.Hour), keep: 2})
 		tr.must(err)
 		if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is still there: %v", left, err)
