@@ -163,6 +163,7 @@ func faults() []fault {
 		{did: "ovn-controller of both nodes: kill -9", forwards: true, inject: onWorkers("kill -9 $(pidof ovn-controller)")},
 		{did: "both nodes' own ovsdb-server: kill -9", forwards: true, inject: onWorkers("kill -9 $(pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch')")},
 		{did: "one node's ovs-vswitchd: kill -9", lasts: 5 * time.Second, inject: onFirstWorker("kill -9 $(pidof ovs-vswitchd)")},
+		{did: "certificates of databases, northd and controllers: expired, operator away for 60 s", forwards: true, lasts: time.Minute, inject: expireCertificates},
 		{did: "API server: stopped for 60 s", forwards: true, lasts: time.Minute, inject: stopAPIServer},
 	}
 	for _, db := range trialDatabases {
