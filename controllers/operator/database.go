@@ -32,6 +32,15 @@ func (r *Reconciler) runSouthbound(ctx context.Context, p *pass) error {
 	return r.runDatabase(ctx, p, render.Southbound)
 }
 
+// noteDisks tells of members that wait until their disks can be written.
+func (p *pass) noteDisks(db render.Database, reports map[string]adminapi.Status) {
+	for _, node := range sortedNodes(reports) {
+		if why := reports[node].DiskFailure; why != "" {
+			p.notes[db.Workload] = note{stuck: true, text: fmt.Sprintf("node %s: %s", node, why)}
+		}
+	}
+}
+
 // runDatabase makes the members run, records what they report, and passes when they have a leader.
 func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Database) error {
 	if err := r.apply(ctx, p, render.DatabaseObjects(p.config, db)); err != nil {
@@ -40,6 +49,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	reports, askErr := r.askMembers(ctx, p, db)
 	status := p.database(db)
 	p.recordBackups(db, reports)
+	p.noteDisks(db, reports)
 	// Not to hear any of the ready members says nothing about the database: what was known stays.
 	if askErr == nil || len(reports) > 0 {
 		if err := record(status, reports); err != nil {

@@ -66,6 +66,7 @@ func TestOneInstallation(t *testing.T) {
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
 		{"a backup that is asked for is told of once it is there", (*story).backedUp},
 		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
+		{"a member whose disk is full is told", (*story).fullDisk},
 		{"a member of another cluster is never recorded", (*story).foreignMember},
 		{"certificates that have expired are replaced by the same authorities", (*story).expired},
 		{"no secret is in the log, in events or in the status", (*story).secretsKept},
@@ -391,6 +392,19 @@ func (s *story) invalidNetwork(t *testing.T) {
 		spec.Image = imageNext
 		spec.Network.JoinCIDRs = nil
 	})
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+}
+
+func (s *story) fullDisk(t *testing.T) {
+	g := NewWithT(t)
+	pod := &corev1.Pod{}
+	g.Expect(s.exists(t, pod, "ovn-central-sb-0")()).To(Succeed())
+	before, _ := s.members["sb"].Status(t.Context())
+	s.members["sb"].set(func(status *adminapi.Status) { *status = adminapi.Status{Waiting: "no room", DiskFailure: "no room"} })
+	s.setReady(t, pod, false)
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("ovn-central-sb: node " + node + ": no room"))
+	s.members["sb"].set(func(status *adminapi.Status) { *status = before })
+	s.setReady(t, pod, true)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 

@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -281,6 +282,7 @@ func fullDisk(db trialDatabase) func(context.Context) func(context.Context) {
 		lead(ctx, db, node)
 		exec(ctx, node, "sh", "-c", "dd if=/dev/zero of="+dataDir+"filler bs=64k || true")
 		return func(ctx context.Context) {
+			told(ctx, v1alpha1.ConditionDegraded, "node "+node+": ovsdb-server could not write its database file")
 			exec(ctx, node, "rm", dataDir+"filler")
 			DeferCleanup(func(ctx SpecContext) {
 				exec(ctx, node, "sh", "-c", "umount "+dataDir+" && cp -a /run/small/. "+dataDir+" && umount /run/small && rmdir /run/small")
@@ -289,6 +291,18 @@ func fullDisk(db trialDatabase) func(context.Context) func(context.Context) {
 			}, NodeTimeout(4*time.Minute))
 		}
 	}
+}
+
+// told waits until a condition of the OVNCluster says so.
+func told(ctx context.Context, condition, what string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var oc v1alpha1.OVNCluster
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+		c := meta.FindStatusCondition(oc.Status.Conditions, condition)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Message).To(ContainSubstring(what))
+	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(everyArrival).Should(Succeed())
 }
 
 // lead makes the member of a node the leader: whoever leads is killed until it does.
@@ -305,7 +319,7 @@ func lead(ctx context.Context, db trialDatabase, node string) {
 }
 
 // loseNode takes the power from a node of the control plane that holds members, and its object from the cluster, as an administrator does
-// with a machine that will not come back. It comes back all the same, with its old disk, when the spec ends.
+// with a machine that will not come back. It ends when the databases have put others in the place of its members.
 func loseNode(ctx context.Context) func(context.Context) {
 	GinkgoHelper()
 	var name string
@@ -320,5 +334,13 @@ func loseNode(ctx context.Context) func(context.Context) {
 	}
 	Expect(suite.Lab.Kill(name)).To(Succeed())
 	Expect(suite.Cluster.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())
-	return nil
+	return func(ctx context.Context) {
+		Eventually(func(g Gomega) {
+			for _, db := range trialDatabases {
+				for _, m := range databaseStatus(ctx, g, db).Members {
+					g.Expect(m.Node).NotTo(Equal(name), db.workload)
+				}
+			}
+		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}
 }

@@ -54,6 +54,21 @@ func newFiles(o Options) files {
 	}
 }
 
+// room is how much must fit on the disk for a server that could not write to be started again, in bytes.
+const room = 1 << 20
+
+// probe says why the disk takes no data.
+func (f files) probe() (err error) {
+	path := f.path + ".probe"
+	defer func() { err = errors.Join(err, os.Remove(path)) }()
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(make([]byte, room))
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
 // identify reads the file; nil when there is none.
 func (f files) identify(ctx context.Context) (*identity, error) {
 	if _, err := os.Stat(f.path); errors.Is(err, os.ErrNotExist) {

@@ -54,7 +54,10 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error {
 		for {
 			// Who has left, or whose cluster was replaced by another one, begins again.
-			if err := m.serve(ctx); !errors.Is(err, errSuperseded) && !errors.Is(err, errLeft) {
+			err := m.serve(ctx)
+			if errors.Is(err, errFailed) {
+				m.untilWritable(ctx)
+			} else if !errors.Is(err, errSuperseded) && !errors.Is(err, errLeft) {
 				return err
 			}
 		}
@@ -101,7 +104,7 @@ func (m *member) serve(ctx context.Context) error {
 		}
 	})
 	group.Go(func() error {
-		err := m.watchLead(ctx)
+		err := m.watch(ctx)
 		if err != nil {
 			m.wait(err.Error())
 		}
@@ -195,13 +198,18 @@ func (m *member) begin(ctx context.Context, f files, p plan) error {
 
 func (m *member) wait(reason string) { m.waiting.Store(&adminapi.Status{Waiting: reason}) }
 
-// watchLead tells Leads of each change until ctx ends or the member has left. The socket may not be there yet, and goes when the server does.
-func (m *member) watchLead(ctx context.Context) (left error) {
-	tell := func(leads bool) {
+// watch tells Leads of each change until ctx ends, the member has left or has failed. The socket may not be there yet, and goes when the
+// server does.
+func (m *member) watch(ctx context.Context) (ended error) {
+	changed := func(s standing) error {
 		select {
-		case m.options.Leads <- leads:
+		case m.options.Leads <- s.Leader && s.Connected:
 		case <-ctx.Done():
 		}
+		if s.Connected {
+			return nil
+		}
+		return m.failure(ctx)
 	}
 	report := func(err error) {
 		if ctx.Err() == nil {
@@ -209,13 +217,36 @@ func (m *member) watchLead(ctx context.Context) (left error) {
 		}
 	}
 	supervisor.Retry(ctx, report, func() error {
-		err := watchLeader(ctx, m.options.socket(), m.options.Database.Name, tell)
-		if errors.Is(err, errLeft) {
-			left, err = err, nil
+		err := watchStanding(ctx, m.options.socket(), m.options.Database.Name, changed)
+		if errors.Is(err, errLeft) || errors.Is(err, errFailed) {
+			ended, err = err, nil
 		}
 		return err
 	})
-	return left
+	return ended
+}
+
+// errFailed says that the server could not write its file. It takes no part in its cluster any more, and does not try again.
+var errFailed = errors.New("ovsdb-server could not write its database file")
+
+// failure is errFailed if that is why the member is not connected.
+func (m *member) failure(ctx context.Context) error {
+	raft, err := m.raft(ctx)
+	if err == nil && raft.Failed() {
+		return errFailed
+	}
+	return err
+}
+
+// untilWritable waits until there is room on the member's disk again, and says so meanwhile.
+func (m *member) untilWritable(ctx context.Context) {
+	f := newFiles(m.options)
+	report := func(err error) {
+		text := fmt.Sprintf("%v: %v; make room on the node's disk", errFailed, err)
+		m.waiting.Store(&adminapi.Status{Waiting: text, DiskFailure: text})
+		m.options.Log.Error(err, "waiting until the disk can be written")
+	}
+	supervisor.Retry(ctx, report, f.probe)
 }
 
 // ready says why the member does not serve.
@@ -241,11 +272,7 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 		m.backups.tell(&status)
 		return status, nil
 	}
-	text, err := m.call(ctx, "cluster/status", m.options.Database.Name)
-	if err != nil {
-		return adminapi.Status{}, err
-	}
-	raft, err := unixctl.ParseRaft(text)
+	raft, err := m.raft(ctx)
 	if err != nil {
 		return adminapi.Status{}, err
 	}
@@ -269,6 +296,15 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	}
 	m.backups.tell(&status)
 	return status, nil
+}
+
+// raft is the running server's own view.
+func (m *member) raft(ctx context.Context) (unixctl.Raft, error) {
+	text, err := m.call(ctx, "cluster/status", m.options.Database.Name)
+	if err != nil {
+		return unixctl.Raft{}, err
+	}
+	return unixctl.ParseRaft(text)
 }
 
 // Kick implements adminapi.Database. It names the server itself: ovsdb-server 3.5 takes an unknown name for its own when it is the

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 )
@@ -315,6 +318,63 @@ func TestServerThatEndsIsReported(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ovsdb-server ended") {
 		t.Errorf("got %v, want the end of the server", err)
 	}
+}
+
+func TestAServerComesBackOnceItsDiskHasRoom(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a small disk: needs root")
+	}
+	tr := newTrial(t)
+	first, second, third := tr.add("cp-1", "127.0.0.7"), tr.add("cp-2", "127.0.0.8"), tr.add("cp-3", "127.0.0.9")
+	tr.must(os.MkdirAll(first.options.DataDir, 0o755))
+	tr.must(syscall.Mount("small", first.options.DataDir, "tmpfs", 0, "size=8m"))
+	t.Cleanup(func() { tr.must(syscall.Unmount(first.options.DataDir, syscall.MNT_DETACH)) })
+	tr.start(first, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
+	joined := tr.untilConnected(first, 1)
+	recorded := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1", ClusterID: joined.ClusterID, Members: []v1alpha1.DatabaseMember{
+		{Node: "cp-1", Address: "127.0.0.7", ServerID: joined.ServerID}, {Node: "cp-2", Address: "127.0.0.8"}, {Node: "cp-3", Address: "127.0.0.9"},
+	}}
+	tr.start(second, recorded)
+	tr.untilConnected(second, 2)
+	tr.start(third, recorded)
+	tr.untilConnected(third, 3)
+
+	filler := filepath.Join(first.options.DataDir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 16<<20), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	go first.overfill(t.Context()) // whose answer never comes
+	eventually(t, "the member gives the reason", func() error {
+		if body := probe(t, first, http.StatusServiceUnavailable); !strings.Contains(body, "no space left on device; make room") {
+			return errors.New(body)
+		}
+		return nil
+	})
+	leads := true
+	for len(first.leads) > 0 {
+		leads = <-first.leads
+	}
+	if leads {
+		t.Error("the member still says that it leads")
+	}
+	tr.untilConnected(second, 3)
+	tr.must(os.Remove(filler))
+	if again := tr.untilConnected(first, 3); again.ServerID != joined.ServerID {
+		t.Errorf("member %s came back as %s", joined.ServerID, again.ServerID)
+	}
+}
+
+// overfill writes a row that no page of the file has room for.
+func (m *trialMember) overfill(ctx context.Context) {
+	conn, err := jsonrpc.Dial(ctx, m.options.socket())
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	var result json.RawMessage
+	_ = conn.Call("transact", []any{m.options.Database.Name, map[string]any{
+		"op": "insert", "table": "Address_Set", "row": map[string]string{"name": "large", "addresses": strings.Repeat("x", 1<<18)},
+	}}, &result)
 }
 
 // probe returns the body of /readyz, whose status must be want once the endpoint is there.
