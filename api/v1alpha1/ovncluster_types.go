@@ -343,7 +343,10 @@ type DatabaseStatus struct {
 	// lastBackup is the newest one that members tell of.
 	// +optional
 	LastBackup *BackupStatus `json:"lastBackup,omitempty"`
-	// requestedBackup is the last one that was asked for, once every member that answers has made it.
+	// lastBackupOnClaim is the newest one on the PersistentVolumeClaim of spec.central.backup.
+	// +optional
+	LastBackupOnClaim *BackupStatus `json:"lastBackupOnClaim,omitempty"`
+	// requestedBackup is the last one that was asked for, once every member that serves has made it, and the claim has it if there is one.
 	// +optional
 	RequestedBackup *BackupStatus `json:"requestedBackup,omitempty"`
 	// leader is the node of the leader.

@@ -5,14 +5,15 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Backup says when members write backups of the northbound database, to the directory `backups` beside its file, and how many stay.
+// Backup says when members write backups of the northbound database, to the directory `backups` beside its file, and how many stay; and where one
+// more pod keeps others.
 type Backup struct {
 	// interval between backups. 0s: none are made.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) == duration('0s') || duration(self) >= duration('1m')",message="interval is 1m or longer, or 0s for none"
 	Interval metav1.Duration `json:"interval,omitempty"`
-	// keep is how many of a member's backups stay: the newest.
+	// keep is how many of a member's backups stay, and how many on the claim: the newest.
 	// +optional
 	// +kubebuilder:default=7
 	// +kubebuilder:validation:Minimum=1
@@ -24,6 +25,20 @@ type Backup struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	Request string `json:"request,omitempty"`
+	// persistentVolumeClaim on which one more pod keeps backups, which it makes at the same times from any member that serves. Members do not need
+	// it: they go on with their own, on their nodes.
+	// +optional
+	PersistentVolumeClaim *BackupClaim `json:"persistentVolumeClaim,omitempty"`
+}
+
+// BackupClaim is a PersistentVolumeClaim for backups.
+type BackupClaim struct {
+	// claimName is its name, in the operator's namespace. One pod mounts it, so any access mode but ReadOnlyMany will do; it has to be
+	// writable for the group 65532, and to be had on a node of spec.central.nodeSelector. It is never deleted.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	ClaimName string `json:"claimName"`
 }
 
 // Recovery makes a new cluster of one member on one node, which the other members then join; what files they have is set aside. It
@@ -111,6 +126,9 @@ type RecoveryStatus struct {
 	// backup it is made from.
 	// +optional
 	Backup string `json:"backup,omitempty"`
+	// backupAddress is the IP address of the pod that has the backup on its PersistentVolumeClaim. Empty when the node has it.
+	// +optional
+	BackupAddress string `json:"backupAddress,omitempty"`
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// +optional
@@ -125,7 +143,11 @@ type BackupStatus struct {
 	Name string `json:"name"`
 	// node that has it.
 	// +optional
-	Node string      `json:"node,omitempty"`
+	Node string `json:"node,omitempty"`
+	// persistentVolumeClaim that has it, where no node does.
+	// +optional
+	PersistentVolumeClaim string `json:"persistentVolumeClaim,omitempty"`
+
 	Time metav1.Time `json:"time"`
 	// rows in it.
 	// +optional

@@ -18,6 +18,11 @@ import (
 // adminTLS trusts the database's authority and shows the operator's certificate. Members are known by the name of their Service, not by
 // their addresses, which are in no certificate.
 func adminTLS(p *pass, db render.Database) (*tls.Config, error) {
+	return callTLS(p, db.Service, p.serverAuthority(db))
+}
+
+// callTLS is for a connection to the server of this name.
+func callTLS(p *pass, server string, authority *pki.Authority) (*tls.Config, error) {
 	kp, err := p.adminCredential()
 	if err != nil {
 		return nil, err
@@ -28,8 +33,8 @@ func adminTLS(p *pass, db render.Database) (*tls.Config, error) {
 	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		ServerName:   db.Service,
-		RootCAs:      p.serverAuthority(db).Pool(),
+		ServerName:   server,
+		RootCAs:      authority.Pool(),
 		Certificates: []tls.Certificate{certificate},
 	}, nil
 }
@@ -44,17 +49,21 @@ func (p *pass) serverAuthority(db render.Database) *pki.Authority {
 
 // ask gets the report of the member at this IP address.
 func (r *Reconciler) ask(ctx context.Context, config *tls.Config, db render.Database, address string) (adminapi.Status, error) {
-	ip, err := netip.ParseAddr(address)
-	if err != nil {
-		return adminapi.Status{}, fmt.Errorf("ask a member of the %s: %w", db.Title, err)
-	}
-	member := r.Admin(netip.AddrPortFrom(ip, uint16(db.AdminPort)), config)
-	defer member.Close()
-	status, err := member.Status(ctx)
+	status, err := r.askAt(ctx, config, address, int(db.AdminPort))
 	if err != nil {
 		return status, fmt.Errorf("ask a member of the %s: %w", db.Title, err)
 	}
 	return status, nil
+}
+
+func (r *Reconciler) askAt(ctx context.Context, config *tls.Config, address string, port int) (adminapi.Status, error) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return adminapi.Status{}, fmt.Errorf("parse the address of a pod: %w", err)
+	}
+	client := r.Admin(netip.AddrPortFrom(ip, uint16(port)), config)
+	defer client.Close()
+	return client.Status(ctx)
 }
 
 // memberAddress is the IP address in a member's Raft address, `ssl:192.0.2.1:6643` (ovsdb(7), active OVSDB connection methods).

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,24 +20,72 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
+// backupRetry is after what time it is looked whether a backup was made that had failed: they try again after a minute.
+const backupRetry = time.Minute + backupSlack
+
 // backupSlack is how long after it is due a backup is looked for: members make them by themselves, and nothing tells.
 const backupSlack = 10 * time.Second
 
 // lastBackup is for alerts.
 var lastBackup = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "kiln_database_last_backup_timestamp_seconds",
-	Help: "When the newest verified backup of a database that its members tell of was made; by database.",
-}, []string{"database"})
+	Help: "When the newest verified backup of a database was made; by database, and by where it is: on a node, or on the claim.",
+}, []string{"database", "on"})
 
 func init() { metrics.Registry.MustRegister(lastBackup) }
 
-// recordBackups takes down the newest backup that members tell of. What was known stays while nobody tells of a newer one.
+// archive is what the pod tells that has backups on a claim.
+type archive struct {
+	// claim is its name; empty when none is wanted.
+	claim string
+	// address of the pod that answers; empty while none does.
+	address string
+	adminapi.Status
+}
+
+// runBackups keeps the pod that has the claim. Nothing waits for it.
+func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
+	claim := p.config.Spec.Central.Backup.PersistentVolumeClaim
+	if claim == nil {
+		return nil
+	}
+	objects := render.BackupsObjects(p.config)
+	live, err := r.workload(ctx, p, render.BackupsName)
+	if err != nil {
+		return err
+	}
+	p.holdBack(objects, live)
+	if err := r.apply(ctx, p, objects); err != nil {
+		return err
+	}
+	p.archive = archive{claim: claim.ClaimName}
+	config, err := callTLS(p, adminapi.ArchiveName, p.authorities[authorityNorthboundClient])
+	if err != nil {
+		return err
+	}
+	for _, pod := range p.podsOf(render.BackupsName) {
+		if !ready(pod) || !pod.DeletionTimestamp.IsZero() || silent(p.node(pod.Spec.NodeName)) {
+			continue
+		}
+		report, err := r.askAt(ctx, config, pod.Status.PodIP, adminapi.PortArchive)
+		if err != nil {
+			p.notes[render.BackupsName] = note{text: err.Error()}
+			p.wakeAt(p.now.Add(backupSlack))
+			continue
+		}
+		p.archive.address, p.archive.Status = pod.Status.PodIP, report
+	}
+	return nil
+}
+
+// recordBackups takes down the newest backups that are told of. What was known stays while nobody tells of a newer one.
 func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Status) {
 	status := p.database(db)
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
 		if report.BackupFailure != "" {
 			p.notes[db.Workload] = note{stuck: true, text: fmt.Sprintf("node %s has made no backup: %s", node, report.BackupFailure)}
+			p.wakeAt(p.now.Add(backupRetry))
 		}
 		for _, b := range report.Backups {
 			if status.LastBackup == nil || b.Time.After(status.LastBackup.Time.Time) {
@@ -44,21 +93,53 @@ func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Sta
 			}
 		}
 	}
-	p.recordRequest(db, reports)
+	p.awaitBackup(db, status.LastBackup, "node")
+	if db.Flag == render.Northbound.Flag {
+		p.recordArchive(db)
+		p.recordRequest(db, reports)
+	}
+}
+
+// recordArchive does the same for those on the claim.
+func (p *pass) recordArchive(db render.Database) {
+	status := p.database(db)
+	if p.archive.claim == "" {
+		status.LastBackupOnClaim = nil
+		lastBackup.DeleteLabelValues(db.Flag, "claim")
+		return
+	}
+	if p.archive.BackupFailure != "" {
+		p.notes[render.BackupsName] = note{stuck: true, text: fmt.Sprintf("no backup was made on the claim %s: %s", p.archive.claim, p.archive.BackupFailure)}
+		p.wakeAt(p.now.Add(backupRetry))
+	}
+	if all := p.archive.Backups; len(all) > 0 {
+		status.LastBackupOnClaim = p.archive.status(all[0])
+	}
+	p.awaitBackup(db, status.LastBackupOnClaim, "claim")
+}
+
+// awaitBackup exports when the last backup was made, and wakes up after the next one.
+func (p *pass) awaitBackup(db render.Database, last *v1alpha1.BackupStatus, place string) {
 	interval := p.config.Spec.Central.Backup.Interval.Duration
-	if status.LastBackup == nil {
-		if interval > 0 && db.Flag == render.Northbound.Flag && status.Leader != "" {
+	if last == nil {
+		if interval > 0 && db.Flag == render.Northbound.Flag && p.database(db).Leader != "" {
 			p.wakeAt(p.now.Add(backupSlack))
 		}
 		return
 	}
-	lastBackup.WithLabelValues(db.Flag).Set(float64(status.LastBackup.Time.Unix()))
-	if due := status.LastBackup.Time.Add(interval + backupSlack); interval > 0 {
+	lastBackup.WithLabelValues(db.Flag, place).Set(float64(last.Time.Unix()))
+	if due := last.Time.Add(interval + backupSlack); interval > 0 {
 		if due.Before(p.now) {
 			due = p.now.Add(interval)
 		}
 		p.wakeAt(due)
 	}
+}
+
+func (a archive) status(b adminapi.Backup) *v1alpha1.BackupStatus {
+	s := backupStatus("", b)
+	s.PersistentVolumeClaim = a.claim
+	return s
 }
 
 func backupStatus(node string, b adminapi.Backup) *v1alpha1.BackupStatus {
@@ -69,19 +150,23 @@ func backupStatus(node string, b adminapi.Backup) *v1alpha1.BackupStatus {
 // member that comes later would give its name to what is there then.
 func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Status) {
 	status, request := p.database(db), p.config.Spec.Central.Backup.Request
-	if db.Flag != render.Northbound.Flag || request == "" || status.Requested(request) {
+	if request == "" || status.Requested(request) {
 		return
 	}
 	var made *v1alpha1.BackupStatus
 	var waits []string
+	asked := func(b adminapi.Backup) bool { return b.Request == request }
 	for _, node := range sortedNodes(reports) {
-		at := slices.IndexFunc(reports[node].Backups, func(b adminapi.Backup) bool { return b.Request == request })
+		at := slices.IndexFunc(reports[node].Backups, asked)
 		switch {
 		case at >= 0:
 			made = backupStatus(node, reports[node].Backups[at])
 		case reports[node].Connected:
-			waits = append(waits, node)
+			waits = append(waits, "node "+node)
 		}
+	}
+	if p.archive.claim != "" && !slices.ContainsFunc(p.archive.Backups, asked) {
+		waits = append(waits, "claim "+p.archive.claim)
 	}
 	if made != nil && len(waits) == 0 {
 		status.RequestedBackup = made
@@ -89,6 +174,6 @@ func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Sta
 	}
 	p.wakeAt(p.now.Add(membershipDelay)) // members make it by themselves, and nothing tells
 	if _, noted := p.notes[db.Workload]; !noted {
-		p.notes[db.Workload] = note{text: fmt.Sprintf("backup %s waits for nodes: %s", request, cmp.Or(strings.Join(waits, ", "), "none serves"))}
+		p.notes[db.Workload] = note{text: fmt.Sprintf("backup %s waits for %s", request, cmp.Or(strings.Join(waits, ", "), "a member that serves"))}
 	}
 }

@@ -4,13 +4,18 @@
 package operator
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -28,7 +33,7 @@ func (s *story) backedUp(t *testing.T) {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.Request = wrong })).NotTo(Succeed(), wrong)
 	}
 	g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.Request = "before-it" })).To(Succeed())
-	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("backup before-it waits for nodes: " + node))
+	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("backup before-it waits for node " + node))
 	g.Expect(s.cluster(t).Status.Northbound.RequestedBackup).To(BeNil())
 	s.members["nb"].set(func(status *adminapi.Status) {
 		status.Backups = []adminapi.Backup{
@@ -46,4 +51,64 @@ func (s *story) backedUp(t *testing.T) {
 	s.touch(t, "nb")
 	g.Consistently(func() bool { return s.cluster(t).Status.Northbound.Requested("before-it") }).Should(BeTrue())
 	g.Expect(s.cluster(t).Status.Southbound.RequestedBackup).To(BeNil())
+}
+
+// fakeArchive is one of which only the status is asked.
+type fakeArchive struct {
+	adminapi.Archive
+	fakeMember
+}
+
+func (a *fakeArchive) Status(ctx context.Context) (adminapi.Status, error) {
+	return a.fakeMember.Status(ctx)
+}
+
+func (s *story) claimed(t *testing.T) {
+	g := NewWithT(t)
+	for _, wrong := range []string{"", "Upper", "a/b", "-a"} {
+		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) {
+			b.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: wrong}
+		})).NotTo(Succeed(), wrong)
+	}
+	g.Expect(s.backUp(t, func(b *v1alpha1.Backup) {
+		b.PersistentVolumeClaim, b.Request = &v1alpha1.BackupClaim{ClaimName: "backups"}, "on-the-claim"
+	})).To(Succeed())
+	set := &appsv1.Deployment{}
+	g.Eventually(s.exists(t, set, render.BackupsName)).Should(Succeed())
+	g.Expect(set.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim.ClaimName).To(Equal("backups"))
+	g.Eventually(s.exists(t, &corev1.Secret{}, render.BackupsSecret)).Should(Succeed())
+
+	pod := s.addPod(t, "backups-0", render.BackupsName, node, "192.0.2.1", "")
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: `persistentvolumeclaim "backups" not found`}}
+	g.Expect(s.admin.Status().Update(t.Context(), pod)).To(Succeed())
+	s.members["nb"].set(func(status *adminapi.Status) {
+		status.Backups = []adminapi.Backup{{Name: "b3.db", Time: time.Unix(700, 0), Request: "on-the-claim"}}
+	})
+	g.Eventually(s.condition(t, "Degraded")).Should(And(ContainSubstring(`persistentvolumeclaim "backups" not found`),
+		ContainSubstring("mend the claim "+testNamespace+"/backups")))
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
+	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("backup on-the-claim waits for claim backups"))
+
+	archive := &fakeArchive{}
+	archive.set(func(status *adminapi.Status) { status.BackupFailure = "permission denied" })
+	s.world.members.serve(t, adminapi.PortArchive, s.mount(t, render.BackupsSecret), adminapi.ArchiveHandler(archive))
+	s.settle(t, s.named(&appsv1.Deployment{}, render.BackupsName), 1)
+	s.setReady(t, pod, true)
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("no backup was made on the claim backups: permission denied"))
+	archive.set(func(status *adminapi.Status) {
+		*status = adminapi.Status{Backups: []adminapi.Backup{{Name: "c1.db", Time: time.Unix(800, 0), Rows: 9, Request: "on-the-claim"}}}
+	})
+	g.Eventually(func() bool { return s.cluster(t).Status.Northbound.Requested("on-the-claim") }).Should(BeTrue())
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	nb := s.cluster(t).Status.Northbound
+	g.Expect(nb.LastBackup.Name).To(Equal("b3.db"))
+	g.Expect(nb.LastBackupOnClaim.Name + nb.LastBackupOnClaim.PersistentVolumeClaim + nb.LastBackupOnClaim.Node).To(Equal("c1.dbbackups"))
+
+	g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.PersistentVolumeClaim, b.Request = nil, "" })).To(Succeed())
+	for name, o := range map[string]client.Object{render.BackupsName: set, render.BackupsSecret: &corev1.Secret{}} {
+		g.Eventually(func() bool { return apierrors.IsNotFound(s.exists(t, o, name)()) }).Should(BeTrue(), name)
+	}
+	g.Expect(s.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
+	s.members["nb"].set(func(status *adminapi.Status) { status.Backups = nil })
+	g.Eventually(func() *v1alpha1.BackupStatus { return s.cluster(t).Status.Northbound.LastBackupOnClaim }).Should(BeNil())
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
 // Authorities. An ovsdb-server checks nothing but a client's authority, so each role has its own.
@@ -82,6 +83,16 @@ var credentials = []credential{
 	},
 }
 
+// backupsCredential is there only while backups are kept on a claim. A controller's certificate opens the northbound database just so.
+var backupsCredential = credential{
+	secret: render.BackupsSecret, component: render.BackupsName, authority: authorityNorthboundClient,
+	profile: pki.Profile{CommonName: adminapi.ArchiveName, DNSNames: []string{adminapi.ArchiveName}, Server: true},
+	trust: map[string][]string{
+		pki.TrustKey:   {authorityNorthbound},
+		adminTrustFile: {authorityAdmin, authorityNorthbound}, // the operator, and members that a recovery makes anew
+	},
+}
+
 // issueCertificates makes the authorities, the Secrets of the workloads and the trust of nodes. What the Secrets hold is kept as long as
 // it serves, and the pass wakes up when the first of it is due.
 func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
@@ -91,7 +102,11 @@ func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 			return err
 		}
 	}
-	for _, c := range credentials {
+	wanted := credentials
+	if p.config.Spec.Central.Backup.PersistentVolumeClaim != nil {
+		wanted = append(slices.Clone(wanted), backupsCredential)
+	}
+	for _, c := range wanted {
 		if err := r.ensureCredential(ctx, p, c); err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ type summary struct {
 
 // complete: every pod that can be is ready and of the newest template.
 func (s summary) complete() bool {
-	return s.halt == nil && s.err == nil && !slices.ContainsFunc(s.components, func(c component) bool { return !c.complete })
+	return s.halt == nil && s.err == nil && !slices.ContainsFunc(s.components, func(c component) bool { return !c.complete && !c.aside })
 }
 
 func (s summary) conditions() []metav1.Condition {
@@ -56,7 +56,7 @@ func (s summary) conditions() []metav1.Condition {
 func (s summary) available() metav1.Condition {
 	var missing []string
 	for _, c := range s.components {
-		if !c.serves || (!s.wasAvailable && !c.complete) {
+		if !c.aside && (!c.serves || !s.wasAvailable && !c.complete) {
 			missing = append(missing, c.row.Name)
 		}
 	}

@@ -60,6 +60,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 		return err
 	}
 	r.finishRecovery(p, db)
+	p.refindArchive(status)
 	m := p.membership(db, reports)
 	step := m.next()
 	if err := r.take(ctx, p, db, step); err != nil {

@@ -37,6 +37,9 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 			return r.Northbound
 		}),
 	}
+	if db.Flag == render.Northbound.Flag {
+		m.archive = p.archive
+	}
 	m.missing = p.missing(db, status.Members, reports)
 	for i := range p.nodes {
 		for _, address := range k8s.InternalIPs(&p.nodes[i]) {

@@ -36,6 +36,8 @@ type membership struct {
 	missing map[string]string
 	// recovery is what the specification asks for, or nil.
 	recovery *recovery
+	// archive has backups, if anybody does.
+	archive archive
 }
 
 // memberAction is what a step does.

@@ -33,6 +33,8 @@ type pass struct {
 	kept map[objectKey]bool
 	// live are the workloads as the API server returned them in this pass, which a cache may not hold yet.
 	live map[string]client.Object
+	// archive are the backups on the claim, if there is one.
+	archive archive
 	// upgrade is what may be replaced, once it is planned.
 	upgrade upgradePlan
 	planned bool

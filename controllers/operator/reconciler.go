@@ -58,6 +58,7 @@ var phases = []struct {
 	{"plan replacements", (*Reconciler).planUpgrade},
 	{"issue certificates", (*Reconciler).issueCertificates},
 	{"grant access", (*Reconciler).grantAccess},
+	{"keep backups on a claim", (*Reconciler).runBackups},
 	{"run the northbound database", (*Reconciler).runNorthbound},
 	{"run the southbound database", (*Reconciler).runSouthbound},
 	{"run northd", (*Reconciler).runNorthd},

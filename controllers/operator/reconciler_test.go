@@ -65,6 +65,7 @@ func TestOneInstallation(t *testing.T) {
 		{"in mode Paused nothing is replaced", (*story).paused},
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
 		{"a backup that is asked for is told of once it is there", (*story).backedUp},
+		{"a claim for backups is nothing that the network waits for", (*story).claimed},
 		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
 		{"a member whose disk is full is told", (*story).fullDisk},
 		{"a member of another cluster is never recorded", (*story).foreignMember},
@@ -189,7 +190,7 @@ func (s *story) startDatabase(t *testing.T, db render.Database, id string) {
 		Members: []adminapi.Member{{ServerID: "serv", Address: "ssl:192.0.2.1:6643"}},
 	}}
 	s.members[db.Flag] = member
-	s.world.members.serve(s.root, db.AdminPort, s.mount(s.root, db.Secret), member)
+	s.world.members.serve(s.root, db.AdminPort, s.mount(s.root, db.Secret), adminapi.Handler(member))
 	pod := s.addPod(t, db.Workload+"-0", db.Workload, node, "192.0.2.1", revisionOf(set))
 	s.setReady(t, pod, true)
 	s.pods[db.Flag] = pod

@@ -55,21 +55,22 @@ func (m membership) recover() memberStep {
 	case !m.quorumLost():
 		return memberStep{message: "the recovery waits: enough members for a leader are there, or may yet come; spec.central.recovery.when Always would not wait"}
 	}
-	node, backup, problem := m.recoverFrom()
+	from, problem := m.recoverFrom()
 	if problem != "" {
 		return memberStep{stuck: true, message: problem}
 	}
-	address := m.addressOn(node)
+	address := m.addressOn(from.node)
 	if address == "" {
-		return memberStep{stuck: true, message: fmt.Sprintf("node %s, where the recovery is to begin, is not in the cluster or has no InternalIP", node)}
+		return memberStep{stuck: true, message: fmt.Sprintf("node %s, where the recovery is to begin, is not in the cluster or has no InternalIP", from.node)}
 	}
-	next := m.anew(node, address)
+	next := m.anew(from.node, address)
 	next.Recovery = &v1alpha1.RecoveryStatus{
-		ID: m.recovery.id, Phase: v1alpha1.RecoveryCreating, Source: m.recovery.source, Node: node, Backup: backup, StartTime: &m.now,
+		ID: m.recovery.id, Phase: v1alpha1.RecoveryCreating, Source: m.recovery.source, Node: from.node, Backup: from.backup,
+		BackupAddress: from.archive, StartTime: &m.now,
 	}
 	return memberStep{
 		action: actionRecover, recovered: next,
-		message: fmt.Sprintf("recovery %s: node %s makes the database anew (%s)", m.recovery.id, node, m.recovery.source),
+		message: fmt.Sprintf("recovery %s: node %s makes the database anew (%s)", m.recovery.id, from.node, m.recovery.source),
 	}
 }
 
@@ -146,8 +147,11 @@ func (m membership) leaderLeads() bool {
 	return 2*serving > len(leader.Members)
 }
 
-// recoverFrom returns the node where the new cluster begins, and the backup it is made from, or why there is none.
-func (m membership) recoverFrom() (node, backup, problem string) {
+// origin is the node where a new cluster begins, and the backup it is made from, with the archive's address when that is where it is.
+type origin struct{ node, backup, archive string }
+
+// recoverFrom returns where the new cluster comes from, or why there is nothing.
+func (m membership) recoverFrom() (from origin, problem string) {
 	wanted := m.recovery
 	among := map[string]adminapi.Status{}
 	for n, report := range m.reports {
@@ -162,31 +166,43 @@ func (m membership) recoverFrom() (node, backup, problem string) {
 	switch wanted.source {
 	case v1alpha1.RecoverMember:
 		// Who is told by name may have stopped already, in a recovery that did not come to an end.
-		if node = best(among, m.status.ClusterID); node == "" && wanted.node != "" && len(among) > 0 {
-			node = wanted.node
+		if from.node = best(among, m.status.ClusterID); from.node == "" && wanted.node != "" && len(among) > 0 {
+			from.node = wanted.node
 		}
-		if node == "" {
-			return "", "", fmt.Sprintf("the recovery finds no member%s that answers and has the database's data: start one of their nodes, "+
+		if from.node == "" {
+			return from, fmt.Sprintf("the recovery finds no member%s that answers and has the database's data: start one of their nodes, "+
 				"or choose another source in spec.central.recovery", where)
 		}
 	case v1alpha1.RecoverBackup:
-		if node, backup = newestBackup(among, wanted.backup); node == "" {
-			return "", "", fmt.Sprintf("the recovery finds no backup %s%s on nodes whose members answer: choose another source in spec.central.recovery",
-				wanted.backup, where)
+		var newest time.Time
+		from.node, from.backup, newest = newestBackup(among, wanted.backup)
+		if _, name, at := newestBackup(map[string]adminapi.Status{"": m.archive.Status}, wanted.backup); at.After(newest) {
+			from = origin{node: m.anyNode(among), backup: name, archive: m.archive.address}
+		}
+		if from.backup == "" {
+			return from, fmt.Sprintf("the recovery finds no backup %s%s on nodes whose members answer, or on a claim: choose another source in "+
+				"spec.central.recovery", wanted.backup, where)
 		}
 	case v1alpha1.RecoverRebuild, v1alpha1.RecoverNone:
-		switch nodes := sortedNodes(among); {
-		case wanted.node != "":
-			node = wanted.node
-		case len(nodes) > 0:
-			node = nodes[0]
-		case m.free != nil:
-			node = m.free.Name
-		default:
-			return "", "", "the recovery finds no node for the database: start one, or label another"
-		}
+		from.node = m.anyNode(among)
 	}
-	return node, backup, ""
+	if from.node == "" {
+		return from, "the recovery finds no node for the database: start one, or label another"
+	}
+	return from, ""
+}
+
+// anyNode is the node that is wanted, one whose member answers, or else one that could hold a member.
+func (m membership) anyNode(among map[string]adminapi.Status) string {
+	switch nodes := sortedNodes(among); {
+	case m.recovery.node != "":
+		return m.recovery.node
+	case len(nodes) > 0:
+		return nodes[0]
+	case m.free != nil:
+		return m.free.Name
+	}
+	return ""
 }
 
 // best is the node whose member has most of the cluster's log.
@@ -202,8 +218,7 @@ func best(reports map[string]adminapi.Status, clusterID string) string {
 }
 
 // newestBackup is the node that has the newest backup, or that of this name.
-func newestBackup(reports map[string]adminapi.Status, name string) (node, backup string) {
-	var newest time.Time
+func newestBackup(reports map[string]adminapi.Status, name string) (node, backup string, newest time.Time) {
 	for _, n := range sortedNodes(reports) {
 		for _, b := range reports[n].Backups {
 			if (name == "" || name == b.Name) && b.Time.After(newest) {
@@ -211,7 +226,15 @@ func newestBackup(reports map[string]adminapi.Status, name string) (node, backup
 			}
 		}
 	}
-	return node, backup
+	return node, backup, newest
+}
+
+// refindArchive follows the pod of the archive while a recovery reads from it.
+func (p *pass) refindArchive(status *v1alpha1.DatabaseStatus) {
+	r := status.Recovery
+	if r != nil && r.Phase == v1alpha1.RecoveryCreating && r.BackupAddress != "" && p.archive.address != "" {
+		r.BackupAddress = p.archive.address
+	}
 }
 
 // anew is the record of a cluster that begins on a node. The other members stay, to join it: fewer replicas could take the very pod away
@@ -221,7 +244,10 @@ func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
 	if last := m.status.Since; last != nil && !since.After(last.Time) {
 		since = metav1.NewTime(last.Add(time.Second))
 	}
-	next := v1alpha1.DatabaseStatus{BootstrapNode: node, Since: &since, LastBackup: m.status.LastBackup, RequestedBackup: m.status.RequestedBackup}
+	next := v1alpha1.DatabaseStatus{
+		BootstrapNode: node, Since: &since, LastBackup: m.status.LastBackup, LastBackupOnClaim: m.status.LastBackupOnClaim,
+		RequestedBackup: m.status.RequestedBackup,
+	}
 	for _, member := range m.status.Members {
 		next.Members = append(next.Members, v1alpha1.DatabaseMember{Node: member.Node, Address: member.Address, Since: &since})
 	}

@@ -35,6 +35,7 @@ func TestTheStepOfARecovery(t *testing.T) {
 		m.reports[node] = r
 	}
 	backups := []adminapi.Backup{{Name: "b2", Time: time.Unix(2, 0)}, {Name: "b1", Time: time.Unix(1, 0)}}
+	kept := archive{address: "192.0.2.9", Status: adminapi.Status{Backups: []adminapi.Backup{{Name: "b3", Time: time.Unix(3, 0)}, {Name: "b0", Time: time.Unix(0, 0)}}}}
 	for _, c := range []struct {
 		name   string
 		n      int
@@ -101,6 +102,32 @@ func TestTheStepOfARecovery(t *testing.T) {
 			ask(m, v1alpha1.RecoverBackup, "")
 			m.recovery.backup = "b1"
 		}, v1alpha1.RecoveryCreating, "n3", "b1", "n3 makes", false},
+		{"from the newest one, which is on the claim", 3, func(m *membership) {
+			lose(m, "n1", "n2")
+			give(m, "n3", func(r *adminapi.Status) { r.Backups = backups })
+			m.archive = kept
+			ask(m, v1alpha1.RecoverBackup, "")
+		}, v1alpha1.RecoveryCreating, "n3", "b3@192.0.2.9", "n3 makes", false},
+		{"by name, which the claim has, on the node that is wanted", 3, func(m *membership) {
+			lose(m, "n1", "n2")
+			m.archive = kept
+			ask(m, v1alpha1.RecoverBackup, "n1")
+			m.recovery.backup = "b0"
+		}, v1alpha1.RecoveryCreating, "n1", "b0@192.0.2.9", "n1 makes", false},
+		{"by name, which a node has as well as the claim", 3, func(m *membership) {
+			lose(m, "n1", "n2")
+			give(m, "n3", func(r *adminapi.Status) { r.Backups = backups })
+			m.archive = archive{address: "192.0.2.9", Status: adminapi.Status{Backups: backups}}
+			ask(m, v1alpha1.RecoverBackup, "")
+			m.recovery.backup = "b1"
+		}, v1alpha1.RecoveryCreating, "n3", "b1", "n3 makes", false},
+		{"from the claim, on a new node when all are lost", 3, func(m *membership) {
+			lose(m, "n1", "n2", "n3")
+			m.free = freeNode(4)
+			m.nodes[netip.MustParseAddr("192.0.2.4")] = "n4"
+			m.archive = kept
+			ask(m, v1alpha1.RecoverBackup, "")
+		}, v1alpha1.RecoveryCreating, "n4", "b3@192.0.2.9", "n4 makes", false},
 		{"of which there is none", 3, func(m *membership) {
 			lose(m, "n1", "n2")
 			ask(m, v1alpha1.RecoverBackup, "")
@@ -130,7 +157,11 @@ func TestTheStepOfARecovery(t *testing.T) {
 				return
 			}
 			db := got.recovered
-			if db.Recovery.Phase != c.phase || db.Recovery.Node != c.node || db.Recovery.Backup != c.backup || db.Recovery.ID != "one" {
+			backup := db.Recovery.Backup
+			if a := db.Recovery.BackupAddress; a != "" {
+				backup += "@" + a
+			}
+			if db.Recovery.Phase != c.phase || db.Recovery.Node != c.node || backup != c.backup || db.Recovery.ID != "one" {
 				t.Errorf("recorded %+v", db.Recovery)
 			}
 			if c.phase == v1alpha1.RecoveryRefused {

@@ -43,7 +43,7 @@ var removalPhases = []struct {
 	run  func(*Reconciler, context.Context, *pass) error
 }{
 	{"stop the controller and the agents", stopping(render.ControllerName, render.AgentName)},
-	{"stop northd and Open vSwitch", stopping(render.NorthdName, render.OpenVSwitch)},
+	{"stop northd and Open vSwitch", stopping(render.NorthdName, render.OpenVSwitch, render.BackupsName)},
 	{"stop the databases", stopping(render.NorthboundName, render.SouthboundName)},
 	{"clean the nodes", (*Reconciler).cleanNodes},
 	{"release the network resources", (*Reconciler).releaseResources},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,8 +27,18 @@ type component struct {
 	row v1alpha1.ComponentStatus
 	// serves: at least one pod does its work. complete: all do that can, with the newest template.
 	serves, complete bool
+	// aside: the network does not need it.
+	aside bool
 	// troubles need a person.
 	troubles []string
+}
+
+// components are those of this installation, in the order in which they come up.
+func (p *pass) components() []string {
+	if p.cluster.Spec.Central.Backup.PersistentVolumeClaim == nil {
+		return render.Components
+	}
+	return append(slices.Clone(render.Components), render.BackupsName)
 }
 
 // report computes the status at the end of a pass, writes it if it changed, and tells of changed conditions by events.
@@ -40,7 +51,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	status := &p.cluster.Status
 	status.ObservedGeneration = p.cluster.Generation
 	status.Components = nil
-	for _, name := range render.Components {
+	for _, name := range p.components() {
 		c, err := r.component(ctx, p, name)
 		if err != nil {
 			return err
@@ -79,7 +90,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		if p.removing() {
 			message = "removed"
 		}
-		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}}, nil
+		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}, aside: name == render.BackupsName}, nil
 	}
 	rollout := rolloutOf(workload)
 	if set, is := workload.(*appsv1.StatefulSet); is {
@@ -89,7 +100,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		row: v1alpha1.ComponentStatus{
 			Name: name, Desired: rollout.desired, Ready: rollout.ready, Updated: rollout.updated, Image: rollout.image,
 		},
-		serves: rollout.serves(),
+		serves: rollout.serves(), aside: name == render.BackupsName,
 	}
 	unreachable := int32(0)
 	for _, pod := range p.podsOf(name) {
@@ -99,6 +110,10 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		if why := p.trouble(name, pod); why != "" {
 			c.troubles = append(c.troubles, why)
 		}
+	}
+	if claim := p.cluster.Spec.Central.Backup.PersistentVolumeClaim; c.aside && claim != nil && len(c.troubles) > 0 {
+		c.troubles = append(c.troubles, fmt.Sprintf("mend the claim %s/%s, or set another one in spec.central.backup.persistentVolumeClaim; members "+
+			"go on with backups on their nodes", r.Namespace, claim.ClaimName))
 	}
 	if name == render.AgentName {
 		c.troubles = append(c.troubles, p.rivals()...)

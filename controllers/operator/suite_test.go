@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -211,9 +212,9 @@ func (f *fakeMembers) client(address netip.AddrPort, config *tls.Config) *admina
 }
 
 // serve begins to answer on a port with the certificates of a mounted directory.
-func (f *fakeMembers) serve(t *testing.T, port int32, directory string, db adminapi.Database) {
+func (f *fakeMembers) serve(t *testing.T, port int32, directory string, handler http.Handler) {
 	t.Helper()
-	s := httptest.NewUnstartedServer(adminapi.Handler(db))
+	s := httptest.NewUnstartedServer(handler)
 	s.TLS = adminapi.ServerTLS(directory)
 	s.StartTLS()
 	f.mu.Lock()

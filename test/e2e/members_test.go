@@ -62,6 +62,9 @@ var _ = Describe("databases", Ordered, func() {
 		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, membersLabel)))
 		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
 		deleteNamespace(ctx, membersNamespace)
+		claim, volume := backupVolume()
+		Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, claim))).To(Succeed())
+		Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, volume))).To(Succeed())
 	}, NodeTimeout(6*time.Minute))
 
 	It("grow to three members, get over lost and damaged files of their leaders, and lose no packet", func(ctx SpecContext) {
@@ -99,10 +102,7 @@ var _ = Describe("databases", Ordered, func() {
 		Eventually(func(g Gomega) {
 			g.Expect(databaseStatus(ctx, g, trialDatabases[0]).LastBackup).NotTo(BeNil())
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
-		Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/ovncluster_backup.yaml")).To(Succeed())
-		Eventually(func(g Gomega) {
-			g.Expect(databaseStatus(ctx, g, trialDatabases[0]).Requested("before-the-migration")).To(BeTrue())
-		}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+		backsUpOnClaim(ctx)
 		for _, source := range []v1alpha1.RecoverySource{v1alpha1.RecoverMember, v1alpha1.RecoverBackup, v1alpha1.RecoverRebuild} {
 			By("recovering from " + string(source))
 			id := strings.ToLower(string(source))

@@ -12,7 +12,9 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -138,4 +140,46 @@ func difference(before, after []string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// backupVolume are the claim of config/samples/ovncluster_backup.yaml and a volume for it.
+func backupVolume() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "ovn-backups", Namespace: "kube-system"}}
+	return claim, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "e2e-ovn-backups"},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/e2e-ovn-backups"},
+			},
+		},
+	}
+}
+
+// backsUpOnClaim applies the sample: without a volume the OVNCluster says so and stays available, and with one the backup that it asks for is there.
+func backsUpOnClaim(ctx context.Context) {
+	GinkgoHelper()
+	_, volume := backupVolume()
+	for _, node := range append([]string{controlPlane()}, suite.Workers...) {
+		_, err := suite.Node.Exec(ctx, node, "install", "-d", "-m", "0777", volume.Spec.HostPath.Path)
+		Expect(err).NotTo(HaveOccurred())
+	}
+	Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/ovncluster_backup.yaml")).To(Succeed())
+	var oc v1alpha1.OVNCluster
+	Eventually(func(g Gomega) {
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+		g.Expect(meta.FindStatusCondition(oc.Status.Conditions, v1alpha1.ConditionDegraded).Message).To(ContainSubstring("mend the claim kube-system/ovn-backups"))
+		g.Expect(meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable)).To(BeTrue())
+		g.Expect(oc.Status.Northbound.Requested("before-the-migration")).To(BeFalse())
+	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+	Expect(suite.Objects.Create(ctx, volume)).To(Succeed())
+	Eventually(func(g Gomega) {
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+		g.Expect(oc.Status.Northbound.Requested("before-the-migration")).To(BeTrue())
+		g.Expect(oc.Status.Northbound.LastBackupOnClaim.PersistentVolumeClaim).To(Equal("ovn-backups"))
+		g.Expect(meta.IsStatusConditionFalse(oc.Status.Conditions, v1alpha1.ConditionDegraded)).To(BeTrue())
+	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }

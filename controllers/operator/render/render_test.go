@@ -91,6 +91,10 @@ var operands = map[string]func(Config) []Object{
 	"agent":       AgentObjects,
 	"disruption":  DisruptionBudgets,
 	"cleanup":     func(c Config) []Object { return []Object{CleanUp(c)} },
+	"backups": func(c Config) []Object {
+		c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "ovn-backups"}
+		return BackupsObjects(c)
+	},
 }
 
 func TestOperandsAreAsInTheGoldenFiles(t *testing.T) {

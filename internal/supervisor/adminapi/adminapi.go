@@ -8,6 +8,7 @@ package adminapi
 
 import (
 	"context"
+	"io"
 	"time"
 )
 
@@ -15,7 +16,9 @@ import (
 const (
 	PortNorthbound = 6651
 	PortSouthbound = 6652
-	HealthOffset   = 10
+	// PortArchive is that of the process which keeps backups on a PersistentVolumeClaim (Archive).
+	PortArchive  = 6654
+	HealthOffset = 10
 )
 
 // Roles of a member (ovsdb(7), clustered database service model).
@@ -92,6 +95,17 @@ type Database interface {
 	Schemas(ctx context.Context) (Schemas, error)
 	// Convert gives the database the schema of the member's image. The leader does it, when all members run that image.
 	Convert(ctx context.Context) error
+}
+
+// ArchiveName is the DNS name in an archive's certificate.
+const ArchiveName = "ovn-nb-backups"
+
+// Archive are the backups on a PersistentVolumeClaim.
+type Archive interface {
+	// Status has Backups, BackupFailure and Waiting only.
+	Status(ctx context.Context) (Status, error)
+	// Open opens a backup by its name. One that is not there is fs.ErrNotExist.
+	Open(name string) (io.ReadCloser, error)
 }
 
 // Schemas are versions, `x.y.z`.

@@ -56,7 +56,7 @@ func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, co
 	_ = free.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, address.String(), dir, db) }()
+	go func() { done <- Serve(ctx, address.String(), dir, Handler(db)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -16,8 +16,12 @@ import (
 	"time"
 )
 
-// requestTimeout bounds one request. Members answer from memory.
-const requestTimeout = 10 * time.Second
+const (
+	// requestTimeout bounds one request. Members answer from memory.
+	requestTimeout = 10 * time.Second
+	// backupTimeout bounds the reading of a backup.
+	backupTimeout = 5 * time.Minute
+)
 
 // ErrUnsupported is returned for what a member of an older image does not know.
 var ErrUnsupported = errors.New("the member's image does not know this request")
@@ -36,7 +40,6 @@ func NewClient(address netip.AddrPort, config *tls.Config) *Client {
 	return &Client{
 		base: "https://" + address.String(),
 		http: &http.Client{
-			Timeout:   requestTimeout,
 			Transport: &http.Transport{TLSClientConfig: config.Clone(), MaxIdleConns: 1, IdleConnTimeout: time.Minute},
 		},
 	}
@@ -95,29 +98,55 @@ func (c *Client) Compact(ctx context.Context) error {
 	return err
 }
 
-func (c *Client) do(ctx context.Context, method, path string, query url.Values) ([]byte, error) {
-	target := c.base + path
-	if len(query) > 0 {
-		target += "?" + query.Encode()
+// Backup writes a backup of an Archive to a writer.
+func (c *Client) Backup(ctx context.Context, name string, to io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, backupTimeout)
+	defer cancel()
+	response, err := c.send(ctx, http.MethodGet, "/backups/"+url.PathEscape(name))
+	if err != nil {
+		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return fmt.Errorf("get backup %s: %s: %s", name, response.Status, said)
+	}
+	if _, err := io.Copy(to, response.Body); err != nil {
+		return fmt.Errorf("read backup %s: %w", name, err)
+	}
+	return nil
+}
+
+// send names method and address in its errors.
+func (c *Client) send(ctx context.Context, method, target string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.base+target, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}
-	response, err := c.http.Do(request)
+	return c.http.Do(request)
+}
+
+func (c *Client) do(ctx context.Context, method, path string, query url.Values) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	target := path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	response, err := c.send(ctx, method, target)
 	if err != nil {
-		return nil, err // names method and address already
+		return nil, err
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	err = errors.Join(err, response.Body.Close())
 	if err != nil {
-		return nil, fmt.Errorf("read answer of %s %s: %w", method, target, err)
+		return nil, fmt.Errorf("read answer of %s %s%s: %w", method, c.base, target, err)
 	}
 	if response.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%s %s: %w", method, target, ErrUnsupported)
+		return nil, fmt.Errorf("%s %s%s: %w", method, c.base, target, ErrUnsupported)
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, target, response.Status, body)
+		return nil, fmt.Errorf("%s %s%s: %s: %s", method, c.base, target, response.Status, body)
 	}
 	return body, nil
 }

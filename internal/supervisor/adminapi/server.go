@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,24 +18,8 @@ import (
 // Handler serves a member. It answers errors of the member with 500 and their text.
 func Handler(db Database) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
-		status, err := db.Status(r.Context())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(status) // fails only when the client has gone
-	})
-	mux.HandleFunc("GET /schemas", func(w http.ResponseWriter, r *http.Request) {
-		schemas, err := db.Schemas(r.Context())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(schemas) // fails only when the client has gone
-	})
+	mux.HandleFunc("GET /status", telling(db.Status))
+	mux.HandleFunc("GET /schemas", telling(db.Schemas))
 	mux.HandleFunc("POST /convert", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Convert(r.Context())) })
 	mux.HandleFunc("POST /kick", func(w http.ResponseWriter, r *http.Request) {
 		server := r.URL.Query().Get("server")
@@ -47,6 +32,37 @@ func Handler(db Database) http.Handler {
 	mux.HandleFunc("POST /leave", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Leave(r.Context())) })
 	mux.HandleFunc("POST /compact", func(w http.ResponseWriter, r *http.Request) { answer(w, db.Compact(r.Context())) })
 	return mux
+}
+
+// ArchiveHandler serves the backups of a claim.
+func ArchiveHandler(a Archive) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", telling(a.Status))
+	mux.HandleFunc("GET /backups/{name}", func(w http.ResponseWriter, r *http.Request) {
+		file, err := a.Open(r.PathValue("name"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		defer file.Close()
+		if _, err := io.Copy(w, file); err != nil {
+			panic(http.ErrAbortHandler) // for the client to see that it has not got all
+		}
+	})
+	return mux
+}
+
+// telling answers with what get returns.
+func telling[T any](get func(context.Context) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		value, err := get(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(value) // fails only when the client has gone
+	}
 }
 
 func answer(w http.ResponseWriter, err error) {
@@ -88,13 +104,13 @@ func load(dir string) (*tls.Config, error) {
 }
 
 // Serve answers on address, `[::]:6651`, until ctx ends.
-func Serve(ctx context.Context, address, tlsDir string, db Database) error {
+func Serve(ctx context.Context, address, tlsDir string, handler http.Handler) error {
 	listener, err := tls.Listen("tcp", address, ServerTLS(tlsDir))
 	if err != nil {
 		return fmt.Errorf("listen for the operator on %s: %w", address, err)
 	}
 	server := &http.Server{
-		Handler:           Handler(db),
+		Handler:           handler,
 		ReadHeaderTimeout: requestTimeout,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

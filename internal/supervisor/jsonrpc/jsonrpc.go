@@ -1,15 +1,17 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonrpc speaks JSON-RPC 1.0 over a Unix domain socket, as the control sockets of Open vSwitch's daemons
-// (ovs-appctl(8)) and ovsdb-server's database sockets (RFC 7047, section 4) do.
+// Package jsonrpc speaks JSON-RPC 1.0, as the control sockets of Open vSwitch's daemons (ovs-appctl(8)) and ovsdb-server's listeners
+// (RFC 7047, section 4) do: over Unix domain sockets or TLS.
 package jsonrpc
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
+	"time"
 )
 
 // Error is what the server answered in place of a result.
@@ -62,8 +64,25 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if err != nil {
 		return nil, err // names the socket already
 	}
+	return newConn(ctx, conn), nil
+}
+
+// DialTLS is Dial for an address with a port.
+func DialTLS(ctx context.Context, address string, config *tls.Config) (*Conn, error) {
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	return newConn(ctx, conn), nil
+}
+
+// dialTimeout bounds the handshake.
+const dialTimeout = 5 * time.Second
+
+func newConn(ctx context.Context, conn net.Conn) *Conn {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	return &Conn{conn: conn, forget: stop, decoder: json.NewDecoder(conn)}, nil
+	return &Conn{conn: conn, forget: stop, decoder: json.NewDecoder(conn)}
 }
 
 // Close ends the connection.

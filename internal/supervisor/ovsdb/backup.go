@@ -31,7 +31,7 @@ const (
 )
 
 // backups is the directory of backups.
-func (f files) backups() string { return filepath.Join(filepath.Dir(f.path), "backups") }
+func (f files) backups() string { return f.backupDir }
 
 func (f files) backupPrefix() string { return f.database.Stem + "-" }
 
@@ -111,6 +111,32 @@ func (f files) backUpFrom(ctx context.Context, connect func(context.Context) (*j
 	}
 	made.Rows = rows
 	return made, errors.Join(syncDir(f.backups()), f.prune(p.keep, p.pinned))
+}
+
+// takeIn writes a backup of that name that someone else has, and gives it its name once it has been read back.
+func (f files) takeIn(ctx context.Context, name string, read func(io.Writer) error) error {
+	if err := os.MkdirAll(f.backups(), 0o750); err != nil {
+		return fmt.Errorf("make the directory of backups: %w", err)
+	}
+	if err := f.removeUnfinished(); err != nil {
+		return err
+	}
+	fresh := filepath.Join(f.backups(), name+".new")
+	file, err := os.OpenFile(fresh, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("write a backup: %w", err)
+	}
+	err = read(file)
+	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
+		_, err = f.verify(ctx, fresh)
+	}
+	if err != nil {
+		return errors.Join(err, removeIfThere(fresh, lockOf(fresh)))
+	}
+	if err := errors.Join(removeIfThere(lockOf(fresh)), os.Rename(fresh, filepath.Join(f.backups(), name))); err != nil {
+		return fmt.Errorf("name the backup: %w", err)
+	}
+	return syncDir(f.backups())
 }
 
 // removeUnfinished takes away what a crash left of a backup.

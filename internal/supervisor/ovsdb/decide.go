@@ -37,9 +37,10 @@ type plan struct {
 	clusterID string
 	remotes   []netip.Addr
 	since     time.Time
-	// source and backup are what stepRecover makes the new cluster from.
-	source v1alpha1.RecoverySource
-	backup string
+	// source and backup are what stepRecover makes the new cluster from. archive has the backup when this node has not: an IP address.
+	source  v1alpha1.RecoverySource
+	backup  string
+	archive string
 }
 
 // decide says how this member begins, from the API and the file that is there (nil: none). Only the recorded node may create a
@@ -77,7 +78,7 @@ func decide(file *identity, status v1alpha1.DatabaseStatus, node string, self ne
 // decideRecovery is decide while a recovery makes a new cluster, on the node that is recorded. Everybody else waits for its cluster ID.
 func decideRecovery(file *identity, status v1alpha1.DatabaseStatus, node string) plan {
 	recovery := status.Recovery
-	p := plan{step: stepRecover, since: since(status), source: recovery.Source, backup: recovery.Backup}
+	p := plan{step: stepRecover, since: since(status), source: recovery.Source, backup: recovery.Backup, archive: recovery.BackupAddress}
 	switch {
 	case status.BootstrapNode != node:
 		return plan{reason: fmt.Sprintf("node %s makes the database anew", status.BootstrapNode)}

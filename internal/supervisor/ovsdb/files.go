@@ -41,16 +41,19 @@ type files struct {
 	tool     []string
 	database Database
 	path     string
+	// backupDir is where backups are.
+	backupDir string
 	// local is this member's Raft address.
 	local string
 }
 
 func newFiles(o Options) files {
 	return files{
-		tool:     o.Programs.Tool,
-		database: o.Database,
-		path:     filepath.Join(o.DataDir, o.Database.Stem+".db"),
-		local:    ovncluster.Endpoint(o.Address, o.Database.RaftPort),
+		tool:      o.Programs.Tool,
+		database:  o.Database,
+		path:      filepath.Join(o.DataDir, o.Database.Stem+".db"),
+		backupDir: filepath.Join(o.DataDir, "backups"),
+		local:     ovncluster.Endpoint(o.Address, o.Database.RaftPort),
 	}
 }
 

@@ -49,7 +49,7 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, m.ready) })
 	group.Go(func() error {
 		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(o.Database.AdminPort))
-		return adminapi.Serve(ctx, address, o.TLSDir, m)
+		return adminapi.Serve(ctx, address, o.TLSDir, adminapi.Handler(m))
 	})
 	group.Go(func() error {
 		for {
@@ -175,6 +175,9 @@ func (m *member) begin(ctx context.Context, f files, p plan) error {
 		return f.create(ctx)
 	case stepRecover:
 		m.options.Log.Info("making the database anew", "file", f.path, "from", p.source, "backup", p.backup)
+		if err := m.fetch(ctx, f, p); err != nil {
+			return err
+		}
 		aside, err := f.recover(ctx, p)
 		if err == nil && aside != "" {
 			m.options.Log.Info("kept the database file", "as", aside)

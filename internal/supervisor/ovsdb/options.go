@@ -20,6 +20,8 @@ import (
 type Database struct {
 	// Name in the schema (ovn-nb(5), ovn-sb(5)).
 	Name string
+	// ServerName is the DNS name in the members' certificates.
+	ServerName string
 	// File name of the database, and the stem of sockets: ovnnb_db.
 	Stem string
 	// Schema is the path of the schema in OVN's packages.
@@ -49,6 +51,7 @@ type Listener struct {
 var (
 	Northbound = Database{
 		Name:        "OVN_Northbound",
+		ServerName:  "ovn-nb",
 		Stem:        "ovnnb_db",
 		Schema:      "/usr/share/ovn/ovn-nb.ovsschema",
 		Clients:     []Listener{{Port: 6641}},
@@ -60,6 +63,7 @@ var (
 	}
 	Southbound = Database{
 		Name:        "OVN_Southbound",
+		ServerName:  "ovn-sb",
 		Stem:        "ovnsb_db",
 		Schema:      "/usr/share/ovn/ovn-sb.ovsschema",
 		Clients:     []Listener{{Port: 6642, Role: "ovn-controller"}, {Port: 6645}},

@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// BackupsName is the workload that keeps backups on a PersistentVolumeClaim, where the specification names one.
+	BackupsName = "ovn-central-backups"
+	// BackupsSecret holds its certificate.
+	BackupsSecret = "kiln-tls-backups"
+
+	backupsPort      = 6654
+	backupsDirectory = "/backups"
+)
+
+// BackupsObjects are the one pod that has the claim. No member of a database does: a claim whose storage is away, or needs the network
+// itself, must not keep one from its start.
+func BackupsObjects(c Config) []Object {
+	claim := c.Spec.Central.Backup.PersistentVolumeClaim
+	if claim == nil {
+		return nil
+	}
+	template := c.template(program{
+		app:           centralApp,
+		component:     BackupsName,
+		account:       centralAccount,
+		priorityClass: clusterCritical,
+		args:          []string{"backups", "--dir=" + backupsDirectory, "--tls-dir=" + tlsDirectory},
+		health:        backupsPort + probePortOffset,
+		ports:         []corev1.ContainerPort{port("admin", backupsPort)},
+		resources:     resourcesOr(corev1.ResourceRequirements{}, "10m", "64Mi"),
+		security:      confined(),
+		grace:         30,
+		tolerations:   tolerateStart(),
+		mounts: []mount{
+			{name: "backups", path: backupsDirectory, source: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.ClaimName},
+			}},
+			tlsMount(BackupsSecret),
+		},
+	})
+	template.Spec.SecurityContext = nobody()
+	template.Spec.SecurityContext.FSGroupChangePolicy = new(corev1.FSGroupChangeOnRootMismatch)
+	placed(&template, c.Spec.Central.Placement)
+	stamp(&template)
+	return []Object{&appsv1.Deployment{
+		ObjectMeta: c.meta(BackupsName, centralApp, BackupsName),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(1)),
+			Selector: selector(centralApp, BackupsName),
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}, // a claim may be for one node
+			Template: template,
+		},
+	}}
+}
