@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -35,7 +36,8 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 
-	waiting waiting
+	// waiting are the Vips that something is in the way of, and those that are lent.
+	waiting reservation.Waiting
 }
 
 // state is what is in force of a Vip, or in its way.
@@ -46,9 +48,6 @@ type state struct {
 	owner   string              // the port that has the addresses for its own
 	err     error
 }
-
-// errWaiting is what comes by itself later.
-var errWaiting = errors.New("waiting")
 
 // Reconcile brings a Vip's lease and its virtual ports up to date.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
@@ -64,15 +63,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
-	r.waiting.add(subnetOf(vip), vip.Name) // before looking, so that no change is missed
+	r.waiting.Add(subnetOf(vip), vip.Name) // before looking, so that no change is missed
 	s := r.serve(ctx, vip)
 	if vip.DeletionTimestamp != nil && len(s.keepers()) == 0 {
 		return ctrl.Result{}, r.end(ctx, vip)
 	}
 	if !s.waits(vip) {
-		r.waiting.remove(vip.Name)
+		r.waiting.Remove(vip.Name)
 	}
-	return ctrl.Result{}, errors.Join(k8s.Unless(k8s.Unless(s.err, errWaiting), northbound.ErrWaiting), r.patchStatus(ctx, vip, s))
+	return ctrl.Result{}, errors.Join(k8s.Unless(k8s.Unless(s.err, reservation.ErrWaiting), northbound.ErrWaiting), r.patchStatus(ctx, vip, s))
 }
 
 // serve holds the Vip's addresses and has those pods share them that are to.
@@ -107,7 +106,7 @@ func (s *state) parents() []string {
 
 // waits reports whether use of the subnet's addresses may change what is in force.
 func (s *state) waits(vip *kubeovnv1.Vip) bool {
-	return s.problem != nil || errors.Is(s.err, errWaiting) || s.owner != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
+	return s.problem != nil || errors.Is(s.err, reservation.ErrWaiting) || s.owner != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
 }
 
 // keepers are those on whose account a deleted Vip stays, in words. Pods that its selector selects do not ask for it.
@@ -134,7 +133,7 @@ func (r *Reconciler) end(ctx context.Context, vip *kubeovnv1.Vip) error {
 
 // remove takes all there is of a Vip away. A pod that has its addresses for its own keeps them.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
-	r.waiting.remove(name)
+	r.waiting.Remove(name)
 	if err := r.apply(ctx, name, nil); err != nil {
 		return err
 	}

@@ -6,8 +6,6 @@ package vip
 import (
 	"context"
 	"fmt"
-	"sync"
-	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,14 +19,12 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // indexSubnet finds Vips by their subnet.
 const indexSubnet = "vip.subnet"
-
-// wakeDelay gathers changes of a subnet's use before those Vips are tried again that wait for one.
-const wakeDelay = 100 * time.Millisecond
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -75,55 +71,10 @@ func (r *Reconciler) use() source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		r.Vips.Notify(func(vip string, _ selection.VipUser) { q.Add(requestFor(vip)) })
 		r.Allocator.Notify(func(subnet string) {
-			for _, name := range r.waiting.in(subnet) {
-				q.AddAfter(requestFor(name), wakeDelay)
+			for _, name := range r.waiting.In(subnet) {
+				q.AddAfter(requestFor(name), reservation.WakeDelay)
 			}
 		})
 		return r.Vips.Wait(ctx)
 	})
-}
-
-// waiting are the Vips that something is in the way of, and those that are lent, by subnet.
-type waiting struct {
-	mu       sync.Mutex
-	subnets  map[string]string
-	bySubnet map[string]map[string]struct{}
-}
-
-func (w *waiting) add(subnet, vip string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drop(vip)
-	if w.subnets == nil {
-		w.subnets, w.bySubnet = map[string]string{}, map[string]map[string]struct{}{}
-	}
-	if w.bySubnet[subnet] == nil {
-		w.bySubnet[subnet] = map[string]struct{}{}
-	}
-	w.subnets[vip] = subnet
-	w.bySubnet[subnet][vip] = struct{}{}
-}
-
-func (w *waiting) remove(vip string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drop(vip)
-}
-
-func (w *waiting) drop(vip string) {
-	subnet := w.subnets[vip]
-	delete(w.subnets, vip)
-	if delete(w.bySubnet[subnet], vip); len(w.bySubnet[subnet]) == 0 {
-		delete(w.bySubnet, subnet)
-	}
-}
-
-func (w *waiting) in(subnet string) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	names := make([]string, 0, len(w.bySubnet[subnet]))
-	for name := range w.bySubnet[subnet] {
-		names = append(names, name)
-	}
-	return names
 }

@@ -13,6 +13,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/reservation"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -21,13 +22,8 @@ import (
 func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s state) error {
 	base, status := vip.DeepCopy(), &vip.Status
 	status.Type, status.Selector = vip.Spec.Type, vip.Spec.Selector
-	for _, a := range s.lease.Addresses {
-		if a.Is4() {
-			status.V4IP = a.String()
-		} else {
-			status.V6IP = a.String()
-		}
-	}
+	told := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
+	status.V4IP, status.V6IP = told[0], told[1]
 	if len(s.lease.Addresses) > 0 {
 		status.MAC = s.lease.MAC.String()
 	}
@@ -48,10 +44,10 @@ func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 		return s.problem
 	}
 	if _, err := selection.VipSelector(vip); err != nil {
-		return fieldInvalid("%v", err)
+		return reservation.Invalid("%v", err)
 	}
 	if len(vip.Spec.Selector) > 0 && vip.Spec.Namespace == "" {
-		return fieldInvalid("selector selects pods of namespace, which is empty: set it")
+		return reservation.Invalid("selector selects pods of namespace, which is empty: set it")
 	}
 	return nil
 }
@@ -70,7 +66,7 @@ func ready(vip *kubeovnv1.Vip, s state) metav1.Condition {
 	case errors.Is(s.err, northbound.ErrWaiting):
 		return k8s.Ready(s.err, northbound.ErrWaiting)
 	default:
-		return k8s.Ready(s.err, errWaiting)
+		return k8s.Ready(s.err, reservation.ErrWaiting)
 	}
 	return no
 }
