@@ -19,7 +19,7 @@ const (
 	// ConditionTransitReady, of custom VPCs: a node carries what the VPC's pods send to Services and the outside. VPCs that are kept apart
 	// from the cluster lack it.
 	ConditionTransitReady = "TransitReady"
-	// ConditionEndpointsChecked, of SwitchLBRules: OVN checks every endpoint and leaves out those that do not answer. Rules whose checks are
+	// ConditionEndpointsChecked, of SwitchLBRules and RouterLBRules: OVN checks every endpoint and leaves out those that do not answer. Rules whose checks are
 	// turned off lack it.
 	ConditionEndpointsChecked = "EndpointsChecked"
 )

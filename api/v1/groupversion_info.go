@@ -20,7 +20,7 @@ var GroupVersion = schema.GroupVersion{Group: "kubeovn.io", Version: "v1"}
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &Vpc{}, &VpcList{}, &Subnet{}, &SubnetList{}, &IP{}, &IPList{}, &IPPool{}, &IPPoolList{}, &Vip{}, &VipList{},
 		&SecurityGroup{}, &SecurityGroupList{})
-	s.AddKnownTypes(GroupVersion, &SwitchLBRule{}, &SwitchLBRuleList{}, &RouterLBRule{}, &RouterLBRuleList{})
+	s.AddKnownTypes(GroupVersion, &SwitchLBRule{}, &SwitchLBRuleList{}, &RouterLBRule{}, &RouterLBRuleList{}, &OvnEip{}, &OvnEipList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -111,9 +111,9 @@ type SwitchLBRuleList struct {
 	Items           []SwitchLBRule `json:"items"`
 }
 
-// RouterLBRuleSpec is an address outside that leads to pods of a VPC.
+// RouterLBRuleSpec is an address that leads to pods of a VPC, for clients outside as well.
 type RouterLBRuleSpec struct {
-	// vpc whose pods are led to.
+	// vpc whose pods are led to; ovn-cluster when empty. Clients outside reach rules of that one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	VPC string `json:"vpc,omitempty"`

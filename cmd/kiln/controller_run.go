@@ -35,6 +35,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/lbrule"
 	"github.com/kiln-net/kiln/controllers/namespace"
 	"github.com/kiln-net/kiln/controllers/node"
+	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
@@ -76,6 +77,7 @@ type controllerProcess struct {
 	allocator *ipam.Allocator
 	pods      *pod.Reconciler
 	vips      *vip.Reconciler
+	eips      *ovneip.Reconciler
 	policies  *policy.Reconciler
 	session   atomic.Pointer[ovsdbclient.Session]
 }
@@ -155,7 +157,7 @@ func (p *controllerProcess) ready(req *http.Request) error {
 func needed() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
-		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
+		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &appsv1.StatefulSet{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{}, &kubeovnv1.OvnEip{},
 		&networkingv1.NetworkPolicy{}, &kubeovnv1.SecurityGroup{}, policy.Definition(),
 	}
 }
@@ -230,6 +232,9 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	if err := p.vips.Restore(ctx); err != nil {
 		return fmt.Errorf("restore what Vips hold: %w", err)
 	}
+	if err := p.eips.Restore(ctx); err != nil {
+		return fmt.Errorf("restore what OvnEips hold: %w", err)
+	}
 	p.gate.Open()
 	p.log.Info("leading")
 	return p.tellWritten(ctx, clusterID)
@@ -272,6 +277,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
+	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}
 	p.policies = &policy.Reconciler{Client: c, Northbound: engine, Sets: sets, Recorder: recorder, Gate: p.gate}
 	vpcs := &vpc.Reconciler{
 		Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
@@ -289,6 +295,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
 		p.pods,
 		p.vips,
+		p.eips,
 		p.policies,
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
@@ -302,7 +309,6 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&lbrule.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate,
 		},
-		&lbrule.RouterReconciler{Client: c, Recorder: recorder, Gate: p.gate},
 	} {
 		if err := r.SetupWithManager(ctx, mgr); err != nil {
 			return err

@@ -59,7 +59,7 @@ func run(m *testing.M) int {
 	}
 	server := &envtest.Environment{
 		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     crds("ippools", "ips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs"),
+		CRDDirectoryPaths:     crds("ippools", "ips", "ovn-eips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs"),
 		ErrorIfCRDPathMissing: true,
 	}
 	if config, err = server.Start(); err != nil {
@@ -132,7 +132,7 @@ func (w *World) clear() {
 		}
 	}
 	for _, o := range []client.Object{
-		&kubeovnv1.SwitchLBRule{}, &kubeovnv1.RouterLBRule{},
+		&kubeovnv1.SwitchLBRule{}, &kubeovnv1.RouterLBRule{}, &kubeovnv1.OvnEip{},
 		&corev1.Node{}, &kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
 		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &kubeovnv1.SecurityGroup{},
 	} {
@@ -147,6 +147,11 @@ func (w *World) clear() {
 	w.Must(w.Client.List(w.Context(), &vips))
 	for i := range vips.Items {
 		w.letGo(&vips.Items[i])
+	}
+	var eips kubeovnv1.OvnEipList
+	w.Must(w.Client.List(w.Context(), &eips))
+	for i := range eips.Items {
+		w.letGo(&eips.Items[i])
 	}
 }
 

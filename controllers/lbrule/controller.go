@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lbrule turns SwitchLBRules into load balancers whose endpoints OVN checks.
+// Package lbrule turns SwitchLBRules and RouterLBRules into load balancers whose endpoints OVN checks.
 package lbrule
 
 import (
@@ -28,8 +28,9 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reconciler makes the load balancers of SwitchLBRules so. Pods are found by a headless Service of each rule; addresses that a rule needs in
-// subnets are held by Vips, which its rules own together and which go with the last of them.
+// Reconciler makes the load balancers of rules so. Pods are found by a Service of each rule; addresses that a SwitchLBRule needs in subnets, and
+// those that endpoints are checked from, are held by Vips, which rules own together and which go with the last of them. A RouterLBRule has the
+// addresses of an OvnEip.
 type Reconciler struct {
 	Client client.Client
 	// Live reads pods past the cache.
@@ -39,16 +40,24 @@ type Reconciler struct {
 	Networks   *selection.Networks
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
+}
 
+// controller is the Reconciler of the rules of one kind.
+type controller struct {
+	*Reconciler
+
+	kind     string
 	interest interest
 }
 
 // state is what is in force of a rule, or in its way.
 type state struct {
-	in      translate.SwitchLBRuleInputs
+	in      translate.LBRuleInputs
 	service string // namespace and name
 	problem *validation.Problem
 	waiting []string // for what, in words
+	// outside: nodes serve the rule as well, and by them clients outside.
+	outside bool
 	checks  checks
 	vips    map[string]*kubeovnv1.Vip // that the rule needs, by name
 	keys    map[string]bool           // of its interest
@@ -56,78 +65,91 @@ type state struct {
 }
 
 // Reconcile brings one rule's load balancers, its Service and its Vips up to date.
-func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	rule := &kubeovnv1.SwitchLBRule{}
-	err := r.Client.Get(ctx, req.NamespacedName, rule)
+func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	rule := newRule(r.kind)
+	err := r.Client.Get(ctx, req.NamespacedName, rule.Object)
 	if client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("get SwitchLBRule: %w", err)
+		return ctrl.Result{}, fmt.Errorf("get %s: %w", r.kind, err)
 	}
-	if err != nil || rule.DeletionTimestamp != nil {
+	if err != nil || rule.GetDeletionTimestamp() != nil {
 		r.interest.prune(req.Name, nil)
-		unmeasure(req.Name)
+		r.unmeasure(req.Name)
 		// What the rule owns in Kubernetes goes with it, by the garbage collector.
 		return ctrl.Result{}, r.withdraw(ctx, req.Name)
 	}
 	s := &state{vips: map[string]*kubeovnv1.Vip{}, keys: map[string]bool{}}
 	s.err = r.serve(ctx, rule, s)
-	r.interest.prune(rule.Name, s.keys)
-	measure(rule.Name, s)
+	r.interest.prune(req.Name, s.keys)
+	r.measure(req.Name, s)
 	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, northbound.ErrWaiting), r.patchStatus(ctx, rule, s))
 }
 
-func (r *Reconciler) withdraw(ctx context.Context, name string) error {
-	if err := r.Northbound.Apply(ctx, translate.SwitchLBRuleOwner(name), nil); err != nil {
+func (r *controller) withdraw(ctx context.Context, name string) error {
+	if err := r.Northbound.Apply(ctx, translate.LBRuleOwner(r.kind, name), nil); err != nil {
 		return fmt.Errorf("withdraw load balancers: %w", err)
 	}
 	return nil
 }
 
 // serve makes so what the rule says. A rule that became wrong goes on as it was; one whose address is another's is served no more.
-func (r *Reconciler) serve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) error {
-	vips, problem := validation.LBRuleVIPs(rule.Spec.VIP)
-	if problem == nil {
-		problem = validation.LBRuleBackends(&rule.Spec.LBRuleBackends)
+func (r *controller) serve(ctx context.Context, rule *rule, s *state) error {
+	s.in = translate.LBRuleInputs{
+		Kind: r.kind, Name: rule.GetName(), Ports: portsOf(rule.spec), Sticky: rule.spec.SessionAffinity == corev1.ServiceAffinityClientIP,
 	}
-	if s.problem = problem; problem != nil {
-		return nil
-	}
-	s.in = translate.SwitchLBRuleInputs{
-		Name: rule.Name, VIPs: vips, Ports: portsOf(rule), Sticky: rule.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
-	}
-	for _, text := range rule.Spec.Endpoints {
+	for _, text := range rule.spec.Endpoints {
 		if a, err := ipfamily.ParseAddr(text); err == nil {
 			s.in.Endpoints = append(s.in.Endpoints, a)
 		}
 	}
-	service, err := r.ensureService(ctx, rule, s)
-	if err != nil || s.problem != nil {
-		return err
+	var served bool
+	var err error
+	switch o := rule.Object.(type) {
+	case *kubeovnv1.SwitchLBRule:
+		served, err = r.prepareSwitch(ctx, rule, o, s)
+	case *kubeovnv1.RouterLBRule:
+		served, err = r.prepareRouter(ctx, rule, o, s)
 	}
-	if err := r.resolve(ctx, rule, service, s); err != nil || s.problem != nil {
-		return err
-	}
-	if s.problem, err = r.rival(ctx, rule, s); err == nil && s.problem == nil {
-		err = r.reserve(ctx, rule, s)
-	}
-	if err != nil {
+	if err != nil || !served {
 		return err
 	}
 	if s.problem != nil {
-		return errors.Join(r.withdraw(ctx, rule.Name), r.releaseVips(ctx, rule, s.vips))
+		return errors.Join(r.withdraw(ctx, rule.GetName()), r.releaseVips(ctx, rule, s.vips))
 	}
 	if err := r.monitor(ctx, rule, s); err != nil {
 		return err
 	}
-	if err := r.Northbound.Apply(ctx, translate.SwitchLBRuleOwner(rule.Name), translate.SwitchLBRule(s.in)); err != nil {
+	if err := r.Northbound.Apply(ctx, rule.owner(), translate.LBRule(s.in)); err != nil {
 		return fmt.Errorf("apply load balancers: %w", err)
 	}
 	return r.releaseVips(ctx, rule, s.vips)
 }
 
+// prepareSwitch finds the addresses, the VPC and the endpoints of a SwitchLBRule. It is not served, and what was in force stays, when its
+// spec is wrong.
+func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1.SwitchLBRule, s *state) (served bool, err error) {
+	if s.in.VIPs, s.problem = validation.LBRuleVIPs(o.Spec.VIP); s.problem == nil {
+		s.problem = validation.LBRuleBackends(rule.spec)
+	}
+	if s.problem != nil {
+		return false, nil
+	}
+	service, err := r.ensureService(ctx, rule, s)
+	if err != nil || s.problem != nil {
+		return false, err
+	}
+	if err := r.resolve(ctx, rule, service, s); err != nil || s.problem != nil {
+		return false, err
+	}
+	if s.problem, err = r.rival(ctx, rule, s); err == nil && s.problem == nil {
+		err = r.reserve(ctx, rule, s)
+	}
+	return err == nil, err
+}
+
 // portsOf names the ports that have no name by what they are.
-func portsOf(rule *kubeovnv1.SwitchLBRule) []translate.LBRulePort {
-	ports := make([]translate.LBRulePort, 0, len(rule.Spec.Ports))
-	for _, p := range rule.Spec.Ports {
+func portsOf(spec *kubeovnv1.LBRuleBackends) []translate.LBRulePort {
+	ports := make([]translate.LBRulePort, 0, len(spec.Ports))
+	for _, p := range spec.Ports {
 		protocol := corev1.ProtocolTCP
 		if p.Protocol != "" {
 			protocol = corev1.Protocol(p.Protocol)
@@ -146,20 +168,12 @@ func portsOf(rule *kubeovnv1.SwitchLBRule) []translate.LBRulePort {
 
 // resolve finds who serves and in which VPC: the one that the rule's annotations name, or that of its pods. While there are none it stays
 // the one that its Service was told, which the controller of Services writes down.
-func (r *Reconciler) resolve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, service *corev1.Service, s *state) error {
+func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Service, s *state) error {
 	vpc := ""
 	if service != nil {
-		var list discoveryv1.EndpointSliceList
-		err := r.Client.List(ctx, &list, client.InNamespace(service.Namespace), client.MatchingFields{indexSlices: service.Name}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			return fmt.Errorf("list EndpointSlices: %w", err)
-		}
-		for i := range list.Items {
-			s.in.Slices = append(s.in.Slices, &list.Items[i])
-		}
-		slices.SortFunc(s.in.Slices, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-		if vpc, err = selection.VpcOfEndpoints(ctx, r.Client, r.Live, s.in.Slices); err != nil {
-			return fmt.Errorf("find the VPC of the endpoints: %w", err)
+		var err error
+		if vpc, err = r.find(ctx, service, s); err != nil {
+			return err
 		}
 		if vpc == "" {
 			vpc = service.Annotations[kubeovnv1.AnnotationVpc.Key()]
@@ -178,12 +192,29 @@ func (r *Reconciler) resolve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, 
 	return nil
 }
 
+// find finds those who serve by the rule's Service, and the VPC of those that are pods; empty while there is none.
+func (r *controller) find(ctx context.Context, service *corev1.Service, s *state) (vpc string, err error) {
+	var list discoveryv1.EndpointSliceList
+	err = r.Client.List(ctx, &list, client.InNamespace(service.Namespace), client.MatchingFields{indexSlices: service.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("list EndpointSlices: %w", err)
+	}
+	for i := range list.Items {
+		s.in.Slices = append(s.in.Slices, &list.Items[i])
+	}
+	slices.SortFunc(s.in.Slices, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	if vpc, err = selection.VpcOfEndpoints(ctx, r.Client, r.Live, s.in.Slices); err != nil {
+		return "", fmt.Errorf("find the VPC of the endpoints: %w", err)
+	}
+	return vpc, nil
+}
+
 // namedVpc is the VPC that a rule's annotations name, itself or by a subnet of it.
-func (r *Reconciler) namedVpc(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) (string, *validation.Problem, error) {
-	if vpc := rule.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]; vpc != "" {
+func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string, *validation.Problem, error) {
+	if vpc := rule.GetAnnotations()[kubeovnv1.AnnotationLogicalRouter.Key()]; vpc != "" {
 		return vpc, nil, nil
 	}
-	name := rule.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]
+	name := rule.GetAnnotations()[kubeovnv1.AnnotationLogicalSwitch.Key()]
 	if name == "" {
 		return "", nil, nil
 	}
@@ -203,9 +234,9 @@ func (r *Reconciler) namedVpc(ctx context.Context, rule *kubeovnv1.SwitchLBRule,
 }
 
 // watch has the rule looked at again when what a key stands for changes. Call it before looking.
-func (r *Reconciler) watch(rule *kubeovnv1.SwitchLBRule, s *state, key string) {
+func (r *controller) watch(rule *rule, s *state, key string) {
 	s.keys[key] = true
-	r.interest.add(rule.Name, key)
+	r.interest.add(rule.GetName(), key)
 }
 
 // endpoints are the addresses that serve the rule, each once.

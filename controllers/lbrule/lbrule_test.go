@@ -119,9 +119,14 @@ func TestRulesOfCustomVPCs(t *testing.T) {
 // inGroup waits until a rule's load balancer is in the group of a VPC.
 func (w world) inGroup(rule, vpc string) {
 	w.Helper()
+	w.groupOf("slr-"+rule, vpc)
+}
+
+func (w world) groupOf(rule, vpc string) {
+	w.Helper()
 	w.Eventually(func() string {
 		for uuid, row := range w.Database.Rows("Load_Balancer") {
-			if row["name"] != "slr-"+rule+"/tcp" {
+			if row["name"] != rule+"/tcp" {
 				continue
 			}
 			for group, of := range w.Database.Rows("Load_Balancer_Group") {
@@ -292,24 +297,6 @@ func TestAUserDefinedSourceIsUsedAndKept(t *testing.T) {
 	w.Delete(rule)
 	w.serves("web", "")
 	w.owns("web:")
-}
-
-func TestRouterLBRulesSayThatNothingServesThem(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
-	rule.Spec.OvnEip, rule.Spec.VPC, rule.Spec.Endpoints = "eip", "tenant", []string{"10.16.0.20"}
-	rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80}}
-	w.Create(rule)
-	w.Eventually(func() string {
-		w.Get(rule)
-		c := apimeta.FindStatusCondition(rule.Status.Conditions, kubeovnv1.ConditionReady)
-		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "OvnEip") ||
-			!apimeta.IsStatusConditionTrue(rule.Status.Conditions, kubeovnv1.ConditionValidated) {
-			return fmt.Sprintf("the conditions are %+v", rule.Status.Conditions)
-		}
-		return ""
-	})
 }
 
 func TestDamageHeals(t *testing.T) {

@@ -6,21 +6,35 @@ package lbrule
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-var endpoints = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "kiln_switch_lb_rule_endpoints", Help: "Endpoints of a SwitchLBRule, by whether OVN checks them.",
-}, []string{"rule", "checked"})
+// endpoints are those of rules, by kind.
+var endpoints = map[string]*prometheus.GaugeVec{
+	translate.KindSwitchLBRule: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_switch_lb_rule_endpoints", Help: "Endpoints of a SwitchLBRule, by whether OVN checks them.",
+	}, []string{"rule", "checked"}),
+	translate.KindRouterLBRule: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_router_lb_rule_endpoints", Help: "Endpoints of a RouterLBRule, by whether OVN checks them.",
+	}, []string{"rule", "checked"}),
+}
 
-func init() { metrics.Registry.MustRegister(endpoints) }
+func init() {
+	for _, kind := range kinds {
+		metrics.Registry.MustRegister(endpoints[kind])
+	}
+}
 
-func measure(rule string, s *state) {
+func (r *controller) measure(rule string, s *state) {
 	total := s.checks.total
 	if s.checks.off {
 		total = len(s.endpoints())
 	}
-	endpoints.WithLabelValues(rule, "true").Set(float64(s.checks.checked))
-	endpoints.WithLabelValues(rule, "false").Set(float64(total - s.checks.checked))
+	endpoints[r.kind].WithLabelValues(rule, "true").Set(float64(s.checks.checked))
+	endpoints[r.kind].WithLabelValues(rule, "false").Set(float64(total - s.checks.checked))
 }
 
-func unmeasure(rule string) { endpoints.DeletePartialMatch(prometheus.Labels{"rule": rule}) }
+func (r *controller) unmeasure(rule string) {
+	endpoints[r.kind].DeletePartialMatch(prometheus.Labels{"rule": rule})
+}

@@ -25,8 +25,8 @@ type checks struct {
 
 // monitor finds for each endpoint the port at which OVN checks it and the address that it asks from: that of a Vip of the subnet's name,
 // which all rules share, as in Kube-OVN.
-func (r *Reconciler) monitor(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) error {
-	if rule.Annotations[kubeovnv1.AnnotationHealthCheck.Key()] == "false" {
+func (r *controller) monitor(ctx context.Context, rule *rule, s *state) error {
+	if rule.GetAnnotations()[kubeovnv1.AnnotationHealthCheck.Key()] == "false" {
 		s.checks.off = true
 		return nil
 	}
@@ -75,7 +75,7 @@ type origin struct {
 }
 
 // sourceSubnet is the subnet of an endpoint. Endpoints of one rule are in few subnets: it looks at those first.
-func (r *Reconciler) sourceSubnet(ctx context.Context, vpc string, a netip.Addr, known sources) (string, error) {
+func (r *controller) sourceSubnet(ctx context.Context, vpc string, a netip.Addr, known sources) (string, error) {
 	for name, s := range known {
 		for _, cidr := range s.cidrs {
 			if cidr.Contains(a) {
@@ -97,8 +97,8 @@ func (r *Reconciler) sourceSubnet(ctx context.Context, vpc string, a netip.Addr,
 }
 
 // monitorOf is how an endpoint is checked, or why it is not.
-func (r *Reconciler) monitorOf(
-	ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state, subnet string, a netip.Addr, known sources,
+func (r *controller) monitorOf(
+	ctx context.Context, rule *rule, s *state, subnet string, a netip.Addr, known sources,
 ) (m translate.Monitor, missing string, err error) {
 	port := r.Allocator.Holder(subnet, a)
 	if strings.HasPrefix(port, translate.VipHolder("")) {

@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,8 +20,8 @@ import (
 )
 
 // rival is the Service or the older rule that has one of the rule's addresses and ports in its VPC: OVN would choose one of the two at
-// every change.
-func (r *Reconciler) rival(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) (*validation.Problem, error) {
+// every change. An OvnEip is one VPC's: the one of the oldest rule that names it.
+func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
 	for _, vip := range s.in.VIPs {
 		var services corev1.ServiceList
 		if err := r.Client.List(ctx, &services, client.MatchingFields{indexVIP: vip.String()}, client.UnsafeDisableDeepCopy); err != nil {
@@ -28,54 +30,102 @@ func (r *Reconciler) rival(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s 
 		for i := range services.Items {
 			other := &services.Items[i]
 			if front := sharedWith(other, s); front != "" {
-				return inUse("vip: Service %s has %s %s: choose another address or port", client.ObjectKeyFromObject(other), vip, front), nil
+				return inUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
 			}
 		}
-		var rules kubeovnv1.SwitchLBRuleList
-		if err := r.Client.List(ctx, &rules, client.MatchingFields{indexVIP: vip.String()}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list rules by address: %w", err)
+		others, err := r.rulesAt(ctx, vip.String())
+		if err != nil {
+			return nil, err
 		}
-		for i := range rules.Items {
-			other := &rules.Items[i]
-			front := common(portsOf(other), s.in.Ports)
-			if front == "" || !older(other, rule) || validation.LBRuleBackends(&other.Spec.LBRuleBackends) != nil {
-				continue
-			}
-			vpc, err := r.vpcOf(ctx, other)
-			if err != nil {
-				return nil, err
-			}
-			if vpc == s.in.Vpc {
-				return inUse("vip: the older SwitchLBRule %s has %s %s: choose another address or port", other.Name, vip, front), nil
+		for _, other := range others {
+			if problem, err := r.rivalRule(ctx, rule, other, s, vip); problem != nil || err != nil {
+				return problem, err
 			}
 		}
 	}
 	return nil, nil
 }
 
+// rivalRule is what is wrong with a rule on account of another one at the same address.
+func (r *controller) rivalRule(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
+	if !older(other, rule) || validation.LBRuleBackends(other.spec) != nil {
+		return nil, nil
+	}
+	vpc, err := r.vpcOf(ctx, other)
+	if err != nil {
+		return nil, err
+	}
+	front := common(portsOf(other.spec), s.in.Ports)
+	switch {
+	case vpc != s.in.Vpc && rule.kind == translate.KindRouterLBRule && other.kind == rule.kind:
+		return inUse("ovnEip: the older %s uses it for VPC %s: name another OvnEip", other, vpc), nil
+	case vpc == s.in.Vpc && front != "":
+		return inUse("%s: the older %s has %s %s: choose another address or port", fieldOf(rule), other, vip, front), nil
+	}
+	return nil, nil
+}
+
+// fieldOf is the field by which a rule has its addresses.
+func fieldOf(rule *rule) string {
+	if rule.kind == translate.KindRouterLBRule {
+		return "ovnEip"
+	}
+	return "vip"
+}
+
+// rulesAt are the rules of both kinds with an address.
+func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, error) {
+	var switches kubeovnv1.SwitchLBRuleList
+	at := client.MatchingFields{indexVIP: address}
+	if err := r.Client.List(ctx, &switches, at, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list SwitchLBRules by address: %w", err)
+	}
+	var eips kubeovnv1.OvnEipList
+	if err := r.Client.List(ctx, &eips, at, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list OvnEips by address: %w", err)
+	}
+	var rules []*rule
+	for i := range switches.Items {
+		rules = append(rules, ruleOf(&switches.Items[i]))
+	}
+	for i := range eips.Items {
+		named, err := r.rulesOf(ctx, eips.Items[i].Name)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, named...)
+	}
+	return rules, nil
+}
+
+// rulesOf are the RouterLBRules that name an OvnEip.
+func (r *Reconciler) rulesOf(ctx context.Context, eip string) ([]*rule, error) {
+	var list kubeovnv1.RouterLBRuleList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{indexEip: eip}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list RouterLBRules by OvnEip: %w", err)
+	}
+	rules := make([]*rule, 0, len(list.Items))
+	for i := range list.Items {
+		rules = append(rules, ruleOf(&list.Items[i]))
+	}
+	return rules, nil
+}
+
 // vpcOf is the VPC of another rule.
-func (r *Reconciler) vpcOf(ctx context.Context, rule *kubeovnv1.SwitchLBRule) (string, error) {
+func (r *controller) vpcOf(ctx context.Context, rule *rule) (string, error) {
+	if router, ok := rule.Object.(*kubeovnv1.RouterLBRule); ok {
+		return vpcOfRouter(router), nil
+	}
 	other := &state{keys: map[string]bool{}}
 	var service *corev1.Service
-	if len(rule.Spec.Endpoints) == 0 {
+	if len(rule.spec.Endpoints) == 0 {
 		service = &corev1.Service{}
-		key := client.ObjectKey{Namespace: cmp.Or(rule.Spec.Namespace, corev1.NamespaceDefault), Name: serviceName(rule.Name)}
-		if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.Client.Get(ctx, serviceKey(rule), service, client.UnsafeDisableDeepCopy); err != nil {
 			service = nil // it has none yet
 		}
 	}
 	err := r.resolve(ctx, rule, service, other)
 	return other.in.Vpc, err
-}
-
-func older(a, b *kubeovnv1.SwitchLBRule) bool {
-	if a.UID == b.UID {
-		return false
-	}
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
 }
 
 // sharedWith is the port that a Service of the rule's VPC has as well, in words; empty when there is none.
@@ -112,8 +162,13 @@ func vipsOf(o client.Object) []string {
 			texts = append(texts, a.String())
 		}
 		return texts
+	case *kubeovnv1.OvnEip:
+		texts = []string{o.Status.V4IP, o.Status.V6IP}
 	case *corev1.Service:
-		texts = append(append(texts, o.Spec.ClusterIPs...), o.Spec.ExternalIPs...)
+		texts = slices.Clone(o.Spec.ClusterIPs)
+		if !translate.OfRouterLBRule(o) { // the rule itself has the others
+			texts = append(texts, o.Spec.ExternalIPs...)
+		}
 	}
 	var vips []string
 	for _, text := range texts {

@@ -4,55 +4,99 @@
 package lbrule
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// RouterReconciler tells of RouterLBRules what is wrong with them, and that nothing serves them: the addresses that they are reached by are
-// OvnEips, which this version does not have.
-type RouterReconciler struct {
-	Client   client.Client
-	Recorder events.EventRecorder
-	Gate     *k8s.Gate
+// prepareRouter finds the addresses, the VPC and the endpoints of a RouterLBRule. It is not served, and what was in force stays, when its
+// spec is wrong.
+//
+// Pods of the VPC reach it by the VPC's load balancers. Clients outside come by nodes, which are in the default VPC: they are told of the
+// rules of that one, by an ordinary Service with external addresses.
+func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1.RouterLBRule, s *state) (served bool, err error) {
+	if s.problem = validation.RouterLBRule(&o.Spec); s.problem != nil {
+		return false, nil
+	}
+	s.in.Vpc = vpcOfRouter(o)
+	s.outside = s.in.Vpc == kubeovnv1.DefaultVpc
+	r.watch(rule, s, "vpc/"+s.in.Vpc)
+	if err := r.front(ctx, o, s); err != nil {
+		return false, err
+	}
+	if s.problem == nil && len(s.waiting) == 0 {
+		if s.problem, err = r.rival(ctx, rule, s); err != nil {
+			return false, err
+		}
+	}
+	if s.problem != nil || len(s.waiting) > 0 { // its addresses are nobody's, or another's
+		return false, errors.Join(r.withdraw(ctx, rule.GetName()), r.deleteServices(ctx, rule, client.ObjectKey{}), r.releaseVips(ctx, rule, nil))
+	}
+	service, err := r.ensureService(ctx, rule, s)
+	if err != nil || s.problem != nil {
+		return false, err
+	}
+	if service == nil {
+		return true, nil
+	}
+	if err := r.writeSlices(ctx, service, s); err != nil || len(s.in.Endpoints) > 0 {
+		return err == nil, err
+	}
+	vpc, err := r.find(ctx, service, s)
+	if vpc != "" && vpc != s.in.Vpc {
+		s.problem = &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
+			"vpc: pods that selector selects are in VPC %s, and not in %s: set vpc to the pods', or select others", vpc, s.in.Vpc)}
+	}
+	return err == nil, err
 }
 
-// SetupWithManager registers the reconciler. It wakes for its rule.
-func (r *RouterReconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("routerlbrule").
-		For(&kubeovnv1.RouterLBRule{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(r.Gate.Reconciler(r))
+func vpcOfRouter(o *kubeovnv1.RouterLBRule) string { return cmp.Or(o.Spec.VPC, kubeovnv1.DefaultVpc) }
+
+// front finds the addresses of a rule, and whether its VPC is there.
+func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *state) error {
+	err := r.Client.Get(ctx, client.ObjectKey{Name: s.in.Vpc}, &kubeovnv1.Vpc{}, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get Vpc %s: %w", s.in.Vpc, err)
+	}
 	if err != nil {
-		return fmt.Errorf("set up the controller of RouterLBRules: %w", err)
+		s.waiting = append(s.waiting, fmt.Sprintf("Vpc %s, which does not exist: create it, or name another one", s.in.Vpc))
+	}
+	eip := &kubeovnv1.OvnEip{}
+	err = r.Client.Get(ctx, client.ObjectKey{Name: o.Spec.OvnEip}, eip, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get OvnEip %s: %w", o.Spec.OvnEip, err)
+	}
+	lease, held := r.Allocator.Lookup(translate.OvnEipHolder(o.Spec.OvnEip))
+	switch {
+	case err != nil:
+		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s, which does not exist: create it, or name another one", o.Spec.OvnEip))
+	case cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT) != kubeovnv1.OvnEipTypeNAT:
+		s.problem = &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
+			"ovnEip: OvnEip %s is of type %s: name one of type %s", eip.Name, eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)}
+	case !held:
+		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s to have its addresses: its conditions say what is in the way", eip.Name))
+	}
+	s.in.VIPs = lease.Addresses
+	return r.shadowed(ctx, eip.Name, lease.Subnet, s)
+}
+
+// shadowed finds out whether an address is also one of another subnet of the rule's VPC: whoever has it there would be reached no more.
+func (r *controller) shadowed(ctx context.Context, eip, external string, s *state) error {
+	for _, vip := range s.in.VIPs {
+		subnet, err := r.subnetWith(ctx, s.in.Vpc, vip)
+		if err != nil {
+			return err
+		}
+		if subnet != "" && subnet != external && s.problem == nil {
+			s.problem = inUse("ovnEip: %s of OvnEip %s is in subnet %s of VPC %s as well: name an OvnEip with other addresses", vip, eip, subnet, s.in.Vpc)
+		}
 	}
 	return nil
-}
-
-// Reconcile tells the state of one rule.
-func (r *RouterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	rule := &kubeovnv1.RouterLBRule{}
-	if err := r.Client.Get(ctx, req.NamespacedName, rule); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	base := rule.DeepCopy()
-	problem := validation.RouterLBRule(&rule.Spec)
-	k8s.SetConditions(&rule.Status.Conditions, rule.Generation, k8s.Validated(problem), metav1.Condition{
-		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonFieldsIgnored,
-		Message: "this version has no OvnEips, whose addresses would be served: a SwitchLBRule serves pods of the VPC, a Service of type LoadBalancer clients outside",
-	})
-	if !k8s.SameMessage(base.Status.Conditions, rule.Status.Conditions, kubeovnv1.ConditionValidated) && problem != nil {
-		k8s.Warn(r.Recorder, rule, problem.Reason, problem.Message)
-	}
-	return ctrl.Result{}, k8s.PatchStatus(ctx, r.Client, base, rule)
 }

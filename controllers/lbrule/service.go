@@ -9,7 +9,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,33 +16,35 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// servicePrefix begins the names of rules' Services, as Kube-OVN names them.
-const servicePrefix = "slr-"
-
 // maxServiceName is the longest name of a Service (RFC 1035).
 const maxServiceName = 63
 
 // serviceName is that of a rule's Service: a hash stands for a name that no Service can have.
-func serviceName(rule string) string {
-	if name := servicePrefix + rule; len(name) <= maxServiceName && !strings.Contains(name, ".") {
+func serviceName(kind, rule string) string {
+	prefix := translate.LBRulePrefix(kind)
+	if name := prefix + rule; len(name) <= maxServiceName && !strings.Contains(name, ".") {
 		return name
 	}
 	sum := sha256.Sum256([]byte(rule))
-	return servicePrefix + hex.EncodeToString(sum[:10])
+	return prefix + hex.EncodeToString(sum[:10])
 }
 
-// ensureService makes the headless Service so, by which Kubernetes finds the ready pods that the rule selects, and returns it. A rule with
-// endpoints has none.
-func (r *Reconciler) ensureService(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) (*corev1.Service, error) {
+// serviceKey is the namespace and name of a rule's Service.
+func serviceKey(rule *rule) client.ObjectKey {
+	return client.ObjectKey{Namespace: cmp.Or(rule.spec.Namespace, metav1.NamespaceDefault), Name: serviceName(rule.kind, rule.GetName())}
+}
+
+// ensureService makes the Service so, by which Kubernetes finds the ready pods that the rule selects and nodes serve it, and returns it. A
+// rule with endpoints that nodes do not serve has none.
+func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*corev1.Service, error) {
 	key := client.ObjectKey{}
-	if len(rule.Spec.Endpoints) == 0 {
-		key = client.ObjectKey{Namespace: cmp.Or(rule.Spec.Namespace, metav1.NamespaceDefault), Name: serviceName(rule.Name)}
+	if len(rule.spec.Endpoints) == 0 || s.outside {
+		key = serviceKey(rule)
 	}
 	if err := r.deleteServices(ctx, rule, key); err != nil || key.Name == "" {
 		return nil, err
@@ -53,15 +54,22 @@ func (r *Reconciler) ensureService(ctx context.Context, rule *kubeovnv1.SwitchLB
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get Service %s: %w", key, err)
 	}
-	if err == nil && !metav1.IsControlledBy(service, rule) {
+	missing := err != nil
+	if !missing && !metav1.IsControlledBy(service, rule) {
 		s.problem = &validation.Problem{Reason: validation.ReasonNameConflict, Message: fmt.Sprintf(
 			"Service %s, by which the pods would be found, is somebody else's: delete it, or create a rule of another name", key)}
 		return nil, nil
 	}
 	s.service = key.String()
+	if headless := service.Spec.ClusterIP == corev1.ClusterIPNone; !missing && headless == s.outside {
+		if err := r.deleteService(ctx, service); err != nil { // it cannot change that
+			return nil, err
+		}
+		service, missing = &corev1.Service{}, true
+	}
 	base := service.DeepCopy()
-	fill(service, rule, s.in.Ports)
-	if err != nil {
+	fill(service, rule, s)
+	if missing {
 		service.Namespace, service.Name = key.Namespace, key.Name
 		if err := r.Client.Create(ctx, service, k8s.FieldOwner); err != nil {
 			return nil, fmt.Errorf("create Service %s: %w", key, err)
@@ -72,9 +80,9 @@ func (r *Reconciler) ensureService(ctx context.Context, rule *kubeovnv1.SwitchLB
 }
 
 // deleteServices deletes the rule's Services but one.
-func (r *Reconciler) deleteServices(ctx context.Context, rule *kubeovnv1.SwitchLBRule, but client.ObjectKey) error {
+func (r *controller) deleteServices(ctx context.Context, rule *rule, but client.ObjectKey) error {
 	var list corev1.ServiceList
-	if err := r.Client.List(ctx, &list, client.MatchingFields{indexOwner: rule.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &list, client.MatchingFields{r.indexOwner(): rule.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the rule's Services: %w", err)
 	}
 	for i := range list.Items {
@@ -82,44 +90,52 @@ func (r *Reconciler) deleteServices(ctx context.Context, rule *kubeovnv1.SwitchL
 		if client.ObjectKeyFromObject(old) == but || !metav1.IsControlledBy(old, rule) {
 			continue
 		}
-		if err := r.Client.Delete(ctx, old.DeepCopy(), client.Preconditions{UID: &old.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete Service %s: %w", client.ObjectKeyFromObject(old), err)
+		if err := r.deleteService(ctx, old.DeepCopy()); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+func (r *controller) deleteService(ctx context.Context, service *corev1.Service) error {
+	if err := r.Client.Delete(ctx, service, client.Preconditions{UID: &service.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Service %s: %w", client.ObjectKeyFromObject(service), err)
+	}
+	return nil
+}
+
 // fill makes a Service the rule's. What others set on it stays.
-func fill(service *corev1.Service, rule *kubeovnv1.SwitchLBRule, ports []translate.LBRulePort) {
-	owner := ownerReference(rule)
-	owner.Controller = new(true)
-	if !slices.ContainsFunc(service.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == rule.UID }) {
+func fill(service *corev1.Service, rule *rule, s *state) {
+	if !rule.owns(service) {
+		owner := rule.reference()
+		owner.Controller = new(true)
 		service.OwnerReferences = append(service.OwnerReferences, owner)
 	}
 	spec := &service.Spec
-	spec.ClusterIP, spec.IPFamilyPolicy = corev1.ClusterIPNone, new(corev1.IPFamilyPolicyPreferDualStack)
-	spec.Selector = validation.LBRuleSelector(&rule.Spec.LBRuleBackends)
+	spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyPreferDualStack)
+	spec.Selector = validation.LBRuleSelector(rule.spec)
+	if s.outside {
+		expose(spec, s)
+	} else {
+		spec.ClusterIP = corev1.ClusterIPNone
+	}
 	spec.Ports = nil
-	for _, p := range ports {
+	for _, p := range s.in.Ports {
 		spec.Ports = append(spec.Ports, corev1.ServicePort{
 			Name: p.Name, Protocol: p.Protocol, Port: int32(p.Port), TargetPort: intstr.FromInt32(int32(p.Target)),
 		})
 	}
 }
 
-const kindSwitchLBRule = "SwitchLBRule"
-
-func ownerReference(rule *kubeovnv1.SwitchLBRule) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: kubeovnv1.GroupVersion.String(), Kind: kindSwitchLBRule, Name: rule.Name, UID: rule.UID}
-}
-
-// owners are the names of the rules that own an object.
-func owners(o client.Object) []string {
-	var names []string
-	for _, ref := range o.GetOwnerReferences() {
-		if ref.Kind == kindSwitchLBRule && ref.APIVersion == kubeovnv1.GroupVersion.String() {
-			names = append(names, ref.Name)
-		}
+// expose has nodes serve the rule's addresses. They do so for Services with a ClusterIP only, which the API server gives it.
+func expose(spec *corev1.ServiceSpec, s *state) {
+	spec.ExternalIPs = nil
+	for _, a := range s.in.VIPs {
+		spec.ExternalIPs = append(spec.ExternalIPs, a.String())
 	}
-	return names
+	if spec.SessionAffinity = corev1.ServiceAffinityNone; s.in.Sticky {
+		spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		return
+	}
+	spec.SessionAffinityConfig = nil
 }

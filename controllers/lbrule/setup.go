@@ -23,15 +23,19 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 // Indexes of the cache.
 const (
 	indexSlices = "lbrule.slices" // EndpointSlices of rules' Services, by the Service's name
-	indexOwner  = "lbrule.owner"  // Services and Vips by the rules that own them
-	indexVIP    = "lbrule.vip"    // Services and rules by the addresses that they are served at
+	indexVIP    = "lbrule.vip"    // Services, SwitchLBRules and OvnEips by the addresses that they are served at
+	indexEip    = "lbrule.eip"    // RouterLBRules by the OvnEip that they name
 )
+
+// indexOwner finds Services and Vips by the rules that own them, of one kind.
+func indexOwner(kind string) string { return "lbrule.owner." + kind }
+
+func (r *controller) indexOwner() string { return indexOwner(r.kind) }
 
 // wakeDelay gathers changes of a subnet's use before rules are looked at again that wait for one.
 const wakeDelay = 100 * time.Millisecond
@@ -55,13 +59,13 @@ func index(ctx context.Context, indexer client.FieldIndexer) error {
 		keys   client.IndexerFunc
 	}{
 		{&discoveryv1.EndpointSlice{}, indexSlices, func(o client.Object) []string {
-			if name := o.GetLabels()[discoveryv1.LabelServiceName]; strings.HasPrefix(name, servicePrefix) {
+			if name := o.GetLabels()[discoveryv1.LabelServiceName]; kindOf(name) != "" {
 				return []string{name}
 			}
 			return nil
 		}},
-		{&corev1.Service{}, indexOwner, owners},
-		{&kubeovnv1.Vip{}, indexOwner, owners},
+		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return []string{o.(*kubeovnv1.RouterLBRule).Spec.OvnEip} }},
+		{&kubeovnv1.OvnEip{}, indexVIP, vipsOf},
 		{&corev1.Service{}, indexVIP, vipsOf},
 		{&kubeovnv1.SwitchLBRule{}, indexVIP, vipsOf},
 	} {
@@ -69,59 +73,93 @@ func index(ctx context.Context, indexer client.FieldIndexer) error {
 			return fmt.Errorf("index %T by %s: %w", i.object, i.name, err)
 		}
 	}
+	for _, kind := range kinds {
+		for _, o := range []client.Object{&corev1.Service{}, &kubeovnv1.Vip{}} {
+			if err := indexer.IndexField(ctx, o, indexOwner(kind), func(o client.Object) []string { return owners(o, kind) }); err != nil {
+				return fmt.Errorf("index %T by %s: %w", o, kind, err)
+			}
+		}
+	}
 	return nil
 }
 
-// SetupWithManager registers the reconciler. It wakes for its rule, for the rule's Service and that one's EndpointSlices, for other rules
-// and Services with the same address, for Vips and subnets that it looked at, for the use of those that it waits in, and for drift.
+// SetupWithManager registers a controller for each kind of rules.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	spec := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
-	rivals := handler.EnqueueRequestsFromMapFunc(r.rivals)
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("switchlbrule").
-		For(&kubeovnv1.SwitchLBRule{}, spec).
-		Watches(&kubeovnv1.SwitchLBRule{}, rivals, spec).
-		Watches(&corev1.Service{}, rivals).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(owned)).
-		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
-		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(r.interested("vip/"))).
-		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(r.use()).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSwitchLBRule)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.SwitchLBRule{}, k8s.OwnersOf(r.Northbound, translate.KindSwitchLBRule))).
-		Complete(r.Gate.Reconciler(r))
-	if err != nil {
-		return fmt.Errorf("set up the controller of SwitchLBRules: %w", err)
+	for _, kind := range kinds {
+		if err := (&controller{Reconciler: r, kind: kind}).setup(mgr); err != nil {
+			return fmt.Errorf("set up the controller of %ss: %w", kind, err)
+		}
 	}
 	return nil
 }
 
-// rivals are the rules with an address that a rule or a Service has as well.
-func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
-	var requests []reconcile.Request
-	for _, vip := range vipsOf(o) {
-		var rules kubeovnv1.SwitchLBRuleList
-		if err := r.Client.List(ctx, &rules, client.MatchingFields{indexVIP: vip}, client.UnsafeDisableDeepCopy); err != nil {
+// setup registers the controller. It wakes for its rule, for the rule's Service and that one's EndpointSlices, for other rules, OvnEips and
+// Services with the same address, for Vips, VPCs and subnets that it looked at, for the use of those that it waits in, and for drift.
+func (r *controller) setup(mgr ctrl.Manager) error {
+	spec := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
+	rivals := handler.EnqueueRequestsFromMapFunc(r.rivals)
+	own := newRule(r.kind).Object
+	b := ctrl.NewControllerManagedBy(mgr).Named(strings.ToLower(r.kind)).For(own, spec)
+	for _, kind := range kinds {
+		b = b.Watches(newRule(kind).Object, rivals, spec)
+	}
+	return b.
+		Watches(&kubeovnv1.OvnEip{}, rivals).
+		Watches(&corev1.Service{}, rivals).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.owned)).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
+		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(r.interested("vip/"))).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		WatchesRawSource(r.use()).
+		WatchesRawSource(k8s.Drift(r.Northbound, r.kind)).
+		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, k8s.OwnersOf(r.Northbound, r.kind))).
+		Complete(r.Gate.Reconciler(r))
+}
+
+// rivals are the rules with an address that a rule, an OvnEip or a Service has as well, and those that name the OvnEip.
+func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+	var rules []*rule
+	addresses := vipsOf(o)
+	eip, isEip := o.(*kubeovnv1.OvnEip)
+	if router, ok := o.(*kubeovnv1.RouterLBRule); ok {
+		eip = &kubeovnv1.OvnEip{}
+		if err := r.Client.Get(ctx, keyOf(router.Spec.OvnEip), eip, client.UnsafeDisableDeepCopy); err != nil {
+			return nil // it has no addresses
+		}
+		addresses = vipsOf(eip)
+	}
+	if isEip { // also one that is gone
+		rules, _ = r.rulesOf(ctx, eip.Name)
+	}
+	for _, address := range addresses {
+		others, err := r.rulesAt(ctx, address)
+		if err != nil {
 			return nil // the cache is stopping
 		}
-		for i := range rules.Items {
-			if rules.Items[i].UID != o.GetUID() {
-				requests = append(requests, requestsFor(rules.Items[i].Name)...)
-			}
+		rules = append(rules, others...)
+	}
+	var requests []reconcile.Request
+	for _, other := range rules {
+		if other.kind == r.kind && other.GetUID() != o.GetUID() {
+			requests = append(requests, requestsFor(other.GetName())...)
 		}
 	}
 	return requests
 }
 
-func owned(_ context.Context, o client.Object) []reconcile.Request { return requestsFor(owners(o)...) }
+func (r *controller) owned(_ context.Context, o client.Object) []reconcile.Request {
+	return requestsFor(owners(o, r.kind)...)
+}
 
 // ofSlice is the rule whose Service an EndpointSlice is of, and its rivals: its endpoints decide in which VPC it is.
-func (r *Reconciler) ofSlice(ctx context.Context, o client.Object) []reconcile.Request {
+func (r *controller) ofSlice(ctx context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[discoveryv1.LabelServiceName]
-	if !strings.HasPrefix(name, servicePrefix) {
+	kind := kindOf(name)
+	if kind == "" {
 		return nil
 	}
 	service := &corev1.Service{}
@@ -129,24 +167,25 @@ func (r *Reconciler) ofSlice(ctx context.Context, o client.Object) []reconcile.R
 		return nil // it is gone, or its first event wakes the rule
 	}
 	var requests []reconcile.Request
-	for _, rule := range owners(service) {
-		requests = append(requests, requestsFor(rule)...)
-		object := &kubeovnv1.SwitchLBRule{}
-		if err := r.Client.Get(ctx, keyOf(rule), object, client.UnsafeDisableDeepCopy); err == nil {
-			requests = append(requests, r.rivals(ctx, object)...)
+	for _, name := range owners(service, kind) {
+		if kind == r.kind {
+			requests = append(requests, requestsFor(name)...)
+		}
+		if owner := newRule(kind); r.Client.Get(ctx, keyOf(name), owner.Object, client.UnsafeDisableDeepCopy) == nil {
+			requests = append(requests, r.rivals(ctx, owner.Object)...)
 		}
 	}
 	return requests
 }
 
-func (r *Reconciler) interested(prefix string) handler.MapFunc {
+func (r *controller) interested(prefix string) handler.MapFunc {
 	return func(_ context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(r.interest.of(prefix + o.GetName())...)
 	}
 }
 
 // aroundSubnet are the rules of a subnet's VPC, and those that name the subnet.
-func (r *Reconciler) aroundSubnet(_ context.Context, o client.Object) []reconcile.Request {
+func (r *controller) aroundSubnet(_ context.Context, o client.Object) []reconcile.Request {
 	vpc := kubeovnv1.DefaultVpc
 	if s, ok := o.(*kubeovnv1.Subnet); ok && s.Spec.Vpc != "" {
 		vpc = s.Spec.Vpc
@@ -155,7 +194,7 @@ func (r *Reconciler) aroundSubnet(_ context.Context, o client.Object) []reconcil
 }
 
 // use enqueues the rules that look at who has which address of a subnet.
-func (r *Reconciler) use() source.Source {
+func (r *controller) use() source.Source {
 	return source.Func(func(_ context.Context, q queue) error {
 		r.Allocator.Notify(func(subnet string) {
 			for _, request := range requestsFor(r.interest.of("use/" + subnet)...) {

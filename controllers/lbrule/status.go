@@ -6,10 +6,12 @@ package lbrule
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -22,8 +24,9 @@ const (
 	ReasonUnchecked = "Unchecked"
 )
 
-func (r *Reconciler) patchStatus(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) error {
-	base, status := rule.DeepCopy(), &rule.Status
+func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) error {
+	base, status := rule.DeepCopyObject().(client.Object), rule.status
+	before := slices.Clone(status.Conditions)
 	if s.problem == nil {
 		ports := make([]string, 0, len(s.in.Ports))
 		for _, p := range s.in.Ports {
@@ -31,18 +34,18 @@ func (r *Reconciler) patchStatus(ctx context.Context, rule *kubeovnv1.SwitchLBRu
 		}
 		status.Ports, status.Service = strings.Join(ports, ","), s.service
 	}
-	k8s.SetConditions(&status.Conditions, rule.Generation, k8s.Validated(s.problem), ready(s))
+	k8s.SetConditions(&status.Conditions, rule.GetGeneration(), k8s.Validated(s.problem), ready(s))
 	if s.problem == nil && s.err == nil {
 		if s.checks.off {
 			apimeta.RemoveStatusCondition(&status.Conditions, kubeovnv1.ConditionEndpointsChecked)
 		} else {
-			k8s.SetConditions(&status.Conditions, rule.Generation, checked(s.checks))
+			k8s.SetConditions(&status.Conditions, rule.GetGeneration(), checked(s.checks))
 		}
 	}
-	if p := s.problem; p != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, rule, p.Reason, p.Message)
+	if p := s.problem; p != nil && !k8s.SameMessage(before, status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, rule.Object, p.Reason, p.Message)
 	}
-	return k8s.PatchStatus(ctx, r.Client, base, rule)
+	return k8s.PatchStatus(ctx, r.Client, base, rule.Object)
 }
 
 func ready(s *state) metav1.Condition {

@@ -5,6 +5,7 @@ package lbrule_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/lbrule"
+	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -29,6 +31,9 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 
 // cidrBlock is that of both subnets, which are in different VPCs.
 const cidrBlock = "10.16.0.0/24,fd00:10:16::/112"
+
+// externalCIDRs are those of the external subnet.
+const externalCIDRs = "10.99.0.0/24,fd00:10:99::/112"
 
 type world struct{ *controllertest.World }
 
@@ -43,6 +48,7 @@ func newWorld(t *testing.T) world {
 func (w world) start(ports ...port) *controllertest.Process {
 	w.Helper()
 	var vips *vip.Reconciler
+	var eips *ovneip.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
@@ -50,8 +56,8 @@ func (w world) start(ports ...port) *controllertest.Process {
 			if err := vips.SetupWithManager(ctx, p.Manager); err != nil {
 				return err
 			}
-			routers := &lbrule.RouterReconciler{Client: c, Recorder: recorder, Gate: p.Gate}
-			if err := routers.SetupWithManager(ctx, p.Manager); err != nil {
+			eips = &ovneip.Reconciler{Client: c, Allocator: p.Allocator, Recorder: recorder, Gate: p.Gate}
+			if err := eips.SetupWithManager(ctx, p.Manager); err != nil {
 				return err
 			}
 			rules := &lbrule.Reconciler{
@@ -64,6 +70,14 @@ func (w world) start(ports ...port) *controllertest.Process {
 			if err != nil {
 				return err
 			}
+			external, err := ipfamily.ParseCIDRs(externalCIDRs)
+			if err != nil {
+				return err
+			}
+			gateways := []netip.Addr{external[0].Addr().Next(), external[1].Addr().Next()}
+			if err := p.Allocator.SetSubnet("external", ipam.Subnet{CIDRs: external, Gateways: gateways}); err != nil {
+				return err
+			}
 			for _, port := range ports {
 				gateways := []netip.Addr{cidrs[0].Addr().Next(), cidrs[1].Addr().Next()}
 				if err := p.Allocator.SetSubnet(port.subnet, ipam.Subnet{CIDRs: cidrs, Gateways: gateways}); err != nil {
@@ -73,7 +87,7 @@ func (w world) start(ports ...port) *controllertest.Process {
 					return err
 				}
 			}
-			return vips.Restore(ctx)
+			return errors.Join(vips.Restore(ctx), eips.Restore(ctx))
 		},
 	})
 }
@@ -170,7 +184,7 @@ func (w world) says(rule *kubeovnv1.SwitchLBRule, condition string, status metav
 func (w world) served(rule string) string {
 	w.Helper()
 	for _, row := range w.Database.Rows("Load_Balancer") {
-		if row["name"] != "slr-"+rule+"/tcp" {
+		if row["name"] != rule+"/tcp" {
 			continue
 		}
 		var parts []string
@@ -213,6 +227,16 @@ func (w world) sourced(mapping string) string {
 }
 
 func (w world) serves(rule, want string) {
+	w.Helper()
+	w.servesNamed("slr-"+rule, want)
+}
+
+func (w world) servesRouter(rule, want string) {
+	w.Helper()
+	w.servesNamed("rlr-"+rule, want)
+}
+
+func (w world) servesNamed(rule, want string) {
 	w.Helper()
 	w.Eventually(func() string {
 		if got := w.served(rule); got != want {

@@ -22,7 +22,7 @@ import (
 )
 
 // reserve holds those of the rule's addresses that are in a subnet of its VPC: so no pod gets them, and the subnet answers who has them.
-func (r *Reconciler) reserve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state) error {
+func (r *controller) reserve(ctx context.Context, rule *rule, s *state) error {
 	for _, vip := range s.in.VIPs {
 		subnet, err := r.subnetWith(ctx, s.in.Vpc, vip)
 		if err != nil {
@@ -32,7 +32,7 @@ func (r *Reconciler) reserve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, 
 			continue
 		}
 		r.watch(rule, s, "use/"+subnet)
-		own, waiting := reservedName(rule.Name, vip), ""
+		own, waiting := reservedName(rule.GetName(), vip), ""
 		holder := r.Allocator.Holder(subnet, vip)
 		name, isVip := strings.CutPrefix(holder, translate.VipHolder(""))
 		switch {
@@ -61,7 +61,7 @@ func (r *Reconciler) reserve(ctx context.Context, rule *kubeovnv1.SwitchLBRule, 
 
 // reservedName is that of the Vip that holds a rule's address.
 func reservedName(rule string, vip netip.Addr) string {
-	return servicePrefix + rule + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(vip.StringExpanded())
+	return translate.LBRulePrefix(translate.KindSwitchLBRule) + rule + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(vip.StringExpanded())
 }
 
 func inUse(format string, args ...any) *validation.Problem {
@@ -69,7 +69,7 @@ func inUse(format string, args ...any) *validation.Problem {
 }
 
 // needOther uses a Vip that has the address already: the user's, or that of another rule with other ports.
-func (r *Reconciler) needOther(ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state, name string, vip netip.Addr) (waiting string, err error) {
+func (r *controller) needOther(ctx context.Context, rule *rule, s *state, name string, vip netip.Addr) (waiting string, err error) {
 	other, waiting, err := r.need(ctx, rule, s, &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	if err == nil && other != nil && other.Spec.Type != kubeovnv1.VipTypeSwitchLB {
 		s.problem = inUse("vip: %s is held by Vip %s, which is not of type %s: choose another address, or create that Vip with this type",
@@ -80,8 +80,8 @@ func (r *Reconciler) needOther(ctx context.Context, rule *kubeovnv1.SwitchLBRule
 
 // need makes a Vip one that the rule needs, and creates it where it has a spec and is missing. It returns it as it is, nil when it is not
 // there yet, and in words what there is to wait for. A Vip of the user's stays the user's.
-func (r *Reconciler) need(
-	ctx context.Context, rule *kubeovnv1.SwitchLBRule, s *state, wanted *kubeovnv1.Vip,
+func (r *controller) need(
+	ctx context.Context, rule *rule, s *state, wanted *kubeovnv1.Vip,
 ) (vip *kubeovnv1.Vip, waiting string, err error) {
 	r.watch(rule, s, "vip/"+wanted.Name)
 	vip = &kubeovnv1.Vip{}
@@ -94,15 +94,15 @@ func (r *Reconciler) need(
 		if waiting = "Vip " + wanted.Name; wanted.Spec.Subnet == "" {
 			return nil, waiting, nil // it has just gone: a change of the subnet's use wakes us
 		}
-		wanted.OwnerReferences = []metav1.OwnerReference{ownerReference(rule)}
+		wanted.OwnerReferences = []metav1.OwnerReference{rule.reference()}
 		if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, wanted, k8s.FieldOwner)); err != nil {
 			return nil, "", fmt.Errorf("create Vip %s: %w", wanted.Name, err)
 		}
 		return nil, waiting, nil
 	}
-	if len(owners(vip)) > 0 && !slices.ContainsFunc(vip.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == rule.UID }) {
+	if len(owners(vip, kinds...)) > 0 && !rule.owns(vip) {
 		base := vip.DeepCopy()
-		vip.OwnerReferences = append(vip.OwnerReferences, ownerReference(rule))
+		vip.OwnerReferences = append(vip.OwnerReferences, rule.reference())
 		if err := r.Client.Patch(ctx, vip, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}), k8s.FieldOwner); err != nil {
 			return nil, "", fmt.Errorf("own Vip %s: %w", vip.Name, err)
 		}
@@ -119,9 +119,9 @@ func (r *Reconciler) need(
 }
 
 // releaseVips gives up those Vips of the rule that it does not need any more. The last owner deletes them.
-func (r *Reconciler) releaseVips(ctx context.Context, rule *kubeovnv1.SwitchLBRule, needed map[string]*kubeovnv1.Vip) error {
+func (r *controller) releaseVips(ctx context.Context, rule *rule, needed map[string]*kubeovnv1.Vip) error {
 	var list kubeovnv1.VipList
-	if err := r.Client.List(ctx, &list, client.MatchingFields{indexOwner: rule.Name}); err != nil {
+	if err := r.Client.List(ctx, &list, client.MatchingFields{r.indexOwner(): rule.GetName()}); err != nil {
 		return fmt.Errorf("list the rule's Vips: %w", err)
 	}
 	for i := range list.Items {
@@ -136,17 +136,17 @@ func (r *Reconciler) releaseVips(ctx context.Context, rule *kubeovnv1.SwitchLBRu
 	return nil
 }
 
-func (r *Reconciler) release(ctx context.Context, rule *kubeovnv1.SwitchLBRule, vip *kubeovnv1.Vip) error {
+func (r *controller) release(ctx context.Context, rule *rule, vip *kubeovnv1.Vip) error {
 	base := vip.DeepCopy()
-	vip.OwnerReferences = slices.DeleteFunc(vip.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == rule.UID })
-	if len(owners(vip)) == 0 {
+	vip.OwnerReferences = slices.DeleteFunc(vip.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == rule.GetUID() })
+	if len(owners(vip, kinds...)) == 0 {
 		return r.Client.Delete(ctx, vip, client.Preconditions{UID: &base.UID, ResourceVersion: &base.ResourceVersion})
 	}
 	return r.Client.Patch(ctx, vip, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}), k8s.FieldOwner)
 }
 
 // subnetWith is the subnet of a VPC that an address is in; empty when none is.
-func (r *Reconciler) subnetWith(ctx context.Context, vpc string, a netip.Addr) (string, error) {
+func (r *controller) subnetWith(ctx context.Context, vpc string, a netip.Addr) (string, error) {
 	subnets, err := r.Networks.Overlapping(ctx, vpc, []netip.Prefix{netip.PrefixFrom(a, a.BitLen())})
 	if err != nil {
 		return "", fmt.Errorf("find the subnet of %s: %w", a, err)

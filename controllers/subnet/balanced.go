@@ -17,15 +17,21 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// indexBalanced finds the Vips of a subnet that load balancers serve.
+// indexBalanced finds the Vips and OvnEips of a subnet that load balancers serve.
 const indexBalanced = "subnet.balanced"
 
 func balancedIn(o client.Object) []string {
-	vip := o.(*kubeovnv1.Vip)
-	if vip.Spec.Type != kubeovnv1.VipTypeSwitchLB {
-		return nil
+	switch o := o.(type) {
+	case *kubeovnv1.Vip:
+		if o.Spec.Type == kubeovnv1.VipTypeSwitchLB {
+			return []string{cmp.Or(o.Spec.Subnet, kubeovnv1.DefaultSubnet)}
+		}
+	case *kubeovnv1.OvnEip:
+		if o.Spec.Type == "" || o.Spec.Type == kubeovnv1.OvnEipTypeNAT {
+			return []string{cmp.Or(o.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet)}
+		}
 	}
-	return []string{cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet)}
+	return nil
 }
 
 // balanced are those addresses of a subnet that load balancers serve: no port has them, so the router says that it does.
@@ -34,12 +40,21 @@ func (r *Reconciler) balanced(ctx context.Context, subnet string) ([]netip.Addr,
 	if err := r.Client.List(ctx, &vips, client.MatchingFields{indexBalanced: subnet}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Vips of load balancers: %w", err)
 	}
-	var addrs []netip.Addr
+	var eips kubeovnv1.OvnEipList
+	if err := r.Client.List(ctx, &eips, client.MatchingFields{indexBalanced: subnet}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list OvnEips: %w", err)
+	}
+	var texts []string
 	for i := range vips.Items {
-		for _, text := range []string{vips.Items[i].Status.V4IP, vips.Items[i].Status.V6IP} {
-			if a, err := ipfamily.ParseAddr(text); err == nil {
-				addrs = append(addrs, a)
-			}
+		texts = append(texts, vips.Items[i].Status.V4IP, vips.Items[i].Status.V6IP)
+	}
+	for i := range eips.Items {
+		texts = append(texts, eips.Items[i].Status.V4IP, eips.Items[i].Status.V6IP)
+	}
+	var addrs []netip.Addr
+	for _, text := range texts {
+		if a, err := ipfamily.ParseAddr(text); err == nil {
+			addrs = append(addrs, a)
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
@@ -49,6 +64,10 @@ func (r *Reconciler) balanced(ctx context.Context, subnet string) ([]netip.Addr,
 // viewBalanced is what the subnet looks at in a Vip.
 func viewBalanced(vip *kubeovnv1.Vip) [3]string {
 	return [3]string{vip.Spec.Type, vip.Status.V4IP, vip.Status.V6IP}
+}
+
+func viewEip(eip *kubeovnv1.OvnEip) [2]string {
+	return [2]string{eip.Status.V4IP, eip.Status.V6IP}
 }
 
 func subnetOfBalanced(_ context.Context, o client.Object) []reconcile.Request {

@@ -34,4 +34,13 @@ func TestTheRouterAnswersForAddressesOfLoadBalancers(t *testing.T) {
 	port("10.20.0.50 10.20.0.100 fd00:20::100")
 	n.Must(n.Client.Delete(n.Context(), both))
 	port("10.20.0.50")
+
+	for kind, v4 := range map[string]string{"": "10.20.0.60", "lrp": "10.20.0.61"} {
+		eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "eip" + kind}, Spec: kubeovnv1.OvnEipSpec{ExternalSubnet: "shop", Type: kind}}
+		n.Create(eip)
+		n.Cleanup(func() { _ = n.Client.Delete(n.Context(), eip) })
+		eip.Status = kubeovnv1.OvnEipStatus{V4IP: v4}
+		n.Must(n.Client.Status().Update(n.Context(), eip))
+	}
+	port("10.20.0.50 10.20.0.60")
 }

@@ -33,13 +33,15 @@ import (
 )
 
 // SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes, the CIDRs of Services and the API server, whose
-// addresses and names it must not hold; for pods that share its vips and for those Vips that load balancers serve; for use of its addresses; and for drift.
+// addresses and names it must not hold; for pods that share its vips and for those Vips and OvnEips that load balancers serve; for use of its addresses; and for drift.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexVips, shareKeys); err != nil {
 		return fmt.Errorf("index pods by the addresses that they share: %w", err)
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vip{}, indexBalanced, balancedIn); err != nil {
-		return fmt.Errorf("index Vips of load balancers by subnet: %w", err)
+	for _, o := range []client.Object{&kubeovnv1.Vip{}, &kubeovnv1.OvnEip{}} {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, o, indexBalanced, balancedIn); err != nil {
+			return fmt.Errorf("index the %T of load balancers by subnet: %w", o, err)
+		}
 	}
 	b := ctrl.NewControllerManagedBy(mgr)
 	if r.ServiceCIDRs.Served() {
@@ -55,6 +57,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewBalanced))).
+		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewEip))).
 		WatchesRawSource(useOf(r.Allocator)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).

@@ -33,15 +33,15 @@ func TestNorthdServesAndChecksRules(t *testing.T) {
 	client, backend := translate.PodInputs{Name: "client", Node: "n1", Subnet: "s1"}, translate.PodInputs{Name: "backend", Node: "n1", Subnet: "s1"}
 	e.apply(pod("client"), podOf(client, 0))
 	e.apply(pod("backend"), podOf(backend, 1))
-	in := translate.SwitchLBRuleInputs{
-		Name: "web", Vpc: kubeovnv1.DefaultVpc, VIPs: vips, Endpoints: []netip.Addr{netip.MustParseAddr("10.16.0.3"), netip.MustParseAddr("fd00:16::3")},
+	in := translate.LBRuleInputs{
+		Kind: translate.KindSwitchLBRule, Name: "web", Vpc: kubeovnv1.DefaultVpc, VIPs: vips, Endpoints: []netip.Addr{netip.MustParseAddr("10.16.0.3"), netip.MustParseAddr("fd00:16::3")},
 		Ports: []translate.LBRulePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, Target: 8080}},
 		Monitors: map[netip.Addr]translate.Monitor{
 			netip.MustParseAddr("10.16.0.3"):  {Port: "backend.ns", Source: netip.MustParseAddr("10.16.0.99")},
 			netip.MustParseAddr("fd00:16::3"): {Port: "backend.ns", Source: netip.MustParseAddr("fd00:16::99")},
 		},
 	}
-	e.apply(translate.SwitchLBRuleOwner("web"), translate.SwitchLBRule(in))
+	e.apply(translate.LBRuleOwner(translate.KindSwitchLBRule, "web"), translate.LBRule(in))
 	northd.Await("the monitors", func(sb *nbtest.Server) bool { return len(sb.Rows("Service_Monitor")) == 2 })
 	var monitors []string
 	for _, row := range northd.Southbound.Rows("Service_Monitor") {
@@ -69,7 +69,7 @@ func TestNorthdServesAndChecksRules(t *testing.T) {
 		}
 	}
 
-	e.apply(translate.SwitchLBRuleOwner("web"), nil)
+	e.apply(translate.LBRuleOwner(translate.KindSwitchLBRule, "web"), nil)
 	northd.Await("the end of the monitors", func(sb *nbtest.Server) bool { return len(sb.Rows("Service_Monitor")) == 0 })
 	if n := len(server.Rows("Load_Balancer_Health_Check")); n != 0 {
 		t.Errorf("%d health checks are left", n)
@@ -94,15 +94,15 @@ func TestOnlyCheckedRulesCostNorthdFullComputations(t *testing.T) {
 	backend := translate.PodInputs{Name: "backend", Node: "n1", Subnet: "s1"}
 	e.apply(pod("backend"), podOf(backend, 1))
 	rule := func(name, endpoint string, checked bool) {
-		in := translate.SwitchLBRuleInputs{
-			Name: name, Vpc: kubeovnv1.DefaultVpc, VIPs: []netip.Addr{netip.MustParseAddr("172.30.0.1")},
+		in := translate.LBRuleInputs{
+			Kind: translate.KindSwitchLBRule, Name: name, Vpc: kubeovnv1.DefaultVpc, VIPs: []netip.Addr{netip.MustParseAddr("172.30.0.1")},
 			Endpoints: []netip.Addr{netip.MustParseAddr("10.16.0.3"), netip.MustParseAddr(endpoint)},
 			Ports:     []translate.LBRulePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, Target: 8080}},
 		}
 		if checked {
 			in.Monitors = map[netip.Addr]translate.Monitor{in.Endpoints[0]: {Port: "backend.ns", Source: netip.MustParseAddr("10.16.0.99")}}
 		}
-		e.apply(translate.SwitchLBRuleOwner(name), translate.SwitchLBRule(in))
+		e.apply(translate.LBRuleOwner(translate.KindSwitchLBRule, name), translate.LBRule(in))
 		northd.Await(endpoint, func(sb *nbtest.Server) bool {
 			for _, row := range sb.Rows("Load_Balancer") {
 				if strings.Contains(row["vips"].(map[string]string)["172.30.0.1:80"], endpoint+":") {
@@ -120,7 +120,7 @@ func TestOnlyCheckedRulesCostNorthdFullComputations(t *testing.T) {
 		if full := northd.Recomputes("northd") != before; full != checked {
 			t.Errorf("a change of a rule that is checked: %v; northd computes everything anew: %v", checked, full)
 		}
-		e.apply(translate.SwitchLBRuleOwner(name), nil)
+		e.apply(translate.LBRuleOwner(translate.KindSwitchLBRule, name), nil)
 		northd.Await("the end of it", func(sb *nbtest.Server) bool { return len(sb.Rows("Load_Balancer")) == 1 })
 	}
 }

@@ -23,7 +23,7 @@ func LBRuleVIPs(vip string) ([]netip.Addr, *Problem) {
 		return nil, problem(ReasonFieldInvalid, "vip: %v", err)
 	}
 	for _, a := range vips {
-		if a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
+		if unreachable(a) {
 			return nil, problem(ReasonFieldInvalid, "vip: pods cannot reach %s through a switch: choose another address", a)
 		}
 	}
@@ -58,7 +58,17 @@ func RouterLBRule(spec *kubeovnv1.RouterLBRuleSpec) *Problem {
 	if spec.OvnEip == "" {
 		return problem(ReasonFieldInvalid, "ovnEip is empty: name the OvnEip that clients send to")
 	}
+	for _, text := range spec.Endpoints {
+		if a, err := ipfamily.ParseAddr(text); err != nil || unreachable(a) {
+			return problem(ReasonFieldInvalid, "endpoints: nobody can be reached at %s: choose another address", text)
+		}
+	}
 	return LBRuleBackends(&spec.LBRuleBackends)
+}
+
+// unreachable: nothing beyond the sender's link has the address.
+func unreachable(a netip.Addr) bool {
+	return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast()
 }
 
 // LBRuleSelector are the labels that pods need.

@@ -54,8 +54,8 @@ func accesses() []access {
 			cluster: []rbacv1.PolicyRule{
 				clusters, events,
 				rule("", []string{"get", "list", "watch", "patch"}, "pods", "nodes", "namespaces"),
-				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"), // SwitchLBRules have one each
-				rule("discovery.k8s.io", read, "endpointslices"),
+				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // rules have one each
+				rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // and RouterLBRules with endpoints these
 				rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
 				rule("policy.networking.k8s.io", read, policyKinds...),
 				rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
@@ -63,12 +63,13 @@ func accesses() []access {
 				rule("apps", read, "statefulsets"),
 				rule("kubevirt.io", read, "virtualmachines"), // keep addresses, wherever KubeVirt is there
 				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
+				rule("kubeovn.io", slices.Concat(read, []string{"update", "patch"}), "ovn-eips"),
 				rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
 				rule("kubeovn.io", []string{"get", "update", "patch"}, "security-groups/status",
-					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status"),
+					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status", "ovn-eips/status"),
 				rule("kubeovn.io", []string{"patch"}, "switch-lb-rules/status", "router-lb-rules/status"),
 				rule("kubeovn.io", []string{"update"},
-					"vpcs/finalizers", "subnets/finalizers", "ips/finalizers", "ippools/finalizers", "vips/finalizers"),
+					"vpcs/finalizers", "subnets/finalizers", "ips/finalizers", "ippools/finalizers", "vips/finalizers", "ovn-eips/finalizers"),
 			},
 			// Leader election, which reports by events of the core group; and the Leases of gateway nodes.
 			own: []rbacv1.PolicyRule{

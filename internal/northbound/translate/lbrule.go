@@ -18,8 +18,10 @@ import (
 // in answers: the reference's numbers, so that rules behave as before.
 var healthCheck = map[string]string{"interval": "5", "timeout": "20", "success_count": "3", "failure_count": "3"}
 
-// SwitchLBRuleInputs is what the load balancers of a SwitchLBRule follow from.
-type SwitchLBRuleInputs struct {
+// LBRuleInputs is what the load balancers of a SwitchLBRule or a RouterLBRule follow from.
+type LBRuleInputs struct {
+	// Kind is KindSwitchLBRule or KindRouterLBRule.
+	Kind string
 	Name string
 	// Vpc is the VPC whose pods reach the rule's addresses.
 	Vpc string
@@ -51,9 +53,17 @@ type Monitor struct {
 // Monitored reports whether OVN can check endpoints of a protocol (ovn-sb(5), Service_Monitor).
 func Monitored(p corev1.Protocol) bool { return p != corev1.ProtocolSCTP }
 
-// SwitchLBRule returns one load balancer per protocol of a rule, in the load balancer group of its VPC, and a health check for each address
+// LBRulePrefix begins the names of what is made of rules of a kind, as in Kube-OVN.
+func LBRulePrefix(kind string) string {
+	if kind == KindRouterLBRule {
+		return "rlr-"
+	}
+	return "slr-"
+}
+
+// LBRule returns one load balancer per protocol of a rule, in the load balancer group of its VPC, and a health check for each address
 // and port of which an endpoint can be checked.
-func SwitchLBRule(in SwitchLBRuleInputs) []desired.Row {
+func LBRule(in LBRuleInputs) []desired.Row {
 	var rows []desired.Row
 	for _, p := range protocols {
 		backends, mappings := map[string]string{}, map[string]string{}
@@ -74,7 +84,7 @@ func SwitchLBRule(in SwitchLBRuleInputs) []desired.Row {
 		if len(backends) == 0 {
 			continue
 		}
-		row := balancer("slr-"+in.Name+"/"+p.key, p.key, in.Vpc, backends, affinity(in.VIPs, corev1.DefaultClientIPServiceAffinitySeconds, in.Sticky))
+		row := balancer(LBRulePrefix(in.Kind)+in.Name+"/"+p.key, p.key, in.Vpc, backends, affinity(in.VIPs, corev1.DefaultClientIPServiceAffinitySeconds, in.Sticky))
 		if len(mappings) > 0 {
 			row.Model.(*nb.LoadBalancer).IPPortMappings = mappings
 		}
@@ -84,7 +94,7 @@ func SwitchLBRule(in SwitchLBRuleInputs) []desired.Row {
 }
 
 // EndpointsOf are where a port is served in the family of a VIP.
-func (in *SwitchLBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []netip.AddrPort {
+func (in *LBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []netip.AddrPort {
 	if len(in.Endpoints) == 0 {
 		return endpoints(in.Slices, vip, port.Name, port.Protocol)
 	}
@@ -98,7 +108,7 @@ func (in *SwitchLBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []net
 }
 
 // mapPorts adds where endpoints are checked, in the form of Load_Balancer.ip_port_mappings. It reports whether any can be.
-func (in *SwitchLBRuleInputs) mapPorts(endpoints []netip.AddrPort, mappings map[string]string) (checked bool) {
+func (in *LBRuleInputs) mapPorts(endpoints []netip.AddrPort, mappings map[string]string) (checked bool) {
 	for _, e := range endpoints {
 		if m, ok := in.Monitors[e.Addr()]; ok {
 			mappings[bracketed(e.Addr())] = m.Port + ":" + bracketed(m.Source)
@@ -108,8 +118,8 @@ func (in *SwitchLBRuleInputs) mapPorts(endpoints []netip.AddrPort, mappings map[
 	return checked
 }
 
-func (in *SwitchLBRuleInputs) check(protocol, front string) desired.Row {
-	parent := desired.HealthChecks(desired.Ref{Owner: SwitchLBRuleOwner(in.Name), Key: protocol})
+func (in *LBRuleInputs) check(protocol, front string) desired.Row {
+	parent := desired.HealthChecks(desired.Ref{Owner: LBRuleOwner(in.Kind, in.Name), Key: protocol})
 	return desired.Row{
 		Key:    "health/" + protocol + "/" + front,
 		Model:  &nb.LoadBalancerHealthCheck{Vip: front, Options: maps.Clone(healthCheck)},

@@ -5,4 +5,4 @@ package translate
 
 import "testing"
 
-func TestSwitchLBRule(t *testing.T) { golden(t, "lbrule-", SwitchLBRule) }
+func TestLBRule(t *testing.T) { golden(t, "lbrule-", LBRule) }

@@ -26,6 +26,7 @@ const (
 	KindVip     = "Vip"
 
 	KindSwitchLBRule = "SwitchLBRule"
+	KindRouterLBRule = "RouterLBRule"
 )
 
 // Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.
@@ -62,10 +63,8 @@ func ServiceOwner(namespace, name string) desired.Owner {
 	return desired.Owner{Kind: KindService, Namespace: namespace, Name: name}
 }
 
-// SwitchLBRuleOwner owns the load balancers of a SwitchLBRule.
-func SwitchLBRuleOwner(name string) desired.Owner {
-	return desired.Owner{Kind: KindSwitchLBRule, Name: name}
-}
+// LBRuleOwner owns the load balancers of a SwitchLBRule or a RouterLBRule.
+func LBRuleOwner(kind, name string) desired.Owner { return desired.Owner{Kind: kind, Name: name} }
 
 // RouterRef is the logical router of a VPC.
 func RouterRef(vpc string) desired.Ref { return desired.Ref{Owner: VpcOwner(vpc), Key: keyRouter} }

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -134,7 +135,10 @@ func addresses(in ServiceInputs) []netip.Addr {
 		headless || others && proxy != ProxyOfVPCs && in.Vpc == kubeovnv1.DefaultVpc {
 		return nil
 	}
-	texts := slices.Clone(s.Spec.ExternalIPs)
+	var texts []string
+	if !OfRouterLBRule(s) { // the rule's own load balancers serve them
+		texts = slices.Clone(s.Spec.ExternalIPs)
+	}
 	if !Local(s) {
 		texts = append(texts, s.Spec.ClusterIPs...)
 	}
@@ -152,6 +156,12 @@ func addresses(in ServiceInputs) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// OfRouterLBRule reports whether a Service stands for a RouterLBRule: nodes serve the rule's addresses by it.
+func OfRouterLBRule(s *corev1.Service) bool {
+	rule := metav1.GetControllerOf(s)
+	return rule != nil && rule.Kind == KindRouterLBRule && rule.APIVersion == kubeovnv1.GroupVersion.String()
 }
 
 // Local reports whether the ClusterIPs of a Service lead to endpoints of the client's node only. OVN 25.03 cannot say so: the nodes

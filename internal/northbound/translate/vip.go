@@ -18,6 +18,9 @@ func VipOwner(name string) desired.Owner { return desired.Owner{Kind: KindVip, N
 // VipHolder is the name under which the allocator knows a Vip, which no port has.
 func VipHolder(name string) string { return "vip/" + name }
 
+// OvnEipHolder is the name under which the allocator knows an OvnEip, which no port has.
+func OvnEipHolder(name string) string { return "eip/" + name }
+
 // VipInputs is what the ports of a Vip follow from.
 type VipInputs struct {
 	Name   string

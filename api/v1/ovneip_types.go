@@ -1,0 +1,96 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// OvnEipSpec is an address by which clients outside reach what is inside. What an OvnEip is of, and its addresses, cannot change.
+// +kubebuilder:validation:XValidation:rule=`(has(self.externalSubnet) ? self.externalSubnet : "") == (has(oldSelf.externalSubnet) ? oldSelf.externalSubnet : "")`,message="externalSubnet cannot change: create another OvnEip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.v4Ip) ? self.v4Ip : "") == (has(oldSelf.v4Ip) ? oldSelf.v4Ip : "")`,message="v4Ip cannot change: create another OvnEip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.v6Ip) ? self.v6Ip : "") == (has(oldSelf.v6Ip) ? oldSelf.v6Ip : "")`,message="v6Ip cannot change: create another OvnEip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another OvnEip"
+// +kubebuilder:validation:XValidation:rule=`(has(self.type) && self.type != "" ? self.type : "nat") == (has(oldSelf.type) && oldSelf.type != "" ? oldSelf.type : "nat")`,message="type cannot change: create another OvnEip"
+type OvnEipSpec struct {
+	// externalSubnet the addresses are of: `external` when empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ExternalSubnet string `json:"externalSubnet,omitempty"`
+	// v4Ip is the IPv4 address. With neither v4Ip nor v6Ip the OvnEip gets an address of each family of the subnet.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address"
+	V4IP string `json:"v4Ip,omitempty"`
+	// v6Ip is the IPv6 address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address"
+	V6IP string `json:"v6Ip,omitempty"`
+	// macAddress of the addresses on the external network; it follows from the first address when empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	MACAddress string `json:"macAddress,omitempty"`
+	// type is nat, which is the default: addresses that rules translate. Those of a router's port (lrp) and of a node's (lsp) are only
+	// reserved.
+	// +optional
+	// +kubebuilder:validation:Enum="";nat;lrp;lsp
+	// +kubebuilder:validation:MaxLength=64
+	Type string `json:"type,omitempty"`
+}
+
+// OvnEipTypeNAT is the type of an OvnEip whose addresses rules translate.
+const OvnEipTypeNAT = "nat"
+
+// DefaultExternalSubnet is that of an OvnEip which names none.
+const DefaultExternalSubnet = "external"
+
+// OvnEipStatus is what an OvnEip has.
+type OvnEipStatus struct {
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []Condition `json:"conditions,omitempty"`
+	// +optional
+	V4IP string `json:"v4Ip,omitempty"`
+	// +optional
+	V6IP string `json:"v6Ip,omitempty"`
+	// +optional
+	MACAddress string `json:"macAddress,omitempty"`
+	// +optional
+	Type string `json:"type,omitempty"`
+	// nat is by what the addresses are used, with commas between: `lb` by RouterLBRules.
+	// +optional
+	NAT string `json:"nat,omitempty"`
+	// ready is the condition of this name.
+	// +optional
+	Ready bool `json:"ready,omitempty"`
+}
+
+// OvnEip holds addresses of an external subnet.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=ovn-eips,singular=ovn-eip,shortName=oeip
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.status.v4Ip`
+// +kubebuilder:printcolumn:name="V6IP",type=string,JSONPath=`.status.v6Ip`
+// +kubebuilder:printcolumn:name="Mac",type=string,JSONPath=`.status.macAddress`
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.status.type`
+// +kubebuilder:printcolumn:name="Nat",type=string,JSONPath=`.status.nat`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="ExternalSubnet",type=string,JSONPath=`.spec.externalSubnet`
+type OvnEip struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec OvnEipSpec `json:"spec,omitempty"`
+	// +optional
+	Status OvnEipStatus `json:"status,omitempty"`
+}
+
+// OvnEipList is a list of OvnEips.
+// +kubebuilder:object:root=true
+type OvnEipList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []OvnEip `json:"items"`
+}

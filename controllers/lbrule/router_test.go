@@ -1,0 +1,327 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lbrule_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// Addresses of the OvnEip `front`, and the load balancer of a rule that leads them to both pods.
+const (
+	frontV4, frontV6 = "10.99.0.10", "fd00:10:99::10"
+
+	frontToBoth = "10.99.0.10:80=10.16.0.20:8080,10.16.0.21:8080 [fd00:10:99::10]:80=[fd00:10:16::14]:8080,[fd00:10:16::15]:8080 | " +
+		"10.16.0.20=a.default@web 10.16.0.21=b.default@web " +
+		"[fd00:10:16::14]=a.default@web [fd00:10:16::15]=b.default@web | 10.99.0.10:80 [fd00:10:99::10]:80"
+	frontToA = "10.99.0.10:80=10.16.0.20:8080 [fd00:10:99::10]:80= | 10.16.0.20=a.default@web | 10.99.0.10:80"
+)
+
+// at81 is what a load balancer of port 80 is with port 81.
+func at81(text string) string { return regexp.MustCompile(`:80\b`).ReplaceAllString(text, ":81") }
+
+// external makes the VPCs and the external subnet of RouterLBRules.
+func (w world) external() {
+	w.Helper()
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}})
+	w.Subnet("external", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = externalCIDRs })
+}
+
+func front(name string) *kubeovnv1.OvnEip {
+	return &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.OvnEipSpec{V4IP: frontV4, V6IP: frontV6}}
+}
+
+func newRouterRule(name, eip string, change ...func(*kubeovnv1.RouterLBRuleSpec)) *kubeovnv1.RouterLBRule {
+	rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	rule.Spec.OvnEip = eip
+	rule.Spec.LBRuleBackends = newRule(name, "").Spec.LBRuleBackends
+	for _, f := range change {
+		f(&rule.Spec)
+	}
+	return rule
+}
+
+func to(endpoints ...string) func(*kubeovnv1.RouterLBRuleSpec) {
+	return func(s *kubeovnv1.RouterLBRuleSpec) { s.Selector, s.Endpoints = nil, endpoints }
+}
+
+// reports waits for a condition of a RouterLBRule.
+func (w world) reports(rule *kubeovnv1.RouterLBRule, condition string, status metav1.ConditionStatus, text string) {
+	w.Helper()
+	w.Eventually(func() string {
+		w.Get(rule)
+		c := apimeta.FindStatusCondition(rule.Status.Conditions, condition)
+		if c == nil || c.Status != status || c.ObservedGeneration != rule.Generation || !strings.Contains(c.Message, text) {
+			return fmt.Sprintf("condition %s of rule %s is %+v, want %s with %q", condition, rule.Name, c, status, text)
+		}
+		return ""
+	})
+}
+
+// exposed waits until nodes are told to serve a Service at these addresses.
+func (w world) exposed(name string, addresses ...string) *corev1.Service {
+	w.Helper()
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	w.Eventually(func() string {
+		if !w.Get(s) || !slices.Equal(s.Spec.ExternalIPs, addresses) || s.Spec.ClusterIP == corev1.ClusterIPNone {
+			return fmt.Sprintf("Service %s is %+v", name, s.Spec)
+		}
+		return ""
+	})
+	return s
+}
+
+func (w world) noService(name string) {
+	w.Helper()
+	w.Eventually(func() string {
+		if w.Get(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}) {
+			return "Service " + name + " is there"
+		}
+		return ""
+	})
+}
+
+func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
+	w := newWorld(t)
+	w.pods(kubeovnv1.DefaultVpc, a, b)
+	first := w.start(a, b)
+	rule := newRouterRule("web", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
+	w.Create(rule)
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Vpc ovn-cluster, which does not exist: create it")
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "OvnEip front, which does not exist: create it")
+	w.reports(rule, kubeovnv1.ConditionValidated, metav1.ConditionTrue, "")
+	eip := front("front")
+	w.Create(eip)
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "OvnEip front to have its addresses")
+	first.Stop()
+	w.external()
+	second := w.start(a, b)
+	s := w.exposed("rlr-web", frontV4, frontV6)
+	if s.Spec.Selector["app"] != "web" || s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP || s.Spec.Ports[0].TargetPort.IntValue() != 8080 {
+		t.Errorf("the Service is %+v", s.Spec)
+	}
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	list := w.slicesOf("rlr-web", []discoveryv1.EndpointPort{tcp("http", 8080)}, a, b)
+	w.servesRouter("web", frontToBoth)
+	w.owns("web:web")
+	w.reports(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
+	if rule.Status.Ports != "80/TCP" || rule.Status.Service != "default/rlr-web" {
+		t.Errorf("the status is %+v", rule.Status)
+	}
+	// Both kinds of rules share the address that endpoints are checked from.
+	w.Create(newRule("other", "172.30.0.2", static("10.16.0.20")))
+	w.owns("web:other,web")
+
+	w.Change(rule, func() { rule.Spec.SessionAffinity, rule.Spec.Ports[0].Port = "", 81 })
+	w.servesRouter("web", at81(frontToBoth))
+	w.Eventually(func() string {
+		if w.Get(s); s.Spec.Ports[0].Port != 81 || s.Spec.SessionAffinity != corev1.ServiceAffinityNone {
+			return fmt.Sprintf("the Service is %+v", s.Spec)
+		}
+		return ""
+	})
+	w.Change(rule, func() { rule.Spec.Ports[0].Port = 80 })
+	for family, slice := range list {
+		w.Change(slice, func() { slice.Endpoints = endpointsOf(family, []port{b}) })
+	}
+	w.servesRouter("web", "10.99.0.10:80=10.16.0.21:8080 [fd00:10:99::10]:80=[fd00:10:16::15]:8080 | "+
+		"10.16.0.21=b.default@web [fd00:10:16::15]=b.default@web | 10.99.0.10:80 [fd00:10:99::10]:80")
+
+	// The OvnEip stays as long as the rule, and the rule is served as long.
+	w.Delete(eip)
+	second.Stop()
+	third := w.start(a, b)
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	third.Stop()
+	w.Delete(rule)
+	w.start(a, b)
+	w.servesRouter("web", "")
+	w.Eventually(func() string {
+		if w.Get(eip) {
+			return fmt.Sprintf("OvnEip front is there: %+v", eip.Status)
+		}
+		return ""
+	})
+}
+
+func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
+	w := newWorld(t)
+	w.external()
+	w.start(a)
+	w.Create(front("front"))
+	rule := newRouterRule("static", "front", to("10.16.0.20", "192.0.2.9", "10.16.0.20", "fd00:10:16::99"))
+	w.Create(rule)
+	w.exposed("rlr-static", frontV4, frontV6)
+	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20 192.0.2.9:8080; IPv6 fd00:10:16::99:8080") })
+	w.reports(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "1 of 3 endpoints are checked")
+	w.Change(rule, func() { rule.Spec.Endpoints = []string{"10.16.0.20"} })
+	w.servesRouter("static", frontToA)
+	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:8080") })
+	w.Change(rule, func() { rule.Spec.Ports[0].TargetPort = 9090 })
+	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
+
+	// Somebody's damage heals.
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "rlr-static-ipv4-0"}}
+	w.Get(slice)
+	w.Change(slice, func() { slice.Endpoints = nil })
+	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
+	w.Delete(slice)
+	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
+	s := w.exposed("rlr-static", frontV4, frontV6)
+	w.Change(s, func() { s.Spec.ExternalIPs = []string{"192.0.2.200"} })
+	w.exposed("rlr-static", frontV4, frontV6)
+
+	// From endpoints to pods, and to another VPC and back.
+	w.Change(rule, func() { rule.Spec.Selector, rule.Spec.Endpoints = []string{"app:web"}, nil })
+	w.Eventually(func() string { return w.told("rlr-static", "") })
+	w.exposed("rlr-static", frontV4, frontV6)
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}})
+	w.Change(rule, func() { rule.Spec.VPC = "tenant" })
+	w.Eventually(func() string {
+		if w.Get(s); s.Spec.ClusterIP != corev1.ClusterIPNone || len(s.Spec.ExternalIPs) > 0 {
+			return fmt.Sprintf("nodes serve what is of another VPC: %+v", s.Spec)
+		}
+		return ""
+	})
+	w.Change(rule, func() { rule.Spec.VPC = "" })
+	w.exposed("rlr-static", frontV4, frontV6)
+}
+
+// told compares those EndpointSlices of a Service that the controller writes, and is empty when they are as wanted.
+func (w world) told(service, want string) string {
+	w.Helper()
+	var list discoveryv1.EndpointSliceList
+	w.Must(w.Client.List(w.Context(), &list))
+	var parts []string
+	for _, s := range list.Items {
+		if s.Labels[discoveryv1.LabelServiceName] != service || s.Labels[discoveryv1.LabelManagedBy] == "" {
+			continue
+		}
+		text := string(s.AddressType)
+		for _, e := range s.Endpoints {
+			text += " " + e.Addresses[0]
+		}
+		parts = append(parts, fmt.Sprintf("%s:%d", text, *s.Ports[0].Port))
+	}
+	slices.Sort(parts)
+	if got := strings.Join(parts, "; "); got != want {
+		return fmt.Sprintf("nodes are told %s, want %s", got, want)
+	}
+	return ""
+}
+
+func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
+	w := newWorld(t)
+	theirs := port{"c", "theirs", 20}
+	w.pods("tenant", theirs)
+	w.external()
+	process := w.start(theirs, a)
+	w.Create(front("front"))
+	rule := newRouterRule("before", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.VPC = "tenant" })
+	w.Create(rule)
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Vpc tenant, which does not exist")
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}})
+	if s := w.service("rlr-before"); s.Spec.ClusterIP != corev1.ClusterIPNone || len(s.Spec.ExternalIPs) > 0 {
+		t.Errorf("the Service is %+v", s.Spec)
+	}
+	w.slicesOf("rlr-before", []discoveryv1.EndpointPort{tcp("http", 8080)}, theirs)
+	w.groupOf("rlr-before", "tenant")
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+
+	ours := newRouterRule("ours", "front", to("10.16.0.20"), func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports[0].Port = 81 })
+	w.Create(ours)
+	w.reports(ours, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older RouterLBRule before uses it for VPC tenant")
+	w.servesRouter("ours", "")
+	w.noService("rlr-ours")
+	w.Delete(rule)
+	w.servesRouter("ours", at81(frontToA))
+	w.exposed("rlr-ours", frontV4, frontV6)
+
+	// An address that the VPC has elsewhere would be lost to it.
+	process.Stop()
+	w.Subnet("shadowed", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "tenant", "10.99.0.0/24" })
+	w.start(theirs, a)
+	shadow := newRouterRule("shadow", "second", to("10.16.0.20"), func(s *kubeovnv1.RouterLBRuleSpec) { s.VPC = "tenant" })
+	w.Create(shadow, &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "second"}})
+	w.reports(shadow, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "is in subnet shadowed of VPC tenant as well")
+}
+
+func TestRivalsOfRouterLBRules(t *testing.T) {
+	w := newWorld(t)
+	w.external()
+	w.pods("tenant", port{"c", "theirs", 20})
+	w.start(a, port{"c", "theirs", 20})
+	w.Create(front("front"))
+	first := newRouterRule("first", "front", to("10.16.0.20"))
+	w.Create(first)
+	w.servesRouter("first", frontToA)
+	second := newRouterRule("second", "front", to("10.16.0.20"))
+	w.Create(second)
+	w.reports(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older RouterLBRule first has 10.99.0.10 80/TCP")
+	w.Change(second, func() { second.Spec.Ports[0].Port = 81 })
+	w.servesRouter("second", at81(frontToA))
+	// The address is in a subnet of the VPC, where the OvnEip holds it.
+	rival := newRule("rival", frontV4, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 82 })
+	w.Create(rival)
+	w.says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by eip/front")
+	w.Change(second, func() { second.Spec.Ports[0].Port = 82 })
+	w.says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
+	w.Delete(rival, first)
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"}, Spec: corev1.ServiceSpec{
+		ExternalIPs: []string{frontV4}, Ports: []corev1.ServicePort{{Port: 82}},
+	}}
+	w.Create(service)
+	w.reports(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Service default/user has 10.99.0.10 82/TCP")
+	w.servesRouter("second", "")
+	w.noService("rlr-second")
+	w.Delete(service)
+	w.exposed("rlr-second", frontV4, frontV6)
+
+	pods := newRouterRule("pods", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports[0].Port = 83 })
+	w.Create(pods)
+	w.exposed("rlr-pods", frontV4, frontV6)
+	w.slicesOf("rlr-pods", []discoveryv1.EndpointPort{tcp("http", 8080)}, port{"c", "theirs", 20})
+	w.reports(pods, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "pods that selector selects are in VPC tenant, and not in ovn-cluster")
+	w.servesRouter("pods", "")
+}
+
+func TestWrongRouterLBRules(t *testing.T) {
+	w := newWorld(t)
+	w.external()
+	w.start(a)
+	w.Create(front("front"), &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "port"}, Spec: kubeovnv1.OvnEipSpec{Type: "lrp"}})
+	for name, c := range map[string]struct {
+		rule *kubeovnv1.RouterLBRule
+		text string
+	}{
+		"no-eip":   {newRouterRule("no-eip", ""), "ovnEip is empty"},
+		"type":     {newRouterRule("type", "port"), "is of type lrp"},
+		"nobody":   {newRouterRule("nobody", "front", to()), "neither selector nor endpoints"},
+		"loopback": {newRouterRule("loopback", "front", to("127.0.0.1")), "nobody can be reached at 127.0.0.1"},
+		"no-ports": {newRouterRule("no-ports", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports = nil }), "ports is empty"},
+	} {
+		w.Create(c.rule)
+		w.reports(c.rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
+		w.reports(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
+		w.servesRouter(name, "")
+	}
+	good := newRouterRule("good", "front", to("10.16.0.20"))
+	w.Create(good)
+	w.servesRouter("good", frontToA)
+	w.reports(good, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Change(good, func() { good.Spec.Ports = nil })
+	w.reports(good, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
+	w.servesRouter("good", frontToA) // what worked goes on
+	w.exposed("rlr-good", frontV4, frontV6)
+}

@@ -1,0 +1,144 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ovneip holds the addresses of OvnEips in their external subnets.
+package ovneip
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/reservation"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// Reconciler has the allocator hold what OvnEips ask for, from before an OvnEip says which addresses it has until nobody uses it and it is
+// gone. What is made of the addresses is the part of those that use them.
+type Reconciler struct {
+	Client    client.Client
+	Allocator *ipam.Allocator
+	Recorder  events.EventRecorder
+	Gate      *k8s.Gate
+
+	waiting reservation.Waiting
+}
+
+// state is what is in force of an OvnEip, or in its way.
+type state struct {
+	lease   ipam.Lease
+	problem *validation.Problem
+	users   []string // in words, in order
+	err     error
+}
+
+// Restore has the allocator hold what OvnEips say they have. Call it after the leases of ports are restored and before anything is allocated.
+func (r *Reconciler) Restore(ctx context.Context) error {
+	var eips kubeovnv1.OvnEipList
+	if err := r.Client.List(ctx, &eips, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list OvnEips: %w", err)
+	}
+	for i := range eips.Items {
+		if err := r.desk().Restore(wishOf(&eips.Items[i])); err != nil {
+			log.FromContext(ctx).Error(err, "cannot keep the addresses of an OvnEip from before the start", "ovnEip", eips.Items[i].Name)
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) desk() reservation.Desk {
+	return reservation.Desk{Client: r.Client, Allocator: r.Allocator}
+}
+
+func subnetOf(eip *kubeovnv1.OvnEip) string {
+	return cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet)
+}
+
+func wishOf(eip *kubeovnv1.OvnEip) reservation.Wish {
+	return reservation.Wish{
+		What: "an OvnEip", Holder: translate.OvnEipHolder(eip.Name), Subnet: subnetOf(eip),
+		Asked: [2]string{eip.Spec.V4IP, eip.Spec.V6IP}, Told: [2]string{eip.Status.V4IP, eip.Status.V6IP},
+		AskedMAC: eip.Spec.MACAddress, ToldMAC: eip.Status.MACAddress,
+	}
+}
+
+// Reconcile brings an OvnEip's lease up to date.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	eip := &kubeovnv1.OvnEip{}
+	if err := r.Client.Get(ctx, req.NamespacedName, eip); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("get OvnEip: %w", err)
+		}
+		r.free(req.Name)
+		return ctrl.Result{}, nil
+	}
+	if eip.DeletionTimestamp == nil {
+		if err := k8s.AddFinalizer(ctx, r.Client, eip); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	var s state
+	if s.users, s.err = r.users(ctx, eip.Name); s.err != nil {
+		return ctrl.Result{}, s.err
+	}
+	if eip.DeletionTimestamp != nil && len(s.users) == 0 {
+		r.free(eip.Name)
+		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, eip)
+	}
+	r.waiting.Add(subnetOf(eip), eip.Name)
+	s.lease, s.problem, s.err = r.desk().Hold(ctx, wishOf(eip), inDefaultVpc)
+	if len(s.lease.Addresses) > 0 {
+		r.waiting.Remove(eip.Name)
+	}
+	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, reservation.ErrWaiting), r.patchStatus(ctx, eip, s))
+}
+
+// inDefaultVpc: the world outside is the same for all VPCs, and the default one is where nodes meet it.
+func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
+	if vpc := selection.VpcOf(subnet); vpc != kubeovnv1.DefaultVpc {
+		return reservation.Invalid("subnet %s is of VPC %s: create an OvnEip of one of VPC %s, by which clients outside come", subnet.Name, vpc, kubeovnv1.DefaultVpc)
+	}
+	return nil
+}
+
+func (r *Reconciler) free(name string) {
+	r.waiting.Remove(name)
+	r.Allocator.Release(translate.OvnEipHolder(name))
+}
+
+// users are those on whose account an OvnEip stays.
+func (r *Reconciler) users(ctx context.Context, name string) ([]string, error) {
+	var rules kubeovnv1.RouterLBRuleList
+	if err := r.Client.List(ctx, &rules, client.MatchingFields{indexEip: name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list RouterLBRules by OvnEip: %w", err)
+	}
+	users := make([]string, 0, len(rules.Items))
+	for i := range rules.Items {
+		users = append(users, "RouterLBRule "+rules.Items[i].Name)
+	}
+	slices.Sort(users)
+	return users, nil
+}
+
+// maxNamed is how many users a message names.
+const maxNamed = 5
+
+func listed(names []string) string {
+	if len(names) > maxNamed {
+		names = append(names[:maxNamed:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,246 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovneip_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/ovneip"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+func TestMain(m *testing.M) { controllertest.Main(m) }
+
+type world struct{ *controllertest.World }
+
+func (w world) start() *controllertest.Process {
+	w.Helper()
+	var eips *ovneip.Reconciler
+	return w.Start(controllertest.Steps{
+		Setup: func(ctx context.Context, p *controllertest.Process) error {
+			eips = &ovneip.Reconciler{
+				Client: p.Manager.GetClient(), Allocator: p.Allocator, Recorder: p.Manager.GetEventRecorder(k8s.EventRecorder), Gate: p.Gate,
+			}
+			return eips.SetupWithManager(ctx, p.Manager)
+		},
+		Restore: func(ctx context.Context, p *controllertest.Process) error {
+			// What the pods' part of a start does before.
+			external := ipam.Subnet{
+				CIDRs:    []netip.Prefix{netip.MustParsePrefix("10.99.0.0/29"), netip.MustParsePrefix("fd00:10:99::/120")},
+				Gateways: []netip.Addr{netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("fd00:10:99::1")},
+			}
+			if err := p.Allocator.SetSubnet("external", external); err != nil {
+				return err
+			}
+			return eips.Restore(ctx)
+		},
+	})
+}
+
+func newWorld(t *testing.T) world {
+	w := world{controllertest.New(t)}
+	w.Subnet("external", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.99.0.0/29,fd00:10:99::/120" })
+	return w
+}
+
+func newEip(name string, change ...func(*kubeovnv1.OvnEipSpec)) *kubeovnv1.OvnEip {
+	eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, f := range change {
+		f(&eip.Spec)
+	}
+	return eip
+}
+
+func at(v4, v6 string) func(*kubeovnv1.OvnEipSpec) {
+	return func(s *kubeovnv1.OvnEipSpec) { s.V4IP, s.V6IP = v4, v6 }
+}
+
+// says waits for a condition of an OvnEip.
+func (w world) says(eip *kubeovnv1.OvnEip, condition string, status metav1.ConditionStatus, text string) {
+	w.Helper()
+	w.Eventually(func() string {
+		w.Get(eip)
+		c := apimeta.FindStatusCondition(eip.Status.Conditions, condition)
+		if c == nil || c.Status != status || c.ObservedGeneration != eip.Generation || !strings.Contains(c.Message, text) {
+			return fmt.Sprintf("condition %s of OvnEip %s is %+v, want %s with %q", condition, eip.Name, c, status, text)
+		}
+		if ready := apimeta.IsStatusConditionTrue(eip.Status.Conditions, kubeovnv1.ConditionReady); ready != eip.Status.Ready {
+			return fmt.Sprintf("status.ready of OvnEip %s is %v", eip.Name, eip.Status.Ready)
+		}
+		return ""
+	})
+}
+
+func (w world) ready(eip *kubeovnv1.OvnEip) string {
+	w.Helper()
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	return eip.Status.V4IP + "," + eip.Status.V6IP
+}
+
+func (w world) gone(eip *kubeovnv1.OvnEip) {
+	w.Helper()
+	w.Eventually(func() string {
+		if w.Get(eip) {
+			return fmt.Sprintf("OvnEip %s is there: %+v", eip.Name, eip.Status.Conditions)
+		}
+		return ""
+	})
+}
+
+func TestAddressesAreHeldOverRestarts(t *testing.T) {
+	w := newWorld(t)
+	first := w.start()
+	chosen, asked, six := newEip("chosen"), newEip("asked", at("10.99.0.2", "fd00:10:99::2")), newEip("six", at("", "fd00:10:99::6"))
+	asked.Spec.MACAddress = "00:00:00:aa:bb:cc"
+	w.Create(asked)
+	if got := w.ready(asked); got != "10.99.0.2,fd00:10:99::2" || asked.Status.MACAddress != "00:00:00:aa:bb:cc" || asked.Status.Type != "nat" {
+		t.Errorf("it got %s: %+v", got, asked.Status)
+	}
+	w.Create(chosen, six)
+	kept := w.ready(chosen)
+	if got := w.ready(six); got != ",fd00:10:99::6" {
+		t.Errorf("one that asks for IPv6 got %s", got)
+	}
+	if used := first.Allocator.Usage("external").IPv4().Using; used != 2 {
+		t.Errorf("%v addresses count as used, want 2", used)
+	}
+	first.Stop()
+
+	late := newEip("late", at(chosen.Status.V4IP, ""))
+	w.Create(late)
+	second := w.start()
+	w.says(late, kubeovnv1.ConditionValidated, metav1.ConditionFalse, chosen.Status.V4IP)
+	if got := w.ready(chosen); got != kept {
+		t.Errorf("it had %s and has %s", kept, got)
+	}
+	if holder := second.Allocator.Holder("external", netip.MustParseAddr("fd00:10:99::6")); holder != "eip/six" {
+		t.Errorf("the address is %q's", holder)
+	}
+	second.Stop()
+
+	w.Delete(chosen) // while nobody looks: who waits for it gets it
+	w.start()
+	w.gone(chosen)
+	w.ready(late)
+}
+
+func TestADeletedOvnEipStaysWhileARuleUsesIt(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	eip, other := newEip("front"), newEip("other")
+	w.Create(eip, other)
+	w.ready(other)
+	w.ready(eip)
+	if eip.Status.NAT != "" {
+		t.Errorf("it is used by %s", eip.Status.NAT)
+	}
+	rules := []*kubeovnv1.RouterLBRule{{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, {ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+	for _, rule := range rules {
+		rule.Spec.OvnEip = "front"
+		w.Create(rule)
+	}
+	w.Eventually(func() string {
+		if w.Get(eip); eip.Status.NAT != "lb" {
+			return "status.nat is " + eip.Status.NAT
+		}
+		return ""
+	})
+	w.Delete(eip)
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "deleted once nobody uses it: RouterLBRule a, RouterLBRule b")
+	process.Stop()
+	w.Delete(rules[0])
+	process = w.start()
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "uses it: RouterLBRule a")
+	address := netip.MustParseAddr(eip.Status.V4IP)
+	if holder := process.Allocator.Holder("external", address); holder != "eip/front" {
+		t.Errorf("the address is %q's", holder)
+	}
+	w.Change(rules[1], func() { rules[1].Spec.OvnEip = "other" })
+	w.gone(eip)
+	if holder := process.Allocator.Holder("external", address); holder != "" {
+		t.Errorf("the address is still %q's", holder)
+	}
+	w.Eventually(func() string {
+		if w.Get(other); other.Status.NAT != "lb" {
+			return "status.nat of the other one is " + other.Status.NAT
+		}
+		return ""
+	})
+}
+
+func TestWhatIsInTheWay(t *testing.T) {
+	w := newWorld(t)
+	w.Subnet("theirs", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "tenant", "10.98.0.0/24" })
+	process := w.start()
+	_, err := process.Allocator.Allocate("pod.default", ipam.Request{Subnet: "external", Addresses: []netip.Addr{netip.MustParseAddr("10.99.0.5")}})
+	w.Must(err)
+	held := newEip("held", at("10.99.0.5", ""))
+	for text, eip := range map[string]*kubeovnv1.OvnEip{
+		"pod.default":                    held,
+		"subnet nowhere does not exist":  newEip("nowhere", func(s *kubeovnv1.OvnEipSpec) { s.ExternalSubnet = "nowhere" }),
+		"subnet theirs is of VPC tenant": newEip("theirs", func(s *kubeovnv1.OvnEipSpec) { s.ExternalSubnet = "theirs" }),
+		"10.7.0.1":                       newEip("outside", at("10.7.0.1", "")),
+		"macAddress":                     newEip("mac", func(s *kubeovnv1.OvnEipSpec) { s.MACAddress = "none" }),
+	} {
+		w.Create(eip)
+		w.says(eip, kubeovnv1.ConditionValidated, metav1.ConditionFalse, text)
+		w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
+		w.warned(string(eip.UID), text)
+	}
+	process.Allocator.Release("pod.default")
+	w.ready(held)
+	late := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "nowhere"}}
+	w.Subnet("nowhere", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.97.0.0/24" })
+	process.Stop()
+	w.start()
+	w.ready(late)
+
+	port := newEip("port", func(s *kubeovnv1.OvnEipSpec) { s.Type = "lrp" })
+	w.Create(port)
+	w.says(port, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "type lrp")
+	for text, change := range map[string]func(*kubeovnv1.OvnEipSpec){
+		"externalSubnet cannot change": func(s *kubeovnv1.OvnEipSpec) { s.ExternalSubnet = "nowhere" },
+		"v4Ip cannot change":           func(s *kubeovnv1.OvnEipSpec) { s.V4IP = "10.99.0.6" },
+		"v6Ip cannot change":           func(s *kubeovnv1.OvnEipSpec) { s.V6IP = "fd00:10:99::6" },
+		"macAddress cannot change":     func(s *kubeovnv1.OvnEipSpec) { s.MACAddress = "00:00:00:aa:bb:cc" },
+		"type cannot change":           func(s *kubeovnv1.OvnEipSpec) { s.Type = "lsp" },
+		"must be an IPv6 address":      func(s *kubeovnv1.OvnEipSpec) { s.V6IP = "10.99.0.6" },
+		"Unsupported value":            func(s *kubeovnv1.OvnEipSpec) { s.Type = "vip" },
+	} {
+		w.Get(held)
+		change(&held.Spec)
+		if err := w.Client.Update(w.Context(), held); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want one that says %q", err, text)
+		}
+	}
+	w.Get(held)
+	w.Change(held, func() { held.Spec.Type = "nat" }) // which it is
+}
+
+// warned waits for an event about an object.
+func (w world) warned(uid, text string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var list eventsv1.EventList
+		w.Must(w.Client.List(w.Context(), &list))
+		for _, e := range list.Items {
+			if string(e.Regarding.UID) == uid && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, text) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no event says %q", text)
+	})
+}

@@ -1,0 +1,108 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovneip
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reservation"
+)
+
+// Indexes of the cache.
+const (
+	indexSubnet = "ovneip.subnet" // OvnEips by their subnet
+	indexEip    = "ovneip.user"   // RouterLBRules by the OvnEip that they name
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// SetupWithManager registers the reconciler. It wakes for its OvnEip, for the rules that use it, for its subnet and, while it waits for one,
+// for use of the subnet's addresses.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.OvnEip{}, indexSubnet, func(o client.Object) []string {
+		return []string{subnetOf(o.(*kubeovnv1.OvnEip))}
+	})
+	if err != nil {
+		return fmt.Errorf("index OvnEips by subnet: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.RouterLBRule{}, indexEip, eipOf); err != nil {
+		return fmt.Errorf("index RouterLBRules by OvnEip: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.RouterLBRule{}, usedBy).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		WatchesRawSource(r.use()).
+		Complete(r.Gate.Reconciler(r))
+	if err != nil {
+		return fmt.Errorf("set up the controller of OvnEips: %w", err)
+	}
+	return nil
+}
+
+func eipOf(o client.Object) []string {
+	if name := o.(*kubeovnv1.RouterLBRule).Spec.OvnEip; name != "" {
+		return []string{name}
+	}
+	return nil
+}
+
+// usedBy wakes the OvnEip of a rule that comes or goes, and both when a rule turns to another one.
+var usedBy = handler.Funcs{
+	CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, eipOf(e.Object)) },
+	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, eipOf(e.Object)) },
+	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		before, after := e.ObjectOld.(*kubeovnv1.RouterLBRule).Spec.OvnEip, e.ObjectNew.(*kubeovnv1.RouterLBRule).Spec.OvnEip
+		if before != after {
+			add(q, append(eipOf(e.ObjectOld), eipOf(e.ObjectNew)...))
+		}
+	},
+}
+
+func add(q queue, names []string) {
+	for _, name := range names {
+		q.Add(requestFor(name))
+	}
+}
+
+func requestFor(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}
+}
+
+func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
+	var eips kubeovnv1.OvnEipList
+	if err := r.Client.List(ctx, &eips, client.MatchingFields{indexSubnet: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	requests := make([]reconcile.Request, 0, len(eips.Items))
+	for i := range eips.Items {
+		requests = append(requests, requestFor(eips.Items[i].Name))
+	}
+	return requests
+}
+
+// use enqueues those that wait in a subnet whose use changes.
+func (r *Reconciler) use() source.Source {
+	return source.Func(func(_ context.Context, q queue) error {
+		r.Allocator.Notify(func(subnet string) {
+			for _, name := range r.waiting.In(subnet) {
+				q.AddAfter(requestFor(name), reservation.WakeDelay)
+			}
+		})
+		return nil
+	})
+}

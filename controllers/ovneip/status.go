@@ -1,0 +1,58 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovneip
+
+import (
+	"cmp"
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/reservation"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// usedByLB is what `status.nat` says of an OvnEip that a RouterLBRule uses.
+const usedByLB = "lb"
+
+// patchStatus tells what the OvnEip has. Addresses that were told once stay there while it waits to have them again.
+func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s state) error {
+	base, status := eip.DeepCopy(), &eip.Status
+	status.Type = cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)
+	told := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
+	status.V4IP, status.V6IP = told[0], told[1]
+	if len(s.lease.Addresses) > 0 {
+		status.MACAddress = s.lease.MAC.String()
+	}
+	status.NAT = ""
+	if len(s.users) > 0 {
+		status.NAT = usedByLB
+	}
+	condition := ready(eip, s)
+	status.Ready = condition.Status == metav1.ConditionTrue
+	var ignored []string
+	if status.Type != kubeovnv1.OvnEipTypeNAT {
+		ignored = append(ignored, "type "+status.Type)
+	}
+	k8s.SetConditions(&status.Conditions, eip.Generation, k8s.Validated(s.problem), condition, k8s.FieldsSupported(ignored))
+	if p := s.problem; p != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
+		k8s.Warn(r.Recorder, eip, p.Reason, p.Message)
+	}
+	return k8s.PatchStatus(ctx, r.Client, base, eip)
+}
+
+func ready(eip *kubeovnv1.OvnEip, s state) metav1.Condition {
+	no := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
+	switch {
+	case eip.DeletionTimestamp != nil:
+		no.Reason, no.Message = validation.ReasonAddressesInUse, "deleted once nobody uses it: "+listed(s.users)
+	case s.problem != nil:
+		no.Reason, no.Message = kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated
+	default:
+		return k8s.Ready(s.err, reservation.ErrWaiting)
+	}
+	return no
+}

@@ -1,0 +1,165 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
+	var near *corev1.Pod // a client in a subnet of the rule's VPC
+	backends := []string{"routed-one", "routed-two"}
+	var fronts []netip.AddrPort
+	for _, a := range []string{"10.99.0.10", "fd00:10:99::10"} {
+		fronts = append(fronts, netip.AddrPortFrom(netip.MustParseAddr(a), 80))
+	}
+
+	BeforeAll(func(ctx SpecContext) {
+		makeNamespace(ctx, webNamespace)
+		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, webNamespace) }, NodeTimeout(4*time.Minute))
+		applySample(ctx, "router_lb_rule.yaml")
+		DeferCleanup(func(ctx SpecContext) {
+			deleteRouterRules(ctx, "web")
+			deleteObjects(ctx, &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+			deleteObjects(ctx, &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "external"}})
+		}, NodeTimeout(time.Minute))
+		for i, name := range backends {
+			mortal(ctx, webNamespace, name, i)
+		}
+		near = serve(ctx, webNamespace, "near", 0)
+		wayBack(ctx, &kubeovnv1.Subnet{Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.99.0.10/32,fd00:10:99::10/128"}}, suite.Workers[0], "eth0")
+	}, NodeTimeout(4*time.Minute))
+
+	It("lead to pods from a pod, from nodes and from outside", func(ctx SpecContext) {
+		expectRouterRule(ctx, "web", kubeovnv1.ConditionReady)
+		expectRouterRule(ctx, "web", kubeovnv1.ConditionEndpointsChecked)
+		for _, front := range fronts {
+			servedBy(ctx, fromPod(near), front, backends...)
+			servedBy(ctx, fromNode(suite.Workers[0]), front, backends...)
+			servedBy(ctx, fromNode(controlPlane()), front, backends...)
+			servedBy(ctx, fromOutside, front, backends...)
+		}
+	}, SpecTimeout(4*time.Minute))
+
+	It("leave out an endpoint that does not answer", func(ctx SpecContext) {
+		pod, err := suite.Cluster.CoreV1().Pods(webNamespace).Get(ctx, backends[0], metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		_, err = suite.Cluster.Exec(ctx, pod, "sh", "-c", "touch /tmp/down; kill $(pidof agnhost)")
+		Expect(err).NotTo(HaveOccurred())
+		answering := func(want ...string) {
+			GinkgoHelper()
+			for _, front := range fronts {
+				Eventually(askOften).WithContext(ctx).WithArguments(near, front.Addr().String()).WithTimeout(90 * time.Second).Should(HaveExactElements(want))
+			}
+		}
+		answering(backends[1])
+		Expect(cluster.Ready(pod)).To(BeTrue())
+		_, err = suite.Cluster.Exec(ctx, pod, "rm", "/tmp/down")
+		Expect(err).NotTo(HaveOccurred())
+		answering(backends...)
+	}, SpecTimeout(6*time.Minute))
+
+	It("serve given endpoints", func(ctx SpecContext) {
+		pod, err := suite.Cluster.CoreV1().Pods(webNamespace).Get(ctx, backends[1], metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: "e2e-endpoints"}}
+		rule.Spec.OvnEip, rule.Spec.Namespace = "web", webNamespace
+		for _, a := range cluster.PodAddrs(pod) {
+			rule.Spec.Endpoints = append(rule.Spec.Endpoints, a.String())
+		}
+		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 81, TargetPort: cluster.HTTPPort}}
+		Expect(suite.Objects.Create(ctx, rule)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { deleteRouterRules(ctx, rule.Name) }, NodeTimeout(time.Minute))
+		expectRouterRule(ctx, rule.Name, kubeovnv1.ConditionEndpointsChecked)
+		for _, front := range fronts {
+			front = netip.AddrPortFrom(front.Addr(), 81)
+			servedBy(ctx, fromPod(near), front, backends[1])
+			servedBy(ctx, fromNode(suite.Workers[1]), front, backends[1])
+			servedBy(ctx, fromOutside, front, backends[1])
+		}
+	}, SpecTimeout(3*time.Minute))
+
+	It("serve the pods of a custom VPC, which reach those of the default one as well", func(ctx SpecContext) {
+		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.SubnetSpec{
+			Vpc: vpc.Name, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112", NATOutgoing: true,
+		}}
+		eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
+		Expect(suite.Objects.Create(ctx, vpc)).To(Succeed())
+		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
+		Expect(suite.Objects.Create(ctx, eip)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) {
+			deleteRouterRules(ctx, ruleNamespace)
+			deleteNamespace(ctx, ruleNamespace)
+			deleteObjects(ctx, eip, subnet, vpc)
+		}, NodeTimeout(4*time.Minute))
+		makeNamespace(ctx, ruleNamespace)
+		Eventually(inForce).WithContext(ctx).WithArguments(ruleNamespace).WithTimeout(30 * time.Second).Should(BeTrue())
+		mortal(ctx, ruleNamespace, "theirs", 0)
+		theirs := serve(ctx, ruleNamespace, "client", 1)
+		rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
+		rule.Spec.VPC, rule.Spec.OvnEip, rule.Spec.Namespace, rule.Spec.Selector = vpc.Name, eip.Name, ruleNamespace, []string{"app:web"}
+		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}
+		Expect(suite.Objects.Create(ctx, rule)).To(Succeed())
+		expectRouterRule(ctx, rule.Name, kubeovnv1.ConditionReady)
+		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
+		for _, address := range []string{eip.Status.V4IP, eip.Status.V6IP} {
+			Eventually(askRule).WithContext(ctx).WithArguments(theirs, address).WithTimeout(30 * time.Second).Should(Equal("theirs"))
+			Expect(askRule(ctx, near, address)).To(BeEmpty())
+		}
+		for _, front := range fronts { // those of the default VPC are outside to them
+			servedBy(ctx, fromPod(theirs), front, backends...)
+		}
+	}, SpecTimeout(5*time.Minute))
+
+	It("keep their OvnEip, and leave nothing behind", func(ctx SpecContext) {
+		eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+		Expect(suite.Objects.Delete(ctx, eip)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
+			g.Expect(eip.DeletionTimestamp).NotTo(BeNil())
+			g.Expect(conditionIs(eip.Status.Conditions, kubeovnv1.ConditionReady)).To(BeFalse())
+		}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+		for _, front := range fronts {
+			servedBy(ctx, fromPod(near), front, backends...)
+			servedBy(ctx, fromOutside, front, backends...)
+		}
+		deleteRouterRules(ctx, "web")
+		deleteObjects(ctx, eip)
+		Eventually(func(g Gomega) {
+			var services corev1.ServiceList
+			g.Expect(suite.Objects.List(ctx, &services, client.InNamespace(webNamespace))).To(Succeed())
+			g.Expect(services.Items).To(BeEmpty())
+		}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+		Eventually(func() string { return fetchFrom(ctx, fromOutside, fronts[0], "/hostname") }).WithContext(ctx).WithTimeout(30 * time.Second).Should(BeEmpty())
+		Expect(askRule(ctx, near, "10.99.0.10")).To(BeEmpty())
+	}, SpecTimeout(3*time.Minute))
+})
+
+func expectRouterRule(ctx context.Context, name, condition string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		rule := &kubeovnv1.RouterLBRule{}
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: name}, rule)).To(Succeed())
+		g.Expect(conditionIs(rule.Status.Conditions, condition)).To(BeTrue(), "%+v", rule.Status.Conditions)
+	}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
+}
+
+func deleteRouterRules(ctx context.Context, names ...string) {
+	GinkgoHelper()
+	for _, name := range names {
+		deleteObjects(ctx, &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+}
