@@ -5,7 +5,7 @@ package lbrule
 
 import "sync"
 
-// interest knows which rules have looked at what: `vip/…`, `vpc/…`, `switch/…` (a subnet that is named) and `use/…` (who has which address
+// interest knows which rules have looked at what: `vip/…`, `vpc/…`, `namespace/…`, `switch/…` (a subnet that is named) and `use/…` (who has which address
 // of a subnet).
 type interest struct {
 	mu    sync.Mutex

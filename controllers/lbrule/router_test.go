@@ -14,8 +14,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 // Addresses of the OvnEip `front`, and the load balancer of a rule that leads them to both pods.
@@ -178,6 +180,11 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
 	w.Delete(slice)
 	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
+	before := w.served("rlr-static")
+	for uuid := range w.Database.Rows("Load_Balancer") {
+		w.Database.Transact(nbtest.Op{"op": "delete", "table": "Load_Balancer", "where": []any{[]any{"_uuid", "==", []any{"uuid", uuid}}}})
+	}
+	w.servesRouter("static", before)
 	s := w.exposed("rlr-static", frontV4, frontV6)
 	w.Change(s, func() { s.Spec.ExternalIPs = []string{"192.0.2.200"} })
 	w.exposed("rlr-static", frontV4, frontV6)
@@ -237,7 +244,7 @@ func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
 	}
 	w.slicesOf("rlr-before", []discoveryv1.EndpointPort{tcp("http", 8080)}, theirs)
 	w.groupOf("rlr-before", "tenant")
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "for pods of VPC tenant; nodes and clients outside reach rules of VPC ovn-cluster only")
 
 	ours := newRouterRule("ours", "front", to("10.16.0.20"), func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports[0].Port = 81 })
 	w.Create(ours)
@@ -294,6 +301,24 @@ func TestRivalsOfRouterLBRules(t *testing.T) {
 	w.slicesOf("rlr-pods", []discoveryv1.EndpointPort{tcp("http", 8080)}, port{"c", "theirs", 20})
 	w.reports(pods, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "pods that selector selects are in VPC tenant, and not in ovn-cluster")
 	w.servesRouter("pods", "")
+}
+
+func TestRulesWaitForTheirNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.external()
+	w.start(a)
+	namespace := "late-" + rand.String(8) // nothing deletes it
+	router := newRouterRule("web", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Namespace = namespace })
+	other := newRule("web", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) { s.Namespace = namespace })
+	w.Create(front("front"), router, other)
+	w.reports(router, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for namespace "+namespace)
+	w.says(other, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for namespace "+namespace)
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	w.reports(router, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.says(other, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	if router.Status.Service != namespace+"/rlr-web" || other.Status.Service != namespace+"/slr-web" {
+		t.Errorf("the Services are %s and %s", router.Status.Service, other.Status.Service)
+	}
 }
 
 func TestWrongRouterLBRules(t *testing.T) {

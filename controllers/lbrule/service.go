@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,12 +72,24 @@ func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*
 	fill(service, rule, s)
 	if missing {
 		service.Namespace, service.Name = key.Namespace, key.Name
-		if err := r.Client.Create(ctx, service, k8s.FieldOwner); err != nil {
-			return nil, fmt.Errorf("create Service %s: %w", key, err)
-		}
-		return service, nil
+		return r.createService(ctx, rule, service, s)
 	}
 	return service, k8s.Patch(ctx, r.Client, base, service)
+}
+
+// createService returns none, and has the rule wait, while the namespace is missing.
+func (r *controller) createService(ctx context.Context, rule *rule, service *corev1.Service, s *state) (*corev1.Service, error) {
+	r.watch(rule, s, "namespace/"+service.Namespace)
+	err := r.Client.Create(ctx, service, k8s.FieldOwner)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		s.waiting = append(s.waiting, fmt.Sprintf("namespace %s, which does not exist: create it, or name another one", service.Namespace))
+		s.service = ""
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("create Service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	return service, nil
 }
 
 // deleteServices deletes the rule's Services but one.

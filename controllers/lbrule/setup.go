@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -97,7 +98,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 }
 
 // setup registers the controller. It wakes for its rule, for the rule's Service and that one's EndpointSlices, for other rules, OvnEips and
-// Services with the same address, for Vips, VPCs and subnets that it looked at, for the use of those that it waits in, and for drift.
+// Services with the same address, for Vips, VPCs, namespaces and subnets that it looked at, for the use of those that it waits in, and for drift.
 func (r *controller) setup(mgr ctrl.Manager) error {
 	spec := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	rivals := handler.EnqueueRequestsFromMapFunc(r.rivals)
@@ -113,11 +114,18 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.ofSlice)).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(r.interested("vip/"))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.interested("namespace/")), builder.WithPredicates(comes)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.use()).
 		WatchesRawSource(k8s.Drift(r.Northbound, r.kind)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, k8s.OwnersOf(r.Northbound, r.kind))).
 		Complete(r.Gate.Reconciler(r))
+}
+
+// comes passes objects that appear.
+var comes = predicate.Funcs{
+	UpdateFunc: func(event.UpdateEvent) bool { return false },
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
 // rivals are the rules with an address that a rule, an OvnEip or a Service has as well, and those that name the OvnEip.

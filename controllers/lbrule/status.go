@@ -16,6 +16,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 // Reasons of ConditionEndpointsChecked.
@@ -56,7 +57,11 @@ func ready(s *state) metav1.Condition {
 	case s.err == nil && len(s.waiting) > 0:
 		no.Reason, no.Message = kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; ")
 	default:
-		return k8s.Ready(s.err, northbound.ErrWaiting)
+		condition := k8s.Ready(s.err, northbound.ErrWaiting)
+		if s.in.Kind == translate.KindRouterLBRule && !s.outside && s.err == nil {
+			condition.Message = fmt.Sprintf("in force for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
+		}
+		return condition
 	}
 	return no
 }

@@ -1,0 +1,35 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// The controller watches every kind: it would start again and again while the API does not serve one, as after an upgrade without the new
+// definitions.
+func TestEveryNetworkResourceIsRequired(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := kubeovnv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for kind, of := range scheme.KnownTypes(kubeovnv1.GroupVersion) {
+		if reflect.PointerTo(of).Implements(reflect.TypeFor[client.Object]()) {
+			kinds = append(kinds, kind)
+		}
+	}
+	slices.Sort(kinds)
+	required := slices.Sorted(slices.Values(networkKinds))
+	if !slices.Equal(kinds, required) {
+		t.Errorf("kinds %v are required, want %v", required, kinds)
+	}
+}
