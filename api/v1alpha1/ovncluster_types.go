@@ -34,6 +34,10 @@ type OVNClusterSpec struct {
 
 	// +optional
 	// +kubebuilder:default={}
+	Certificates Certificates `json:"certificates,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
 	Network Network `json:"network,omitempty"`
 
 	// +optional

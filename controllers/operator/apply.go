@@ -87,12 +87,18 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 
 // cached is the object as the cache has it, or nil.
 func (r *Reconciler) cached(ctx context.Context, key objectKey) (client.Object, error) {
-	empty, err := r.Scheme().New(key.gvk)
-	if err != nil {
-		return nil, fmt.Errorf("make an empty %s: %w", key.gvk.Kind, err)
+	reader := client.Reader(r.Client)
+	var o client.Object
+	if r.Scheme().Recognizes(key.gvk) {
+		empty, err := r.Scheme().New(key.gvk)
+		if err != nil {
+			return nil, fmt.Errorf("make an empty %s: %w", key.gvk.Kind, err)
+		}
+		o = empty.(client.Object)
+	} else {
+		reader, o = r.cache, untyped(key.gvk) // which the client reads from the API server
 	}
-	o := empty.(client.Object)
-	err = r.Get(ctx, key.ObjectKey, o)
+	err := reader.Get(ctx, key.ObjectKey, o)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -102,7 +108,16 @@ func (r *Reconciler) cached(ctx context.Context, key objectKey) (client.Object, 
 	return o, nil
 }
 
+func untyped(gvk schema.GroupVersionKind) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(gvk)
+	return u
+}
+
 func (r *Reconciler) typed(u *unstructured.Unstructured, gvk schema.GroupVersionKind) (client.Object, error) {
+	if !r.Scheme().Recognizes(gvk) {
+		return u, nil
+	}
 	empty, err := r.Scheme().New(gvk)
 	if err != nil {
 		return nil, fmt.Errorf("make an empty %s: %w", gvk.Kind, err)

@@ -141,15 +141,22 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) 
 	if err != nil {
 		return err
 	}
-	if err := a.Advance(p.now); err != nil {
+	succession, err := r.succession(ctx, p, name)
+	if err != nil {
 		return err
 	}
+	if err := a.Advance(succession, p.now); err != nil {
+		return err
+	}
+	p.issuance.note(name, a, succession, p.now)
 	data, err := a.Data()
 	if err != nil {
 		return fmt.Errorf("encode authority %s: %w", name, err)
 	}
 	p.authorities[name] = a
-	p.wakeAt(a.NextChange())
+	if at := a.NextChange(p.now); !at.IsZero() {
+		p.wakeAt(at)
+	}
 	// Not owned: like the databases' files and the keys of nodes, an authority outlives the OVNCluster, and one that is made again
 	// finds those who trust it.
 	return r.applyOne(ctx, p, r.certificateSecret(secret, "kiln-ca", data))
@@ -171,7 +178,9 @@ func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c credential
 	if err != nil {
 		return err
 	}
-	p.wakeAt(renewal)
+	if renewal.After(p.now) { // or it is as good as its authority lets it be
+		p.wakeAt(renewal)
+	}
 	data := map[string][]byte{pki.CertificateKey: kp.Certificate, pki.PrivateKeyKey: kp.Key}
 	for _, file := range slices.Sorted(maps.Keys(c.trust)) {
 		for _, name := range c.trust[file] {

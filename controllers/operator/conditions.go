@@ -24,6 +24,9 @@ const (
 	reasonStopped   = "ReplacingStopped"
 	reasonPaused    = "ReplacingPaused"
 	reasonNoTrouble = "NoTrouble"
+	reasonUnissued  = "AuthoritiesNotIssued"
+	reasonOrdered   = "WaitingForIssuer"
+	reasonJoining   = "ReplacingAuthorities"
 )
 
 // summary is everything that the conditions follow from.
@@ -31,6 +34,7 @@ type summary struct {
 	generation int64
 	components []component
 	upgrade    upgradePlan
+	issuance   issuance
 	// halt ended the pass, or err did, or neither.
 	halt *halt
 	err  error
@@ -92,7 +96,7 @@ func (s summary) progressing() metav1.Condition {
 	if len(waiting) > 0 {
 		return newCondition(v1alpha1.ConditionProgressing, true, reasonWaiting, strings.Join(waiting, "; "))
 	}
-	return newCondition(v1alpha1.ConditionProgressing, false, reasonAsWanted, "everything is as specified")
+	return s.issuance.progressing()
 }
 
 func (s summary) degraded() metav1.Condition {
@@ -114,6 +118,12 @@ func (s summary) degraded() metav1.Condition {
 		for _, why := range few(c.troubles) {
 			troubles = append(troubles, c.row.Name+": "+why)
 		}
+	}
+	if len(s.issuance.troubles) > 0 {
+		if len(troubles) == 0 {
+			reason = reasonUnissued
+		}
+		troubles = append(troubles, s.issuance.trouble())
 	}
 	if len(troubles) > 0 {
 		return newCondition(v1alpha1.ConditionDegraded, true, reason, strings.Join(troubles, "; "))

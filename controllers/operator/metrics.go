@@ -20,9 +20,15 @@ var (
 	podsReplaced = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kiln_pods_replaced_total", Help: "Pods on nodes and of databases that were deleted to be made anew of the newest image and settings.",
 	}, []string{"component"})
+	authorityEnd = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_authority_expiration_timestamp_seconds",
+		Help: "When the authority that signs for a role expires, by who made it: operator or issuer.",
+	}, []string{"authority", "made_by"})
 )
 
-func init() { metrics.Registry.MustRegister(componentPods, upgradeUnderWay, podsReplaced) }
+func init() {
+	metrics.Registry.MustRegister(componentPods, upgradeUnderWay, podsReplaced, authorityEnd)
+}
 
 // measure exports what the status says of components and of the upgrade.
 func (p upgradePlan) measure(rows []v1alpha1.ComponentStatus) {

@@ -29,6 +29,8 @@ type pass struct {
 	pods            []corev1.Pod
 	config          render.Config
 	authorities     map[string]*pki.Authority
+	// issuance is how far the issuer of authorities is, when there is one.
+	issuance issuance
 	// kept is the inventory: what the phases applied.
 	kept map[objectKey]bool
 	// live are the workloads as the API server returned them in this pass, which a cache may not hold yet.

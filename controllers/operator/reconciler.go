@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
@@ -44,6 +46,12 @@ type Reconciler struct {
 	converted map[string]string
 	// replaced are pods that were deleted and may still be in the cache.
 	replaced map[types.UID]bool
+
+	// cache and controller are those of SetupWithManager.
+	cache      cache.Cache
+	controller controller.Controller
+	// watching: Certificates wake the controller. withdrawn: there are none of ours that nobody wants.
+	watching, withdrawn bool
 }
 
 // phases in their order. A phase that returns an error, a halt among them, ends the pass.
@@ -67,6 +75,7 @@ var phases = []struct {
 	{"run the agents", (*Reconciler).runAgents},
 	{"replace pods on nodes", (*Reconciler).replacePods},
 	{"prune", (*Reconciler).prune},
+	{"order authorities", (*Reconciler).orderAuthorities}, // the last: nothing of ours waits for cert-manager
 }
 
 // staleDelay gives the cache time to catch up.

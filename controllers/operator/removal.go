@@ -223,10 +223,15 @@ func (r *Reconciler) deleteAuthorities(ctx context.Context, p *pass) error {
 	if p.cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
 		return nil
 	}
+	if err := r.withdrawOrders(ctx, p); err != nil {
+		return err
+	}
 	for _, name := range authorities {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: authoritySecretPrefix + name}}
-		if err := r.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete authority %s: %w", name, err)
+		for _, prefix := range []string{issuedPrefix, authoritySecretPrefix} {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: prefix + name}}
+			if err := r.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("delete authority %s: %w", name, err)
+			}
 		}
 	}
 	return nil

@@ -60,13 +60,6 @@ func CacheOptions(namespace string) cache.Options {
 
 // SetupWithManager adds the reconciler and what wakes it to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	theCluster := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.OVNClusterName}}}
-	})
-	definition := &metav1.PartialObjectMetadata{}
-	definition.SetGroupVersionKind(schema.GroupVersionKind{
-		Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition",
-	})
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("ovncluster").
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
@@ -74,16 +67,30 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Secret{}, theCluster).                                                                    // authorities have no owner
 		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // nobody owns it
 		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
-		WatchesMetadata(definition, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(ofNetwork)))
+		WatchesMetadata(definition(""), theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(concerns)))
 	for _, kind := range ownedKinds() {
 		if _, isSecret := kind.(*corev1.Secret); !isSecret {
 			b = b.Owns(kind)
 		}
 	}
-	if err := b.Complete(r); err != nil {
+	var err error
+	if r.controller, err = b.Build(r); err != nil {
 		return fmt.Errorf("set up the controller of OVNCluster: %w", err)
 	}
+	r.cache = mgr.GetCache()
 	return nil
+}
+
+// theCluster wakes the controller, whatever changed.
+var theCluster = handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.OVNClusterName}}}
+})
+
+// definition is a CustomResourceDefinition as the cache has it: without its content.
+func definition(name string) *metav1.PartialObjectMetadata {
+	d := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	d.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	return d
 }
 
 // clusterChanged leaves out what only the operator's own report changed, whose text must not wake it. Records of databases do.
@@ -113,8 +120,8 @@ func nodeChanged() predicate.Predicate {
 
 func isCleanUp(o client.Object) bool { return o.GetName() == render.CleanUpName }
 
-// ofNetwork selects the definitions of the network resources.
-func ofNetwork(o client.Object) bool {
+// concerns selects the definitions of the network resources and of Certificates.
+func concerns(o client.Object) bool {
 	_, group, _ := strings.Cut(o.GetName(), ".")
-	return group == v1alpha1.GroupVersion.Group
+	return group == v1alpha1.GroupVersion.Group || o.GetName() == certificateDefinition
 }

@@ -59,7 +59,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 		summary.components = append(summary.components, c)
 		status.Components = append(status.Components, c.row)
 	}
-	summary.upgrade = p.upgrade
+	summary.upgrade, summary.issuance = p.upgrade, p.issuance
 	p.upgradeStatus(summary.complete())
 	if p.planned {
 		p.upgrade.measure(status.Components)

@@ -128,7 +128,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	w.config, w.members = config, &fakeMembers{servers: map[uint16]*httptest.Server{}}
+	w.config, w.members = config, &fakeMembers{now: w.now, servers: map[uint16]*httptest.Server{}}
 	if w.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
@@ -196,13 +196,25 @@ func (w *world) createFile(ctx context.Context, path string) error {
 	}
 }
 
+// read is the one object of a file.
+func (w *world) read(path string) (*unstructured.Unstructured, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	return u, utilyaml.Unmarshal(content, &u.Object)
+}
+
 // fakeMembers are admin endpoints with mutual TLS, by the port that the operator asks for.
 type fakeMembers struct {
+	now     func() time.Time
 	mu      sync.Mutex
 	servers map[uint16]*httptest.Server
 }
 
 func (f *fakeMembers) client(address netip.AddrPort, config *tls.Config) *adminapi.Client {
+	config.Time = f.now
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.servers[address.Port()]; s != nil {
@@ -211,11 +223,17 @@ func (f *fakeMembers) client(address netip.AddrPort, config *tls.Config) *admina
 	return adminapi.NewClient(address, config)
 }
 
-// serve begins to answer on a port with the certificates of a mounted directory.
-func (f *fakeMembers) serve(t *testing.T, port int32, directory string, handler http.Handler) {
+// serve begins to answer on a port by a member's certificates, mounted anew for each connection: kubelets are never late.
+func (f *fakeMembers) serve(t *testing.T, port int32, mount func() string, handler http.Handler) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(handler)
-	s.TLS = adminapi.ServerTLS(directory)
+	s.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		config, err := adminapi.ServerTLS(mount()).GetConfigForClient(hello)
+		if err == nil {
+			config.Time = f.now
+		}
+		return config, err
+	}}
 	s.StartTLS()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -256,20 +274,22 @@ func (m *fakeMember) set(change func(*adminapi.Status)) {
 	change(&m.status)
 }
 
-// mount writes a Secret's files into a directory, as a kubelet does.
-func (w *world) mount(t *testing.T, secret string) string {
+// mount writes a Secret's files into a directory, as a kubelet does, and returns it.
+func (w *world) mount(t *testing.T, secret string) func() string {
 	t.Helper()
-	var s corev1.Secret
-	if err := w.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: secret}, &s); err != nil {
-		t.Fatal(err)
-	}
 	directory := t.TempDir()
-	for name, data := range s.Data {
-		if err := os.WriteFile(filepath.Join(directory, name), data, 0o600); err != nil {
-			t.Fatal(err)
+	return func() string {
+		var s corev1.Secret
+		if err := w.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: secret}, &s); err != nil {
+			return directory // as it was: the test may be over
 		}
+		for name, data := range s.Data {
+			if err := os.WriteFile(filepath.Join(directory, name), data, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		return directory
 	}
-	return directory
 }
 
 // addNode makes a node whose kubelet is heard but that has no network yet.

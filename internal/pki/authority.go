@@ -5,6 +5,7 @@ package pki
 
 import (
 	"bytes"
+	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -17,11 +18,14 @@ const (
 	nextCertificateKey     = "next.crt"
 	nextPrivateKeyKey      = "next.key"
 	previousCertificateKey = "previous.crt"
+	issuedKey              = "issued.crt"
+	nextIssuedKey          = "next.issued.crt"
 )
 
 // Authority signs certificates and says whom those who trust it should trust. It is replaced in steps, so that nobody ever meets
-// a certificate of an authority not heard of before: after two thirds of its life a successor joins the bundle, after five
-// sixths the successor signs and the predecessor stays in the bundle until it expires.
+// a certificate of an authority not heard of before: a successor joins the bundle, later it signs, and the predecessor stays in the
+// bundle for as long as what it signed is good. A successor that it makes itself joins after two thirds of its life and signs after five
+// sixths; for one that an issuer makes see Succession.
 type Authority struct {
 	current  pair
 	next     *pair
@@ -46,12 +50,14 @@ func ParseAuthority(data map[string][]byte) (*Authority, error) {
 	if !current.certificate.IsCA {
 		return nil, fmt.Errorf("read the authority's %s: it is not the certificate of an authority", CertificateKey)
 	}
+	current.issued = data[issuedKey]
 	a := &Authority{current: current}
 	if len(data[nextCertificateKey]) > 0 {
 		next, err := parsePair(KeyPair{Certificate: data[nextCertificateKey], Key: data[nextPrivateKeyKey]})
 		if err != nil {
 			return nil, fmt.Errorf("read the authority's %s and %s: %w", nextCertificateKey, nextPrivateKeyKey, err)
 		}
+		next.issued = data[nextIssuedKey]
 		a.next = &next
 	}
 	if a.previous, err = ParseCertificates(data[previousCertificateKey]); err != nil {
@@ -67,8 +73,14 @@ func (a *Authority) Data() (map[string][]byte, error) {
 	if data[PrivateKeyKey], err = encodeKey(a.current.key); err != nil {
 		return nil, err
 	}
+	if a.current.issued != nil {
+		data[issuedKey] = a.current.issued
+	}
 	if a.next != nil {
 		data[nextCertificateKey] = encodeCertificate(a.next.certificate.Raw)
+		if a.next.issued != nil {
+			data[nextIssuedKey] = a.next.issued
+		}
 		if data[nextPrivateKeyKey], err = encodeKey(a.next.key); err != nil {
 			return nil, err
 		}
@@ -77,44 +89,6 @@ func (a *Authority) Data() (map[string][]byte, error) {
 		data[previousCertificateKey] = encodeBundle(a.previous)
 	}
 	return data, nil
-}
-
-// Advance takes the steps of replacement that are due. Repeated at the same time it changes nothing.
-func (a *Authority) Advance(now time.Time) error {
-	current := a.current.certificate
-	if a.next == nil && !now.Before(renewal(current)) {
-		next, err := selfSigned(current.Subject.CommonName, now)
-		if err != nil {
-			return fmt.Errorf("make the successor of authority %s: %w", current.Subject.CommonName, err)
-		}
-		a.next = &next
-	}
-	if a.next != nil && !now.Before(share(current, 5, 6)) {
-		a.previous = append(a.previous, current)
-		a.current, a.next = *a.next, nil
-	}
-	var kept []*x509.Certificate
-	for _, c := range a.previous {
-		if now.Before(c.NotAfter) {
-			kept = append(kept, c)
-		}
-	}
-	a.previous = kept
-	return nil
-}
-
-// NextChange is when Advance will have something to do.
-func (a *Authority) NextChange() time.Time {
-	at := renewal(a.current.certificate)
-	if a.next != nil {
-		at = share(a.current.certificate, 5, 6)
-	}
-	for _, c := range a.previous {
-		if c.NotAfter.Before(at) {
-			at = c.NotAfter
-		}
-	}
-	return at
 }
 
 // Bundle is the PEM of the certificates to trust.
@@ -146,20 +120,20 @@ func selfSigned(name string, now time.Time) (pair, error) {
 	if err != nil {
 		return pair{}, err
 	}
+	return anchor(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-skew), NotAfter: now.Add(AuthorityLifetime),
+	}, key)
+}
+
+// anchor signs the certificate of an authority with its own key. The template has its name and its validity.
+func anchor(template *x509.Certificate, key *ecdsa.PrivateKey) (pair, error) {
 	serial, err := newSerial()
 	if err != nil {
 		return pair{}, err
 	}
-	template := &x509.Certificate{
-		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: name},
-		NotBefore:             now.Add(-skew),
-		NotAfter:              now.Add(AuthorityLifetime),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-		MaxPathLenZero:        true,
-	}
+	template.SerialNumber = serial
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
+	template.BasicConstraintsValid, template.IsCA, template.MaxPathLenZero = true, true, true
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return pair{}, fmt.Errorf("sign: %w", err)

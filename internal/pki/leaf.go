@@ -50,8 +50,8 @@ func (a *Authority) Issue(p Profile, now time.Time) (KeyPair, error) {
 	return KeyPair{Certificate: certificate, Key: encoded}, nil
 }
 
-// Current says whether a pair is still what Issue would make for this profile: by this authority, not yet due for renewal, with
-// the same names and uses.
+// Current says whether a pair is still what Issue would make for this profile: by this authority, with the same names and uses, and not yet
+// due for renewal, or as long good as the authority itself, so that another would not be better.
 func (a *Authority) Current(kp KeyPair, p Profile, now time.Time) bool {
 	leaf, err := parsePair(kp)
 	if err != nil {
@@ -59,7 +59,7 @@ func (a *Authority) Current(kp KeyPair, p Profile, now time.Time) bool {
 	}
 	c := leaf.certificate
 	return c.CheckSignatureFrom(a.current.certificate) == nil &&
-		now.Before(renewal(c)) && !now.Before(c.NotBefore) &&
+		(now.Before(renewal(c)) || c.NotAfter.Equal(a.current.certificate.NotAfter)) && !now.Before(c.NotBefore) &&
 		c.Subject.CommonName == p.CommonName &&
 		slices.Equal(c.DNSNames, p.DNSNames) &&
 		slices.Equal(c.ExtKeyUsage, p.usages())
@@ -82,6 +82,10 @@ func (a *Authority) SignRequest(request *x509.CertificateRequest, lifetime time.
 	}
 	if request.Subject.CommonName == "" {
 		return nil, errors.New("the request has no common name")
+	}
+	if end := a.current.certificate.NotAfter; end.Sub(now) < 2*skew {
+		// The requester would be back before long, and again.
+		return nil, fmt.Errorf("the authority is good until %s only", end.Format(time.RFC3339))
 	}
 	return a.sign(request.PublicKey, Profile{CommonName: request.Subject.CommonName, Lifetime: lifetime}, now)
 }

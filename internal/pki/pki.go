@@ -47,6 +47,8 @@ type KeyPair struct {
 type pair struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
+	// issued is, of an authority whose key came from an issuer, what the issuer certified it with, as PEM.
+	issued []byte
 }
 
 // renewal is when two thirds of the certificate's life are over.

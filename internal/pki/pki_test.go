@@ -156,12 +156,12 @@ func TestAnAuthorityIsReplacedWithoutABreak(t *testing.T) {
 	p := Profile{CommonName: "ovn-northd"}
 	kp := issue(t, a, p, start)
 	bundle := a.Bundle()
-	replaced := 0
+	replaced, change := 0, a.NextChange(start)
 	const step = 30 * 24 * time.Hour
 	for now := start; now.Before(start.Add(12 * 365 * 24 * time.Hour)); now = now.Add(step) {
-		due := !now.Before(a.NextChange())
+		due := !now.Before(change)
 		before := a.current.certificate
-		if err := a.Advance(now); err != nil {
+		if err := a.Advance(Succession{}, now); err != nil {
 			t.Fatal(err)
 		}
 		if !a.current.certificate.Equal(before) {
@@ -171,6 +171,7 @@ func TestAnAuthorityIsReplacedWithoutABreak(t *testing.T) {
 			}
 		}
 		a = reread(t, a)
+		change = a.NextChange(now)
 		old := kp
 		if !a.Current(kp, p, now) {
 			kp = issue(t, a, p, now)
@@ -203,14 +204,14 @@ func TestAdvanceRepeatedChangesNothing(t *testing.T) {
 	a := newTestAuthority(t)
 	for _, years := range []int{0, 7, 9, 11} {
 		now := start.AddDate(years, 0, 0)
-		if err := a.Advance(now); err != nil {
+		if err := a.Advance(Succession{}, now); err != nil {
 			t.Fatal(err)
 		}
 		before, err := a.Data()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Advance(now); err != nil {
+		if err := a.Advance(Succession{}, now); err != nil {
 			t.Fatal(err)
 		}
 		after, err := a.Data()

@@ -1,0 +1,143 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+// certManager stands in for cert-manager: it does for the operator's Certificates what a CA issuer of that name would have it do.
+type certManager struct {
+	*story
+	issuer string
+	root   *x509.Certificate
+	key    *ecdsa.PrivateKey
+}
+
+func (s *story) certManager(t *testing.T, issuer string) certManager {
+	t.Helper()
+	c := certManager{story: s, issuer: issuer, key: ecdsaKey(t)}
+	c.root = c.sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: issuer}, IsCA: true, KeyUsage: x509.KeyUsageCertSign, NotAfter: s.now().AddDate(20, 0, 0),
+	}, c.key)
+	return c
+}
+
+func ecdsaKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func (c certManager) sign(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
+	t.Helper()
+	template.SerialNumber, template.NotBefore, template.BasicConstraintsValid = big.NewInt(time.Now().UnixNano()), c.now(), true
+	parent := c.root
+	if parent == nil {
+		parent = template
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), c.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+// issue makes the Secret of a Certificate, with a new key.
+func (c certManager) issue(t *testing.T, authority string, isCA bool) {
+	t.Helper()
+	g := NewWithT(t)
+	order := c.ordered(t, authority)
+	spec := order.Object["spec"].(map[string]any)
+	duration, err := time.ParseDuration(spec["duration"].(string))
+	g.Expect(err).NotTo(HaveOccurred())
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: spec["commonName"].(string)}, NotAfter: c.now().Add(duration), KeyUsage: x509.KeyUsageDigitalSignature,
+	}
+	if isCA {
+		template.IsCA, template.KeyUsage = spec["isCA"].(bool), x509.KeyUsageCertSign
+	}
+	key := ecdsaKey(t)
+	certificate := c.sign(t, template, key)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	g.Expect(err).NotTo(HaveOccurred())
+	ref := spec["issuerRef"].(map[string]any)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: spec["secretName"].(string)}}
+	err = c.admin.Get(t.Context(), client.ObjectKeyFromObject(secret), secret)
+	g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+	labels, _, err := unstructured.NestedStringMap(spec, "secretTemplate", "labels")
+	g.Expect(err).NotTo(HaveOccurred())
+	secret.Labels = labels
+	secret.Annotations = map[string]string{
+		issuerNameAnnotation: ref["name"].(string), issuerKindAnnotation: ref["kind"].(string), issuerGroupAnnotation: ref["group"].(string),
+	}
+	secret.Type = corev1.SecretTypeTLS
+	secret.Data = map[string][]byte{
+		pki.CertificateKey: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}),
+		pki.PrivateKeyKey:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		pki.TrustKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.root.Raw}),
+	}
+	if err != nil || secret.ResourceVersion == "" {
+		g.Expect(c.admin.Create(t.Context(), secret)).To(Succeed())
+		return
+	}
+	g.Expect(c.admin.Update(t.Context(), secret)).To(Succeed())
+}
+
+func (c certManager) issueAll(t *testing.T) {
+	t.Helper()
+	for _, name := range authorities {
+		c.issue(t, name, true)
+	}
+}
+
+// refuse says of a Certificate what cert-manager says when there is no such issuer.
+func (c certManager) refuse(t *testing.T, authority, message string) {
+	t.Helper()
+	order := c.ordered(t, authority)
+	request := untyped(requestKind)
+	request.SetNamespace(testNamespace)
+	request.SetName(order.GetName() + "-1")
+	request.SetLabels(order.GetLabels())
+	request.Object["spec"] = map[string]any{"issuerRef": issuerOf(order)}
+	request.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(order, certificateKind)})
+	g := NewWithT(t)
+	g.Expect(c.admin.Create(t.Context(), request)).To(Succeed())
+	request.Object["status"] = map[string]any{"conditions": []any{
+		map[string]any{"type": "Ready", "status": "False", "reason": "Pending", "message": message},
+	}}
+	g.Expect(c.admin.Status().Update(t.Context(), request)).To(Succeed())
+}
+
+func (s *story) ordered(t *testing.T, authority string) *unstructured.Unstructured {
+	t.Helper()
+	order := untyped(certificateKind)
+	NewWithT(t).Eventually(func() error {
+		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: issuedPrefix + authority}, order)
+	}).Should(Succeed())
+	return order
+}

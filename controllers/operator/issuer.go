@@ -1,0 +1,227 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+// What cert-manager serves (its API reference, cert-manager.io/v1). It is spoken to without its types, so that it need not be there.
+var (
+	certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
+	requestKind     = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "CertificateRequest"}
+)
+
+const (
+	certificateDefinition = "certificates.cert-manager.io"
+	// Annotations of a Secret: by whom its certificate was issued.
+	issuerNameAnnotation  = "cert-manager.io/issuer-name"
+	issuerKindAnnotation  = "cert-manager.io/issuer-kind"
+	issuerGroupAnnotation = "cert-manager.io/issuer-group"
+)
+
+// issuedPrefix and an authority's name are the name of its Certificate, and of the Secret that cert-manager makes of that.
+const issuedPrefix = "kiln-issued-"
+
+// orderTimeout bounds what a webhook of cert-manager's that does not answer holds up.
+const orderTimeout = 5 * time.Second
+
+// succession is who makes the successors of an authority, with what the issuer has made. A Secret by another issuer than is wanted does
+// not count: cert-manager is about to replace it.
+func (r *Reconciler) succession(ctx context.Context, p *pass, name string) (pki.Succession, error) {
+	ref := p.config.Spec.Certificates.IssuerRef
+	if ref == nil {
+		return pki.Succession{}, nil
+	}
+	ordered := pki.Succession{ByIssuer: true}
+	var secret corev1.Secret
+	err := r.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: issuedPrefix + name}, &secret)
+	if apierrors.IsNotFound(err) {
+		return ordered, nil
+	}
+	if err != nil {
+		return ordered, fmt.Errorf("get Secret %s%s: %w", issuedPrefix, name, err)
+	}
+	by := v1alpha1.IssuerReference{
+		Name:  secret.Annotations[issuerNameAnnotation],
+		Kind:  secret.Annotations[issuerKindAnnotation],
+		Group: secret.Annotations[issuerGroupAnnotation],
+	}
+	if by != *ref {
+		return ordered, nil
+	}
+	ordered.Issued, err = pki.ParseIssued(
+		pki.KeyPair{Certificate: secret.Data[pki.CertificateKey], Key: secret.Data[pki.PrivateKeyKey]}, p.now)
+	if err != nil {
+		p.issuance.troubles = append(p.issuance.troubles, fmt.Sprintf("the authority in Secret %s/%s cannot be used: %s", r.Namespace, secret.Name, err))
+	}
+	return ordered, nil
+}
+
+// orderAuthorities has a Certificate for each authority, or none when the operator makes them itself. The authorities that are there
+// serve whatever comes of it.
+func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	ref := p.config.Spec.Certificates.IssuerRef
+	if ref == nil {
+		return r.cancelOrders(ctx, p)
+	}
+	r.withdrawn = false
+	served, err := r.servesCertificates(ctx)
+	if err != nil {
+		return err
+	}
+	if !served {
+		p.issuance.troubles = append(p.issuance.troubles,
+			"the API does not serve certificates.cert-manager.io: install cert-manager, or take spec.certificates.issuerRef away")
+		return r.stopWatching(ctx)
+	}
+	if err := r.watchOrders(); err != nil {
+		return err
+	}
+	for _, name := range authorities {
+		if err := r.apply(ctx, p, []render.Object{r.order(name, p.config.Spec.Certificates)}); err != nil {
+			return err
+		}
+		if p.issuance.missing[name] == "" {
+			continue
+		}
+		if err := r.explain(ctx, p, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// order is the Certificate of an authority. It has a new key each time, and its Secret the label by which the operator sees it.
+func (r *Reconciler) order(name string, spec v1alpha1.Certificates) *unstructured.Unstructured {
+	meta := r.certificateMeta(issuedPrefix+name, "kiln-ca")
+	labels := map[string]any{}
+	for key, value := range meta.Labels {
+		labels[key] = value
+	}
+	u := untyped(certificateKind)
+	u.SetNamespace(meta.Namespace)
+	u.SetName(meta.Name)
+	u.SetLabels(meta.Labels)
+	u.Object["spec"] = map[string]any{
+		"commonName": "kiln-" + name,
+		"isCA":       true,
+		"usages":     []any{"cert sign", "crl sign", "digital signature"},
+		"secretName": meta.Name,
+		"duration":   spec.AuthorityDuration.Duration.String(),
+		"privateKey": map[string]any{
+			"algorithm": "ECDSA", "size": int64(256), "encoding": "PKCS8", "rotationPolicy": "Always",
+		},
+		"issuerRef": map[string]any{
+			"name": spec.IssuerRef.Name, "kind": spec.IssuerRef.Kind, "group": spec.IssuerRef.Group,
+		},
+		"secretTemplate":       map[string]any{"labels": labels},
+		"revisionHistoryLimit": int64(1),
+	}
+	return u
+}
+
+func (r *Reconciler) servesCertificates(ctx context.Context) (bool, error) {
+	d := definition(certificateDefinition)
+	if err := r.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("look for the definition of Certificates: %w", err)
+	}
+	return true, nil
+}
+
+// watchOrders has Certificates and what becomes of them wake the controller, from when they are served and wanted.
+func (r *Reconciler) watchOrders() error {
+	if r.watching {
+		return nil
+	}
+	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[render.ManagedByLabel] == render.ManagedBy })
+	for _, kind := range []schema.GroupVersionKind{certificateKind, requestKind} {
+		if err := r.controller.Watch(source.Kind[client.Object](r.cache, untyped(kind), theCluster, ours)); err != nil {
+			return fmt.Errorf("watch %s: %w", kind.Kind, err)
+		}
+	}
+	r.watching = true
+	return nil
+}
+
+func (r *Reconciler) stopWatching(ctx context.Context) error {
+	if !r.watching {
+		return nil
+	}
+	for _, kind := range []schema.GroupVersionKind{certificateKind, requestKind} {
+		if err := r.cache.RemoveInformer(ctx, untyped(kind)); err != nil {
+			return fmt.Errorf("stop watching %s: %w", kind.Kind, err)
+		}
+	}
+	r.watching = false
+	return nil
+}
+
+// cancelOrders deletes the Certificates of an issuer that was given up, and the Secrets with keys that cert-manager made of them.
+func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
+	if err := r.stopWatching(ctx); err != nil {
+		return err
+	}
+	if !r.withdrawn {
+		if err := r.withdrawOrders(ctx, p); err != nil {
+			return err
+		}
+		r.withdrawn = true
+	}
+	for _, name := range authorities {
+		key := objectKey{corev1.SchemeGroupVersion.WithKind("Secret"), client.ObjectKey{Namespace: r.Namespace, Name: issuedPrefix + name}}
+		secret, err := r.cached(ctx, key)
+		if err == nil && secret != nil {
+			err = r.remove(ctx, secret, "Secret")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withdrawOrders deletes every Certificate of the OVNCluster. No cache has them where none is wanted.
+func (r *Reconciler) withdrawOrders(ctx context.Context, p *pass) error {
+	served, err := r.servesCertificates(ctx)
+	if err != nil || !served {
+		return err
+	}
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(certificateKind)
+	err = r.APIReader.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingLabels{render.ManagedByLabel: render.ManagedBy})
+	if err != nil {
+		return fmt.Errorf("list Certificates: %w", err)
+	}
+	for i := range list.Items {
+		if !metav1.IsControlledBy(&list.Items[i], p.cluster) {
+			continue
+		}
+		if err := r.remove(ctx, &list.Items[i], certificateKind.Kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}

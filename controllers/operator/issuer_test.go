@@ -1,0 +1,288 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/pki"
+)
+
+// signers are the subject key identifiers of the authorities, which follow their keys.
+func (s *story) signers(t *testing.T) map[string]string {
+	all := map[string]string{}
+	for _, name := range authorities {
+		all[name] = fmt.Sprintf("%x", s.leaf(t, authoritySecretPrefix+name).SubjectKeyId)
+	}
+	return all
+}
+
+// trusted are those that the northbound database takes.
+func (s *story) trusted(t *testing.T) []*x509.Certificate {
+	t.Helper()
+	var secret corev1.Secret
+	if err := s.exists(t, &secret, render.Northbound.Secret)(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := pki.ParseCertificates(secret.Data[pki.TrustKey])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// pass the time, and wake the operator, which would wake up by itself.
+func (s *story) wait(t *testing.T, d time.Duration) {
+	t.Helper()
+	s.ahead.Add(int64(d))
+	node := s.named(&corev1.Node{}, "worker-1")
+	node.SetNamespace("")
+	g := NewWithT(t)
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+	node.SetLabels(map[string]string{"poke": fmt.Sprint(s.ahead.Load())})
+	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
+}
+
+func (s *story) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) error {
+	t.Helper()
+	cluster := s.cluster(t)
+	before := cluster.DeepCopy()
+	change(&cluster.Spec.Certificates)
+	return s.admin.Patch(t.Context(), cluster, client.MergeFrom(before))
+}
+
+func (s *story) wrongIssuers(t *testing.T) {
+	g := NewWithT(t)
+	for want, change := range map[string]func(*v1alpha1.Certificates){
+		"kind must be Issuer or ClusterIssuer": func(c *v1alpha1.Certificates) {
+			c.IssuerRef = &v1alpha1.IssuerReference{Name: "organisation", Kind: "Secret"}
+		},
+		"authorityDuration is 24h or longer": func(c *v1alpha1.Certificates) { c.AuthorityDuration = &metav1.Duration{Duration: time.Hour} },
+		"spec.certificates.issuerRef.name":   func(c *v1alpha1.Certificates) { c.IssuerRef = &v1alpha1.IssuerReference{} },
+	} {
+		g.Expect(s.setIssuer(t, change)).To(MatchError(ContainSubstring(want)))
+	}
+}
+
+// withoutCertManager: the sample as it stands.
+func (s *story) withoutCertManager(t *testing.T) {
+	g := NewWithT(t)
+	before := s.signers(t)
+	g.Expect(s.applySample(t, "ovncluster_cert_manager.yaml")).To(Succeed())
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True AuthoritiesNotIssued"),
+		ContainSubstring("install cert-manager"), ContainSubstring("spec.certificates.issuerRef")))
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
+	g.Expect(s.signers(t)).To(Equal(before))
+	g.Expect(s.createFile(t.Context(), filepath.Join("testdata", "cert-manager.yaml"))).To(Succeed())
+	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(HavePrefix("True WaitingForIssuer"),
+		ContainSubstring("kiln-issued-nb-server: cert-manager has not said anything")))
+	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
+	for _, name := range authorities {
+		order := s.ordered(t, name)
+		g.Expect(order.Object["spec"]).To(SatisfyAll(HaveKeyWithValue("isCA", true), HaveKeyWithValue("duration", "8760h0m0s"),
+			HaveKeyWithValue("issuerRef", map[string]any{"name": "organisation", "kind": "ClusterIssuer", "group": "cert-manager.io"})))
+		g.Expect(metav1.IsControlledBy(order, s.cluster(t))).To(BeTrue())
+	}
+}
+
+func (s *story) applySample(t *testing.T, name string) error {
+	t.Helper()
+	sample, err := s.read(filepath.Join("..", "..", "config", "samples", name))
+	if err != nil {
+		return err
+	}
+	return s.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(sample), client.FieldOwner("kubectl"))
+}
+
+func (s *story) issuerMissing(t *testing.T) {
+	g := NewWithT(t)
+	c := s.certManager(t, "organisation")
+	before := s.signers(t)
+	c.refuse(t, authorityChassis, `Referenced "ClusterIssuer" not found: clusterissuer.cert-manager.io "organisation" not found`)
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True AuthoritiesNotIssued"),
+		ContainSubstring("authority sb-client: Certificate kube-system/kiln-issued-sb-client: Referenced \"ClusterIssuer\" not found"),
+		ContainSubstring("the authorities that are there stay")))
+	g.Expect(s.signers(t)).To(Equal(before))
+}
+
+func (s *story) unusable(t *testing.T) {
+	g := NewWithT(t)
+	c := s.certManager(t, "organisation")
+	before := s.signers(t)
+	c.issue(t, authorityNorthbound, false)
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring(
+		"the authority in Secret kube-system/kiln-issued-nb-server cannot be used: it is not the certificate of an authority"))
+	g.Expect(s.signers(t)).To(Equal(before))
+}
+
+// issued: the authorities of an issuer are trusted first, and sign later.
+func (s *story) issued(t *testing.T) {
+	g := NewWithT(t)
+	c := s.certManager(t, "organisation")
+	before, certificate := s.signers(t), s.leaf(t, render.Northbound.Secret)
+	c.issueAll(t)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	g.Expect(s.signers(t)).To(Equal(before))
+	g.Expect(s.leaf(t, render.Northbound.Secret).Equal(certificate)).To(BeTrue(), "a certificate that not everyone trusts yet")
+	g.Eventually(func() int { return len(s.trusted(t)) }).Should(Equal(6), "three roles, each by two authorities")
+	s.expectAnchors(t, c)
+
+	s.wait(t, time.Hour+time.Minute)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	for name, id := range s.signers(t) {
+		g.Expect(id).NotTo(Equal(before[name]))
+		var made corev1.Secret
+		g.Expect(s.exists(t, &made, issuedPrefix+name)()).To(Succeed())
+		ours, err := pki.ParseCertificates(made.Data[pki.CertificateKey])
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(id).To(Equal(fmt.Sprintf("%x", ours[0].SubjectKeyId)))
+	}
+	leaf := s.leaf(t, render.Northbound.Secret)
+	g.Expect(leaf.Equal(certificate)).To(BeFalse())
+	g.Expect(leaf.CheckSignatureFrom(s.leaf(t, authoritySecretPrefix+authorityNorthbound))).To(Succeed())
+	g.Expect(s.trusted(t)).To(HaveLen(6), "those that have old certificates are still trusted")
+	s.expectAnchors(t, c)
+}
+
+// expectAnchors: nobody trusts what leads to the issuer's root, by which every role would be every other.
+func (s *story) expectAnchors(t *testing.T, c certManager) {
+	t.Helper()
+	for _, anchor := range s.trusted(t) {
+		if anchor.CheckSignatureFrom(anchor) != nil || anchor.Equal(c.root) {
+			t.Errorf("%s, by %s, is trusted", anchor.Subject, anchor.Issuer)
+		}
+	}
+}
+
+func (s *story) renewed(t *testing.T) {
+	g := NewWithT(t)
+	before := s.signers(t)
+	s.certManager(t, "organisation").issue(t, authoritySouthbound, true)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
+	g.Expect(s.signers(t)).To(Equal(before))
+	s.wait(t, time.Hour+time.Minute)
+	want := maps.Clone(before)
+	delete(want, authoritySouthbound)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	after := s.signers(t)
+	g.Expect(after[authoritySouthbound]).NotTo(Equal(before[authoritySouthbound]))
+	delete(after, authoritySouthbound)
+	g.Expect(after).To(Equal(want), "others were replaced as well")
+}
+
+func (s *story) ofAnotherIssuer(t *testing.T) {
+	g := NewWithT(t)
+	before := s.signers(t)
+	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = &v1alpha1.IssuerReference{Name: "another"} })).To(Succeed())
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForIssuer"))
+	g.Expect(s.ordered(t, authorityNorthd).Object["spec"]).To(
+		HaveKeyWithValue("issuerRef", map[string]any{"name": "another", "kind": "Issuer", "group": "cert-manager.io"}))
+	g.Expect(s.signers(t)).To(Equal(before))
+	s.certManager(t, "another").issueAll(t)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
+	s.wait(t, time.Hour+time.Minute)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	for name, id := range s.signers(t) {
+		g.Expect(id).NotTo(Equal(before[name]))
+	}
+}
+
+func (s *story) notRenewed(t *testing.T) {
+	g := NewWithT(t)
+	before := s.signers(t)
+	defer s.ahead.Store(s.ahead.Load())
+	s.wait(t, 320*24*time.Hour)
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True AuthoritiesNotIssued"),
+		ContainSubstring("has no successor"), ContainSubstring("see why cert-manager does not renew")))
+	g.Expect(s.signers(t)).To(Equal(before))
+}
+
+// certManagerGone: with its definitions all Certificates go; Secrets stay.
+func (s *story) certManagerGone(t *testing.T) {
+	g := NewWithT(t)
+	s.wait(t, 0)
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	before := s.signers(t)
+	for _, name := range []string{certificateDefinition, "certificaterequests.cert-manager.io"} {
+		d := untyped(definition("").GroupVersionKind())
+		d.SetName(name)
+		g.Expect(s.admin.Delete(t.Context(), d)).To(Succeed())
+		g.Eventually(func() bool { return apierrors.IsNotFound(s.admin.Get(t.Context(), client.ObjectKeyFromObject(d), d)) }).Should(BeTrue())
+	}
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("install cert-manager"))
+	g.Expect(s.signers(t)).To(Equal(before))
+	g.Expect(s.createFile(t.Context(), filepath.Join("testdata", "cert-manager.yaml"))).To(Succeed())
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	for _, name := range authorities {
+		s.ordered(t, name)
+	}
+	g.Expect(s.signers(t)).To(Equal(before))
+}
+
+// givenUp: the operator's own authorities come back in the same steps, and nothing is left with cert-manager.
+func (s *story) givenUp(t *testing.T) {
+	g := NewWithT(t)
+	before := s.signers(t)
+	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = nil })).To(Succeed())
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
+	g.Expect(s.signers(t)).To(Equal(before))
+	g.Eventually(func() int { return s.countOrders(t) }).Should(BeZero())
+	s.wait(t, time.Hour+time.Minute)
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	for name, id := range s.signers(t) {
+		g.Expect(id).NotTo(Equal(before[name]))
+		own := s.leaf(t, authoritySecretPrefix+name)
+		g.Expect(own.NotAfter).To(BeTemporally(">", s.now().Add(pki.AuthorityLifetime-24*time.Hour)))
+	}
+}
+
+// lost: what docs/install.md says of lost keys. The operator's clock is ours again, in which those authorities are not valid yet.
+func (s *story) lost(t *testing.T) {
+	g := NewWithT(t)
+	before := s.signers(t)
+	s.ahead.Store(0)
+	for _, name := range authorities {
+		g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.Secret{}, authoritySecretPrefix+name))).To(Succeed())
+	}
+	for _, name := range authorities {
+		g.Eventually(s.exists(t, &corev1.Secret{}, authoritySecretPrefix+name)).Should(Succeed())
+	}
+	for name, id := range s.signers(t) {
+		g.Expect(id).NotTo(Equal(before[name]))
+	}
+	g.Eventually(func() int { return len(s.trusted(t)) }).Should(Equal(3))
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+}
+
+// countOrders of Certificates and of their Secrets.
+func (s *story) countOrders(t *testing.T) int {
+	t.Helper()
+	g := NewWithT(t)
+	var orders unstructured.UnstructuredList
+	orders.SetGroupVersionKind(certificateKind)
+	g.Expect(s.admin.List(t.Context(), &orders, client.InNamespace(testNamespace))).To(Succeed())
+	n := len(orders.Items)
+	for _, name := range authorities {
+		if s.exists(t, &corev1.Secret{}, issuedPrefix+name)() == nil {
+			n++
+		}
+	}
+	return n
+}
