@@ -44,8 +44,10 @@ var _ = Describe("upgrades", Ordered, func() {
 		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
 		Expect(err).NotTo(HaveOccurred())
 		present = componentImages(ctx, Default)[0]
-		for _, n := range suite.Lab.Nodes() {
-			_, err := suite.Node.Exec(ctx, n.Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io",
+		var nodes corev1.NodeList // machines without power have none
+		Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
+		for i := range nodes.Items {
+			_, err := suite.Node.Exec(ctx, nodes.Items[i].Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io",
 				"images", "tag", "--force", present, nextImage)
 			Expect(err).NotTo(HaveOccurred())
 		}
