@@ -6,6 +6,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type Daemon struct {
 	Control func(pid int) string
 	// Exit are arguments of the control command `exit`, such as "--restart" (ovn-controller(8)).
 	Exit []string
+	// Said is called with each line of the daemon's output. It must not block. Nil is allowed.
+	Said func(line string)
 	Log  logr.Logger
 }
 
@@ -49,7 +52,7 @@ type Process struct {
 
 // Start runs the daemon. Its output goes to the supervisor's standard error.
 func (d Daemon) Start() (*Process, error) {
-	p := &Process{daemon: d, tail: &tail{to: os.Stderr}, done: make(chan struct{})}
+	p := &Process{daemon: d, tail: &tail{to: os.Stderr, said: d.Said}, done: make(chan struct{})}
 	p.cmd = exec.Command(d.Argv[0], d.Argv[1:]...)
 	p.cmd.Env = append(os.Environ(), d.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.tail, p.tail
@@ -130,10 +133,12 @@ func (p *Process) signal(s syscall.Signal) error {
 
 // tail passes a daemon's output on and remembers its end.
 type tail struct {
-	to *os.File
+	to   *os.File
+	said func(line string)
 
-	mu  sync.Mutex
-	end []byte
+	mu   sync.Mutex
+	end  []byte
+	line []byte // what has come of a line that is not complete
 }
 
 // tailBytes is what a termination message has room for, beside the rest of it.
@@ -145,7 +150,24 @@ func (t *tail) Write(b []byte) (int, error) {
 	t.end = append(t.end, b...)
 	t.end = t.end[max(0, len(t.end)-tailBytes):]
 	t.mu.Unlock()
+	t.split(b)
 	return t.to.Write(b)
+}
+
+// split tells of complete lines. Only Write, which is not called twice at a time, calls it.
+func (t *tail) split(b []byte) {
+	if t.said == nil {
+		return
+	}
+	t.line = append(t.line, b...)
+	for {
+		line, rest, complete := bytes.Cut(t.line, []byte("\n"))
+		if !complete {
+			return
+		}
+		t.said(string(line))
+		t.line = rest
+	}
 }
 
 func (t *tail) last() string {

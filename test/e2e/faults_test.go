@@ -277,6 +277,11 @@ func fullDisk(db trialDatabase) func(context.Context) func(context.Context) {
 		GinkgoHelper()
 		node := leaderPod(ctx, db).Spec.NodeName
 		exec(ctx, node, "sh", "-c", "mkdir /run/small && mount -t tmpfs -o size=64m none /run/small && cp -a "+dataDir+". /run/small && mount --bind /run/small "+dataDir)
+		DeferCleanup(func(ctx SpecContext) {
+			exec(ctx, node, "sh", "-c", "rm -f "+dataDir+"filler; umount "+dataDir+" && cp -a /run/small/. "+dataDir+" && umount /run/small && rmdir /run/small")
+			strike(ctx, memberOn(ctx, db, node))
+			healthy(ctx)
+		}, NodeTimeout(4*time.Minute))
 		strike(ctx, memberOn(ctx, db, node))
 		healthy(ctx)
 		lead(ctx, db, node)
@@ -284,11 +289,6 @@ func fullDisk(db trialDatabase) func(context.Context) func(context.Context) {
 		return func(ctx context.Context) {
 			told(ctx, v1alpha1.ConditionDegraded, "node "+node+": ovsdb-server could not write its database file")
 			exec(ctx, node, "rm", dataDir+"filler")
-			DeferCleanup(func(ctx SpecContext) {
-				exec(ctx, node, "sh", "-c", "umount "+dataDir+" && cp -a /run/small/. "+dataDir+" && umount /run/small && rmdir /run/small")
-				strike(ctx, memberOn(ctx, db, node))
-				healthy(ctx)
-			}, NodeTimeout(4*time.Minute))
 		}
 	}
 }

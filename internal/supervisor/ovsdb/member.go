@@ -81,6 +81,12 @@ func (m *member) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	failed := make(chan struct{}, 1)
+	daemon.Said = func(line string) {
+		if strings.Contains(line, f.path+": write failed") && len(failed) == 0 {
+			failed <- struct{}{}
+		}
+	}
 	process, err := daemon.Start()
 	if err != nil {
 		return err
@@ -104,7 +110,15 @@ func (m *member) serve(ctx context.Context) error {
 		}
 	})
 	group.Go(func() error {
-		err := m.watch(ctx)
+		select {
+		case <-failed:
+			return errFailed
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	group.Go(func() error {
+		err := m.watchLead(ctx)
 		if err != nil {
 			m.wait(err.Error())
 		}
@@ -201,18 +215,13 @@ func (m *member) begin(ctx context.Context, f files, p plan) error {
 
 func (m *member) wait(reason string) { m.waiting.Store(&adminapi.Status{Waiting: reason}) }
 
-// watch tells Leads of each change until ctx ends, the member has left or has failed. The socket may not be there yet, and goes when the
-// server does.
-func (m *member) watch(ctx context.Context) (ended error) {
-	changed := func(s standing) error {
+// watchLead tells Leads of each change until ctx ends or the member has left. The socket may not be there yet, and goes when the server does.
+func (m *member) watchLead(ctx context.Context) (left error) {
+	tell := func(leads bool) {
 		select {
-		case m.options.Leads <- s.Leader && s.Connected:
+		case m.options.Leads <- leads:
 		case <-ctx.Done():
 		}
-		if s.Connected {
-			return nil
-		}
-		return m.failure(ctx)
 	}
 	report := func(err error) {
 		if ctx.Err() == nil {
@@ -220,30 +229,26 @@ func (m *member) watch(ctx context.Context) (ended error) {
 		}
 	}
 	supervisor.Retry(ctx, report, func() error {
-		err := watchStanding(ctx, m.options.socket(), m.options.Database.Name, changed)
-		if errors.Is(err, errLeft) || errors.Is(err, errFailed) {
-			ended, err = err, nil
+		err := watchLeader(ctx, m.options.socket(), m.options.Database.Name, tell)
+		if errors.Is(err, errLeft) {
+			left, err = err, nil
 		}
 		return err
 	})
-	return ended
+	return left
 }
 
-// errFailed says that the server could not write its file. It takes no part in its cluster any more, and does not try again.
+// errFailed says that the server could not write its file. A leader ends its part in the cluster by that and keeps its role in what it
+// tells, a follower never answers the leader again: neither recovers when there is room again, but a new server does.
 var errFailed = errors.New("ovsdb-server could not write its database file")
-
-// failure is errFailed if that is why the member is not connected.
-func (m *member) failure(ctx context.Context) error {
-	raft, err := m.raft(ctx)
-	if err == nil && raft.Failed() {
-		return errFailed
-	}
-	return err
-}
 
 // untilWritable waits until there is room on the member's disk again, and says so meanwhile.
 func (m *member) untilWritable(ctx context.Context) {
 	f := newFiles(m.options)
+	select {
+	case m.options.Leads <- false:
+	case <-ctx.Done():
+	}
 	report := func(err error) {
 		text := fmt.Sprintf("%v: %v; make room on the node's disk", errFailed, err)
 		m.waiting.Store(&adminapi.Status{Waiting: text, DiskFailure: text})
@@ -275,7 +280,11 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 		m.backups.tell(&status)
 		return status, nil
 	}
-	raft, err := m.raft(ctx)
+	text, err := m.call(ctx, "cluster/status", m.options.Database.Name)
+	if err != nil {
+		return adminapi.Status{}, err
+	}
+	raft, err := unixctl.ParseRaft(text)
 	if err != nil {
 		return adminapi.Status{}, err
 	}
@@ -299,15 +308,6 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	}
 	m.backups.tell(&status)
 	return status, nil
-}
-
-// raft is the running server's own view.
-func (m *member) raft(ctx context.Context) (unixctl.Raft, error) {
-	text, err := m.call(ctx, "cluster/status", m.options.Database.Name)
-	if err != nil {
-		return unixctl.Raft{}, err
-	}
-	return unixctl.ParseRaft(text)
 }
 
 // Kick implements adminapi.Database. It names the server itself: ovsdb-server 3.5 takes an unknown name for its own when it is the

@@ -326,9 +326,11 @@ func TestAServerComesBackOnceItsDiskHasRoom(t *testing.T) {
 	}
 	tr := newTrial(t)
 	first, second, third := tr.add("cp-1", "127.0.0.7"), tr.add("cp-2", "127.0.0.8"), tr.add("cp-3", "127.0.0.9")
-	tr.must(os.MkdirAll(first.options.DataDir, 0o755))
-	tr.must(syscall.Mount("small", first.options.DataDir, "tmpfs", 0, "size=8m"))
-	t.Cleanup(func() { tr.must(syscall.Unmount(first.options.DataDir, syscall.MNT_DETACH)) })
+	for _, m := range []*trialMember{first, third} {
+		tr.must(os.MkdirAll(m.options.DataDir, 0o755))
+		tr.must(syscall.Mount("small", m.options.DataDir, "tmpfs", 0, "size=8m"))
+		t.Cleanup(func() { tr.must(syscall.Unmount(m.options.DataDir, syscall.MNT_DETACH)) })
+	}
 	tr.start(first, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
 	joined := tr.untilConnected(first, 1)
 	recorded := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1", ClusterID: joined.ClusterID, Members: []v1alpha1.DatabaseMember{
@@ -338,34 +340,39 @@ func TestAServerComesBackOnceItsDiskHasRoom(t *testing.T) {
 	tr.untilConnected(second, 2)
 	tr.start(third, recorded)
 	tr.untilConnected(third, 3)
+	t.Run("a follower", func(t *testing.T) { tr.fill(t, third, first) })
+	t.Run("the leader", func(t *testing.T) { tr.fill(t, first, first) })
+}
 
-	filler := filepath.Join(first.options.DataDir, "filler")
+// fill leaves no room on a member's disk, has the leader write, and then makes room.
+func (tr *trial) fill(t *testing.T, m, leader *trialMember) {
+	before := tr.untilConnected(m, 3)
+	filler := filepath.Join(m.options.DataDir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 16<<20), 0o600); err == nil {
 		t.Fatal("the disk is not full")
 	}
-	go first.overfill(t.Context()) // whose answer never comes
+	go leader.overfill(t.Context(), m.options.Node) // whose answer may never come
 	eventually(t, "the member gives the reason", func() error {
-		if body := probe(t, first, http.StatusServiceUnavailable); !strings.Contains(body, "no space left on device; make room") {
+		if body := probe(t, m, http.StatusServiceUnavailable); !strings.Contains(body, "no space left on device; make room") {
 			return errors.New(body)
 		}
 		return nil
 	})
-	leads := true
-	for len(first.leads) > 0 {
-		leads = <-first.leads
+	leads := false
+	for len(m.leads) > 0 {
+		leads = <-m.leads
 	}
 	if leads {
 		t.Error("the member still says that it leads")
 	}
-	tr.untilConnected(second, 3)
 	tr.must(os.Remove(filler))
-	if again := tr.untilConnected(first, 3); again.ServerID != joined.ServerID {
-		t.Errorf("member %s came back as %s", joined.ServerID, again.ServerID)
+	if again := tr.untilConnected(m, 3); again.ServerID != before.ServerID {
+		t.Errorf("member %s came back as %s", before.ServerID, again.ServerID)
 	}
 }
 
 // overfill writes a row that no page of the file has room for.
-func (m *trialMember) overfill(ctx context.Context) {
+func (m *trialMember) overfill(ctx context.Context, name string) {
 	conn, err := jsonrpc.Dial(ctx, m.options.socket())
 	if err != nil {
 		return
@@ -373,7 +380,7 @@ func (m *trialMember) overfill(ctx context.Context) {
 	defer conn.Close()
 	var result json.RawMessage
 	_ = conn.Call("transact", []any{m.options.Database.Name, map[string]any{
-		"op": "insert", "table": "Address_Set", "row": map[string]string{"name": "large", "addresses": strings.Repeat("x", 1<<18)},
+		"op": "insert", "table": "Address_Set", "row": map[string]string{"name": name, "addresses": strings.Repeat("x", 1<<18)},
 	}}, &result)
 }
 

@@ -39,9 +39,6 @@ type RaftServer struct {
 // Connected reports whether this is a member of the cluster that knows a leader.
 func (r Raft) Connected() bool { return r.Status == "cluster member" && r.Leader != "" }
 
-// Failed reports whether the server could not write its file: it has ended its part in the cluster until it is started again.
-func (r Raft) Failed() bool { return r.Status == "failed" }
-
 // LeaderAddress is the leader's address; empty when there is none.
 func (r Raft) LeaderAddress() string {
 	for _, s := range r.Servers {
