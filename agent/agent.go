@@ -39,6 +39,7 @@ import (
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // sweepInterval is how often ports that nobody will ask to detach are looked for. Nothing depends on it being short.
@@ -223,8 +224,9 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 		Metrics: metricsserver.Options{
 			BindAddress: o.Address,
 			ExtraHandlers: map[string]http.Handler{
-				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
-				"/readyz":  healthz.CheckHandler{Checker: ready},
+				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
+				"/readyz":    healthz.CheckHandler{Checker: ready},
+				version.Path: version.Handler(version.Own),
 			},
 		},
 	})

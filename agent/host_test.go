@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // conflist is what the runtime reads; nil when the agent has not installed it.
@@ -56,6 +57,9 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	n.eventually("the agent lives without Open vSwitch", func() bool { return n.health("/healthz") == http.StatusOK })
 	n.startDatabase()
 	n.eventually("it says what it waits for", func() bool { return n.health("/readyz") == http.StatusInternalServerError })
+	if n.health(version.Path) != http.StatusOK {
+		t.Error("it does not tell its version")
+	}
 	if n.conflist() != nil {
 		t.Fatal("the conflist is installed before the node has an address")
 	}

@@ -308,9 +308,32 @@ type ComponentStatus struct {
 	// image the component runs, or is brought to.
 	// +optional
 	Image string `json:"image,omitempty"`
+	// versions that run, as the pods that are ready tell them themselves: more than one while an upgrade is under way.
+	// +optional
+	// +listType=atomic
+	Versions []ComponentVersion `json:"versions,omitempty"`
 	// message says what the component waits for.
 	// +optional
 	Message string `json:"message,omitempty"`
+}
+
+// ComponentVersion is what some pods of a component run.
+type ComponentVersion struct {
+	// kiln is the tag that the image was built with.
+	// +optional
+	Kiln string `json:"kiln,omitempty"`
+	// ovn is the version of ovn-northd or ovn-controller.
+	// +optional
+	OVN string `json:"ovn,omitempty"`
+	// openVSwitch is the version of ovs-vswitchd, or of a database's ovsdb-server.
+	// +optional
+	OpenVSwitch string `json:"openVSwitch,omitempty"`
+	// pods that run these versions.
+	Pods int32 `json:"pods"`
+	// nodes of these pods, the first ten.
+	// +optional
+	// +listType=atomic
+	Nodes []string `json:"nodes,omitempty"`
 }
 
 // DatabaseMember is one member of a Raft cluster, by its node.
@@ -376,6 +399,9 @@ type OVNClusterStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Components []ComponentStatus `json:"components,omitempty"`
+	// versions that run, of all components in one line.
+	// +optional
+	Versions string `json:"versions,omitempty"`
 	// clients are the addresses of the nodes where northd and kube-ovn-controller may run, and of databases: those for which the ports of the
 	// databases are, beside the one for nodes.
 	// +optional
@@ -400,6 +426,7 @@ type OVNClusterStatus struct {
 // +kubebuilder:printcolumn:name="Degraded",type=string,JSONPath=`.status.conditions[?(@.type=="Degraded")].status`
 // +kubebuilder:printcolumn:name="NB leader",type=string,priority=1,JSONPath=`.status.northbound.leader`
 // +kubebuilder:printcolumn:name="SB leader",type=string,priority=1,JSONPath=`.status.southbound.leader`
+// +kubebuilder:printcolumn:name="Versions",type=string,priority=1,JSONPath=`.status.versions`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="an OVNCluster must be named default: a cluster has one network"

@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/ovs"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 func init() { commands = append(commands, newCleanUpCommand) }
@@ -62,7 +63,7 @@ func runCleanUp(ctx context.Context, o cleanUpOptions) error {
 		return fmt.Errorf("the node is not clean yet: %w", err)
 	}
 	ctrl.Log.Info("the node is clean")
-	return supervisor.ServeHealth(ctx, o.health, func(context.Context) error { return nil })
+	return supervisor.ServeHealth(ctx, o.health, func(context.Context) error { return nil }, version.Own)
 }
 
 // cleanUp goes from pods to the node's own network: what fails keeps nothing that comes after it.

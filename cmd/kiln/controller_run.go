@@ -49,6 +49,7 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // Limits of requests to the API server, per second: a burst of pods is bound by the server, not by its client.
@@ -131,8 +132,9 @@ func (p *controllerProcess) newManager() (ctrl.Manager, error) {
 		Metrics: metricsserver.Options{
 			BindAddress: p.options.address,
 			ExtraHandlers: map[string]http.Handler{
-				"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
-				"/readyz":  healthz.CheckHandler{Checker: p.ready},
+				"/healthz":   healthz.CheckHandler{Checker: healthz.Ping},
+				"/readyz":    healthz.CheckHandler{Checker: p.ready},
+				version.Path: version.Handler(version.Own),
 			},
 		},
 	})

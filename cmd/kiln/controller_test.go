@@ -29,6 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // controllerAddress is where the process under test serves its health; members listen on other addresses of the loopback network.
@@ -51,6 +52,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 
 	eventually(t, func() string { return probe("/healthz", http.StatusOK) })
 	eventually(t, func() string { return probe("/readyz", http.StatusInternalServerError) })
+	eventually(t, func() string { return probe(version.Path, http.StatusOK) })
 
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(ctx, cluster))

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/operator"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 func init() { commands = append(commands, newOperatorCommand) }
@@ -114,6 +115,7 @@ func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
 		Namespace: o.namespace,
 		Image:     o.image,
 		Admin:     adminapi.NewClient,
+		Versions:  version.Get,
 		Now:       time.Now,
 	}
 	if err := clusters.SetupWithManager(mgr); err != nil {

@@ -73,6 +73,7 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 			p.wakeAt(p.now.Add(backupSlack))
 			continue
 		}
+		r.versions.note(containerOf(pod), report.Versions)
 		p.archive.address, p.archive.Status = pod.Status.PodIP, report
 	}
 	return nil

@@ -114,6 +114,7 @@ func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database
 			continue
 		}
 		reports[pod.Spec.NodeName] = report
+		r.versions.note(containerOf(pod), report.Versions)
 	}
 	return reports, errors.Join(failures...)
 }

@@ -14,6 +14,9 @@ var (
 	componentPods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kiln_component_pods", Help: "Pods of a component: desired, ready, and updated to the newest image and settings.",
 	}, []string{"component", "state"})
+	componentVersionPods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kiln_component_version_pods", Help: "Pods of a component that are ready, by the versions that they tell of themselves.",
+	}, []string{"component", "kiln", "ovn", "open_vswitch"})
 	upgradeUnderWay = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kiln_upgrade_info", Help: "1 while pods are to be replaced, by the stage that is under way, its direction, and whether it goes on, is held, or has stopped.",
 	}, []string{"stage", "direction", "state"})
@@ -27,12 +30,16 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(componentPods, upgradeUnderWay, podsReplaced, authorityEnd)
+	metrics.Registry.MustRegister(componentPods, componentVersionPods, upgradeUnderWay, podsReplaced, authorityEnd)
 }
 
 // measure exports what the status says of components and of the upgrade.
 func (p upgradePlan) measure(rows []v1alpha1.ComponentStatus) {
+	componentVersionPods.Reset()
 	for _, row := range rows {
+		for _, v := range row.Versions {
+			componentVersionPods.WithLabelValues(row.Name, v.Kiln, v.OVN, v.OpenVSwitch).Set(float64(v.Pods))
+		}
 		for state, count := range map[string]int32{"desired": row.Desired, "ready": row.Ready, "updated": row.Updated} {
 			componentPods.WithLabelValues(row.Name, state).Set(float64(count))
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // Reconciler makes the deployment what the OVNCluster says. It is not safe for concurrent use: there is one OVNCluster.
@@ -38,8 +39,12 @@ type Reconciler struct {
 	Image string
 	// Admin returns the client of a database member's admin endpoint: adminapi.NewClient.
 	Admin func(address netip.AddrPort, config *tls.Config) *adminapi.Client
+	// Versions asks a pod for the versions of what it runs: version.Get.
+	Versions func(ctx context.Context, address netip.AddrPort) (version.Programs, error)
 	// Now is the clock.
 	Now func() time.Time
+
+	versions *versions
 
 	applied map[objectKey]appliedState
 	// converted has, by database, of what the schema was last seen to be as wanted.

@@ -58,6 +58,7 @@ func TestOneInstallation(t *testing.T) {
 		{"what someone else made stays and what is no longer wanted goes", (*story).pruned},
 		{"authorities outlive a lost label", (*story).authoritiesStay},
 		{"why a container failed is shown", (*story).failureShown},
+		{"pods tell which versions they run", (*story).versionsTold},
 		{"a new image goes to nodes, databases, northd and the controller, one after another", (*story).upgraded},
 		{"an image that is set back halfway goes back in reverse", (*story).setBack},
 		{"a new pod that fails stops it, and says what to do", (*story).stopped},

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
@@ -60,12 +61,14 @@ func CacheOptions(namespace string) cache.Options {
 
 // SetupWithManager adds the reconciler and what wakes it to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	r.versions = newVersions(r.Versions)
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("ovncluster").
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
 		Watches(&corev1.Secret{}, theCluster).                                                                    // authorities have no owner
 		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // nobody owns it
+		WatchesRawSource(source.Channel(r.versions.wake, theCluster)).
 		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
 		WatchesMetadata(definition(""), theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(concerns)))
 	for _, kind := range ownedKinds() {

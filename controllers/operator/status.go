@@ -50,6 +50,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	summary.wasAvailable = meta.IsStatusConditionTrue(p.before.Status.Conditions, v1alpha1.ConditionAvailable)
 	status := &p.cluster.Status
 	status.ObservedGeneration = p.cluster.Generation
+	r.versions.forget(p.pods)
 	status.Components = nil
 	for _, name := range p.components() {
 		c, err := r.component(ctx, p, name)
@@ -59,6 +60,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 		summary.components = append(summary.components, c)
 		status.Components = append(status.Components, c.row)
 	}
+	status.Versions = summarize(status.Components)
 	summary.upgrade, summary.issuance = p.upgrade, p.issuance
 	p.upgradeStatus(summary.complete())
 	if p.planned {
@@ -102,6 +104,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		},
 		serves: rollout.serves(), aside: name == render.BackupsName,
 	}
+	c.row.Versions = r.versionsOf(p, name)
 	unreachable := int32(0)
 	for _, pod := range p.podsOf(name) {
 		if silent(p.node(madeFor(pod))) {

@@ -34,6 +34,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 const testNamespace = "kube-system"
@@ -45,6 +46,8 @@ type world struct {
 	config  *rest.Config
 	operate *Reconciler
 	members *fakeMembers
+	// programs are what pods tell of their versions.
+	programs *fakeVersions
 	// log is the operator's.
 	log *os.File
 	// ahead is by how much the operator's clock is before ours, in nanoseconds.
@@ -128,6 +131,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
+	w.programs = &fakeVersions{told: map[uint16]version.Programs{}}
 	w.config, w.members = config, &fakeMembers{now: w.now, servers: map[uint16]*httptest.Server{}}
 	if w.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
@@ -159,7 +163,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 	}
 	w.operate = &Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("kiln-operator"),
-		Namespace: testNamespace, Image: "kiln.local/kiln:test", Admin: w.members.client, Now: w.now,
+		Namespace: testNamespace, Image: "kiln.local/kiln:test", Admin: w.members.client, Versions: w.programs.get, Now: w.now,
 	}
 	if err := w.operate.SetupWithManager(mgr); err != nil {
 		return err

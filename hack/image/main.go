@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -83,16 +84,29 @@ func (b build) run(ctx context.Context) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return fmt.Errorf("make the output directory: %w", err)
 	}
-	if err := b.report.Step("build the image's programs", func() error { return compile(ctx, source, work) }); err != nil {
+	if err := b.report.Step("build the image's programs", func() error { return compile(ctx, source, work, b.version()) }); err != nil {
 		return err
 	}
 	return b.report.Step("write image "+b.tag, func() error { return b.write(dir, work, output) })
 }
 
-// compile lets go build decide what has to be done. The outcome depends on the sources alone: no paths, no version control, no
+// versionVariable is what the programs tell as their version.
+const versionVariable = "github.com/kiln-net/kiln/internal/version.Kiln"
+
+// version is the image's tag.
+func (b build) version() string {
+	name := b.tag[strings.LastIndex(b.tag, "/")+1:]
+	_, tag, found := strings.Cut(name, ":")
+	if !found {
+		return "latest"
+	}
+	return tag
+}
+
+// compile lets go build decide what has to be done. The outcome depends on the sources and the version alone: no paths, no version control, no
 // C compiler.
-func compile(ctx context.Context, source, into string) error {
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", into + "/"}
+func compile(ctx context.Context, source, into, version string) error {
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + versionVariable + "=" + version, "-o", into + "/"}
 	for _, p := range programs {
 		args = append(args, p.pkg)
 	}

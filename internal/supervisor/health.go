@@ -12,15 +12,20 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // readyTimeout bounds what a readiness probe may cost: the kubelet's own limit is a second by default.
 const readyTimeout = 5 * time.Second
 
 // ServeHealth answers /healthz, which is 200 while the supervisor runs, and /readyz, which is 200 while ready returns nil and
-// else says why not, on address until ctx ends.
-func ServeHealth(ctx context.Context, address string, ready func(context.Context) error) error {
+// else says why not, and the versions of what runs, on address until ctx ends.
+func ServeHealth(
+	ctx context.Context, address string, ready func(context.Context) error, versions func(context.Context) (version.Programs, error),
+) error {
 	mux := http.NewServeMux()
+	mux.Handle("GET "+version.Path, version.Handler(versions))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)

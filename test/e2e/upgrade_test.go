@@ -133,6 +133,11 @@ func runsOn(ctx context.Context, image string) {
 		g.Expect(oc.Status.Upgrade.Stage).To(BeEmpty(), oc.Status.Upgrade.Message)
 		g.Expect(meta.IsStatusConditionFalse(oc.Status.Conditions, v1alpha1.ConditionProgressing)).To(BeTrue())
 		g.Expect(meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable)).To(BeTrue())
+		for _, row := range oc.Status.Components { // both names are of the same image
+			g.Expect(row.Versions).To(HaveLen(1), row.Name)
+			g.Expect(row.Versions[0].Pods).To(Equal(row.Desired), row.Name)
+		}
+		g.Expect(oc.Status.Versions).To(MatchRegexp(`^Kiln \S+; OVN [0-9.]+; Open vSwitch [0-9.]+$`))
 	}).WithContext(ctx).WithTimeout(6 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 

@@ -77,6 +77,11 @@ const (
 	openVSwitchHealthPort = 10672
 )
 
+// VersionPorts are where pods tell their versions, by component. Databases, and the pod with a claim for backups, do so by their admin endpoints.
+var VersionPorts = map[string]uint16{
+	NorthdName: northdHealthPort, OpenVSwitch: openVSwitchHealthPort, ControllerName: controllerHealthPort, AgentName: agentHealthPort,
+}
+
 // centralAccount is the ServiceAccount of the databases and northd.
 const centralAccount = "ovn-central"
 

@@ -10,6 +10,8 @@ import (
 	"context"
 	"io"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // Ports of the endpoint. Probes for the kubelet are HealthOffset above, on the loopback address, without TLS.
@@ -56,6 +58,8 @@ type Status struct {
 	// Connected: the member is part of the cluster and knows a leader, so that it serves.
 	Connected bool     `json:"connected"`
 	Members   []Member `json:"members"`
+	// Versions of what the member runs.
+	Versions version.Programs `json:"versions"`
 	// Backups on the member's node, the newest first.
 	Backups []Backup `json:"backups,omitempty"`
 	// BackupFailure is why the last backup was not made.
@@ -102,7 +106,7 @@ const ArchiveName = "ovn-nb-backups"
 
 // Archive are the backups on a PersistentVolumeClaim.
 type Archive interface {
-	// Status has Backups, BackupFailure and Waiting only.
+	// Status has Versions, Backups and BackupFailure only.
 	Status(ctx context.Context) (Status, error)
 	// Open opens a backup by its name. One that is not there is fs.ErrNotExist.
 	Open(name string) (io.ReadCloser, error)

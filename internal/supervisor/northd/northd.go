@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // Ports of the databases for ovn-northd.
@@ -124,7 +125,7 @@ func Run(ctx context.Context, o Options) error {
 	s := &supervised{options: o}
 	s.with.Store(&databases{})
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready) })
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready, s.versions) })
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { s.watchStatus(ctx); return nil })
 	return group.Wait()
@@ -297,6 +298,12 @@ func (s *supervised) ready(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// versions are those of the daemon that runs.
+func (s *supervised) versions(ctx context.Context) (version.Programs, error) {
+	answer, err := s.call(ctx, "version")
+	return version.Programs{Kiln: version.Kiln, OVN: version.OfDaemon(answer)}, err
 }
 
 func (s *supervised) call(ctx context.Context, command string) (string, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // southboundPort is the database's port for nodes.
@@ -64,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 	n.vswitch.BeforeStop = n.beforeSwitchStops
 	changes := make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready) })
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions) })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
 	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
 	group.Go(func() error {
@@ -201,6 +202,19 @@ func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr
 		return netip.Addr{}, err
 	}
 	return encapsulationAddress(n.options, link)
+}
+
+// versions are those of the daemons that run.
+func (n *node) versions(ctx context.Context) (version.Programs, error) {
+	programs := version.Programs{Kiln: version.Kiln}
+	for daemon, of := range map[*supervisor.Keeper]*string{n.vswitch: &programs.OpenVSwitch, n.controller: &programs.OVN} {
+		answer, err := daemon.Call(ctx, "version")
+		if err != nil {
+			return programs, err
+		}
+		*of = version.OfDaemon(answer)
+	}
+	return programs, nil
 }
 
 // ready says which part of the node does not serve.

@@ -33,6 +33,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 const patience = 60 * time.Second
@@ -194,6 +195,22 @@ func TestUserspaceNode(t *testing.T) {
 	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	healthy(t, o.HealthAddress)
 
+	t.Run("daemons tell their versions", func(t *testing.T) {
+		for address, runs := range map[string]version.Programs{
+			"127.0.0.1:6661":  {OpenVSwitch: "3.5"},
+			"127.0.0.1:6662":  {OpenVSwitch: "3.5"},
+			"127.0.0.1:10671": {OVN: "25.03"},
+			o.HealthAddress:   {OVN: "25.03", OpenVSwitch: "3.5"},
+		} {
+			told, err := version.Get(t.Context(), netip.MustParseAddrPort(address))
+			try(t, err)
+			for got, want := range map[string]string{told.Kiln: version.Kiln, told.OVN: runs.OVN, told.OpenVSwitch: runs.OpenVSwitch} {
+				if !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+					t.Errorf("%s tells %+v, and runs %+v", address, told, runs)
+				}
+			}
+		}
+	})
 	moved := func() error { return checkMoved(t) }
 	eventually(t, "the addresses are on br-phy", moved)
 	eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })

@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // ArchiveOptions are those of `kiln backups`.
@@ -63,7 +64,7 @@ func RunArchive(ctx context.Context, o ArchiveOptions) error {
 	}
 	a := &archive{options: o, files: files{tool: o.Tool, database: o.Database, backupDir: o.Directory}}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, a.ready) })
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, a.ready, version.Own) })
 	group.Go(func() error {
 		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(adminapi.PortArchive))
 		return adminapi.Serve(ctx, address, o.TLSDir, adminapi.ArchiveHandler(a))
@@ -146,7 +147,7 @@ func (a *archive) ready(context.Context) error {
 
 // Status implements adminapi.Archive.
 func (a *archive) Status(context.Context) (adminapi.Status, error) {
-	var status adminapi.Status
+	status := adminapi.Status{Versions: version.Programs{Kiln: version.Kiln}}
 	a.backups.tell(&status)
 	return status, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+	"github.com/kiln-net/kiln/internal/version"
 )
 
 // member is the running member: an adminapi.Database over its control socket.
@@ -46,7 +47,7 @@ func Run(ctx context.Context, o Options) error {
 	m := &member{options: o}
 	m.wait("starting")
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, m.ready) })
+	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, m.ready, m.versions) })
 	group.Go(func() error {
 		address := net.JoinHostPort(o.Listen.String(), strconv.Itoa(o.Database.AdminPort))
 		return adminapi.Serve(ctx, address, o.TLSDir, adminapi.Handler(m))
@@ -306,8 +307,17 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	if began := m.began.Load(); began != nil {
 		status.Since = *began
 	}
+	if status.Versions, err = m.versions(ctx); err != nil {
+		return adminapi.Status{}, err
+	}
 	m.backups.tell(&status)
 	return status, nil
+}
+
+// versions are those of the server that runs.
+func (m *member) versions(ctx context.Context) (version.Programs, error) {
+	answer, err := m.call(ctx, "version")
+	return version.Programs{Kiln: version.Kiln, OpenVSwitch: version.OfDaemon(answer)}, err
 }
 
 // Kick implements adminapi.Database. It names the server itself: ovsdb-server 3.5 takes an unknown name for its own when it is the

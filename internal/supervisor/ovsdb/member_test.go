@@ -151,6 +151,9 @@ func TestCluster(t *testing.T) {
 	if one.Role != adminapi.RoleLeader || one.Leader != one.ServerID[:4] || one.LeaderAddress != "ssl:127.0.0.1:6644" || one.ClusterID == "" {
 		t.Fatalf("status of the first member: %+v", one)
 	}
+	if one.Versions.Kiln == "" || !strings.Contains(one.Versions.OpenVSwitch, ".") {
+		t.Errorf("it runs %+v", one.Versions)
+	}
 	if !<-first.leads {
 		t.Error("the first member does not say that it leads")
 	}

@@ -1,0 +1,199 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/version"
+)
+
+const (
+	// versionTimeout bounds one question, and versionRetry is after what time one that was not answered is asked again.
+	versionTimeout = 5 * time.Second
+	versionRetry   = time.Minute
+	// versionQuestions are under way at a time.
+	versionQuestions = 16
+	// versionNodes of a version are named.
+	versionNodes = 10
+)
+
+// containerKey is one start of a pod's container, which runs what it runs until it ends.
+type containerKey struct {
+	pod       types.UID
+	container string
+}
+
+func containerOf(pod *corev1.Pod) containerKey {
+	key := containerKey{pod: pod.UID}
+	if len(pod.Status.ContainerStatuses) > 0 {
+		key.container = pod.Status.ContainerStatuses[0].ContainerID
+	}
+	return key
+}
+
+// versions are what containers told of themselves. Each is asked once, beside the passes, when it is ready: a pass never waits for one.
+type versions struct {
+	// get asks a process: version.Get.
+	get func(context.Context, netip.AddrPort) (version.Programs, error)
+	// wake gets an event when there is something new.
+	wake  chan event.GenericEvent
+	slots chan struct{}
+
+	mu   sync.Mutex
+	told map[containerKey]toldVersion
+}
+
+// toldVersion is an answer; asked: there is none yet; failed is when there was none.
+type toldVersion struct {
+	version.Programs
+	asked  bool
+	failed time.Time
+}
+
+func newVersions(get func(context.Context, netip.AddrPort) (version.Programs, error)) *versions {
+	return &versions{
+		get: get, wake: make(chan event.GenericEvent, 1), slots: make(chan struct{}, versionQuestions), told: map[containerKey]toldVersion{},
+	}
+}
+
+// note takes down what is known already.
+func (v *versions) note(key containerKey, programs version.Programs) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.told[key] = toldVersion{Programs: programs}
+}
+
+// of returns what a container told, and whether it may yet be heard; it asks when nobody has, and there is where to. Who did not answer is asked again
+// after a while.
+func (v *versions) of(key containerKey, address netip.AddrPort, now time.Time) (programs version.Programs, pending bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known, isKnown := v.told[key]
+	if isKnown && (known.failed.IsZero() || now.Before(known.failed.Add(versionRetry))) {
+		return known.Programs, known.asked
+	}
+	if !address.IsValid() {
+		return programs, true
+	}
+	v.told[key] = toldVersion{asked: true}
+	go v.ask(key, address, now)
+	return programs, true
+}
+
+// ask outlives the pass.
+func (v *versions) ask(key containerKey, address netip.AddrPort, now time.Time) {
+	v.slots <- struct{}{}
+	defer func() { <-v.slots }()
+	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
+	defer cancel()
+	answer := toldVersion{}
+	var err error
+	if answer.Programs, err = v.get(ctx, address); err != nil {
+		answer.failed = now
+	}
+	v.mu.Lock()
+	if _, isKept := v.told[key]; isKept {
+		v.told[key] = answer
+	}
+	v.mu.Unlock()
+	select {
+	case v.wake <- event.GenericEvent{Object: &v1alpha1.OVNCluster{}}:
+	default: // one is waiting already
+	}
+}
+
+// forget drops the containers that are not there any more.
+func (v *versions) forget(pods []corev1.Pod) {
+	there := make(map[containerKey]bool, len(pods))
+	for i := range pods {
+		there[containerOf(&pods[i])] = true
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for key := range v.told {
+		if !there[key] {
+			delete(v.told, key)
+		}
+	}
+}
+
+// versionsOf groups the pods of a component by what they run. What was known before stays until all that may be heard are.
+func (r *Reconciler) versionsOf(p *pass, name string) []v1alpha1.ComponentVersion {
+	groups := map[version.Programs][]string{}
+	for _, pod := range p.podsOf(name) {
+		if !ready(pod) || silent(p.node(pod.Spec.NodeName)) {
+			continue
+		}
+		var address netip.AddrPort
+		if ip, err := netip.ParseAddr(pod.Status.PodIP); err == nil && render.VersionPorts[name] != 0 {
+			address = netip.AddrPortFrom(ip, render.VersionPorts[name])
+		}
+		programs, pending := r.versions.of(containerOf(pod), address, p.now)
+		switch {
+		case pending:
+			return componentVersions(p.before.Status, name)
+		case programs == (version.Programs{}):
+			if address.IsValid() {
+				p.wakeAt(p.now.Add(versionRetry))
+			}
+		default:
+			groups[programs] = append(groups[programs], pod.Spec.NodeName)
+		}
+	}
+	all := make([]v1alpha1.ComponentVersion, 0, len(groups))
+	for programs, nodes := range groups {
+		slices.Sort(nodes)
+		all = append(all, v1alpha1.ComponentVersion{
+			Kiln: programs.Kiln, OVN: programs.OVN, OpenVSwitch: programs.OpenVSwitch, Pods: int32(len(nodes)), Nodes: nodes[:min(len(nodes), versionNodes)],
+		})
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.ComponentVersion) int {
+		return cmp.Or(cmp.Compare(a.Kiln, b.Kiln), cmp.Compare(a.OVN, b.OVN), cmp.Compare(a.OpenVSwitch, b.OpenVSwitch))
+	})
+	return all
+}
+
+func componentVersions(status v1alpha1.OVNClusterStatus, name string) []v1alpha1.ComponentVersion {
+	at := slices.IndexFunc(status.Components, func(c v1alpha1.ComponentStatus) bool { return c.Name == name })
+	if at < 0 {
+		return nil
+	}
+	return status.Components[at].Versions
+}
+
+// summarize says in one line which versions run: "Kiln v0.1.0, v0.2.0; OVN 25.03.0; Open vSwitch 3.5.0".
+func summarize(rows []v1alpha1.ComponentStatus) string {
+	var programs [3][]string
+	for _, row := range rows {
+		for _, v := range row.Versions {
+			for i, one := range []string{v.Kiln, v.OVN, v.OpenVSwitch} {
+				if one != "" {
+					programs[i] = append(programs[i], one)
+				}
+			}
+		}
+	}
+	var parts []string
+	for i, title := range []string{"Kiln", "OVN", "Open vSwitch"} {
+		slices.Sort(programs[i])
+		if all := slices.Compact(programs[i]); len(all) > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", title, strings.Join(all, ", ")))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
