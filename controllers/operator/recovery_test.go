@@ -182,6 +182,29 @@ func TestTheStepOfARecovery(t *testing.T) {
 	}
 }
 
+// TestTheArchiveIsFollowed: the pod that has the claim may be made anew elsewhere while a node reads from it.
+func TestTheArchiveIsFollowed(t *testing.T) {
+	at := func(phase v1alpha1.RecoveryPhase, address string) *v1alpha1.DatabaseStatus {
+		return &v1alpha1.DatabaseStatus{Recovery: &v1alpha1.RecoveryStatus{Phase: phase, BackupAddress: address}}
+	}
+	for _, c := range []struct {
+		name, now string
+		status    *v1alpha1.DatabaseStatus
+		want      string
+	}{
+		{"it moved", "192.0.2.2", at(v1alpha1.RecoveryCreating, "192.0.2.1"), "192.0.2.2"},
+		{"it is away", "", at(v1alpha1.RecoveryCreating, "192.0.2.1"), "192.0.2.1"},
+		{"the node has the backup itself", "192.0.2.2", at(v1alpha1.RecoveryCreating, ""), ""},
+		{"the database was made", "192.0.2.2", at(v1alpha1.RecoveryFilling, "192.0.2.1"), "192.0.2.1"},
+	} {
+		p := &pass{archive: archive{address: c.now}}
+		p.refindArchive(&v1alpha1.DatabaseStatus{}) // no recovery
+		if p.refindArchive(c.status); c.status.Recovery.BackupAddress != c.want {
+			t.Errorf("%s: %q; want %q", c.name, c.status.Recovery.BackupAddress, c.want)
+		}
+	}
+}
+
 // disaster is a model of nodes, files, processes and clusters in which anything may fail, the operator between any two of its steps.
 type disaster struct {
 	*testing.T
