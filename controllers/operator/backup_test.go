@@ -5,6 +5,7 @@ package operator
 
 import (
 	"context"
+	"crypto/x509"
 	"testing"
 	"time"
 
@@ -77,6 +78,19 @@ func (s *story) claimed(t *testing.T) {
 	g.Eventually(s.exists(t, set, render.BackupsName)).Should(Succeed())
 	g.Expect(set.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim.ClaimName).To(Equal("backups"))
 	g.Eventually(s.exists(t, &corev1.Secret{}, render.BackupsSecret)).Should(Succeed())
+
+	trusts := func(who, file, whom, name string, usage x509.ExtKeyUsage) {
+		var held corev1.Secret
+		g.Expect(s.exists(t, &held, who)()).To(Succeed())
+		roots := x509.NewCertPool()
+		g.Expect(roots.AppendCertsFromPEM(held.Data[file])).To(BeTrue())
+		_, err := s.leaf(t, whom).Verify(x509.VerifyOptions{Roots: roots, DNSName: name, KeyUsages: []x509.ExtKeyUsage{usage}})
+		g.Expect(err).NotTo(HaveOccurred(), "%s does not trust %s", who, whom)
+	}
+	trusts(render.Northbound.Secret, "ca.crt", render.BackupsSecret, "", x509.ExtKeyUsageClientAuth)
+	trusts(render.BackupsSecret, "ca.crt", render.Northbound.Secret, render.Northbound.Service, x509.ExtKeyUsageServerAuth)
+	trusts(render.BackupsSecret, adminTrustFile, render.Northbound.Secret, "", x509.ExtKeyUsageClientAuth)
+	trusts(render.Northbound.Secret, "ca.crt", render.BackupsSecret, adminapi.ArchiveName, x509.ExtKeyUsageServerAuth)
 
 	pod := s.addPod(t, "backups-0", render.BackupsName, node, "192.0.2.1", "")
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: `persistentvolumeclaim "backups" not found`}}
