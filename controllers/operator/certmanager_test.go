@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"testing"
 	"time"
@@ -20,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -140,4 +143,74 @@ func (s *story) ordered(t *testing.T, authority string) *unstructured.Unstructur
 		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: issuedPrefix + authority}, order)
 	}).Should(Succeed())
 	return order
+}
+
+// signers are the subject key identifiers of the authorities, which follow their keys.
+func (s *story) signers(t *testing.T) map[string]string {
+	all := map[string]string{}
+	for _, name := range authorities {
+		all[name] = fmt.Sprintf("%x", s.leaf(t, authoritySecretPrefix+name).SubjectKeyId)
+	}
+	return all
+}
+
+// trusted are those that the northbound database takes.
+func (s *story) trusted(t *testing.T) []*x509.Certificate {
+	t.Helper()
+	var secret corev1.Secret
+	if err := s.exists(t, &secret, render.Northbound.Secret)(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := pki.ParseCertificates(secret.Data[pki.TrustKey])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// pass the time, and wake the operator, which would wake up by itself.
+func (s *story) wait(t *testing.T, d time.Duration) {
+	t.Helper()
+	s.ahead.Add(int64(d))
+	node := s.named(&corev1.Node{}, "worker-1")
+	node.SetNamespace("")
+	g := NewWithT(t)
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+	node.SetLabels(map[string]string{"poke": fmt.Sprint(s.ahead.Load())})
+	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
+}
+
+func (s *story) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) error {
+	t.Helper()
+	cluster := s.cluster(t)
+	before := cluster.DeepCopy()
+	change(&cluster.Spec.Certificates)
+	return s.admin.Patch(t.Context(), cluster, client.MergeFrom(before))
+}
+
+// orders are the versions of the Certificates, by name.
+func (s *story) orders(t *testing.T) map[string]string {
+	t.Helper()
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(certificateKind)
+	if err := s.admin.List(t.Context(), &list, client.InNamespace(testNamespace)); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for i := range list.Items {
+		all[list.Items[i].GetName()] = list.Items[i].GetResourceVersion()
+	}
+	return all
+}
+
+// countOrders of Certificates and of their Secrets.
+func (s *story) countOrders(t *testing.T) int {
+	t.Helper()
+	n := len(s.orders(t))
+	for _, name := range authorities {
+		if s.exists(t, &corev1.Secret{}, issuedPrefix+name)() == nil {
+			n++
+		}
+	}
+	return n
 }

@@ -4,7 +4,6 @@
 package operator
 
 import (
-	"crypto/x509"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -12,59 +11,17 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
 )
-
-// signers are the subject key identifiers of the authorities, which follow their keys.
-func (s *story) signers(t *testing.T) map[string]string {
-	all := map[string]string{}
-	for _, name := range authorities {
-		all[name] = fmt.Sprintf("%x", s.leaf(t, authoritySecretPrefix+name).SubjectKeyId)
-	}
-	return all
-}
-
-// trusted are those that the northbound database takes.
-func (s *story) trusted(t *testing.T) []*x509.Certificate {
-	t.Helper()
-	var secret corev1.Secret
-	if err := s.exists(t, &secret, render.Northbound.Secret)(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := pki.ParseCertificates(secret.Data[pki.TrustKey])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-// pass the time, and wake the operator, which would wake up by itself.
-func (s *story) wait(t *testing.T, d time.Duration) {
-	t.Helper()
-	s.ahead.Add(int64(d))
-	node := s.named(&corev1.Node{}, "worker-1")
-	node.SetNamespace("")
-	g := NewWithT(t)
-	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
-	node.SetLabels(map[string]string{"poke": fmt.Sprint(s.ahead.Load())})
-	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
-}
-
-func (s *story) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) error {
-	t.Helper()
-	cluster := s.cluster(t)
-	before := cluster.DeepCopy()
-	change(&cluster.Spec.Certificates)
-	return s.admin.Patch(t.Context(), cluster, client.MergeFrom(before))
-}
 
 func (s *story) wrongIssuers(t *testing.T) {
 	g := NewWithT(t)
@@ -170,6 +127,49 @@ func (s *story) expectAnchors(t *testing.T, c certManager) {
 	}
 }
 
+// restarted: an operator without memory finds everything as it should be.
+func (s *story) restarted(t *testing.T) {
+	g := NewWithT(t)
+	before, orders := s.stable(t), s.orders(t)
+	g.Expect(orders).To(HaveLen(len(authorities)))
+	again := *s.operate
+	again.applied = nil
+	_, err := again.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "default"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(s.versions(t)).To(Equal(before))
+	g.Expect(s.orders(t)).To(Equal(orders))
+}
+
+// webhookDown: cert-manager refuses everything while its webhook is not there, and nothing else waits for that.
+func (s *story) webhookDown(t *testing.T) {
+	g := NewWithT(t)
+	url, none := "https://127.0.0.1:1/validate", admissionv1.SideEffectClassNone
+	webhook := &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "cert-manager-webhook"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "webhook.cert-manager.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &url}, SideEffects: &none,
+			AdmissionReviewVersions: []string{"v1"},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.OperationAll},
+				Rule:       admissionv1.Rule{APIGroups: []string{"cert-manager.io"}, APIVersions: []string{"v1"}, Resources: []string{"certificates"}},
+			}},
+		}},
+	}
+	g.Expect(s.admin.Create(t.Context(), webhook)).To(Succeed())
+	before := s.signers(t)
+	g.Eventually(func() string { // the API server hears of its webhook some time later
+		ref := &v1alpha1.IssuerReference{Name: fmt.Sprint("try-", time.Now().UnixNano())}
+		g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = ref })).To(Succeed())
+		return s.condition(t, "Degraded")()
+	}).Should(ContainSubstring("failed calling webhook"))
+	g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.ConfigMap{}, render.TrustConfigMap))).To(Succeed())
+	g.Eventually(s.exists(t, &corev1.ConfigMap{}, render.TrustConfigMap)).Should(Succeed())
+	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
+	g.Expect(s.signers(t)).To(Equal(before))
+	g.Expect(s.admin.Delete(t.Context(), webhook)).To(Succeed())
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+}
+
 func (s *story) renewed(t *testing.T) {
 	g := NewWithT(t)
 	before := s.signers(t)
@@ -191,8 +191,10 @@ func (s *story) ofAnotherIssuer(t *testing.T) {
 	before := s.signers(t)
 	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = &v1alpha1.IssuerReference{Name: "another"} })).To(Succeed())
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForIssuer"))
-	g.Expect(s.ordered(t, authorityNorthd).Object["spec"]).To(
-		HaveKeyWithValue("issuerRef", map[string]any{"name": "another", "kind": "Issuer", "group": "cert-manager.io"}))
+	for _, name := range authorities {
+		g.Eventually(func() map[string]any { return issuerOf(s.ordered(t, name)) }).Should(
+			Equal(map[string]any{"name": "another", "kind": "Issuer", "group": "cert-manager.io"}))
+	}
 	g.Expect(s.signers(t)).To(Equal(before))
 	s.certManager(t, "another").issueAll(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
@@ -269,20 +271,4 @@ func (s *story) lost(t *testing.T) {
 	}
 	g.Eventually(func() int { return len(s.trusted(t)) }).Should(Equal(3))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
-}
-
-// countOrders of Certificates and of their Secrets.
-func (s *story) countOrders(t *testing.T) int {
-	t.Helper()
-	g := NewWithT(t)
-	var orders unstructured.UnstructuredList
-	orders.SetGroupVersionKind(certificateKind)
-	g.Expect(s.admin.List(t.Context(), &orders, client.InNamespace(testNamespace))).To(Succeed())
-	n := len(orders.Items)
-	for _, name := range authorities {
-		if s.exists(t, &corev1.Secret{}, issuedPrefix+name)() == nil {
-			n++
-		}
-	}
-	return n
 }

@@ -129,6 +129,12 @@ func (s *story) madeAgain(t *testing.T) {
 
 func (s *story) dataDeleted(t *testing.T) {
 	g := NewWithT(t)
+	issued := issuedPrefix + authorityNorthd
+	order := s.named(untyped(certificateKind), issued)
+	order.SetLabels(map[string]string{render.ManagedByLabel: render.ManagedBy})
+	order.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster"))})
+	g.Expect(s.admin.Create(t.Context(), order)).To(Succeed())
+	g.Expect(s.admin.Create(t.Context(), s.named(&corev1.Secret{}, issued))).To(Succeed())
 	g.Expect(s.admin.Delete(t.Context(), s.cluster(t))).To(Succeed())
 	var cleanUp appsv1.DaemonSet
 	g.Eventually(s.exists(t, &cleanUp, render.CleanUpName)).Should(Succeed())
@@ -140,4 +146,5 @@ func (s *story) dataDeleted(t *testing.T) {
 	for _, name := range authorities {
 		g.Expect(s.absent(t, &corev1.Secret{}, authoritySecretPrefix+name)()).To(BeTrue())
 	}
+	g.Expect(s.countOrders(t)).To(BeZero(), "or cert-manager makes their keys again")
 }
