@@ -152,6 +152,7 @@ func startAPI(kubeconfigFile string) (*envtest.Environment, error) {
 		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
 		CRDDirectoryPaths: []string{
 			filepath.Join("..", "config", "crd", "bases", "kubeovn.io_subnets.yaml"), filepath.Join("..", "config", "crd", "bases", "kubeovn.io_vpcs.yaml"),
+			filepath.Join("..", "config", "crd", "bases", "kubeovn.io_ips.yaml"),
 		},
 		ErrorIfCRDPathMissing: true,
 	}

@@ -26,6 +26,7 @@ func Watched() map[client.Object]cache.ByObject {
 		&corev1.Service{}:            {Label: without(corev1.IsHeadlessService, labelProxyName), Transform: trimService},
 		&discoveryv1.EndpointSlice{}: {Label: without(corev1.IsHeadlessService), Transform: trimSlice},
 		&networkingv1.ServiceCIDR{}:  {},
+		&v1.IP{}:                     {Label: labels.SelectorFromSet(labels.Set{v1.LabelSubnet: v1.JoinSubnet}), Transform: trimIP},
 	}
 }
 
@@ -43,6 +44,16 @@ func trimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
 	}
+}
+
+func trimIP(o any) (any, error) {
+	if ip, ok := o.(*v1.IP); ok {
+		key := v1.AnnotationNodeAddresses.Key()
+		addresses := ip.Annotations[key]
+		ip.ObjectMeta, ip.Spec = trimMeta(&ip.ObjectMeta), v1.IPSpec{}
+		ip.Annotations = map[string]string{key: addresses}
+	}
+	return o, nil
 }
 
 func trimService(o any) (any, error) {

@@ -5,6 +5,7 @@ package services
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -25,7 +26,8 @@ type pool struct {
 	local int // how many slots are of this node
 	// internalLocal and externalLocal say that clients inside and outside get this node's endpoints only.
 	internalLocal, externalLocal bool
-	affinity                     int32 // how long a client stays with an endpoint, in seconds; 0 for no affinity
+	peer                         string // the other node whose node ports these are; empty for the Service's own fronts
+	affinity                     int32  // how long a client stays with an endpoint, in seconds; 0 for no affinity
 }
 
 // front is an address and a port of a Service. Without an address it is a node port: every address of the node is one.
@@ -57,8 +59,9 @@ func served(s *corev1.Service) bool {
 		s.Spec.ClusterIPs[0] != corev1.ClusterIPNone
 }
 
-// poolsOf is what a node does for a Service. before is what it does so far: endpoints keep their slots.
-func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, before []pool) []pool {
+// poolsOf is what a node does for a Service. before is what it does so far: endpoints keep their slots. addressesOf are another node's
+// addresses.
+func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, before []pool, addressesOf func(node string) []netip.Addr) []pool {
 	if !served(s) {
 		return nil
 	}
@@ -75,15 +78,70 @@ func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, be
 				continue
 			}
 			here, all := p.endpoints(of, port, node)
-			var old []netip.AddrPort
-			if k := slices.IndexFunc(before, func(b pool) bool { return b.port == p.port && b.proto == p.proto && b.family == f }); k >= 0 {
-				old = before[k].slots
-			}
-			p.slots, p.local = arrange(old, here, all)
+			p.slots, p.local = arrange(p.slotsOf(before), here, all)
 			pools = append(pools, p)
+			if p.externalLocal && port.NodePort != 0 {
+				pools = append(pools, p.peers(of, port, node, before, addressesOf)...)
+			}
 		}
 	}
 	return pools
+}
+
+// slotsOf are the slots that the same pool had.
+func (p *pool) slotsOf(before []pool) []netip.AddrPort {
+	k := slices.IndexFunc(before, func(b pool) bool {
+		return b.port == p.port && b.proto == p.proto && b.family == p.family && b.peer == p.peer
+	})
+	if k < 0 {
+		return nil
+	}
+	return before[k].slots
+}
+
+// peers are the node ports of other nodes, as this node itself uses them where the policy is Local. Such a node would let the endpoint see
+// this node's address, and the endpoint would answer this node, which does not know it. So the endpoint is chosen here, among that node's.
+func (p *pool) peers(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, node string, before []pool, addressesOf func(string) []netip.Addr) []pool {
+	served := p.byNode(of, port)
+	delete(served, node)
+	var pools []pool
+	for _, peer := range slices.Sorted(maps.Keys(served)) {
+		o := pool{port: p.port, proto: p.proto, family: p.family, affinity: p.affinity, peer: peer}
+		for _, address := range addressesOf(peer) {
+			if address.Is6() == p.family.v6 {
+				o.fronts = append(o.fronts, front{address: address, port: uint16(port.NodePort)})
+			}
+		}
+		if len(o.fronts) > 0 {
+			o.slots, o.local = arrange(o.slotsOf(before), nil, served[peer])
+			pools = append(pools, o)
+		}
+	}
+	return pools
+}
+
+// byNode are the endpoints that serve a port for clients of one node each: its ready ones or, without any, those that still serve.
+func (p *pool) byNode(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort) map[string][]netip.AddrPort {
+	ready, draining := map[string][]netip.AddrPort{}, map[string][]netip.AddrPort{}
+	for _, s := range of {
+		number, ok := portOf(s, port)
+		if s.AddressType != p.family.addresses || !ok {
+			continue
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			address, serves, terminates := endpoint(e, number, p.family)
+			switch {
+			case !serves || e.NodeName == nil:
+			case terminates:
+				draining[*e.NodeName] = append(draining[*e.NodeName], address)
+			default:
+				ready[*e.NodeName] = append(ready[*e.NodeName], address)
+			}
+		}
+	}
+	maps.Copy(draining, ready)
+	return draining
 }
 
 func protocolOf(p corev1.Protocol) string {

@@ -6,6 +6,7 @@ package services
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,6 +38,7 @@ func TestElements(t *testing.T) {
 			var in struct {
 				Service *corev1.Service
 				Slices  []*discoveryv1.EndpointSlice
+				Nodes   map[string][]netip.Addr
 			}
 			text, err := os.ReadFile(path)
 			if err != nil {
@@ -45,7 +47,7 @@ func TestElements(t *testing.T) {
 			if err := yaml.UnmarshalStrict(text, &in); err != nil {
 				t.Fatal(err)
 			}
-			pools := poolsOf(in.Service, in.Slices, "here", nil)
+			pools := poolsOf(in.Service, in.Slices, "here", nil, func(node string) []netip.Addr { return in.Nodes[node] })
 			var lines []string
 			for i := range pools {
 				pools[i].elements(func(e element, value string) {

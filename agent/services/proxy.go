@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/knftables"
 
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -40,6 +43,9 @@ const (
 
 // indexService finds EndpointSlices by the Service that they are of.
 const indexService = "endpointslice.service"
+
+// indexLocal finds Services by their externalTrafficPolicy.
+const indexLocal = "service.external"
 
 // Proxy makes Services reachable on a node.
 type Proxy struct {
@@ -56,6 +62,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	dirty  map[types.NamespacedName]bool
 	cidrs  bool // the CIDRs of Services may have changed
+	nodes  bool // the addresses of other nodes may have changed
 	wake   chan struct{}
 	writer *writer
 	health health
@@ -123,6 +130,12 @@ func (p *Proxy) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("index EndpointSlices by Service: %w", err)
 	}
+	err = p.Cache.IndexField(ctx, &corev1.Service{}, indexLocal, func(o client.Object) []string {
+		return []string{string(o.(*corev1.Service).Spec.ExternalTrafficPolicy)}
+	})
+	if err != nil {
+		return fmt.Errorf("index Services by their policy: %w", err)
+	}
 	for _, w := range []struct {
 		kind  client.Object
 		touch func(client.Object)
@@ -132,6 +145,7 @@ func (p *Proxy) watch(ctx context.Context) error {
 			p.touch(types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[discoveryv1.LabelServiceName]})
 		}},
 		{&networkingv1.ServiceCIDR{}, func(client.Object) { p.touchCIDRs() }},
+		{&v1.IP{}, func(client.Object) { p.touchNodes() }},
 	} {
 		if _, ok := w.kind.(*networkingv1.ServiceCIDR); ok && !p.CIDRs.Served() {
 			continue
@@ -188,8 +202,24 @@ func (p *Proxy) touchCIDRs() {
 	p.touch()
 }
 
+func (p *Proxy) touchNodes() {
+	p.mu.Lock()
+	p.nodes = true
+	p.mu.Unlock()
+	p.touch()
+}
+
 // touched returns what has changed since it was asked last.
-func (p *Proxy) touched() (services []types.NamespacedName, cidrs bool) {
+func (p *Proxy) touched(ctx context.Context) (services []types.NamespacedName, cidrs bool, err error) {
+	p.mu.Lock()
+	nodes := p.nodes
+	p.nodes = false
+	p.mu.Unlock()
+	if nodes {
+		if err := p.touchLocal(ctx); err != nil {
+			return nil, false, err
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for s := range p.dirty {
@@ -197,13 +227,46 @@ func (p *Proxy) touched() (services []types.NamespacedName, cidrs bool) {
 	}
 	clear(p.dirty)
 	cidrs, p.cidrs = p.cidrs, false
-	return services, cidrs
+	return services, cidrs, nil
+}
+
+// touchLocal touches the Services whose node ports on other nodes this node serves for itself.
+func (p *Proxy) touchLocal(ctx context.Context) error {
+	var list corev1.ServiceList
+	err := p.Cache.List(ctx, &list, client.MatchingFields{indexLocal: string(corev1.ServiceExternalTrafficPolicyLocal)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("list Services with a Local policy: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range list.Items {
+		p.dirty[client.ObjectKeyFromObject(&list.Items[i])] = true
+	}
+	return nil
+}
+
+// addressesOf are another node's own addresses; none while nothing is known of it.
+func (p *Proxy) addressesOf(ctx context.Context) func(node string) []netip.Addr {
+	return func(node string) []netip.Addr {
+		ip := &v1.IP{}
+		if err := p.Cache.Get(ctx, client.ObjectKey{Name: v1.NodePortName(node)}, ip, client.UnsafeDisableDeepCopy); err != nil {
+			return nil // a node that is about to come, or gone
+		}
+		addresses, err := ipfamily.ParseAddrs(ip.Annotations[v1.AnnotationNodeAddresses.Key()])
+		if err != nil {
+			return nil
+		}
+		return addresses
+	}
 }
 
 // sync writes what has changed, or everything.
 func (p *Proxy) sync(ctx context.Context, whole bool) error {
 	began := time.Now()
-	touched, cidrs := p.touched()
+	touched, cidrs, err := p.touched(ctx)
+	if err != nil {
+		return err
+	}
 	services, err := p.CIDRs.List(ctx)
 	if err != nil {
 		return err
@@ -290,7 +353,7 @@ func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change
 			if err != nil {
 				return nil, err
 			}
-			c.pools = poolsOf(service, list, p.Node, p.writer.have[key])
+			c.pools = poolsOf(service, list, p.Node, p.writer.have[key], p.addressesOf(ctx))
 			if len(c.pools) > 0 && service.Spec.HealthCheckNodePort != 0 {
 				c.healthPort, c.readyHere = service.Spec.HealthCheckNodePort, readyHere(list, p.Node)
 			}

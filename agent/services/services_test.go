@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/services"
+	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // service creates a Service of TCP and UDP at port 80. The API server has one family here: the other comes by external addresses.
@@ -248,6 +249,43 @@ func TestTrafficPolicies(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestNodePortsOfOtherNodes: where the policy is Local the node itself chooses among the endpoints of the node that it asks, and is seen
+// with its own address. Such a node would have to hide it.
+func TestNodePortsOfOtherNodes(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	s := w.service("local", func(s *corev1.ServiceSpec) {
+		s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
+	})
+	w.serves("local", here(a), elsewhere(b))
+	port := netip.AddrPortFrom(netip.MustParseAddr("172.30.0.12"), uint16(s.Spec.Ports[0].NodePort))
+	ip := w.node("elsewhere", "172.30.0.12,fd00:172:30::12")
+	w.expect(nil, "tcp", port, nodeIPs[0].Addr(), "b")
+	w.serves("local", here(a), elsewhere(b).draining())
+	w.expect(nil, "tcp", port, nodeIPs[0].Addr(), "b")
+	w.serves("local", here(a))
+	w.fails(nil, "tcp", port, syscall.EHOSTUNREACH) // it is up to that node, which is not there
+	w.serves("local", here(a), elsewhere(b))
+	w.expect(nil, "tcp", port, nodeIPs[0].Addr(), "b")
+	must(t, w.client.Delete(t.Context(), ip))
+	w.fails(nil, "tcp", port, syscall.EHOSTUNREACH)
+	w.delete(s)
+}
+
+// node makes the IP object by which other nodes know a node's addresses.
+func (w *world) node(name, addresses string) *v1.IP {
+	w.Helper()
+	ip := &v1.IP{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: v1.NodePortName(name), Labels: map[string]string{v1.LabelSubnet: v1.JoinSubnet},
+			Annotations: map[string]string{v1.AnnotationNodeAddresses.Key(): addresses},
+		},
+		Spec: v1.IPSpec{Subnet: v1.JoinSubnet, NodeName: name, IPAddress: "100.64.0.9"},
+	}
+	must(w, w.client.Create(w.Context(), ip))
+	return ip
 }
 
 func TestAffinity(t *testing.T) {

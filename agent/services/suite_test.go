@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/services"
+	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -107,7 +108,13 @@ func runInside(m *testing.M) (int, error) {
 	if err := errors.Join(imageNFT(directory, filepath.Join(cacheDir, "rootfs")), connectNode()); err != nil {
 		return 1, err
 	}
-	server := &envtest.Environment{BinaryAssetsDirectory: filepath.Join(cacheDir, "bin")}
+	if err := v1.AddToScheme(scheme.Scheme); err != nil {
+		return 1, err
+	}
+	server := &envtest.Environment{
+		BinaryAssetsDirectory: filepath.Join(cacheDir, "bin"),
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")}, ErrorIfCRDPathMissing: true,
+	}
 	server.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceCIDRs[0].String())
 	if config, err = server.Start(); err != nil {
 		return 1, fmt.Errorf("start the API server, for which `make prepare` gets the programs: %w", err)

@@ -50,6 +50,7 @@ const (
 	AnnotationExcludeIPs    Annotation = "exclude_ips"     // of a namespace: excludeIps of its subnets, with semicolons
 	AnnotationPortName      Annotation = "port_name"       // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"         // of a node: its OVS system-id
+	AnnotationNodeAddresses Annotation = "node_addresses"  // of a node's IP object: the node's own addresses, with commas between them
 )
 
 // PortOwner is the name by which a pod's first network has its port: the pod's own, or that of the machine which the pod runs.

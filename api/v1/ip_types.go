@@ -66,6 +66,12 @@ const (
 	PodTypeVirtualMachine = "VirtualMachine"
 )
 
+// LabelSubnet of an IP is its subnet, as users of Kube-OVN select by it.
+const LabelSubnet = "ovn.kubernetes.io/subnet"
+
+// NodePortName is the name of a node's logical switch port, and of its IP object.
+func NodePortName(node string) string { return "node-" + node }
+
 // LabelReserved of an IP is how long it keeps its addresses. An IP without it was made by a user and keeps them until a pod of its
 // name has come and gone.
 const LabelReserved = "ovn.kubernetes.io/ip_reserved"

@@ -58,7 +58,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode), r.byOthers())).
 		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
-			handler.EnqueueRequestsFromMapFunc(nodeOfIP), predicate.GenerationChangedPredicate{}, notCreated))).
+			handler.EnqueueRequestsFromMapFunc(nodeOfIP), changedIP, notCreated))).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
 			builder.WithPredicates(predicate.NewPredicateFuncs(join.Is), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.leases.Source()).
@@ -100,6 +100,8 @@ func (r *Reconciler) byOthers() predicate.Predicate {
 		return before.internalIPs != after.internalIPs || !ok || written != after.annotations
 	}}
 }
+
+var changedIP = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 
 // notCreated leaves out new IP objects. They are the reconciler's own: waking for them, before the cache shows the annotations that
 // it has just written, would write these twice.

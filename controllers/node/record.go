@@ -13,6 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -59,6 +60,8 @@ func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet joi
 func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam.Lease) error {
 	ip := join.Object(translate.NodePort(node.Name), lease)
 	ip.Spec.PodName, ip.Spec.NodeName = node.Name, node.Name
+	// Agents look other nodes up by it: a Node object changes with every heartbeat.
+	ip.Annotations = map[string]string{kubeovnv1.AnnotationNodeAddresses.Key(): ipfamily.Join(k8s.InternalIPs(node))}
 	if len(validation.IsValidLabelValue(node.Name)) == 0 {
 		ip.Labels[labelNode] = node.Name
 	}

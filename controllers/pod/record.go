@@ -22,11 +22,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// Labels of IP objects, beside kubeovnv1.LabelReserved. The subnet's name is a label, too, as users of Kube-OVN select by it.
-const (
-	labelSubnet = "ovn.kubernetes.io/subnet"
-	labelNode   = "ovn.kubernetes.io/node-name" // of a pod that is on one; empty when the name is too long for a label
-)
+// labelNode of an IP object is the node of a pod that is on one; empty when the name is too long for a label.
+const labelNode = "ovn.kubernetes.io/node-name"
 
 // podOfIP is the pod of whose first network an IP object is.
 func podOfIP(ip *kubeovnv1.IP) (types.NamespacedName, bool) {
@@ -107,7 +104,7 @@ func recordOf(port string, lease ipam.Lease) *kubeovnv1.IP {
 func subnetLabels(subnet string) map[string]string {
 	labels := make(map[string]string, 4)
 	if labelValue(subnet) != "" {
-		labels[labelSubnet] = subnet
+		labels[kubeovnv1.LabelSubnet] = subnet
 		labels[subnet] = ""
 	}
 	return labels

@@ -19,14 +19,11 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// labelSubnet is on IP objects, as users of Kube-OVN select by it.
-const labelSubnet = "ovn.kubernetes.io/subnet"
-
 // Object is the IP object of a lease.
 func Object(name string, lease ipam.Lease) *kubeovnv1.IP {
 	return &kubeovnv1.IP{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			labelSubnet: lease.Subnet, lease.Subnet: "", kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod,
+			kubeovnv1.LabelSubnet: lease.Subnet, lease.Subnet: "", kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod,
 		}},
 		Spec: kubeovnv1.IPSpec{
 			Subnet:      lease.Subnet,
@@ -53,11 +50,18 @@ func Record(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
 		return replace(ctx, c, ip, want)
 	}
 	ip.Spec = want.Spec
-	if ip.Labels == nil {
-		ip.Labels = map[string]string{}
-	}
-	maps.Copy(ip.Labels, want.Labels)
+	ip.Labels = with(ip.Labels, want.Labels)
+	ip.Annotations = with(ip.Annotations, want.Annotations)
 	return k8s.Patch(ctx, c, base, ip)
+}
+
+// with is what there is and what is wanted.
+func with(have, want map[string]string) map[string]string {
+	if have == nil {
+		return maps.Clone(want)
+	}
+	maps.Copy(have, want)
+	return have
 }
 
 func create(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {

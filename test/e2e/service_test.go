@@ -79,6 +79,11 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			here := netip.AddrPortFrom(addressOfNode(ctx, suite.Workers[0], like), uint16(s.Spec.Ports[0].NodePort))
 			Eventually(func() string { return fetchFrom(ctx, fromOutside, here, "/clientip") }).WithContext(ctx).
 				WithTimeout(30*time.Second).Should(HavePrefix(strings.Trim(netip.AddrPortFrom(client, 0).String(), "0")), "the endpoint sees the client")
+			for _, node := range []string{suite.Workers[1], controlPlane()} {
+				own := strings.Trim(netip.AddrPortFrom(addressOfNode(ctx, node, like), 0).String(), "0")
+				Eventually(func() string { return fetchFrom(ctx, fromNode(node), here, "/clientip") }).WithContext(ctx).
+					WithTimeout(30*time.Second).Should(HavePrefix(own), "the endpoint sees the other node")
+			}
 			there := netip.AddrPortFrom(addressOfNode(ctx, suite.Workers[1], like), here.Port())
 			Expect(fetchFrom(ctx, fromOutside, there, "/hostname")).To(BeEmpty(), "a node without an endpoint")
 		}

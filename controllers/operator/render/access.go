@@ -86,7 +86,7 @@ func accesses() []access {
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "servicecidrs"),
-				rule("kubeovn.io", read, "subnets", "vpcs"),
+				rule("kubeovn.io", read, "subnets", "vpcs", "ips"),
 			},
 			// Its node's Lease as a gateway. A role cannot say which one: config/rbac/gateway_leases.yaml does.
 			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"create", "patch"}, "leases")},

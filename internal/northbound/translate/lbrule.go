@@ -84,7 +84,7 @@ func LBRule(in LBRuleInputs) []desired.Row {
 		if len(backends) == 0 {
 			continue
 		}
-		row := balancer(LBRulePrefix(in.Kind)+in.Name+"/"+p.key, p.key, in.Vpc, backends, affinity(in.VIPs, corev1.DefaultClientIPServiceAffinitySeconds, in.Sticky))
+		row := balancer(LBRulePrefix(in.Kind)+in.Name+"/"+p.key, p.key, in.Vpc, backends, affinity(corev1.DefaultClientIPServiceAffinitySeconds, in.Sticky))
 		if len(mappings) > 0 {
 			row.Model.(*nb.LoadBalancer).IPPortMappings = mappings
 		}

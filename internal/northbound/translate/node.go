@@ -7,13 +7,14 @@ import (
 	"net"
 	"net/netip"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
 // NodePort is the name of a node's logical switch port, and of its IP object.
-func NodePort(node string) string { return "node-" + node }
+func NodePort(node string) string { return kubeovnv1.NodePortName(node) }
 
 // NodeInputs are what a node's own port and its part in the default VPC follow from.
 type NodeInputs struct {

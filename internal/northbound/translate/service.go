@@ -70,32 +70,26 @@ func Service(in ServiceInputs) []desired.Row {
 			}
 		}
 		if len(backends) > 0 {
-			rows = append(rows, loadBalancer(in, p.key, vips, backends))
+			rows = append(rows, loadBalancer(in, p.key, backends))
 		}
 	}
 	return rows
 }
 
-func loadBalancer(in ServiceInputs, protocol string, vips []netip.Addr, backends map[string]string) desired.Row {
-	timeout, sticky := Affinity(in.Service)
-	return balancer(in.Service.Namespace+"/"+in.Service.Name+"/"+protocol, protocol, in.Vpc, backends, affinity(vips, timeout, sticky))
+func loadBalancer(in ServiceInputs, protocol string, backends map[string]string) desired.Row {
+	return balancer(in.Service.Namespace+"/"+in.Service.Name+"/"+protocol, protocol, in.Vpc, backends, affinity(Affinity(in.Service)))
 }
 
-// stickiness is how clients stay with an endpoint; the zero value is not at all.
-type stickiness struct {
-	seconds int32
-	fields  []string
-}
-
-func affinity(vips []netip.Addr, seconds int32, sticky bool) stickiness {
+// affinity is for how many seconds OVN keeps a client with an endpoint; 0 for not at all.
+func affinity(seconds int32, sticky bool) int32 {
 	if !sticky {
-		return stickiness{}
+		return 0
 	}
-	return stickiness{seconds: min(seconds, MaxAffinitySeconds), fields: sourceFields(vips)}
+	return min(seconds, MaxAffinitySeconds)
 }
 
 // balancer is a load balancer of a VPC, by the name of its protocol.
-func balancer(name, protocol, vpc string, backends map[string]string, sticky stickiness) desired.Row {
+func balancer(name, protocol, vpc string, backends map[string]string, affinity int32) desired.Row {
 	lb := &nb.LoadBalancer{
 		Name:     name,
 		Protocol: &protocol,
@@ -107,9 +101,8 @@ func balancer(name, protocol, vpc string, backends map[string]string, sticky sti
 		// go on while its endpoint terminates.
 		lb.Options["ct_flush"] = "true"
 	}
-	if sticky.seconds > 0 {
-		lb.Options["affinity_timeout"] = strconv.Itoa(int(sticky.seconds))
-		lb.SelectionFields = sticky.fields
+	if affinity > 0 { // no selection_fields: by the client's address alone, it would have the same endpoint after that time as well
+		lb.Options["affinity_timeout"] = strconv.Itoa(int(affinity))
 	}
 	return desired.Row{
 		Key:     protocol,
@@ -180,18 +173,4 @@ func Affinity(s *corev1.Service) (seconds int32, sticky bool) {
 		seconds = *c.ClientIP.TimeoutSeconds
 	}
 	return seconds, true
-}
-
-// sourceFields are the fields of a packet's source address in the families of the VIPs, in the order of the database's sets.
-func sourceFields(vips []netip.Addr) []string {
-	var fields []string
-	for _, vip := range vips {
-		field := nb.LoadBalancerSelectionFieldsIPSrc
-		if vip.Is6() {
-			field = nb.LoadBalancerSelectionFieldsIpv6Src
-		}
-		fields = append(fields, field)
-	}
-	slices.Sort(fields)
-	return slices.Compact(fields)
 }
