@@ -108,7 +108,10 @@ func unpack(ctx context.Context, log, archive, dir string) error {
 		"--file="+archive)
 }
 
-// hostPackages installs what prepare itself calls. Nothing else of the lab comes from the host.
+// fakeTime is what tests give a database server a clock of its own with.
+const fakeTime = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+// hostPackages installs what prepare itself and tests call. Nothing else of the lab comes from the host.
 func hostPackages(ctx context.Context, o Options) error {
 	missing := missingPackages()
 	if len(missing) == 0 {
@@ -138,8 +141,10 @@ func missingPackages() []string {
 			missing = append(missing, pkg)
 		}
 	}
-	if _, err := os.Stat(keyring); err != nil {
-		missing = append(missing, "debian-archive-keyring")
+	for file, pkg := range map[string]string{keyring: "debian-archive-keyring", fakeTime: "libfaketime"} {
+		if _, err := os.Stat(file); err != nil {
+			missing = append(missing, pkg)
+		}
 	}
 	slices.Sort(missing)
 	return missing
