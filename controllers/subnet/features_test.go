@@ -87,6 +87,7 @@ func TestWhatIsWrongOfAFeatureChangesNothing(t *testing.T) {
 		ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 2000, Match: "tcp.dst == 22", Action: "drop"}},
 	})
 	right := s.Spec.DeepCopy()
+	n.idle() // the other subnets of the start may still be on their way
 	for _, tt := range []struct {
 		reason, message string
 		change          func(*kubeovnv1.SubnetSpec)
