@@ -32,6 +32,8 @@ type member struct {
 	cluster *v1alpha1.OVNCluster
 	// began is the record by which the file that the server has began.
 	began atomic.Pointer[time.Time]
+	// refused is what the server said of the file when it could not read it; nil again once another file takes its place.
+	refused atomic.Pointer[string]
 	// backups are told by the endpoint.
 	backups backups
 }
@@ -58,7 +60,7 @@ func Run(ctx context.Context, o Options) error {
 			err := m.serve(ctx)
 			if errors.Is(err, errFailed) {
 				m.untilWritable(ctx)
-			} else if !errors.Is(err, errSuperseded) && !errors.Is(err, errLeft) {
+			} else if !errors.Is(err, errSuperseded) && !errors.Is(err, errLeft) && !errors.Is(err, errRefused) {
 				return err
 			}
 		}
@@ -87,6 +89,9 @@ func (m *member) serve(ctx context.Context) error {
 		if strings.Contains(line, f.path+": write failed") && len(failed) == 0 {
 			failed <- struct{}{}
 		}
+		if strings.Contains(line, "failed to open database '"+f.path+"'") {
+			m.refused.Store(&line)
+		}
 	}
 	process, err := daemon.Start()
 	if err != nil {
@@ -105,6 +110,9 @@ func (m *member) serve(ctx context.Context) error {
 	group.Go(func() error {
 		select {
 		case <-process.Done():
+			if m.refused.Load() != nil {
+				return errRefused
+			}
 			return process.Err()
 		case <-ctx.Done():
 			return process.Stop()
@@ -171,6 +179,9 @@ func (m *member) tryToBegin(ctx context.Context, f files) (begun bool, err error
 	if err != nil {
 		return false, err
 	}
+	if why := m.refused.Load(); why != nil && file != nil && file.unusable == nil {
+		file.unusable = fmt.Errorf("%w: %s", errRefused, *why)
+	}
 	plan, err := decide(file, m.options.Database.Of(m.cluster.Status), m.options.Node, m.options.Address)
 	if err != nil {
 		return false, err
@@ -184,6 +195,7 @@ func (m *member) tryToBegin(ctx context.Context, f files) (begun bool, err error
 }
 
 func (m *member) begin(ctx context.Context, f files, p plan) error {
+	m.refused.Store(nil)
 	switch p.step {
 	case stepCreate:
 		m.options.Log.Info("creating the cluster", "file", f.path, "address", f.local)
@@ -242,6 +254,10 @@ func (m *member) watchLead(ctx context.Context) (left error) {
 // errFailed says that the server could not write its file. A leader ends its part in the cluster by that and keeps its role in what it
 // tells, a follower never answers the leader again: neither recovers when there is room again, but a new server does.
 var errFailed = errors.New("ovsdb-server could not write its database file")
+
+// errRefused says that ovsdb-server cannot read a file of which ovsdb-tool sees nothing wrong: a follower without room on its disk may have
+// written that an entry is committed which it could not write.
+var errRefused = errors.New("ovsdb-server cannot read its database file")
 
 // untilWritable waits until there is room on the member's disk again, and says so meanwhile.
 func (m *member) untilWritable(ctx context.Context) {
