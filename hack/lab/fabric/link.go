@@ -179,7 +179,7 @@ func notFound(err error) bool {
 func netnsHandle(name string) (netns.NsHandle, error) {
 	path := NetnsPath(name)
 	if name == "" {
-		path = "/proc/self/ns/net"
+		path = thisThreadNetns
 	}
 	h, err := netns.GetFromPath(path)
 	if err != nil {

@@ -23,6 +23,10 @@ const (
 	nsfsMagic   = 0x6e736673 // statfs(2)
 )
 
+// thisThreadNetns is where the caller is. What /proc/self tells is the main thread's namespace, and that thread, once onThread has
+// happened to run on it, stays where it was left: it is the one thread that Go cannot end.
+const thisThreadNetns = "/proc/thread-self/ns/net"
+
 // sysctls of every namespace of the lab: each of them forwards, and a packet may come in by another way than it would leave.
 var sysctls = map[string]string{
 	"net/ipv4/ip_forward":                "1",

@@ -132,7 +132,7 @@ func makeImages(into string, wanted []imageSpec) ([]*images.Image, error) {
 // <into>/containerd.
 func importInto(ctx context.Context, o Options, into string, made []*images.Image) (err error) {
 	spec := machine.Spec{
-		Name: "images", Netns: "/proc/self/ns/net", Base: o.Cache.Node(), Dir: filepath.Join(into, "machine"),
+		Name: "images", Netns: "/proc/thread-self/ns/net", Base: o.Cache.Node(), Dir: filepath.Join(into, "machine"),
 		Binds: []machine.Bind{
 			{Source: filepath.Join(into, "containerd"), Target: "/var/lib/containerd"},
 			{Source: filepath.Dir(o.Cache.Log("")), Target: "/var/log"},
