@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 func init() { commands = append(commands, newControllerCommand) }
@@ -32,9 +32,9 @@ type controllerOptions struct {
 	address string
 	// pprofAddress serves profiles; nothing does when it is empty.
 	pprofAddress string
-	// namespace of the leader's Lease.
-	namespace string
-	election  electionOptions
+	// own is the pod, which holds the leader's Lease.
+	own      k8s.Identity
+	election electionOptions
 	// keepVMIP keeps the addresses of KubeVirt's virtual machines.
 	keepVMIP bool
 }
@@ -102,9 +102,7 @@ func (o *controllerOptions) parse(pods, joins, services string) error {
 	if ipfamily.Protocol(o.joinCIDRs) != ipfamily.Protocol(o.podCIDRs) {
 		return fmt.Errorf("--join-cidrs %s and --pod-cidrs %s are not of the same families", ipfamily.Join(o.joinCIDRs), ipfamily.Join(o.podCIDRs))
 	}
-	o.namespace = os.Getenv("POD_NAMESPACE")
-	if o.namespace == "" && o.election.enabled {
-		return errors.New("POD_NAMESPACE is not set: give it by the downward API, for the Lease is in that namespace")
-	}
-	return nil
+	var err error
+	o.own, err = k8s.OwnIdentity()
+	return err
 }

@@ -117,18 +117,21 @@ func (p *controllerProcess) newManager() (ctrl.Manager, error) {
 		return nil, fmt.Errorf("register kinds: %w", err)
 	}
 	election := p.options.election
+	lock, err := p.options.own.Lock(p.config, k8s.EventRecorder, election.renewDeadline)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(p.config, ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         trimmedCache(),
-		LeaderElection:                election.enabled,
-		LeaderElectionID:              k8s.EventRecorder,
-		LeaderElectionNamespace:       p.options.namespace,
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 &election.leaseDuration,
-		RenewDeadline:                 &election.renewDeadline,
-		RetryPeriod:                   &election.retryPeriod,
-		PprofBindAddress:              p.options.pprofAddress,
-		Controller:                    controllerconfig.Controller{EnableWarmup: new(true)},
+		Scheme:                              scheme,
+		Cache:                               trimmedCache(),
+		LeaderElection:                      election.enabled,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       &election.leaseDuration,
+		RenewDeadline:                       &election.renewDeadline,
+		RetryPeriod:                         &election.retryPeriod,
+		PprofBindAddress:                    p.options.pprofAddress,
+		Controller:                          controllerconfig.Controller{EnableWarmup: new(true)},
 		Metrics: metricsserver.Options{
 			BindAddress: p.options.address,
 			ExtraHandlers: map[string]http.Handler{
@@ -257,7 +260,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return fmt.Errorf("make a client of Leases: %w", err)
 	}
-	pulses, err := gateway.NewPulses(clients.CoordinationV1().RESTClient(), p.options.namespace)
+	pulses, err := gateway.NewPulses(clients.CoordinationV1().RESTClient(), p.options.own.Namespace)
 	if err != nil {
 		return err
 	}

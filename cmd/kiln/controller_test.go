@@ -41,6 +41,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	server := nbtest.Start(t)
 	certificates := newCertificates(t)
 	t.Setenv("POD_NAMESPACE", "default")
+	t.Setenv("POD_NAME", "controller")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	cmd := newControllerCommand()
@@ -86,6 +87,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 
 func TestControllerRefusesWrongFlags(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "default")
+	t.Setenv("POD_NAME", "controller")
 	for _, tt := range []struct{ name, pods, joins, want string }{
 		{"no pod addresses", "", "", "--pod-cidrs is empty"},
 		{"not a CIDR", "ten", "", "--pod-cidrs"},

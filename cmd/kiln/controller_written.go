@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -29,8 +28,7 @@ var busyMetrics = []string{"workqueue_depth", "controller_runtime_active_workers
 // tellWritten labels the pod with the northbound database's cluster ID once everything that there was at the start has been worked on. After a
 // recovery ovn-northd waits for that: what is not written yet it would take for deleted.
 func (p *controllerProcess) tellWritten(ctx context.Context, clusterID string) error {
-	pod := os.Getenv("POD_NAME")
-	if clusterID == "" || pod == "" {
+	if clusterID == "" {
 		return nil
 	}
 	clients, err := kubernetes.NewForConfig(p.config)
@@ -53,7 +51,7 @@ func (p *controllerProcess) tellWritten(ctx context.Context, clusterID string) e
 			looks = 0
 		}
 	}
-	label := podlabel.Label{Pods: clients.CoreV1().Pods(p.options.namespace), Pod: pod, Key: podlabel.NorthboundWritten, Log: p.log}
+	label := podlabel.Label{Pods: clients.CoreV1().Pods(p.options.own.Namespace), Pod: p.options.own.Pod, Key: podlabel.NorthboundWritten, Log: p.log}
 	label.Put(ctx, clusterID)
 	p.log.Info("everything has been worked on", "clusterID", clusterID)
 	return nil

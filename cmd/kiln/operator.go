@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -23,21 +22,24 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kiln-net/kiln/controllers/operator"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
 func init() { commands = append(commands, newOperatorCommand) }
 
-// operatorAddress serves metrics, /healthz and /readyz.
-const operatorAddress = ":10670"
+const (
+	// operatorAddress serves metrics, /healthz and /readyz.
+	operatorAddress = ":10670"
+	// operatorRenewDeadline is how long the leader tries to renew its Lease before it gives up.
+	operatorRenewDeadline = 10 * time.Second
+)
 
 // operatorOptions are what the operator learns from its environment.
 type operatorOptions struct {
-	// namespace of the operator and every operand.
-	namespace string
-	// pod is the operator's own, whose image the components run.
-	pod string
+	// own is the operator's pod, in the namespace of every operand. The components run its image.
+	own k8s.Identity
 	// image of the components instead, when not empty.
 	image string
 }
@@ -53,13 +55,11 @@ func newOperatorCommand() *cobra.Command {
 			if err := setLogger(); err != nil {
 				return err
 			}
-			o := operatorOptions{
-				namespace: os.Getenv("POD_NAMESPACE"), pod: os.Getenv("POD_NAME"), image: os.Getenv("KILN_IMAGE"),
+			own, err := k8s.OwnIdentity()
+			if err != nil {
+				return err
 			}
-			if o.namespace == "" {
-				return errors.New("POD_NAMESPACE is not set: give it by the downward API")
-			}
-			return runOperator(cmd.Context(), o)
+			return runOperator(cmd.Context(), operatorOptions{own: own, image: os.Getenv("KILN_IMAGE")})
 		},
 	}
 }
@@ -79,13 +79,17 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 			return err
 		}
 	}
+	lock, err := o.own.Lock(kubeconfig, "kiln-operator", operatorRenewDeadline)
+	if err != nil {
+		return err
+	}
 	mgr, err := ctrl.NewManager(kubeconfig, ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         operator.CacheOptions(o.namespace),
-		LeaderElection:                true,
-		LeaderElectionID:              "kiln-operator",
-		LeaderElectionNamespace:       o.namespace,
-		LeaderElectionReleaseOnCancel: true,
+		Scheme:                              scheme,
+		Cache:                               operator.CacheOptions(o.own.Namespace),
+		LeaderElection:                      true,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		RenewDeadline:                       new(operatorRenewDeadline),
 		Metrics: metricsserver.Options{
 			BindAddress: operatorAddress,
 			ExtraHandlers: map[string]http.Handler{
@@ -100,7 +104,7 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 	if err := setupOperator(mgr, o); err != nil {
 		return err
 	}
-	log.FromContext(ctx).Info("starting", "namespace", o.namespace, "image", o.image)
+	log.FromContext(ctx).Info("starting", "namespace", o.own.Namespace, "image", o.image)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
 	}
@@ -112,7 +116,7 @@ func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
 		Client:    mgr.GetClient(),
 		APIReader: mgr.GetAPIReader(),
 		Recorder:  mgr.GetEventRecorder("kiln-operator"),
-		Namespace: o.namespace,
+		Namespace: o.own.Namespace,
 		Image:     o.image,
 		Admin:     adminapi.NewClient,
 		Versions:  version.Get,
@@ -124,7 +128,7 @@ func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
 	chassis := &operator.ChassisReconciler{
 		Client:    mgr.GetClient(),
 		APIReader: mgr.GetAPIReader(),
-		Namespace: o.namespace,
+		Namespace: o.own.Namespace,
 		Now:       time.Now,
 	}
 	return chassis.SetupWithManager(mgr)
@@ -132,15 +136,12 @@ func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
 
 // ownImage is the image that this process runs, as its pod names it.
 func ownImage(ctx context.Context, kubeconfig *rest.Config, o operatorOptions) (string, error) {
-	if o.pod == "" {
-		return "", errors.New("neither KILN_IMAGE nor POD_NAME is set: give POD_NAME by the downward API")
-	}
 	c, err := client.New(kubeconfig, client.Options{})
 	if err != nil {
 		return "", fmt.Errorf("make a client: %w", err)
 	}
 	var pod corev1.Pod
-	if err := c.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: o.pod}, &pod); err != nil {
+	if err := c.Get(ctx, types.NamespacedName{Namespace: o.own.Namespace, Name: o.own.Pod}, &pod); err != nil {
 		return "", fmt.Errorf("look up the operator's own pod: %w", err)
 	}
 	return pod.Spec.Containers[0].Image, nil

@@ -43,8 +43,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	self := newPod("controller")
 	self.Spec.HostNetwork = true
 	must(t, c.Create(t.Context(), self))
-	t.Setenv("POD_NAME", "controller")
-	controller := startController(t, certificates, os.Getenv("KUBECONFIG"), "127.77.0.13:10660")
+	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", soon...)
 	written := func(id string) func() string {
 		return func() string {
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(self), self); err != nil {
@@ -75,7 +74,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	if err := controller.Wait(); err == nil {
 		t.Error("the controller ended as if all was well")
 	}
-	startController(t, certificates, os.Getenv("KUBECONFIG"), "127.77.0.13:10660")
+	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", soon...)
 	eventually(t, written("two"))
 	if diff := cmp.Diff(before, content(fresh)); diff != "" {
 		t.Errorf("the database is not what it was (-), but (+):\n%s", diff)

@@ -48,7 +48,7 @@ func (b *bench) environment(i instance) []string {
 	w := b.world
 	namespace, _, _ := strings.Cut(b.options.lease, "/")
 	return append(os.Environ(),
-		"KILN="+b.options.kiln, "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE="+namespace,
+		"KILN="+b.options.kiln, "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE="+namespace, fmt.Sprint("POD_NAME=", controller, i.slot),
 		"METRICS_ADDRESS="+i.metrics, "PPROF_ADDRESS="+i.pprof,
 		"OVN_NB=ssl:"+w.address+":"+northboundPort, "TLS_DIR="+w.clientTLS(),
 		"OVN_NB_TCP=tcp:"+w.address+":"+plainNorthboundPort, "OVN_SB_TCP=tcp:"+w.address+":"+plainSouthboundPort,

@@ -217,7 +217,7 @@ func (w *world) start() {
 	w.started++
 	fmt.Fprintf(log, "---- start %d\n", w.started)
 	w.controller = exec.Command(w.binary, "controller", "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir="+w.dir, "--address="+controllerAddress)
-	w.controller.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE=default")
+	w.controller.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE=default", "POD_NAME=controller")
 	w.controller.Stdout, w.controller.Stderr = log, log
 	w.controller.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	w.must(w.controller.Start())
