@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -116,7 +117,7 @@ func (p *Pulses) source(behind func(ctx context.Context, node string, labels map
 		go p.leases.RunWithContext(ctx)
 		go p.watch(ctx, func(node string) {
 			for _, subnet := range behind(ctx, node, nil) {
-				q.Add(named(subnet))
+				q.Add(k8s.Request(subnet))
 			}
 			p.tell(node)
 		})

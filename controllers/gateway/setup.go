@@ -13,14 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
@@ -116,7 +114,7 @@ func (r *Reconciler) onNode() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, nodes ...client.Object) {
 		for _, node := range nodes {
 			for _, subnet := range r.behind(ctx, node.GetName(), node.GetLabels()) {
-				q.Add(named(subnet))
+				q.Add(k8s.Request(subnet))
 			}
 		}
 	}
@@ -160,7 +158,7 @@ func (r *Reconciler) onTable() handler.EventHandler {
 		}
 		for i := range list.Items {
 			if list.Items[i].Name != changed.Name {
-				q.Add(named(list.Items[i].Name))
+				q.Add(k8s.Request(list.Items[i].Name))
 			}
 		}
 	}
@@ -175,10 +173,6 @@ func (r *Reconciler) onTable() handler.EventHandler {
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
 	}
-}
-
-func named(subnet string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: subnet}}
 }
 
 func sortByName(nodes []*corev1.Node) {

@@ -8,15 +8,12 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -34,7 +31,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		For(&kubeovnv1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.siblings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(r.use()).
+		WatchesRawSource(k8s.OnUse(r.Allocator, usageDelay, r.Allocator.Pools)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIPPool)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.IPPool{}, k8s.OwnersOf(r.Northbound, translate.KindIPPool))).
 		Complete(r.Gate.Reconciler(r))
@@ -50,7 +47,7 @@ func (r *Reconciler) siblings(ctx context.Context, o client.Object) []reconcile.
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return append(r.poolsOf(ctx, o.(*kubeovnv1.IPPool).Spec.Subnet), requestsFor(namesakes)...)
+	return append(r.poolsOf(ctx, o.(*kubeovnv1.IPPool).Spec.Subnet), k8s.RequestsOf[*kubeovnv1.IPPool](namesakes)...)
 }
 
 func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
@@ -62,25 +59,5 @@ func (r *Reconciler) poolsOf(ctx context.Context, subnet string) []reconcile.Req
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return requestsFor(pools)
-}
-
-func requestsFor(pools []*kubeovnv1.IPPool) []reconcile.Request {
-	requests := make([]reconcile.Request, 0, len(pools))
-	for _, pool := range pools {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pool)})
-	}
-	return requests
-}
-
-// use enqueues the pools of subnets a moment after their use has changed, once for all changes meanwhile.
-func (r *Reconciler) use() source.Source {
-	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		r.Allocator.Notify(func(subnet string) {
-			for _, pool := range r.Allocator.Pools(subnet) {
-				q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: pool}}, usageDelay)
-			}
-		})
-		return nil
-	})
+	return k8s.RequestsOf[*kubeovnv1.IPPool](pools)
 }

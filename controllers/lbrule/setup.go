@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -41,17 +39,7 @@ func (r *controller) indexOwner() string { return indexOwner(r.kind) }
 // wakeDelay gathers changes of a subnet's use before rules are looked at again that wait for one.
 const wakeDelay = 100 * time.Millisecond
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
 func keyOf(name string) types.NamespacedName { return types.NamespacedName{Name: name} }
-
-func requestsFor(names ...string) []reconcile.Request {
-	requests := make([]reconcile.Request, 0, len(names))
-	for _, name := range names {
-		requests = append(requests, reconcile.Request{NamespacedName: keyOf(name)})
-	}
-	return requests
-}
 
 func index(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, i := range []struct {
@@ -116,7 +104,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.interested("vpc/")), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.interested("namespace/")), builder.WithPredicates(comes)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(r.use()).
+		WatchesRawSource(k8s.OnUse(r.Allocator, wakeDelay, r.usersOf)).
 		WatchesRawSource(k8s.Drift(r.Northbound, r.kind)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, k8s.OwnersOf(r.Northbound, r.kind))).
 		Complete(r.Gate.Reconciler(r))
@@ -153,14 +141,14 @@ func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Re
 	var requests []reconcile.Request
 	for _, other := range rules {
 		if other.kind == r.kind && other.GetUID() != o.GetUID() {
-			requests = append(requests, requestsFor(other.GetName())...)
+			requests = append(requests, k8s.Request(other.GetName()))
 		}
 	}
 	return requests
 }
 
 func (r *controller) owned(_ context.Context, o client.Object) []reconcile.Request {
-	return requestsFor(owners(o, r.kind)...)
+	return k8s.Requests(owners(o, r.kind)...)
 }
 
 // ofSlice is the rule whose Service an EndpointSlice is of, and its rivals: its endpoints decide in which VPC it is.
@@ -177,7 +165,7 @@ func (r *controller) ofSlice(ctx context.Context, o client.Object) []reconcile.R
 	var requests []reconcile.Request
 	for _, name := range owners(service, kind) {
 		if kind == r.kind {
-			requests = append(requests, requestsFor(name)...)
+			requests = append(requests, k8s.Request(name))
 		}
 		if owner := newRule(kind); r.Client.Get(ctx, keyOf(name), owner.Object, client.UnsafeDisableDeepCopy) == nil {
 			requests = append(requests, r.rivals(ctx, owner.Object)...)
@@ -188,7 +176,7 @@ func (r *controller) ofSlice(ctx context.Context, o client.Object) []reconcile.R
 
 func (r *controller) interested(prefix string) handler.MapFunc {
 	return func(_ context.Context, o client.Object) []reconcile.Request {
-		return requestsFor(r.interest.of(prefix + o.GetName())...)
+		return k8s.Requests(r.interest.of(prefix + o.GetName())...)
 	}
 }
 
@@ -198,17 +186,8 @@ func (r *controller) aroundSubnet(_ context.Context, o client.Object) []reconcil
 	if s, ok := o.(*kubeovnv1.Subnet); ok && s.Spec.Vpc != "" {
 		vpc = s.Spec.Vpc
 	}
-	return append(requestsFor(r.interest.of("vpc/"+vpc)...), requestsFor(r.interest.of("switch/"+o.GetName())...)...)
+	return append(k8s.Requests(r.interest.of("vpc/"+vpc)...), k8s.Requests(r.interest.of("switch/"+o.GetName())...)...)
 }
 
-// use enqueues the rules that look at who has which address of a subnet.
-func (r *controller) use() source.Source {
-	return source.Func(func(_ context.Context, q queue) error {
-		r.Allocator.Notify(func(subnet string) {
-			for _, request := range requestsFor(r.interest.of("use/" + subnet)...) {
-				q.AddAfter(request, wakeDelay)
-			}
-		})
-		return nil
-	})
-}
+// usersOf are the rules that look at who has which address of a subnet.
+func (r *controller) usersOf(subnet string) []string { return r.interest.of("use/" + subnet) }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 const (
@@ -38,7 +39,7 @@ type affected func(ctx context.Context, o client.Object, add func(namespace stri
 func enqueue(of affected) handler.EventHandler {
 	all := func(ctx context.Context, q queue, states ...client.Object) {
 		for _, o := range states {
-			err := of(ctx, o, func(name string) { q.Add(ctrl.Request{NamespacedName: client.ObjectKey{Name: name}}) })
+			err := of(ctx, o, func(name string) { q.Add(k8s.Request(name)) })
 			if err != nil {
 				log.FromContext(ctx).Error(err, "cannot list the namespaces of an object", "name", o.GetName())
 			}

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -24,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -57,14 +55,13 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	r.leases.Allocator = r.Allocator
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Node{}, builder.WithPredicates(k8s.Changed(viewNode), r.byOthers())).
-		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
-			handler.EnqueueRequestsFromMapFunc(nodeOfIP), changedIP, notCreated))).
+		WatchesRawSource(join.Holder(nodeOf).Source(mgr.GetCache(), r.Gate, changedIP)).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.allNodes),
 			builder.WithPredicates(predicate.NewPredicateFuncs(join.Is), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.leases.Source()).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Node{},
-			k8s.OwnersOf(r.Northbound, translate.KindNode), r.recordedNodes)).
+			k8s.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -103,44 +100,16 @@ func (r *Reconciler) byOthers() predicate.Predicate {
 
 var changedIP = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 
-// notCreated leaves out new IP objects. They are the reconciler's own: waking for them, before the cache shows the annotations that
-// it has just written, would write these twice.
-var notCreated = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
-
-// nodeOfIP maps a node's IP object to the node.
-func nodeOfIP(_ context.Context, o client.Object) []reconcile.Request {
-	ip := o.(*kubeovnv1.IP)
+// nodeOf is the node that an IP object is of; empty for others.
+func nodeOf(ip *kubeovnv1.IP) string {
 	if ip.Spec.Namespace != "" || ip.Spec.NodeName == "" || ip.Name != translate.NodePort(ip.Spec.NodeName) {
-		return nil
+		return ""
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: ip.Spec.NodeName}}}
+	return ip.Spec.NodeName
 }
 
 func (r *Reconciler) allNodes(ctx context.Context, _ client.Object) []reconcile.Request {
-	var nodes corev1.NodeList
-	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache is stopping
-	}
-	requests := make([]reconcile.Request, 0, len(nodes.Items))
-	for i := range nodes.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: nodes.Items[i].Name}})
-	}
-	return requests
-}
-
-// recordedNodes are the nodes that have IP objects.
-func (r *Reconciler) recordedNodes(ctx context.Context) ([]types.NamespacedName, error) {
-	var ips kubeovnv1.IPList
-	if err := r.Client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list IPs: %w", err)
-	}
-	var names []types.NamespacedName
-	for i := range ips.Items {
-		for _, req := range nodeOfIP(ctx, &ips.Items[i]) {
-			names = append(names, req.NamespacedName)
-		}
-	}
-	return names, nil
+	return k8s.Listed(ctx, r.Client, &corev1.NodeList{})
 }
 
 // Reconcile connects one node.

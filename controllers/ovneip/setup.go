@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -46,7 +45,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&kubeovnv1.OvnEip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.RouterLBRule{}, usedBy).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(r.use()).
+		WatchesRawSource(k8s.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of OvnEips: %w", err)
@@ -75,34 +74,10 @@ var usedBy = handler.Funcs{
 
 func add(q queue, names []string) {
 	for _, name := range names {
-		q.Add(requestFor(name))
+		q.Add(k8s.Request(name))
 	}
-}
-
-func requestFor(name string) reconcile.Request {
-	return reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}
 }
 
 func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
-	var eips kubeovnv1.OvnEipList
-	if err := r.Client.List(ctx, &eips, client.MatchingFields{indexSubnet: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache is stopping
-	}
-	requests := make([]reconcile.Request, 0, len(eips.Items))
-	for i := range eips.Items {
-		requests = append(requests, requestFor(eips.Items[i].Name))
-	}
-	return requests
-}
-
-// use enqueues those that wait in a subnet whose use changes.
-func (r *Reconciler) use() source.Source {
-	return source.Func(func(_ context.Context, q queue) error {
-		r.Allocator.Notify(func(subnet string) {
-			for _, name := range r.waiting.In(subnet) {
-				q.AddAfter(requestFor(name), reservation.WakeDelay)
-			}
-		})
-		return nil
-	})
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.OvnEipList{}, client.MatchingFields{indexSubnet: o.GetName()})
 }

@@ -11,11 +11,8 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -80,16 +77,7 @@ func (r *clusterReconciler) all(ctx context.Context, _ client.Object) []reconcil
 	if r.state != stateFollowed {
 		return nil
 	}
-	list := r.kind.list()
-	if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache is stopping
-	}
-	var requests []reconcile.Request
-	_ = meta.EachListItem(list, func(o runtime.Object) error { // f has no error
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: o.(client.Object).GetName()}})
-		return nil
-	})
-	return requests
+	return k8s.Listed(ctx, r.Client, r.kind.list())
 }
 
 // Reconcile makes the ACLs and conditions of one policy so.

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
@@ -65,7 +65,7 @@ func (r *Reconciler) setupOptional(mgr ctrl.Manager) error {
 		WatchesMetadata(Definition(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(ours)).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			for _, c := range r.optional { // one that is not there has no event
-				q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: c.kind.definition()}})
+				q.Add(k8s.Request(c.kind.definition()))
 			}
 			return nil
 		})).

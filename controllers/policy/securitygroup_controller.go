@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,15 +65,7 @@ func remotesOf(o client.Object) []string {
 }
 
 func (r *Reconciler) groupsThatName(ctx context.Context, o client.Object) []reconcile.Request {
-	var list kubeovnv1.SecurityGroupList
-	if err := r.Client.List(ctx, &list, client.MatchingFields{indexRemote: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache is stopping
-	}
-	requests := make([]reconcile.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: list.Items[i].Name}})
-	}
-	return requests
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.SecurityGroupList{}, client.MatchingFields{indexRemote: o.GetName()})
 }
 
 // reconcileGroup makes the ACLs and the status of one security group so.

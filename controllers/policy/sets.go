@@ -63,7 +63,7 @@ func (r *Reconciler) onNamespace() handler.EventHandler {
 func (r *Reconciler) setsOnNode(_ context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, s := range r.Sets.SetsOnNode(o.GetName()) {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: s.Name()}})
+		requests = append(requests, k8s.Request(s.Name()))
 	}
 	return requests
 }
@@ -136,7 +136,7 @@ const isolation = "pods"
 // cease to name security groups.
 func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: isolation}}}
+		return k8s.Requests(isolation)
 	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("isolation").
@@ -144,7 +144,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			r.Sets.Observe(func(c podset.Changes) {
 				if len(c.Sets) > 0 || c.Grouped {
-					q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: isolation}})
+					q.Add(k8s.Request(isolation))
 				}
 			})
 			return nil

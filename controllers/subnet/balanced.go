@@ -15,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // indexBalanced finds the Vips and OvnEips of a subnet that load balancers serve.
@@ -71,9 +72,5 @@ func viewEip(eip *kubeovnv1.OvnEip) [2]string {
 }
 
 func subnetOfBalanced(_ context.Context, o client.Object) []reconcile.Request {
-	var requests []reconcile.Request
-	for _, subnet := range balancedIn(o) {
-		requests = append(requests, named(subnet))
-	}
-	return requests
+	return k8s.Requests(balancedIn(o)...)
 }

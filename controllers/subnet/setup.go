@@ -14,7 +14,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -102,7 +101,7 @@ func (r *Reconciler) privateOnes(ctx context.Context) []reconcile.Request {
 	var requests []reconcile.Request
 	for i := range subnets {
 		if subnets[i].Spec.Private {
-			requests = append(requests, named(subnets[i].Name))
+			requests = append(requests, k8s.Request(subnets[i].Name))
 		}
 	}
 	return requests
@@ -114,7 +113,7 @@ func (r *Reconciler) aroundVpc(ctx context.Context, o client.Object) []reconcile
 	vpc := o.(*kubeovnv1.Vpc)
 	requests := r.sameNames(ctx, vpc)
 	if namesake, err := r.Networks.SameName(ctx, vpc); err == nil && namesake != nil {
-		requests = append(requests, named(namesake.GetName()))
+		requests = append(requests, k8s.Request(namesake.GetName()))
 	}
 	router, _ := validation.Vpc(vpc.Name, &vpc.Spec)
 	return slices.Concat(requests, r.overlapping(ctx, vpc.Name, router.Networks()), r.boundOtherwise(ctx, vpc))
@@ -131,7 +130,7 @@ func (r *Reconciler) inVpc(ctx context.Context, o client.Object) []reconcile.Req
 	}
 	requests := make([]reconcile.Request, 0, len(subnets))
 	for i := range subnets {
-		requests = append(requests, named(subnets[i].Name))
+		requests = append(requests, k8s.Request(subnets[i].Name))
 	}
 	return requests
 }
@@ -148,7 +147,7 @@ func (r *Reconciler) boundOtherwise(ctx context.Context, vpc *kubeovnv1.Vpc) []r
 	var requests []reconcile.Request
 	for i := range subnets {
 		if boundOtherwise(&subnets[i], vpc) {
-			requests = append(requests, named(subnets[i].Name))
+			requests = append(requests, k8s.Request(subnets[i].Name))
 		}
 	}
 	return requests
@@ -188,11 +187,7 @@ func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []net
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	requests := make([]reconcile.Request, 0, len(subnets))
-	for _, s := range subnets {
-		requests = append(requests, named(s.Name))
-	}
-	return requests
+	return k8s.RequestsOf[*kubeovnv1.Subnet](subnets)
 }
 
 // sameNames are the subnets that want a port of a name that the object wants.
@@ -201,15 +196,5 @@ func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	var requests []reconcile.Request
-	for _, rival := range rivals {
-		if _, ok := rival.(*kubeovnv1.Subnet); ok {
-			requests = append(requests, named(rival.GetName()))
-		}
-	}
-	return requests
-}
-
-func named(subnet string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: subnet}}
+	return k8s.RequestsOf[*kubeovnv1.Subnet](rivals)
 }

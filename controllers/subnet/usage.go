@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // Changes of a subnet's use are gathered into one status update: a write per second of a burst would be felt by its pods.
@@ -26,7 +27,7 @@ const (
 // useOf enqueues subnets whose use has changed.
 func useOf(allocator *ipam.Allocator) source.Source {
 	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		g := &gathering{told: func(subnet string) { q.Add(named(subnet)) }, uses: map[string]*use{}}
+		g := &gathering{told: func(subnet string) { q.Add(k8s.Request(subnet)) }, uses: map[string]*use{}}
 		allocator.Notify(g.changed)
 		return nil
 	})

@@ -18,6 +18,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -85,7 +86,7 @@ func shares() builder.Predicates {
 // subnetOfPod is the subnet of a pod.
 func subnetOfPod(_ context.Context, o client.Object) []reconcile.Request {
 	if subnet := subnetOf(o); subnet != "" {
-		return []reconcile.Request{named(subnet)}
+		return k8s.Requests(subnet)
 	}
 	return nil
 }

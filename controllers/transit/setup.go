@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -25,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/gateway"
@@ -74,13 +72,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet(), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
-		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
-			handler.EnqueueRequestsFromMapFunc(ofIP), predicate.GenerationChangedPredicate{}, notCreated))).
+		WatchesRawSource(join.Holder(vpcOf).Source(mgr.GetCache(), r.Gate, predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(&r.moved).
 		WatchesRawSource(r.leases.Source()).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindTransit)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vpc{},
-			k8s.OwnersOf(r.Northbound, translate.KindTransit), r.recorded)).
+			k8s.OwnersOf(r.Northbound, translate.KindTransit), join.Holder(vpcOf).All(r.Client))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: k8s.Retries()}).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -88,9 +85,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	return nil
 }
-
-// notCreated leaves out new IP objects: they are the reconciler's own.
-var notCreated = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
 
 // vpcView is what the reconciler looks at in a Vpc: its spec, and what it wrote in the status itself.
 type vpcView struct {
@@ -125,7 +119,7 @@ func viewNode(n *corev1.Node) nodeView {
 func (r *Reconciler) onNode() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, node string) {
 		for _, vpc := range append(r.carriedBy(ctx, node), r.carriedBy(ctx, "")...) {
-			q.Add(named(vpc))
+			q.Add(k8s.Request(vpc))
 		}
 	}
 	return handler.Funcs{
@@ -153,7 +147,7 @@ func (r *Reconciler) carriedBy(ctx context.Context, node string) []string {
 func (r *Reconciler) onSubnet() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, o client.Object) {
 		if !join.Is(o) {
-			q.AddAfter(named(selection.VpcOf(o.(*kubeovnv1.Subnet))), subnetsDelay)
+			q.AddAfter(k8s.Request(selection.VpcOf(o.(*kubeovnv1.Subnet))), subnetsDelay)
 			return
 		}
 		for _, req := range r.all(ctx, o) {
@@ -172,15 +166,7 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 
 // all are all VPCs.
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
-	var list kubeovnv1.VpcList
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache is stopping
-	}
-	requests := make([]reconcile.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, named(list.Items[i].Name))
-	}
-	return requests
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.VpcList{})
 }
 
 // objectName is the name of the IP object of a VPC's way out. Pods' have a dot, and nodes' another prefix.
@@ -199,30 +185,4 @@ func vpcOf(ip *kubeovnv1.IP) string {
 		return ""
 	}
 	return ip.Spec.PodName
-}
-
-func ofIP(_ context.Context, o client.Object) []reconcile.Request {
-	if vpc := vpcOf(o.(*kubeovnv1.IP)); vpc != "" {
-		return []reconcile.Request{named(vpc)}
-	}
-	return nil
-}
-
-// recorded are the VPCs that have IP objects.
-func (r *Reconciler) recorded(ctx context.Context) ([]types.NamespacedName, error) {
-	var ips kubeovnv1.IPList
-	if err := r.Client.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list IPs: %w", err)
-	}
-	var names []types.NamespacedName
-	for i := range ips.Items {
-		if vpc := vpcOf(&ips.Items[i]); vpc != "" {
-			names = append(names, types.NamespacedName{Name: vpc})
-		}
-	}
-	return names, nil
-}
-
-func named(vpc string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: vpc}}
 }

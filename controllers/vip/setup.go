@@ -26,8 +26,6 @@ import (
 // indexSubnet finds Vips by their subnet.
 const indexSubnet = "vip.subnet"
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
 // SetupWithManager registers the reconciler. It wakes for its Vip, for who uses it, for its subnet, for use of the subnet's addresses while
 // it waits for one, and for drift.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
@@ -40,7 +38,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	err = ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vip{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(r.use()).
+		WatchesRawSource(r.users()).
+		WatchesRawSource(k8s.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVip)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vip{}, k8s.OwnersOf(r.Northbound, translate.KindVip))).
 		Complete(r.Gate.Reconciler(r))
@@ -51,30 +50,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 }
 
 func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.Request {
-	var vips kubeovnv1.VipList
-	if err := r.Client.List(ctx, &vips, client.MatchingFields{indexSubnet: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache is stopping
-	}
-	requests := make([]reconcile.Request, 0, len(vips.Items))
-	for i := range vips.Items {
-		requests = append(requests, requestFor(vips.Items[i].Name))
-	}
-	return requests
+	return k8s.Listed(ctx, r.Client, &kubeovnv1.VipList{}, client.MatchingFields{indexSubnet: o.GetName()})
 }
 
-func requestFor(name string) reconcile.Request {
-	return reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}
-}
-
-// use enqueues Vips whose users change, and those that wait in a subnet whose use does. Who uses which is known before anything is decided.
-func (r *Reconciler) use() source.Source {
-	return source.Func(func(ctx context.Context, q queue) error {
-		r.Vips.Notify(func(vip string, _ selection.VipUser) { q.Add(requestFor(vip)) })
-		r.Allocator.Notify(func(subnet string) {
-			for _, name := range r.waiting.In(subnet) {
-				q.AddAfter(requestFor(name), reservation.WakeDelay)
-			}
-		})
+// users enqueues Vips whose users change. Who uses which is known before anything is decided.
+func (r *Reconciler) users() source.Source {
+	return source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		r.Vips.Notify(func(vip string, _ selection.VipUser) { q.Add(k8s.Request(vip)) })
 		return r.Vips.Wait(ctx)
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -67,10 +66,10 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func enqueueVpcOf(q queue, o client.Object) {
 	subnet := o.(*kubeovnv1.Subnet)
 	if subnet.Name == kubeovnv1.JoinSubnet {
-		q.Add(named(selection.VpcOf(subnet)))
+		q.Add(k8s.Request(selection.VpcOf(subnet)))
 		return
 	}
-	q.AddAfter(named(selection.VpcOf(subnet)), subnetsDelay)
+	q.AddAfter(k8s.Request(selection.VpcOf(subnet)), subnetsDelay)
 }
 
 // aroundSubnet are the VPCs, beside its own, for which a subnet's appearance, change or end may decide: the one of its name, those
@@ -78,13 +77,13 @@ func enqueueVpcOf(q queue, o client.Object) {
 func (r *Reconciler) aroundSubnet(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := r.sameNames(ctx, o)
 	if namesake, err := r.Networks.SameName(ctx, o); err == nil && namesake != nil {
-		requests = append(requests, named(namesake.GetName()))
+		requests = append(requests, k8s.Request(namesake.GetName()))
 	}
 	vpcs, err := r.Networks.VpcsWithDefault(ctx, o.GetName())
 	if err != nil {
 		return requests // the cache is stopping
 	}
-	return append(requests, allNamed(vpcs)...)
+	return append(requests, k8s.Requests(vpcs...)...)
 }
 
 // rivals are the other VPCs for which a VPC's appearance, change or end may decide: its peers, those that want a port of the same
@@ -109,7 +108,7 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 			peers = append(peers, other.Name)
 		}
 	}
-	return append(requests, allNamed(peers)...)
+	return append(requests, k8s.Requests(peers...)...)
 }
 
 // sameNames are the VPCs that want a port of a name that the object wants.
@@ -118,23 +117,5 @@ func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	var requests []reconcile.Request
-	for _, rival := range rivals {
-		if _, ok := rival.(*kubeovnv1.Vpc); ok {
-			requests = append(requests, named(rival.GetName()))
-		}
-	}
-	return requests
-}
-
-func named(vpc string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: vpc}}
-}
-
-func allNamed(vpcs []string) []reconcile.Request {
-	requests := make([]reconcile.Request, 0, len(vpcs))
-	for _, vpc := range vpcs {
-		requests = append(requests, named(vpc))
-	}
-	return requests
+	return k8s.RequestsOf[*kubeovnv1.Vpc](rivals)
 }

@@ -8,14 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -122,18 +120,13 @@ func (l *Leases) remove(object string) {
 }
 
 // Source enqueues the objects that found the join subnet full when its use changes.
-func (l *Leases) Source() source.Source {
-	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		l.Allocator.Notify(func(subnet string) {
-			if subnet != kubeovnv1.JoinSubnet {
-				return
-			}
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			for object := range l.hungry {
-				q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: object}})
-			}
-		})
+func (l *Leases) Source() source.Source { return k8s.OnUse(l.Allocator, 0, l.whoWaits) }
+
+func (l *Leases) whoWaits(subnet string) []string {
+	if subnet != kubeovnv1.JoinSubnet {
 		return nil
-	})
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.hungry))
 }

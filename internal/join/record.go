@@ -11,7 +11,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -104,4 +111,37 @@ func ofFamily(addrs []netip.Addr, family ipfamily.Family) string {
 		}
 	}
 	return ""
+}
+
+// Holder is the object that an IP object is of, by name; empty for those of others.
+type Holder func(*kubeovnv1.IP) string
+
+// Source enqueues the objects whose IP objects change or go, once the gate is open. New IP objects are the reconcilers' own: waking for one,
+// before the cache shows what was written just before, would write that twice.
+func (h Holder) Source(informers cache.Cache, gate *k8s.Gate, changed predicate.Predicate) source.Source {
+	notCreated := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
+	wake := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		if name := h(o.(*kubeovnv1.IP)); name != "" {
+			return k8s.Requests(name)
+		}
+		return nil
+	})
+	return gate.Behind(source.Kind[client.Object](informers, &kubeovnv1.IP{}, wake, changed, notCreated))
+}
+
+// All lists the objects that have IP objects.
+func (h Holder) All(reader client.Reader) k8s.Names {
+	return func(ctx context.Context) ([]types.NamespacedName, error) {
+		var ips kubeovnv1.IPList
+		if err := reader.List(ctx, &ips, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list IPs: %w", err)
+		}
+		var names []types.NamespacedName
+		for i := range ips.Items {
+			if name := h(&ips.Items[i]); name != "" {
+				names = append(names, types.NamespacedName{Name: name})
+			}
+		}
+		return names, nil
+	}
 }

@@ -100,5 +100,3 @@ func AddWith(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority
 func nameOf(o desired.Owner) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
-
-func request(n types.NamespacedName) reconcile.Request { return reconcile.Request{NamespacedName: n} }
