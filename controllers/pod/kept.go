@@ -115,6 +115,13 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 		return err // the port is not taken away before, for who starts meanwhile would not know the lease
 	}
 	r.kept.put(key, podType)
+	// Events of the workload find the lease from now on. One that came before has changed the cache.
+	if podType, err = r.wantedAgain(ctx, key, ip); err != nil {
+		return err
+	}
+	if podType == "" {
+		return r.release(ctx, key)
+	}
 	return r.detach(ctx, key)
 }
 
