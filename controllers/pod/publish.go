@@ -28,11 +28,11 @@ var results = keysOf(
 	kubeovnv1.AnnotationMachine,
 )
 
-// requests are the keys of the annotations that only users write and a port depends on.
+// requests are the keys of the annotations that only users write and that a port depends on, or whether there can be one.
 var requests = keysOf(
 	kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips, kubeovnv1.AnnotationLayer2Forward,
 	kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationIPPool, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6,
-	kubeovnv1.AnnotationGroups,
+	kubeovnv1.AnnotationGroups, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationDefaultRoute,
 )
 
 // keyAllocated and keyUID are looked at in every event of a pod.
