@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 	"sync/atomic"
@@ -192,8 +193,9 @@ func (r *readiness) check(request *http.Request) error {
 // connect tries until ovsdb-server is there: the pod ovs-ovn may start later than this one. It returns nil when ctx ends first.
 func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 	var database *ovsdbclient.Client
-	backoff := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: 1 << 30, Cap: 3 * time.Second}
-	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+	// DelayFunc, since a Backoff by itself ends where its pauses have grown to Cap.
+	pauses := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: math.MaxInt32, Cap: 3 * time.Second}.DelayFunc()
+	err := pauses.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		var err error
 		database, err = ovsdbclient.VSwitch(ctx, ovsdbclient.Options{Endpoints: []string{"unix:" + socket}, Log: log.FromContext(ctx)})
 		if err != nil {
