@@ -154,6 +154,32 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 	})
 }
 
+func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
+	n := serving(t)
+	must(t, addRoute("10.19.0.0/16", outside[0].Addr()))
+	foreign := &netlink.Route{Dst: cidr("10.19.0.0/16"), Gw: outside[0].Addr().AsSlice()}
+	t.Cleanup(func() { _ = netlink.RouteDel(foreign) })
+	for name, block := range map[string]string{"taken": "10.19.0.0/16", "later": "10.21.0.0/16"} {
+		subnet := &v1.Subnet{}
+		subnet.Name, subnet.Spec.CIDRBlock = name, block
+		must(t, n.api.Create(t.Context(), subnet))
+	}
+	wantRoutes(n, true, "10.21.0.0/16")
+	n.eventually("the rest of the node follows", func() bool {
+		return strings.Contains(ruleset(t), "10.19.0.0/16") && strings.Contains(ruleset(t), "10.21.0.0/16")
+	})
+	n.eventually("the node's condition says what is in the way", func() bool {
+		c := n.networkUnavailable()
+		return c != nil && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "a route of someone else to 10.19.0.0/16")
+	})
+	if n.health("/readyz") != http.StatusOK {
+		t.Error("no pod can be attached because of one subnet")
+	}
+	must(t, netlink.RouteDel(foreign))
+	wantRoutes(n, true, "10.19.0.0/16")
+	n.eventually("nothing is in the way any more", func() bool { return !strings.Contains(n.networkUnavailable().Message, "10.19.0.0/16") })
+}
+
 func TestSourceNATAndPaths(t *testing.T) {
 	n := serving(t)
 	router := n.router()

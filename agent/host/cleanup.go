@@ -27,9 +27,9 @@ func CleanUp(ctx context.Context, p Plugin) error {
 	}
 	_, externalErr := setExternal(nil, nil)
 	_, claimErr := setClaims(nil)
+	_, routeErr := setRoutes(nil, nil)
 	return errors.Join(
-		externalErr, claimErr,
-		setRoutes(nil, nil),
+		externalErr, claimErr, routeErr,
 		removeProbeRules(),
 		sandbox.RemoveAll(),
 		removeTable(ctx),

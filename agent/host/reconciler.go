@@ -72,19 +72,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: r.Node}, node); err != nil {
 		return ctrl.Result{}, fmt.Errorf("read node %s: %w", r.Node, err)
 	}
-	problem, egress := r.connect(ctx, node)
+	problem, partial := r.connect(ctx, node)
 	changed, down := r.status.set(problem, time.Now())
 	if changed {
 		log.FromContext(ctx).Info("the node's network has changed", "state", describe(problem))
 	}
 	var err error
-	if condition := r.condition(node, problem, down); condition != nil {
+	if condition := r.condition(node, problem, partial, down); condition != nil {
 		err = r.report(ctx, node, *condition)
 	}
 	var waiting Waiting
 	switch {
-	case problem == nil && err == nil && egress != nil:
-		return ctrl.Result{}, egress
+	case problem == nil && err == nil && partial != nil:
+		return ctrl.Result{}, partial
 	case problem == nil && err == nil:
 		return ctrl.Result{RequeueAfter: resync}, nil
 	case errors.As(problem, &waiting) && err == nil:
@@ -93,9 +93,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return ctrl.Result{}, errors.Join(problem, err)
 }
 
-// connect takes the node's network from nothing to serving, each step on what the one before made. What keeps the node from being the
-// gateway of one subnet is told apart: the rest serves.
-func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) (problem, egress error) {
+// connect takes the node's network from nothing to serving, each step on what the one before made. What keeps the node from reaching one
+// subnet, or from being its gateway, is partial: the rest serves.
+func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) (problem, partial error) {
 	plan, err := r.plan(ctx, node)
 	if err != nil {
 		return err, nil
@@ -143,7 +143,7 @@ type joined struct {
 }
 
 // follow makes the node's network what the plan says.
-func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined) (problem, egress error) {
+func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined) (problem, partial error) {
 	if err := r.Bridge.Ready(ctx); err != nil {
 		return Waiting(err.Error()), nil
 	}
@@ -162,20 +162,21 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	if err := setForwarding(plan.Addresses); err != nil {
 		return err, nil
 	}
-	if err := setRoutes(link, plan.Routes); err != nil {
+	taken, err := setRoutes(link, plan.Routes)
+	if err != nil {
 		return err, nil
 	}
 	if err := errors.Join(r.masquerade(ctx, plan.Masquerade), setProbeRules()); err != nil {
 		return err, nil
 	}
-	egress = r.serveAsGateway(plan.Plan)
+	partial = errors.Join(taken, r.serveAsGateway(plan.Plan))
 	switch installed, err := r.Bridge.Installed(ctx, JoinInterface); {
 	case err != nil:
-		return err, egress
+		return err, partial
 	case !installed:
-		return Waiting("ovn-controller to install the flows of " + port.LogicalPort), egress
+		return Waiting("ovn-controller to install the flows of " + port.LogicalPort), partial
 	}
-	return r.Plugin.Install(), egress
+	return r.Plugin.Install(), partial
 }
 
 // serveAsGateway makes the node's part as a gateway so.

@@ -16,13 +16,14 @@ import (
 // routeProtocol marks the agent's routes (rtnetlink(7), rtm_protocol): it touches no others.
 const routeProtocol = netlink.RouteProtocol(75)
 
-// setRoutes makes the agent's routes in the main table be those given, through link. It is idempotent.
-func setRoutes(link netlink.Link, want []Route) error {
+// setRoutes makes the agent's routes in the main table be those given, through link. It is idempotent. Routes that someone else has stay
+// and are told apart in taken: which CIDR a subnet has is not up to the node.
+func setRoutes(link netlink.Link, want []Route) (taken, err error) {
 	have, err := ownRoutes()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var failed []error
+	var others, failed []error
 	for _, r := range want {
 		current, exists := have[r.To]
 		delete(have, r.To)
@@ -33,11 +34,10 @@ func setRoutes(link netlink.Link, want []Route) error {
 		if exists {
 			write = netlink.RouteReplace
 		}
-		err := write(r.kernel(link))
-		if errors.Is(err, unix.EEXIST) {
-			err = fmt.Errorf("%w: a route of someone else to %s is in the way", err, r.To)
-		}
-		if err != nil {
+		switch err := write(r.kernel(link)); {
+		case errors.Is(err, unix.EEXIST):
+			others = append(others, fmt.Errorf("a route of someone else to %s, which is a subnet's CIDR, is in the way: remove one of them", r.To))
+		case err != nil:
 			failed = append(failed, fmt.Errorf("set route to %s via %s: %w", r.To, r.Via, err))
 		}
 	}
@@ -46,7 +46,7 @@ func setRoutes(link netlink.Link, want []Route) error {
 			failed = append(failed, fmt.Errorf("delete route to %s: %w", to, err))
 		}
 	}
-	return errors.Join(failed...)
+	return errors.Join(others...), errors.Join(failed...)
 }
 
 func ownRoutes() (map[netip.Prefix]netlink.Route, error) {

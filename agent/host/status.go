@@ -6,6 +6,8 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,17 +62,19 @@ func (s *status) get() error {
 }
 
 // condition is what the node's NetworkUnavailable is to become; nil when it is right, or the network only just went away. A node
-// that never served keeps what it was registered with.
-func (r *Reconciler) condition(node *corev1.Node, err error, down time.Duration) *corev1.NodeCondition {
+// that never served keeps what it was registered with. What does not serve while the rest does is in the message.
+func (r *Reconciler) condition(node *corev1.Node, err, partial error, down time.Duration) *corev1.NodeCondition {
 	want := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReasonServing,
 		Message: JoinInterface + " is connected and its flows are installed",
 	}
-	if err != nil {
-		if down < conditionGrace {
-			return nil
-		}
+	switch {
+	case err != nil && down < conditionGrace:
+		return nil
+	case err != nil:
 		want.Status, want.Reason, want.Message = corev1.ConditionTrue, ReasonNotServing, err.Error()
+	case partial != nil:
+		want.Message += ", but: " + words(partial)
 	}
 	for _, have := range node.Status.Conditions {
 		if have.Type == want.Type && have.Status == want.Status && have.Reason == want.Reason && have.Message == want.Message {
@@ -78,6 +82,11 @@ func (r *Reconciler) condition(node *corev1.Node, err error, down time.Duration)
 		}
 	}
 	return &want
+}
+
+// words are those of errors that were joined, in an order that does not change from pass to pass.
+func words(err error) string {
+	return strings.Join(slices.Sorted(strings.SplitSeq(err.Error(), "\n")), "; ")
 }
 
 // report writes one condition of the node and leaves the others, which are the kubelet's.

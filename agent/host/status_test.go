@@ -36,7 +36,7 @@ func TestConditionFollowsTheNetwork(t *testing.T) {
 		{"it goes away again", away, 4 * time.Minute, true, ""},
 	} {
 		changed, down := r.status.set(step.err, start.Add(step.after))
-		got := r.condition(node, step.err, down)
+		got := r.condition(node, step.err, nil, down)
 		switch {
 		case changed != step.changed:
 			t.Errorf("%s: changed is %v", step.name, changed)
