@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -195,11 +196,12 @@ func frontsOf(s *corev1.Service, port *corev1.ServicePort, f family) []front {
 	return fronts
 }
 
-// rangesOf are the clients that may use the load balancer's addresses, disjoint: nftables refuses ranges that overlap.
+// rangesOf are the clients that may use the load balancer's addresses, disjoint: nftables refuses ranges that overlap. The API takes them
+// with blanks around them.
 func rangesOf(s *corev1.Service, f family) []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range s.Spec.LoadBalancerSourceRanges {
-		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is6() == f.v6 {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().Is6() == f.v6 {
 			all = append(all, p.Masked())
 		}
 	}

@@ -391,14 +391,14 @@ func TestClientsOfLoadBalancers(t *testing.T) {
 	a := w.pod("a", 2)
 	s := w.service("guarded", func(s *corev1.ServiceSpec) {
 		s.Type = corev1.ServiceTypeLoadBalancer
-		s.LoadBalancerSourceRanges = []string{"203.0.113.0/24", "203.0.113.0/25"}
+		s.LoadBalancerSourceRanges = []string{"203.0.113.0/24", " 203.0.113.0/25"}
 	})
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.84"}}
 	must(t, w.client.Status().Update(t.Context(), s))
 	w.serves("guarded", here(a))
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	w.fails(w.far, "tcp", at("198.51.100.84", 80), errTimeout)
-	s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, "172.30.0.99/32")
+	s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, " 172.30.0.99/32 ") // the API takes blanks
 	must(t, w.client.Update(t.Context(), s))
 	w.expect(w.far, "tcp", at("198.51.100.84", 80), joinIPs[0].Addr(), "a")
 }
