@@ -6,72 +6,74 @@ package services
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // health answers load balancers outside which ask, at a port of a Service's own, whether this node has endpoints of it
 // (spec.healthCheckNodePort).
 type health struct {
-	mu     sync.Mutex
 	checks map[types.NamespacedName]*check
 }
 
 // check is the server of one Service.
 type check struct {
-	port   int32
-	count  atomic.Int32
-	server *http.Server
+	port  int32
+	count atomic.Int32
+	end   context.CancelFunc
 }
 
-// set makes a Service's server answer with a number of endpoints; port 0 ends it.
-func (h *health) set(service types.NamespacedName, port int32, count int) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// set makes a Service's server answer with a number of endpoints, until ctx ends; port 0 ends it before.
+func (h *health) set(ctx context.Context, service types.NamespacedName, port int32, count int) {
 	c := h.checks[service]
 	if c != nil && c.port != port {
-		_ = c.server.Close()
+		c.end()
 		delete(h.checks, service)
 		c = nil
 	}
 	if port == 0 {
-		return nil
+		return
 	}
 	if c == nil {
-		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", ":"+strconv.Itoa(int(port)))
-		if err != nil {
-			return fmt.Errorf("listen at the health check node port of Service %s: %w", service, err)
-		}
-		c = &check{port: port}
-		c.server = &http.Server{Handler: c.handler(service), ReadHeaderTimeout: 5 * time.Second}
+		own, end := context.WithCancel(ctx)
+		c = &check{port: port, end: end}
 		if h.checks == nil {
 			h.checks = map[types.NamespacedName]*check{}
 		}
 		h.checks[service] = c
-		go func() { _ = c.server.Serve(listener) }() // until Close
+		go c.serve(own, service)
 	}
 	c.count.Store(int32(count)) //nolint:gosec // endpoints of one node
-	return nil
 }
 
-// close ends all servers.
-func (h *health) close() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var failed []error
-	for service, c := range h.checks {
-		failed = append(failed, c.server.Close())
-		delete(h.checks, service)
+// serve answers until ctx ends. The port may be another program's for a while: kube-proxy's, in whose place the agent comes, or that of a
+// Service's server that is just ending. Nothing tells when it is free.
+func (c *check) serve(ctx context.Context, service types.NamespacedName) {
+	server := &http.Server{Handler: c.handler(service), ReadHeaderTimeout: 5 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	said := false
+	for ctx.Err() == nil {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(int(c.port)))
+		if err == nil {
+			_ = server.Serve(listener) // until Close
+			return
+		}
+		if !said && ctx.Err() == nil {
+			said = true
+			log.FromContext(ctx).Error(err, "load balancers outside cannot ask whether this node has endpoints; trying again each second",
+				"service", service, "healthCheckNodePort", c.port)
+		}
+		select {
+		case <-time.After(retry):
+		case <-ctx.Done():
+		}
 	}
-	return errors.Join(failed...)
 }
 
 // handler answers as kube-proxy does: 200 while there are endpoints here, 503 otherwise.

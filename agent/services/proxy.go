@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -77,7 +78,6 @@ func (p *Proxy) Start(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	defer func() { _ = p.health.close() }()
 	p.loop(ctx)
 	return nil
 }
@@ -184,14 +184,19 @@ func handler(touch func(client.Object)) toolscache.ResourceEventHandler {
 }
 
 func (p *Proxy) touch(services ...types.NamespacedName) {
-	p.mu.Lock()
-	for _, s := range services {
-		p.dirty[s] = true
-	}
-	p.mu.Unlock()
+	p.mark(services)
 	select {
 	case p.wake <- struct{}{}:
 	default: // somebody did
+	}
+}
+
+// mark has the next pass, whenever it comes, look at Services.
+func (p *Proxy) mark(services []types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range services {
+		p.dirty[s] = true
 	}
 }
 
@@ -272,26 +277,26 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 		return err
 	}
 	if whole || cidrs && !slices.Equal(services, p.writer.services) {
-		touched, err = p.all(ctx)
+		touched, err = p.all(ctx, touched)
 		whole = true
 	}
 	if err != nil || len(touched) == 0 && !whole {
 		return err
 	}
-	wanted, failed := p.wanted(ctx, touched)
-	if failed != nil {
-		p.touch(touched...)
-		return failed
-	}
-	udp, sticky := p.writer.affected(wanted, whole)
-	if whole {
+	wanted, err := p.wanted(ctx, touched)
+	before := p.writer.before(touched)
+	switch {
+	case err != nil:
+	case whole:
 		err = p.writer.rewrite(ctx, services, wanted)
-	} else {
+	default:
 		err = p.update(ctx, wanted)
 	}
 	if err != nil {
+		p.mark(touched) // those that are gone above all, which no list has
 		return err
 	}
+	udp, sticky := affected(before, wanted, whole)
 	syncSeconds.Observe(time.Since(began).Seconds())
 	servicesServed.Set(float64(len(p.writer.have)))
 	p.answer(ctx, wanted)
@@ -316,14 +321,13 @@ func (p *Proxy) update(ctx context.Context, wanted []change) error {
 // answer lets the servers of health checks know.
 func (p *Proxy) answer(ctx context.Context, of []change) {
 	for _, c := range of {
-		if err := p.health.set(c.service, c.healthPort, c.readyHere); err != nil {
-			log.FromContext(ctx).Error(err, "load balancers outside cannot ask whether this node has endpoints")
-		}
+		p.health.set(ctx, c.service, c.healthPort, c.readyHere)
 	}
 }
 
-// all are the Services there are, the oldest first: of two that want one place, the older one has it.
-func (p *Proxy) all(ctx context.Context) ([]types.NamespacedName, error) {
+// all are the Services there are, the oldest first: of two that want one place, the older one has it. Behind them are those that are gone,
+// among which are the touched ones and what is in the table.
+func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]types.NamespacedName, error) {
 	var list corev1.ServiceList
 	if err := p.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Services: %w", err)
@@ -334,6 +338,16 @@ func (p *Proxy) all(ctx context.Context) ([]types.NamespacedName, error) {
 	out := make([]types.NamespacedName, 0, len(list.Items))
 	for i := range list.Items {
 		out = append(out, client.ObjectKeyFromObject(&list.Items[i]))
+	}
+	there := map[types.NamespacedName]bool{}
+	for _, s := range out {
+		there[s] = true
+	}
+	for _, s := range slices.AppendSeq(touched, maps.Keys(p.writer.have)) {
+		if !there[s] {
+			there[s] = true
+			out = append(out, s)
+		}
 	}
 	return out, nil
 }

@@ -52,8 +52,18 @@ type change struct {
 // current is, by front, the endpoints that clients may go on with.
 type current map[place]map[netip.AddrPort]bool
 
-// affected are those fronts of UDP, and those with session affinity, whose endpoints change.
-func (w *writer) affected(changes []change, whole bool) (udp, sticky current) {
+// before is what Services have so far.
+func (w *writer) before(services []types.NamespacedName) map[types.NamespacedName][]pool {
+	out := make(map[types.NamespacedName][]pool, len(services))
+	for _, s := range services {
+		out[s] = w.have[s]
+	}
+	return out
+}
+
+// affected are those fronts of UDP, and those with session affinity, whose endpoints have changed. The changes are written: fronts that
+// another Service has are none of theirs.
+func affected(before map[types.NamespacedName][]pool, changes []change, whole bool) (udp, sticky current) {
 	udp, sticky = current{}, current{}
 	record := func(p *pool, endpoints []netip.AddrPort) {
 		set := map[netip.AddrPort]bool{}
@@ -69,16 +79,23 @@ func (w *writer) affected(changes []change, whole bool) (udp, sticky current) {
 			}
 		}
 	}
+	changed := func(c change) bool {
+		return whole || !slices.EqualFunc(before[c.service], c.pools, func(a, b pool) bool {
+			return slices.Equal(a.slots, b.slots) && len(a.fronts) == len(b.fronts)
+		})
+	}
 	for _, c := range changes {
-		before := w.have[c.service]
-		if !whole && slices.EqualFunc(before, c.pools, func(a, b pool) bool { return slices.Equal(a.slots, b.slots) && len(a.fronts) == len(b.fronts) }) {
-			continue
+		for i := range before[c.service] {
+			if changed(c) {
+				record(&before[c.service][i], nil)
+			}
 		}
-		for i := range before {
-			record(&before[i], nil)
-		}
+	}
+	for _, c := range changes { // after all that is given up: one may have now what another one had
 		for i := range c.pools {
-			record(&c.pools[i], c.pools[i].slots)
+			if changed(c) {
+				record(&c.pools[i], c.pools[i].slots)
+			}
 		}
 	}
 	return udp, sticky

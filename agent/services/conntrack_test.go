@@ -1,0 +1,40 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What becomes of a Service that waits for an address of another one is nothing to that one's clients.
+func TestARivalDoesNotEndConnections(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.pod("a", 2), w.pod("b", 3), w.pod("c", 4)
+	external := func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.86"} }
+	w.service("holder", external)
+	w.serves("holder", here(a), here(b))
+	w.expect(w.far, "udp", at("192.0.2.86", 80), joinIPs[0].Addr(), "a", "b")
+	rival := w.service("waiting", external)
+	w.serves("waiting", here(a))
+	w.expect(nil, "udp", clusterIP(rival), nodeIPs[0].Addr(), "a")
+	var connection net.Conn
+	must(t, w.far.Do(func(ns.NetNS) (err error) {
+		connection, err = net.Dial("udp", "192.0.2.86:80")
+		return err
+	}))
+	t.Cleanup(func() { _ = connection.Close() })
+	first, err := talk(connection, "udp")
+	must(t, err)
+	for i := range 20 { // an endpoint drawn anew is the same one now and then
+		w.serves("waiting", here([]*pod{c, a}[i%2]))
+		w.expect(nil, "udp", clusterIP(rival), nodeIPs[0].Addr(), []string{"c", "a"}[i%2])
+		if now, err := talk(connection, "udp"); err != nil || now != first {
+			t.Fatalf("a client of the holder had %q and has %q, %v", first, now, err)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/agent/services"
+)
+
+// healthOf is the state of a Service's health check; 0 while nobody answers.
+func healthOf(s *corev1.Service) int {
+	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", s.Spec.HealthCheckNodePort))
+	if err != nil {
+		return 0
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
+}
+
+func local(s *corev1.ServiceSpec) {
+	s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// Where the agents come in kube-proxy's place, it has the ports of health checks until it is gone.
+func TestHealthChecksAreAnsweredOnceTheirPortIsFree(t *testing.T) {
+	w := emptyWorld(t)
+	s := w.service("checked", local)
+	w.serves("checked", here(w.pod("a", 2)))
+	former, err := net.Listen("tcp", fmt.Sprintf(":%d", s.Spec.HealthCheckNodePort))
+	must(t, err)
+	w.start()
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+	must(t, former.Close())
+	w.eventually(func() string {
+		if got := healthOf(s); got != http.StatusOK {
+			return fmt.Sprintf("the health check is %d", got)
+		}
+		return ""
+	})
+}
+
+// The Service goes in a pass that fails, since somebody has deleted the table: the pass that makes everything anew knows nothing of it.
+func TestHealthChecksEndWithTheirService(t *testing.T) {
+	w := newWorld(t)
+	s := w.service("checked", local)
+	w.serves("checked", here(w.pod("a", 2)))
+	w.eventually(func() string {
+		if got := healthOf(s); got != http.StatusOK {
+			return fmt.Sprintf("the health check is %d", got)
+		}
+		return ""
+	})
+	if out, err := exec.Command("nft", "delete", "table", "inet", services.Table).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	w.delete(s)
+	w.eventually(func() string {
+		if out, err := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput(); err != nil {
+			return string(out)
+		}
+		if got := healthOf(s); got != 0 {
+			return fmt.Sprintf("the health check of a Service that is gone is %d", got)
+		}
+		return ""
+	})
+}
