@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -35,19 +34,12 @@ func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, er
 	case pool.DeletionTimestamp != nil:
 		ready = r.blocked(pool)
 	case problem != nil:
-		ready = metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid,
-			Message: "see condition " + kubeovnv1.ConditionValidated,
-		}
+		ready = k8s.NotValid()
 	case unnamed != nil:
-		ready = metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: unnamed.Reason, Message: unnamed.Message,
-		}
+		ready = k8s.NotReady(unnamed.Reason, unnamed.Message)
 	}
 	k8s.SetConditions(&status.Conditions, pool.Generation, k8s.Validated(problem), ready)
-	if problem != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, pool, problem.Reason, problem.Message)
-	}
+	k8s.WarnAnew(r.Recorder, pool, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
 	if unnamed != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady) {
 		k8s.Warn(r.Recorder, pool, unnamed.Reason, unnamed.Message)
 	}
@@ -60,16 +52,6 @@ func (r *Reconciler) blocked(pool *kubeovnv1.IPPool) metav1.Condition {
 	held := r.Allocator.Holders(pool.Spec.Subnet, func(a netip.Addr) bool {
 		return slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(a) })
 	})
-	var names []string
-	for i, h := range held {
-		if i == maxNamed {
-			names = append(names, fmt.Sprintf("and %d more", len(held)-i))
-			break
-		}
-		names = append(names, fmt.Sprintf("%s (%s)", h.Address, h.Port))
-	}
-	return metav1.Condition{
-		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: validation.ReasonAddressesInUse,
-		Message: fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), strings.Join(names, ", ")),
-	}
+	return k8s.NotReady(validation.ReasonAddressesInUse,
+		fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), k8s.Some(held, maxNamed)))
 }

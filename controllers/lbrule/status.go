@@ -43,27 +43,22 @@ func (r *controller) patchStatus(ctx context.Context, rule *rule, s *state) erro
 			k8s.SetConditions(&status.Conditions, rule.GetGeneration(), checked(s.checks))
 		}
 	}
-	if p := s.problem; p != nil && !k8s.SameMessage(before, status.Conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, rule.Object, p.Reason, p.Message)
-	}
+	k8s.WarnAnew(r.Recorder, rule.Object, before, status.Conditions, kubeovnv1.ConditionValidated)
 	return k8s.PatchStatus(ctx, r.Client, base, rule.Object)
 }
 
 func ready(s *state) metav1.Condition {
-	no := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
 	switch {
 	case s.problem != nil:
-		no.Reason, no.Message = kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated
+		return k8s.NotValid()
 	case s.err == nil && len(s.waiting) > 0:
-		no.Reason, no.Message = kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; ")
-	default:
-		condition := k8s.Ready(s.err, northbound.ErrWaiting)
-		if s.in.Kind == translate.KindRouterLBRule && !s.outside && s.err == nil {
-			condition.Message = fmt.Sprintf("in force for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
-		}
-		return condition
+		return k8s.NotReady(kubeovnv1.ReasonWaiting, "waiting for "+strings.Join(s.waiting, "; "))
 	}
-	return no
+	condition := k8s.Ready(s.err, northbound.ErrWaiting)
+	if s.in.Kind == translate.KindRouterLBRule && !s.outside && s.err == nil {
+		condition.Message = fmt.Sprintf("in force for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
+	}
+	return condition
 }
 
 func checked(c checks) metav1.Condition {

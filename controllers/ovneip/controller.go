@@ -10,12 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -52,9 +50,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 		return fmt.Errorf("list OvnEips: %w", err)
 	}
 	for i := range eips.Items {
-		if err := r.desk().Restore(wishOf(&eips.Items[i])); err != nil {
-			log.FromContext(ctx).Error(err, "cannot keep the addresses of an OvnEip from before the start", "ovnEip", eips.Items[i].Name)
-		}
+		r.desk().Restore(ctx, wishOf(&eips.Items[i]))
 	}
 	return nil
 }
@@ -131,14 +127,4 @@ func (r *Reconciler) users(ctx context.Context, name string) ([]string, error) {
 	}
 	slices.Sort(users)
 	return users, nil
-}
-
-// maxNamed is how many users a message names.
-const maxNamed = 5
-
-func listed(names []string) string {
-	if len(names) > maxNamed {
-		names = append(names[:maxNamed:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
-	}
-	return strings.Join(names, ", ")
 }

@@ -12,7 +12,6 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // usedByLB is what `status.nat` says of an OvnEip that a RouterLBRule uses.
@@ -38,21 +37,16 @@ func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s s
 		ignored = append(ignored, "type "+status.Type)
 	}
 	k8s.SetConditions(&status.Conditions, eip.Generation, k8s.Validated(s.problem), condition, k8s.FieldsSupported(ignored))
-	if p := s.problem; p != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, eip, p.Reason, p.Message)
-	}
+	k8s.WarnAnew(r.Recorder, eip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
 	return k8s.PatchStatus(ctx, r.Client, base, eip)
 }
 
 func ready(eip *kubeovnv1.OvnEip, s state) metav1.Condition {
-	no := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
 	switch {
 	case eip.DeletionTimestamp != nil:
-		no.Reason, no.Message = validation.ReasonAddressesInUse, "deleted once nobody uses it: "+listed(s.users)
+		return reservation.Used(s.users)
 	case s.problem != nil:
-		no.Reason, no.Message = kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated
-	default:
-		return k8s.Ready(s.err, reservation.ErrWaiting)
+		return k8s.NotValid()
 	}
-	return no
+	return k8s.Ready(s.err, reservation.ErrWaiting)
 }

@@ -53,10 +53,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Named("pod").
 		Watches(&corev1.Pod{}, r.onPod()).
 		Watches(&kubeovnv1.Subnet{}, r.onSubnet()).
-		Watches(&kubeovnv1.Vpc{}, r.onVpc()).
+		Watches(&kubeovnv1.Vpc{}, r.onSpec()).
 		Watches(&corev1.Namespace{}, r.onNamespace()).
 		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
-		Watches(&kubeovnv1.IPPool{}, r.onPool()).
+		Watches(&kubeovnv1.IPPool{}, r.onSpec()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
 		WatchesRawSource(&r.waiting.feed).
 		WatchesRawSource(r.Gate.Behind(r.followMachines(pods))).
@@ -188,21 +188,8 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) 
 	}
 }
 
-// onVpc wakes the pods that wait when the subnets of namespaces may have changed.
-func (r *Reconciler) onVpc() handler.EventHandler {
-	return handler.Funcs{
-		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
-		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.waiting.wakeAll() },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) {
-			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
-				r.waiting.wakeAll()
-			}
-		},
-	}
-}
-
-// onPool wakes the pods that wait when what pools are for may have changed.
-func (r *Reconciler) onPool() handler.EventHandler {
+// onSpec wakes the pods that wait when the subnets of namespaces, or what pools are for, may have changed.
+func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
 		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.waiting.wakeAll() },

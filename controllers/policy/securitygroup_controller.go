@@ -118,14 +118,9 @@ func conditionsOf(c compiled, err error, waits bool) []metav1.Condition {
 	ready := k8s.Ready(err, northbound.ErrWaiting)
 	switch {
 	case problem != nil && c.Subjects == "" && c.group == nil:
-		ready = metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid,
-			Message: "see condition " + kubeovnv1.ConditionValidated,
-		}
+		ready = k8s.NotValid()
 	case waits && err == nil:
-		ready = metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonWaiting, Message: "pods enter their sets",
-		}
+		ready = k8s.NotReady(kubeovnv1.ReasonWaiting, "pods enter their sets")
 	}
 	return []metav1.Condition{k8s.Validated(problem), ready}
 }

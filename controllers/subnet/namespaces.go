@@ -52,9 +52,7 @@ func (r *Reconciler) setNamespacesBound(in inputs) {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, validation.ReasonNamespaceTaken, message
 	}
 	k8s.SetConditions(conditions, in.subnet.Generation, c)
-	if c.Status == metav1.ConditionFalse && !k8s.SameMessage(before, *conditions, c.Type) {
-		k8s.Warn(r.Recorder, in.subnet, c.Reason, c.Message)
-	}
+	k8s.WarnAnew(r.Recorder, in.subnet, before, *conditions, c.Type)
 }
 
 // boundOtherwise reports whether a subnet's condition does not say what follows from its VPC.

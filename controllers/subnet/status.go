@@ -13,10 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
-	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -40,24 +38,17 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 		k8s.Validated(result.problem),
 		ready,
 		k8s.FieldsSupported(slices.Concat(validation.UnbuiltSubnetFields(&subnet.Spec), validation.IgnoredSubnetFields(&subnet.Spec))))
-	if result.problem != nil && !k8s.SameMessage(base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, subnet, result.problem.Reason, result.problem.Message)
-	}
-	if ready.Reason == ReasonAddressesInUse && !k8s.SameMessage(base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionReady) {
-		k8s.Warn(r.Recorder, subnet, ready.Reason, ready.Message)
+	k8s.WarnAnew(r.Recorder, subnet, base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionValidated)
+	if ready.Reason == ReasonAddressesInUse {
+		k8s.WarnAnew(r.Recorder, subnet, base.Status.Conditions, subnet.Status.Conditions, kubeovnv1.ConditionReady)
 	}
 	return k8s.PatchStatus(ctx, r.Client, base, subnet)
 }
 
 // blocked says why a deleted subnet is still there.
 func (r *Reconciler) blocked(subnet *kubeovnv1.Subnet) metav1.Condition {
-	held := slices.DeleteFunc(r.Allocator.Holders(subnet.Name, func(netip.Addr) bool { return true }), func(h ipam.Holder) bool {
-		return h.Port == translate.QuerierHolder(subnet.Name)
-	})
-	return metav1.Condition{
-		Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonAddressesInUse,
-		Message: fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), listed(held)),
-	}
+	held := r.holders(subnet.Name, func(netip.Addr) bool { return true })
+	return k8s.NotReady(ReasonAddressesInUse, fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), listed(held)))
 }
 
 func (r *Reconciler) setUsage(subnet *kubeovnv1.Subnet) {
@@ -74,18 +65,14 @@ func (r *Reconciler) setUsage(subnet *kubeovnv1.Subnet) {
 func readyCondition(subnet *kubeovnv1.Subnet, result result, known bool) metav1.Condition {
 	switch {
 	case result.problem != nil:
-		message := "see condition " + kubeovnv1.ConditionValidated
+		ready := k8s.NotValid()
 		if known {
-			message += "; what was in force before stays"
+			ready.Message += "; what was in force before stays"
 		}
-		return metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid, Message: message,
-		}
+		return ready
 	case result.unbuilt:
-		return metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonFieldsIgnored,
-			Message: fmt.Sprintf("this version builds no subnet with %s", strings.Join(validation.UnbuiltSubnetFields(&subnet.Spec), ", ")),
-		}
+		return k8s.NotReady(kubeovnv1.ReasonFieldsIgnored,
+			"this version builds no subnet with "+strings.Join(validation.UnbuiltSubnetFields(&subnet.Spec), ", "))
 	}
 	return k8s.Ready(result.err, northbound.ErrWaiting)
 }

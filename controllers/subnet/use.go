@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -61,14 +61,4 @@ func inUse(format string, args ...any) *validation.Problem {
 }
 
 // listed is a text that names the first of the held addresses.
-func listed(held []ipam.Holder) string {
-	parts := make([]string, 0, maxNamed+1)
-	for i, h := range held {
-		if i == maxNamed {
-			parts = append(parts, fmt.Sprintf("and %d more", len(held)-i))
-			break
-		}
-		parts = append(parts, fmt.Sprintf("%s (%s)", h.Address, h.Port))
-	}
-	return strings.Join(parts, ", ")
-}
+func listed(held []ipam.Holder) string { return k8s.Some(held, maxNamed) }

@@ -48,9 +48,8 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 		return err
 	}
 	passing := errors.Is(applied, northbound.ErrWaiting) && !errors.Is(applied, errNoAddress)
-	if condition.Status == metav1.ConditionFalse && !passing &&
-		!k8s.SameMessage(base.Status.Conditions, vpc.Status.Conditions, kubeovnv1.ConditionTransitReady) {
-		k8s.Warn(r.Recorder, vpc, condition.Reason, condition.Message)
+	if !passing {
+		k8s.WarnAnew(r.Recorder, vpc, base.Status.Conditions, vpc.Status.Conditions, kubeovnv1.ConditionTransitReady)
 	}
 	if applied == nil && in.lost && in.pair.Active != "" && in.pair.Active != in.before.Active {
 		failovers.WithLabelValues(vpc.Name).Inc()

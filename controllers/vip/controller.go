@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -147,13 +146,3 @@ func (r *Reconciler) apply(ctx context.Context, name string, rows []desired.Row)
 	}
 	return nil
 }
-
-func listed(names []string) string {
-	if len(names) > maxNamed {
-		names = append(names[:maxNamed:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
-	}
-	return strings.Join(names, ", ")
-}
-
-// maxNamed is how many users a message names.
-const maxNamed = 5

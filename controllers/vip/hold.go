@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -26,9 +25,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 		return fmt.Errorf("list Vips: %w", err)
 	}
 	for i := range vips.Items {
-		if err := r.desk().Restore(wishOf(&vips.Items[i])); err != nil {
-			log.FromContext(ctx).Error(err, "cannot keep the addresses of a Vip from before the start", "vip", vips.Items[i].Name)
-		}
+		r.desk().Restore(ctx, wishOf(&vips.Items[i]))
 	}
 	return nil
 }

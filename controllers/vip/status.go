@@ -32,9 +32,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s stat
 		ignored = append(ignored, "attachSubnets")
 	}
 	k8s.SetConditions(&status.Conditions, vip.Generation, k8s.Validated(problemOf(vip, s)), ready(vip, s), k8s.FieldsSupported(ignored))
-	if p := problemOf(vip, s); p != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, vip, p.Reason, p.Message)
-	}
+	k8s.WarnAnew(r.Recorder, vip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
 	return k8s.PatchStatus(ctx, r.Client, base, vip)
 }
 
@@ -53,20 +51,17 @@ func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 }
 
 func ready(vip *kubeovnv1.Vip, s state) metav1.Condition {
-	no := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
 	shared := len(s.parents()) > 0 && vip.Spec.Type == ""
 	switch {
 	case vip.DeletionTimestamp != nil:
-		no.Reason, no.Message = validation.ReasonAddressesInUse, "deleted once nobody uses it: "+listed(s.keepers())
+		return reservation.Used(s.keepers())
 	case s.problem != nil:
-		no.Reason, no.Message = kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated
+		return k8s.NotValid()
 	case s.err == nil && s.owner != "" && shared:
-		no.Reason = kubeovnv1.ReasonWaiting
-		no.Message = fmt.Sprintf("port %s has the addresses for its own: %s share them once it is gone", s.owner, listed(s.parents()))
+		return k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf(
+			"port %s has the addresses for its own: %s share them once it is gone", s.owner, k8s.Some(s.parents(), reservation.MaxNamed)))
 	case errors.Is(s.err, northbound.ErrWaiting):
 		return k8s.Ready(s.err, northbound.ErrWaiting)
-	default:
-		return k8s.Ready(s.err, reservation.ErrWaiting)
 	}
-	return no
+	return k8s.Ready(s.err, reservation.ErrWaiting)
 }

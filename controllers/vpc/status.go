@@ -5,8 +5,6 @@ package vpc
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,20 +39,15 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 	problem := validation.Joined(found.problems)
 	ready := readyCondition(found)
 	if in.vpc.DeletionTimestamp != nil {
-		ready = metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: ReasonSubnetsExist,
-			Message: "deleted once its subnets are: " + strings.Join(blockers(in), ", "),
-		}
+		ready = k8s.NotReady(ReasonSubnetsExist, "deleted once its subnets are: "+k8s.Some(blockers(in), maxNamed))
 	}
 	k8s.SetConditions(&status.Conditions, in.vpc.Generation,
 		ready,
 		k8s.Validated(problem),
 		k8s.FieldsSupported(validation.IgnoredVpcFields(&in.vpc.Spec)))
-	if problem != nil && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated) {
-		k8s.Warn(r.Recorder, in.vpc, problem.Reason, problem.Message)
-	}
-	if ready.Reason == ReasonSubnetsExist && !k8s.SameMessage(base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady) {
-		k8s.Warn(r.Recorder, in.vpc, ready.Reason, ready.Message)
+	k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
+	if ready.Reason == ReasonSubnetsExist {
+		k8s.WarnAnew(r.Recorder, in.vpc, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionReady)
 	}
 	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
 }
@@ -66,17 +59,13 @@ func readyCondition(found result) metav1.Condition {
 	case found.err != nil:
 		return k8s.Ready(found.err, northbound.ErrWaiting)
 	case len(found.problems) > 0:
-		message := "see condition " + kubeovnv1.ConditionValidated
+		ready := k8s.NotValid()
 		if found.applied {
-			message += "; what is right is in force"
+			ready.Message += "; what is right is in force"
 		}
-		return metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: kubeovnv1.ReasonInvalid, Message: message,
-		}
+		return ready
 	case missing != nil:
-		return metav1.Condition{
-			Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: missing.Reason, Message: missing.Message,
-		}
+		return k8s.NotReady(missing.Reason, missing.Message)
 	}
 	return k8s.Ready(nil, northbound.ErrWaiting)
 }
@@ -85,9 +74,6 @@ func readyCondition(found result) metav1.Condition {
 func blockers(in inputs) []string {
 	var names []string
 	for i := range in.subnets {
-		if i == maxNamed {
-			return append(names, fmt.Sprintf("and %d more", len(in.subnets)-maxNamed))
-		}
 		s := &in.subnets[i]
 		if s.DeletionTimestamp == nil {
 			names = append(names, s.Name)

@@ -16,6 +16,9 @@ type Holder struct {
 	Port    string
 }
 
+// String is `address (port)`.
+func (h Holder) String() string { return h.Address.String() + " (" + h.Port + ")" }
+
 // Holders gives those held addresses of a subnet that are meant, in order. It looks at each held address.
 func (a *Allocator) Holders(subnet string, meant func(netip.Addr) bool) []Holder {
 	s := a.subnet(subnet)

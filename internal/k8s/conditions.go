@@ -5,6 +5,7 @@ package k8s
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -35,16 +36,23 @@ func IsTrue(list []metav1.Condition, conditionType string, generation int64) boo
 // Ready is the Ready condition after an attempt to apply an object that ended with err; waiting is the error of what comes by
 // itself later.
 func Ready(err, waiting error) metav1.Condition {
-	c := metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse}
 	switch {
 	case err == nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, kubeovnv1.ReasonApplied, "in force"
+		return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonApplied, Message: "in force"}
 	case errors.Is(err, waiting):
-		c.Reason, c.Message = kubeovnv1.ReasonWaiting, err.Error()
-	default:
-		c.Reason, c.Message = kubeovnv1.ReasonFailed, err.Error()
+		return NotReady(kubeovnv1.ReasonWaiting, err.Error())
 	}
-	return c
+	return NotReady(kubeovnv1.ReasonFailed, err.Error())
+}
+
+// NotReady is the Ready condition of what is not in force.
+func NotReady(reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+// NotValid is the Ready condition of an object whose spec is wrong.
+func NotValid() metav1.Condition {
+	return NotReady(kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated)
 }
 
 // Validated is the condition of a spec that was checked; problem is nil when nothing is wrong with it.
@@ -98,4 +106,17 @@ func SameMessage(before, after []metav1.Condition, conditionType string) bool {
 		return a == b
 	}
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// Some is a text that names the first of what a message is about, at most so many, and says how many more there are.
+func Some[T any](items []T, most int) string {
+	texts := make([]string, 0, most+1)
+	for i, item := range items {
+		if i == most {
+			texts = append(texts, fmt.Sprintf("and %d more", len(items)-most))
+			break
+		}
+		texts = append(texts, fmt.Sprint(item))
+	}
+	return strings.Join(texts, ", ")
 }

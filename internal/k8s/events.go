@@ -5,6 +5,8 @@ package k8s
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 )
@@ -18,6 +20,14 @@ const actionReconcile = "Reconcile"
 // Warn reports a problem with obj that its user can mend. Reason and message are those of the condition that lasts.
 func Warn(r events.EventRecorder, obj runtime.Object, reason, message string) {
 	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", message)
+}
+
+// WarnAnew is Warn with what a condition of obj says is wrong, unless it said so before.
+func WarnAnew(r events.EventRecorder, obj runtime.Object, before, after []metav1.Condition, conditionType string) {
+	c := apimeta.FindStatusCondition(after, conditionType)
+	if c != nil && c.Status == metav1.ConditionFalse && !SameMessage(before, after, conditionType) {
+		Warn(r, obj, c.Reason, c.Message)
+	}
 }
 
 // Tell reports a change of obj that is worth an event.

@@ -13,7 +13,9 @@ import (
 	"net/netip"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -47,19 +49,21 @@ type Desk struct {
 	Allocator *ipam.Allocator
 }
 
-// Restore has the allocator hold what an object was told that it has. Call it after the leases of ports are restored, pods that are away
-// included, and before anything is allocated.
-func (d Desk) Restore(w Wish) error {
+// Restore has the allocator hold what an object was told that it has; what it cannot hold is logged, and asked for again later. Call it
+// after the leases of ports are restored, pods that are away included, and before anything is allocated.
+func (d Desk) Restore(ctx context.Context, w Wish) {
 	addresses, err := Addresses(w.Told)
 	if err != nil || len(addresses) == 0 {
-		return nil //nolint:nilerr // it was told nothing that can be read
+		return // it was told nothing that can be read
 	}
 	mac, _ := net.ParseMAC(w.ToldMAC)
-	lease := ipam.Lease{Subnet: w.Subnet, Addresses: addresses, MAC: mac}
+	restore := d.Allocator.Restore
 	if w.Lends {
-		return d.Allocator.RestoreLender(w.Holder, lease)
+		restore = d.Allocator.RestoreLender
 	}
-	return d.Allocator.Restore(w.Holder, lease)
+	if err := restore(w.Holder, ipam.Lease{Subnet: w.Subnet, Addresses: addresses, MAC: mac}); err != nil {
+		log.FromContext(ctx).Error(err, "cannot keep the addresses of "+w.What+" from before the start", "holder", w.Holder)
+	}
 }
 
 // Hold returns what the object holds, or makes it hold what it asks for. What it was told before, it asks for again. The problem is the
@@ -193,4 +197,12 @@ func (w Wish) obstacle(err error) *validation.Problem {
 		return Invalid("%v: create %s without it", err, w.What)
 	}
 	return nil
+}
+
+// MaxNamed is how many users a message names.
+const MaxNamed = 5
+
+// Used is the Ready condition of a deleted object that stays for its users.
+func Used(users []string) metav1.Condition {
+	return k8s.NotReady(validation.ReasonAddressesInUse, "deleted once nobody uses it: "+k8s.Some(users, MaxNamed))
 }
