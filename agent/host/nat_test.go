@@ -4,18 +4,15 @@
 package host
 
 import (
-	"flag"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write golden files")
 
 func TestSetMasquerade(t *testing.T) {
 	fake := knftables.NewFake(knftables.InetFamily, NATTable)
@@ -52,19 +49,7 @@ func TestSetMasquerade(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			path := filepath.Join("testdata", step.golden)
-			if *update {
-				if err := os.WriteFile(path, []byte(fake.Dump()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if fake.Dump() != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", fake.Dump(), want)
-			}
+			golden.Compare(t, filepath.Join("testdata", step.golden), []byte(fake.Dump()))
 		})
 	}
 }

@@ -5,29 +5,23 @@ package policy
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
-	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // goldenACL is how an ACL reads in a golden file: in its match the names of sets are the sets' selectors.
 type goldenACL struct {
@@ -61,18 +55,18 @@ func fixedNumbers(s podset.Selector) []int32 {
 }
 
 func TestNetworkPolicies(t *testing.T) {
-	golden(t, "testdata/networkpolicy-*.in.yaml", func(np *networkingv1.NetworkPolicy) compiled { return networkPolicy(np, fixedNumbers) })
+	policies(t, "testdata/networkpolicy-*.in.yaml", func(np *networkingv1.NetworkPolicy) compiled { return networkPolicy(np, fixedNumbers) })
 }
 
 func TestClusterWidePoliciesOfEachKind(t *testing.T) {
 	compile := func(p clusterPolicy) compiled { return clusterNetworkPolicy(p, fixedNumbers, fixedNodes) }
-	golden(t, "testdata/adminnetworkpolicy-*.in.yaml", func(p *v1alpha1.AdminNetworkPolicy) compiled { return compile(readAdmin(p)) })
-	golden(t, "testdata/baseline-*.in.yaml", func(p *v1alpha1.BaselineAdminNetworkPolicy) compiled { return compile(readBaseline(p)) })
-	golden(t, "testdata/clusternetworkpolicy-*.in.yaml", func(p *v1alpha2.ClusterNetworkPolicy) compiled { return compile(readCluster(p)) })
+	policies(t, "testdata/adminnetworkpolicy-*.in.yaml", func(p *v1alpha1.AdminNetworkPolicy) compiled { return compile(readAdmin(p)) })
+	policies(t, "testdata/baseline-*.in.yaml", func(p *v1alpha1.BaselineAdminNetworkPolicy) compiled { return compile(readBaseline(p)) })
+	policies(t, "testdata/clusternetworkpolicy-*.in.yaml", func(p *v1alpha2.ClusterNetworkPolicy) compiled { return compile(readCluster(p)) })
 }
 
 func TestSecurityGroups(t *testing.T) {
-	golden(t, "testdata/securitygroup-*.in.yaml", func(sg *kubeovnv1.SecurityGroup) compiled {
+	policies(t, "testdata/securitygroup-*.in.yaml", func(sg *kubeovnv1.SecurityGroup) compiled {
 		return securityGroup(sg, func(name string) bool { return name != "not-there" })
 	})
 }
@@ -102,47 +96,10 @@ func fixedNodes(*metav1.LabelSelector) ([]translate.PolicyBlock, error) {
 	return []translate.PolicyBlock{{CIDR: netip.MustParsePrefix("192.0.2.1/32")}, {CIDR: netip.MustParsePrefix("2001:db8::1/128")}}, nil
 }
 
-// golden compiles each input and compares the rules with the .out.yaml beside it.
-func golden[T any](t *testing.T, pattern string, compile func(*T) compiled) {
+// policies compiles each input and compares the rules with the .out.yaml beside it.
+func policies[T any](t *testing.T, pattern string, compile func(*T) compiled) {
 	t.Helper()
-	inputs, err := filepath.Glob(pattern)
-	if err != nil || len(inputs) == 0 {
-		t.Fatalf("no inputs %s: %v", pattern, err)
-	}
-	for _, path := range inputs {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".in.yaml"), func(t *testing.T) {
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			in := new(T)
-			if err := yaml.UnmarshalStrict(data, in); err != nil {
-				t.Fatal(err)
-			}
-			compare(t, strings.TrimSuffix(path, ".in.yaml")+".out.yaml", compile(in))
-		})
-	}
-}
-
-func compare(t *testing.T, path string, c compiled) {
-	t.Helper()
-	got, err := yaml.Marshal(goldenOf(t, c))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (write it with: go test ./controllers/policy -update)", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", path, diff)
-	}
+	golden.Each(t, pattern, func(t *testing.T, in T, out string) { golden.YAML(t, out+".yaml", goldenOf(t, compile(&in))) })
 }
 
 func goldenOf(t *testing.T, c compiled) goldenPolicy {

@@ -5,13 +5,10 @@ package render
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -22,9 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // defaults is `spec: {}` with the defaults that the API server fills in.
 func defaults() Config {
@@ -101,7 +97,7 @@ func TestOperandsAreAsInTheGoldenFiles(t *testing.T) {
 	for name, build := range operands {
 		for variant, config := range map[string]Config{"defaults": defaults(), "everything": everything()} {
 			t.Run(name+"/"+variant, func(t *testing.T) {
-				golden(t, filepath.Join("testdata", name+"."+variant+".golden.yaml"), encode(t, build(config)))
+				golden.Compare(t, filepath.Join("testdata", name+"."+variant+".golden.yaml"), encode(t, build(config)))
 			})
 		}
 	}
@@ -116,7 +112,7 @@ func TestTheOperatorsManifestHoldsWhatItGrants(t *testing.T) {
 	namespaced.Namespace = "kube-system"
 	head := []byte("# Made by `go test ./controllers/operator/render -update` from the components' roles: the API server lets the operator grant\n" +
 		"# only what it holds itself.\n")
-	golden(t, filepath.Join("..", "..", "..", "config", "rbac", "operands_role.yaml"), append(head, encode(t, []Object{
+	golden.Compare(t, filepath.Join("..", "..", "..", "config", "rbac", "operands_role.yaml"), append(head, encode(t, []Object{
 		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: cluster},
 		&rbacv1.Role{ObjectMeta: namespaced, Rules: own},
 	})...))
@@ -226,23 +222,4 @@ func encode(t *testing.T, objects []Object) []byte {
 		b.Write(encoded)
 	}
 	return b.Bytes()
-}
-
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%s; write it by `go test ./controllers/operator/render -update`", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s is not what is rendered (-file +rendered):\n%s", path, diff)
-	}
 }

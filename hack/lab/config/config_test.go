@@ -5,34 +5,30 @@ package config
 
 import (
 	"encoding/json"
-	"flag"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/pki"
 	"github.com/kiln-net/kiln/hack/lab/topology"
+	"github.com/kiln-net/kiln/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestGoldenFilesOfANode(t *testing.T) {
 	top := plan(t)
 	for _, n := range []topology.Node{top.Nodes()[0], top.Nodes()[2]} {
 		kubelet, err := KubeletConfiguration(n)
-		golden(t, n.Name+".kubelet.yaml", kubelet, err)
+		same(t, n.Name+".kubelet.yaml", kubelet, err)
 		proxy, err := KubeProxyConfiguration(n)
-		golden(t, n.Name+".kube-proxy.yaml", proxy, err)
+		same(t, n.Name+".kube-proxy.yaml", proxy, err)
 		programs, err := json.MarshalIndent(Programs(top, n), "", "  ")
-		golden(t, n.Name+".programs.json", append(programs, '\n'), err)
+		same(t, n.Name+".programs.json", append(programs, '\n'), err)
 	}
-	golden(t, "containerd.toml", Containerd(), nil)
+	same(t, "containerd.toml", Containerd(), nil)
 }
 
 func TestControlPlaneRunsOnTheFirstNodeOnly(t *testing.T) {
@@ -99,22 +95,10 @@ func plan(t *testing.T) topology.Topology {
 	return top
 }
 
-func golden(t *testing.T, name string, got []byte, err error) {
+func same(t *testing.T, name string, got []byte, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (run with -update to accept):\n%s", name, diff)
-	}
+	golden.Compare(t, filepath.Join("testdata", name), got)
 }

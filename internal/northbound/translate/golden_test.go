@@ -4,21 +4,13 @@
 package translate
 
 import (
-	"flag"
 	"net"
-	"os"
-	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
-
+	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // hardwareAddr is a MAC address as text.
 type hardwareAddr struct{ net.HardwareAddr }
@@ -39,57 +31,21 @@ type goldenRow struct {
 	Elements   []string            `json:"elements,omitempty"`
 }
 
-// golden runs f on each testdata/<prefix>*.in.yaml and compares the rows with the .out.yaml beside it.
-func golden[T any](t *testing.T, prefix string, f func(T) []desired.Row) {
+// rowsOf runs f on each testdata/<prefix>*.in.yaml and compares the rows with the .out.yaml beside it.
+func rowsOf[T any](t *testing.T, prefix string, f func(T) []desired.Row) {
 	t.Helper()
-	inputs, err := filepath.Glob(filepath.Join("testdata", prefix+"*.in.yaml"))
-	if err != nil || len(inputs) == 0 {
-		t.Fatalf("no inputs for %s: %v", prefix, err)
-	}
-	for _, path := range inputs {
-		name := strings.TrimSuffix(filepath.Base(path), ".in.yaml")
-		t.Run(name, func(t *testing.T) {
-			var in T
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+	golden.Each(t, "testdata/"+prefix+"*.in.yaml", func(t *testing.T, in T, out string) {
+		keys := map[string]bool{}
+		rows := []goldenRow{}
+		for _, r := range f(in) {
+			if keys[r.Key] {
+				t.Errorf("key %s appears twice", r.Key)
 			}
-			if err := yaml.UnmarshalStrict(data, &in); err != nil {
-				t.Fatalf("%s: %v", path, err)
-			}
-			compare(t, strings.TrimSuffix(path, ".in.yaml")+".out.yaml", f(in))
-		})
-	}
-}
-
-func compare(t *testing.T, path string, rows []desired.Row) {
-	t.Helper()
-	keys := map[string]bool{}
-	out := make([]goldenRow, 0, len(rows))
-	for _, r := range rows {
-		if keys[r.Key] {
-			t.Errorf("key %s appears twice", r.Key)
+			keys[r.Key] = true
+			rows = append(rows, goldenOf(r))
 		}
-		keys[r.Key] = true
-		out = append(out, goldenOf(r))
-	}
-	got, err := yaml.Marshal(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (write it with: go test ./internal/northbound/translate -update)", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", path, diff)
-	}
+		golden.YAML(t, out+".yaml", rows)
+	})
 }
 
 func goldenOf(r desired.Row) goldenRow {

@@ -5,4 +5,4 @@ package translate
 
 import "testing"
 
-func TestLBRule(t *testing.T) { golden(t, "lbrule-", LBRule) }
+func TestLBRule(t *testing.T) { rowsOf(t, "lbrule-", LBRule) }

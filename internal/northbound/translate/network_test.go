@@ -16,11 +16,11 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-func TestVpc(t *testing.T) { golden(t, "vpc-", Vpc) }
+func TestVpc(t *testing.T) { rowsOf(t, "vpc-", Vpc) }
 
-func TestGateway(t *testing.T) { golden(t, "gateway-", Gateway) }
+func TestGateway(t *testing.T) { rowsOf(t, "gateway-", Gateway) }
 
-func TestSubnet(t *testing.T) { golden(t, "subnet-", Subnet) }
+func TestSubnet(t *testing.T) { rowsOf(t, "subnet-", Subnet) }
 
 func TestNode(t *testing.T) {
 	type input struct {
@@ -28,7 +28,7 @@ func TestNode(t *testing.T) {
 		MAC                    hardwareAddr
 		Addresses, InternalIPs []netip.Addr
 	}
-	golden(t, "node-", func(in input) []desired.Row {
+	rowsOf(t, "node-", func(in input) []desired.Row {
 		return Node(NodeInputs{
 			Name: in.Name, Vpc: in.Vpc, Switch: in.Switch,
 			MAC: in.MAC.HardwareAddr, Addresses: in.Addresses, InternalIPs: in.InternalIPs,
@@ -45,7 +45,7 @@ func TestTransit(t *testing.T) {
 		RouteTables         []string
 		Routes              []StaticRoute
 	}
-	golden(t, "transit-", func(in input) []desired.Row {
+	rowsOf(t, "transit-", func(in input) []desired.Row {
 		return Transit(TransitInputs{
 			Vpc: in.Vpc, Node: in.Node, NextHops: in.NextHops, Addresses: in.Addresses, MAC: in.MAC.HardwareAddr,
 			Services: in.Services, Outgoing: in.Outgoing, RouteTables: in.RouteTables, Routes: in.Routes,

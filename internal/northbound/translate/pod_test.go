@@ -40,7 +40,7 @@ func (in podInput) inputs() PodInputs {
 }
 
 func TestPod(t *testing.T) {
-	golden(t, "pod-", func(in podInput) []desired.Row { return Pod(in.inputs()) })
+	rowsOf(t, "pod-", func(in podInput) []desired.Row { return Pod(in.inputs()) })
 }
 
 func TestPodLeaseIsWhatThePortWasMadeFrom(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-func TestPodSet(t *testing.T) { golden(t, "podset-", PodSet) }
+func TestPodSet(t *testing.T) { rowsOf(t, "podset-", PodSet) }
 
-func TestIsolation(t *testing.T) { golden(t, "isolation-", Isolation) }
+func TestIsolation(t *testing.T) { rowsOf(t, "isolation-", Isolation) }
 
 func TestSecurityGroup(t *testing.T) {
 	type rule struct {
@@ -20,7 +20,7 @@ func TestSecurityGroup(t *testing.T) {
 
 		IP string // of the family
 	}
-	golden(t, "securitygroup-", func(in struct {
+	rowsOf(t, "securitygroup-", func(in struct {
 		SecurityGroupInputs
 
 		Rules []rule

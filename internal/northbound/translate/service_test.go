@@ -5,4 +5,4 @@ package translate
 
 import "testing"
 
-func TestService(t *testing.T) { golden(t, "service-", Service) }
+func TestService(t *testing.T) { rowsOf(t, "service-", Service) }

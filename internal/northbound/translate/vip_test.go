@@ -5,4 +5,4 @@ package translate
 
 import "testing"
 
-func TestVip(t *testing.T) { golden(t, "vip-", Vip) }
+func TestVip(t *testing.T) { rowsOf(t, "vip-", Vip) }

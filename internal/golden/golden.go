@@ -1,0 +1,72 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package golden has tests compare what they make with files, which their flag -update writes anew.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// Each runs f, as a test of its own, on each file `<name>.in.yaml` that matches the pattern; f gets what is in it, and the path of
+// `<name>.out`.
+func Each[T any](t *testing.T, pattern string, f func(t *testing.T, in T, out string)) {
+	t.Helper()
+	inputs, err := filepath.Glob(pattern)
+	if err != nil || len(inputs) == 0 {
+		t.Fatalf("no inputs %s: %v", pattern, err)
+	}
+	for _, path := range inputs {
+		name := strings.TrimSuffix(path, ".in.yaml")
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			var in T
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := yaml.UnmarshalStrict(data, &in); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			f(t, in, name+".out")
+		})
+	}
+}
+
+// YAML is Compare for a value in YAML.
+func YAML(t *testing.T, path string, value any) {
+	t.Helper()
+	got, err := yaml.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Compare(t, path, got)
+}
+
+// Compare fails the test unless the file holds just this.
+func Compare(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v (go test with -update writes it)", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs (-want +got; go test with -update writes it anew):\n%s", path, diff)
+	}
+}
