@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -29,7 +30,7 @@ func Watch(ctx context.Context, config *rest.Config) (<-chan *v1alpha1.OVNCluste
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register OVNCluster: %w", err)
 	}
-	objects, err := cache.New(config, cache.Options{Scheme: scheme, ByObject: map[client.Object]cache.ByObject{
+	objects, err := cache.New(config, cache.Options{Scheme: scheme, Mapper: mapper(), ByObject: map[client.Object]cache.ByObject{
 		&v1alpha1.OVNCluster{}: {Field: fields.OneTermEqualSelector("metadata.name", v1alpha1.OVNClusterName)},
 	}})
 	if err != nil {
@@ -54,6 +55,13 @@ func Watch(ctx context.Context, config *rest.Config) (<-chan *v1alpha1.OVNCluste
 	}
 	go func() { _ = objects.Start(ctx) }() // returns when ctx ends; failures are logged and tried again by the informer
 	return newest, nil
+}
+
+// mapper knows where OVNClusters are without asking the API server, which may be away.
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	m.Add(v1alpha1.GroupVersion.WithKind("OVNCluster"), meta.RESTScopeRoot)
+	return m
 }
 
 // replace puts the value into a channel of one place, over one that nobody has taken. There is one writer.

@@ -4,6 +4,7 @@
 package ovncluster
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -95,5 +97,19 @@ func until(t *testing.T, clusters <-chan *v1alpha1.OVNCluster, what string, seen
 		case <-deadline:
 			t.Fatalf("not so after 30 s: %s", what)
 		}
+	}
+}
+
+// A node starts without the API server: what it was told last is in its files.
+func TestWatchBeginsWithoutTheAPIServer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil { // nobody listens there
+		t.Fatal(err)
+	}
+	if _, err := Watch(t.Context(), &rest.Config{Host: "http://" + listener.Addr().String()}); err != nil {
+		t.Errorf("got %v", err)
 	}
 }
