@@ -40,6 +40,9 @@ const (
 // SignerName is the signer of chassis certificates: the operator.
 const SignerName = "kubeovn.io/chassis"
 
+// renewPause is between two certificates at least: one of an authority that is about to end is two thirds over when it comes.
+const renewPause = time.Minute
+
 // certificate is the chassis' client certificate, whose common name is the chassis and thereby limits what the node may write
 // (ovsdb-server(7), RBAC). The key never leaves the node.
 type certificate struct {
@@ -66,7 +69,7 @@ func (c certificate) run(ctx context.Context, ready func()) {
 		ready()
 		c.log.Info("the chassis has a certificate", "until", current.NotAfter)
 		lifetime := current.NotAfter.Sub(current.NotBefore)
-		supervisor.Pause(ctx, time.Until(current.NotBefore.Add(lifetime*2/3)))
+		supervisor.Pause(ctx, max(renewPause, time.Until(current.NotBefore.Add(lifetime*2/3))))
 	}
 }
 
@@ -76,14 +79,20 @@ func (c certificate) load() (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the certificate of the chassis: %w", err)
 	}
-	now := time.Now()
-	if now.Before(pair.Leaf.NotBefore) || now.After(pair.Leaf.NotAfter) || pair.Leaf.Subject.CommonName != c.node {
-		return nil, fmt.Errorf("the certificate of chassis %s is not valid now, or is not for %s", pair.Leaf.Subject.CommonName, c.node)
-	}
-	return pair.Leaf, nil
+	return pair.Leaf, c.check(pair.Leaf)
 }
 
-// renew makes a key, has it certified and stores both.
+// check says why a certificate is of no use.
+func (c certificate) check(leaf *x509.Certificate) error {
+	now := time.Now()
+	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) || leaf.Subject.CommonName != c.node {
+		return fmt.Errorf("the certificate of chassis %s, from %s until %s, is not valid now (%s), or is not for %s: is the node's clock right?",
+			leaf.Subject.CommonName, leaf.NotBefore.Format(time.RFC3339), leaf.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339), c.node)
+	}
+	return nil
+}
+
+// renew makes a key, has it certified and stores both. What is of no use does not take the place of what is.
 func (c certificate) renew(ctx context.Context) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -98,7 +107,11 @@ func (c certificate) renew(ctx context.Context) error {
 		return err
 	}
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	if _, err := tls.X509KeyPair(issued, keyPEM); err != nil {
+	pair, err := tls.X509KeyPair(issued, keyPEM)
+	if err == nil {
+		err = c.check(pair.Leaf)
+	}
+	if err != nil {
 		return fmt.Errorf("the certificate that was issued: %w", err)
 	}
 	return c.store(issued, keyPEM)
