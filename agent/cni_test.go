@@ -38,6 +38,7 @@ func TestCNI(t *testing.T) {
 		"ADD gives a pod its interface, addresses and routes in both families":                   addConfigures,
 		"ADD waits for the controller and says what it waits for":                                addWaits,
 		"ADD of a pod that is created again under its name waits for its own addresses":          addComparesUIDs,
+		"ADD of a static pod, which the API knows by another UID than the kubelet":               addStatic,
 		"ADD twice gives the same result and leaves the interface alone":                         addTwice,
 		"ADD finishes what an ADD left that was cut short":                                       addAfterHalf,
 		"ADD makes the interface anew when Open vSwitch holds a port whose device is gone":       addAfterLostDevice,
@@ -168,6 +169,25 @@ func addComparesUIDs(t *testing.T, n *node) {
 	must(t, <-done)
 	if _, ids := c.port(); ids["iface-id-ver"] != string(fresh.UID) || ids["ip"] != "10.16.0.31,fd00:10:16::1f" {
 		t.Errorf("port: %v", ids)
+	}
+	c.mustDel()
+}
+
+func addStatic(t *testing.T, n *node) {
+	const hash = "3e2bbd7a11e0c0a9d6a3b1b6f1c0ffee"
+	mirror := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "static-" + nodeName, Namespace: "default", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: hash}},
+		Spec:       corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	must(t, n.api.Create(t.Context(), mirror))
+	n.annotate(mirror, 35)
+	static := mirror.DeepCopy()
+	static.UID = hash // as the kubelet tells the runtime
+	c := n.sandbox(static, newID())
+	c.mustAdd()
+	must(t, c.check())
+	if _, ids := c.port(); ids["iface-id-ver"] != string(mirror.UID) {
+		t.Errorf("the port is of pod %s, and OVN's of %s", ids["iface-id-ver"], mirror.UID)
 	}
 	c.mustDel()
 }

@@ -105,7 +105,13 @@ func (p *Pods) Exists(ctx context.Context, key types.NamespacedName, uid types.U
 	if pod == nil {
 		return false, err
 	}
-	return uid == "" || pod.UID == uid, nil
+	return isPod(pod, uid), nil
+}
+
+// isPod reports whether a pod is that of a UID, any when it is empty. Of a static pod the kubelet tells the runtime its own: the API server
+// has a mirror of it, with another.
+func isPod(pod *metav1.PartialObjectMetadata, uid types.UID) bool {
+	return uid == "" || pod.UID == uid || pod.Annotations[corev1.MirrorPodAnnotationKey] == string(uid)
 }
 
 func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
@@ -130,7 +136,7 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 		if err != nil {
 			return nil, v1.PodNetwork{}, err
 		}
-		present := pod != nil && (uid == "" || pod.UID == uid)
+		present := pod != nil && isPod(pod, uid)
 		if seen && !present {
 			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) was deleted before it had an address", key, uid)
 		}
@@ -152,7 +158,7 @@ func allocation(pod *metav1.PartialObjectMetadata, uid types.UID, provider strin
 	switch {
 	case pod == nil:
 		return network, "the API server has told of no such pod on this node"
-	case uid != "" && pod.UID != uid:
+	case !isPod(pod, uid):
 		return network, fmt.Sprintf("the pod of that name is another one (%s, not %s)", pod.UID, uid)
 	}
 	network, err := v1.ParsePodNetworkOf(pod.Annotations, provider)
