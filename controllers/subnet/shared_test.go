@@ -50,6 +50,12 @@ func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 	n.Change(second, func() { second.Annotations[kubeovnv1.AnnotationPortVips.Key()] = "10.20.0.100" })
 	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "")
 
+	for _, name := range []string{"virt-launcher-vm-a", "virt-launcher-vm-b"} { // a machine that moves
+		runs := n.sharer(name, "shop", "fd00:20::100")
+		n.Change(runs, func() { runs.Annotations[kubeovnv1.AnnotationMachine.Key()] = "vm" })
+	}
+	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "vm.default")
+
 	n.change(s, func() { s.Spec.Vips = []string{"fd00:20::100"} })
 	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster", "shop-ovn-cluster", "shop-vip-fd00:20::100")
 }

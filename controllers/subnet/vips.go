@@ -58,11 +58,17 @@ func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map
 		}
 		sharing[vip] = nil
 		for i := range pods.Items {
-			sharing[vip] = append(sharing[vip], translate.PodPort(pods.Items[i].Namespace, pods.Items[i].Name))
+			sharing[vip] = append(sharing[vip], portOf(&pods.Items[i]))
 		}
 		slices.Sort(sharing[vip])
+		sharing[vip] = slices.Compact(sharing[vip]) // two pods of a machine that moves have one
 	}
 	return sharing, nil
+}
+
+// portOf is the name of the port of a pod, or of the machine that it runs.
+func portOf(pod client.Object) string {
+	return translate.PodPort(pod.GetNamespace(), kubeovnv1.PortOwner(pod.GetName(), pod.GetAnnotations()))
 }
 
 // virtualPorts are the ports that stand for vips, with the ports of pods that may have them.
@@ -79,7 +85,10 @@ func shares() builder.Predicates {
 	return builder.WithPredicates(predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return len(shareKeys(e.Object)) > 0 },
 		DeleteFunc: func(e event.DeleteEvent) bool { return len(shareKeys(e.Object)) > 0 },
-		UpdateFunc: func(e event.UpdateEvent) bool { return !slices.Equal(shareKeys(e.ObjectOld), shareKeys(e.ObjectNew)) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, after := shareKeys(e.ObjectOld), shareKeys(e.ObjectNew)
+			return !slices.Equal(before, after) || len(after) > 0 && portOf(e.ObjectOld) != portOf(e.ObjectNew)
+		},
 	})
 }
 
