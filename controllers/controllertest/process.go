@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -57,6 +58,8 @@ type Steps struct {
 	Setup func(ctx context.Context, p *Process) error
 	// Restore runs once the cache has synced and before the gate opens.
 	Restore func(ctx context.Context, p *Process) error
+	// Cache is what the process's cache differs in.
+	Cache cache.Options
 }
 
 // Start runs a process until Stop, or until the test ends.
@@ -70,6 +73,7 @@ func (w *World) Start(steps Steps) *Process {
 	w.Must(err)
 	p.Manager, err = ctrl.NewManager(p.writes.counted(config), ctrl.Options{
 		Scheme:     scheme,
+		Cache:      steps.Cache,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})

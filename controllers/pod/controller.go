@@ -55,6 +55,7 @@ type Reconciler struct {
 	kept     kept
 	machines machines
 	missing  sync.Map // groups that pods' users were told of, by the pod's UID
+	unseen   sync.Map // keys of ports from before the start whose pods the cache did not have then
 	records  backlog
 	recorder *recorder
 	pods     metadata.Getter // to patch: it looks nothing up for a request, and asks for the metadata only
@@ -72,6 +73,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		var done bool
 		if pod, others, done, err = r.machine(ctx, req.NamespacedName, pod); done || err != nil {
 			return ctrl.Result{}, err
+		}
+	}
+	if pod == nil {
+		if late, err := r.isLate(ctx, req.NamespacedName); late || err != nil {
+			return ctrl.Result{RequeueAfter: lateAfter}, err
 		}
 	}
 	if pod == nil || !r.needsPort(pod) {

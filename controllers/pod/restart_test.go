@@ -14,12 +14,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/pod"
 )
 
 // reconciled is how often a controller of any process has finished a pass.
@@ -129,6 +132,36 @@ func TestWhatHappenedWhileTheControllerWasDown(t *testing.T) {
 		return ""
 	})
 	w.agree(second)
+}
+
+// TestAPodThatTheCacheHasNotGotYetKeepsItsPort: who takes the lead may have heard less than who had it before.
+func TestAPodThatTheCacheHasNotGotYetKeepsItsPort(t *testing.T) {
+	const others = 20
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	late := w.pod("default", "late")
+	gone := make([]*corev1.Pod, others)
+	for i := range gone {
+		gone[i] = w.pod("default", fmt.Sprint("gone-", i))
+	}
+	process.Stop()
+	for _, p := range gone {
+		w.Delete(p)
+	}
+	behind := stepsAt(pod.RecordPace{})
+	behind.Cache.ByObject = map[client.Object]cache.ByObject{
+		&corev1.Pod{}: {Field: fields.OneTermNotEqualSelector("metadata.name", late.Name)},
+	}
+	process = w.Start(behind)
+	for _, p := range gone {
+		w.gone(process, p)
+	}
+	w.port(late)
+	w.held(process, "late.default", address(late))
+	process.Stop()
+	process = w.start()
+	w.agree(process)
 }
 
 func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {

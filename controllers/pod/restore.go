@@ -32,6 +32,7 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 	if err := Restore(ctx, r.Client, r.Northbound, r.Allocator); err != nil {
 		return err
 	}
+	r.noteUnseen(ctx)
 	if err := r.restoreTenants(ctx); err != nil {
 		return err
 	}

@@ -1,0 +1,51 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// The cache of a process that takes the lead may be behind what the one before it has made ports for. Without a look at the API server such
+// a pod would seem gone: its port would be taken away under it, and its address could become another pod's.
+
+// lateAfter is when a pod is looked at again that the cache has not got yet, should no event tell of it: far longer than a cache lags behind.
+const lateAfter = time.Minute
+
+// noteUnseen takes note of the ports whose pods the cache does not have.
+func (r *Reconciler) noteUnseen(ctx context.Context) {
+	pod := &corev1.Pod{}
+	for _, owner := range r.Northbound.Owners(translate.KindPod) {
+		key := types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
+		if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
+			r.unseen.Store(key, nil)
+		}
+	}
+}
+
+// isLate reports whether the API server has a pod that the cache has never had. It is asked only about pods of ports from before the start.
+func (r *Reconciler) isLate(ctx context.Context, key types.NamespacedName) (bool, error) {
+	if _, unseen := r.unseen.Load(key); !unseen {
+		return false, nil
+	}
+	_, err := r.pods.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		r.unseen.Delete(key)
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask the API server for the pod: %w", err)
+	}
+	return true, nil
+}
