@@ -67,7 +67,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(r.Pulses.source(r.behind)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindGateway)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindGateway))).
+		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindGateway))).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of gateways: %w", err)

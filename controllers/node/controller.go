@@ -60,7 +60,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 			builder.WithPredicates(predicate.NewPredicateFuncs(join.Is), k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(r.leases.Source()).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Node{},
+		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &corev1.Node{},
 			k8s.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r.Gate.Reconciler(r))

@@ -59,7 +59,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewEip))).
 		WatchesRawSource(useOf(r.Allocator)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).
+		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: k8s.Retries()}).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -51,12 +52,16 @@ func start(t *testing.T) *network {
 }
 
 // run starts the controllers, as after a crash when they ran before.
-func (n *network) run() {
+func (n *network) run() { n.runWith(cache.Options{}) }
+
+// runWith is run with a cache that differs.
+func (n *network) runWith(options cache.Options) {
 	n.Helper()
 	if n.process != nil {
 		n.process.Stop()
 	}
 	n.process = n.Start(controllertest.Steps{
+		Cache: options,
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			c, events := p.Manager.GetClient(), p.Manager.GetEventRecorder("test")
 			vpcs := &vpc.Reconciler{

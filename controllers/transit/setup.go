@@ -76,7 +76,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(&r.moved).
 		WatchesRawSource(r.leases.Source()).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindTransit)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vpc{},
+		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
 			k8s.OwnersOf(r.Northbound, translate.KindTransit), join.Holder(vpcOf).All(r.Client))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: k8s.Retries()}).
 		Complete(r.Gate.Reconciler(r))

@@ -41,7 +41,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.users()).
 		WatchesRawSource(k8s.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVip)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vip{}, k8s.OwnersOf(r.Northbound, translate.KindVip))).
+		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vip{}, k8s.OwnersOf(r.Northbound, translate.KindVip))).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Vips: %w", err)

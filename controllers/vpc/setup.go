@@ -41,7 +41,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(&r.detached).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVpc)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.Vpc{}, k8s.OwnersOf(r.Northbound, translate.KindVpc))).
+		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{}, k8s.OwnersOf(r.Northbound, translate.KindVpc))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: k8s.Retries()}).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {

@@ -6,7 +6,9 @@ package k8s
 import (
 	"context"
 	"fmt"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -57,9 +59,37 @@ func OwnersOf(nb Northbound, kind string) Names {
 // Orphans enqueues, once, what the lists name: after the informer of the kind has synced and the gate is open, so that an object
 // which is missing then is gone, and its reconciler cleans up after it on its usual path. What is new comes before them.
 func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ...Names) source.Source {
+	return orphans(informers, gate, kind, lists, func(context.Context, types.NamespacedName) bool { return false })
+}
+
+// lateAfter is when objects are looked at that the cache has not got yet, should no event tell of them: far longer than a cache lags behind.
+const lateAfter = time.Minute
+
+// OrphansOf is Orphans for names of objects of a kind whose rows and addresses must not go by mistake. The cache of a process that takes
+// the lead may be behind what the one before it has made rows for, so the API server is asked for each object that the cache lacks.
+func OrphansOf(mgr Readers, gate *Gate, kind client.Object, lists ...Names) source.Source {
+	return orphans(mgr.GetCache(), gate, kind, lists, func(ctx context.Context, name types.NamespacedName) bool {
+		o := kind.DeepCopyObject().(client.Object)
+		if err := mgr.GetCache().Get(ctx, name, o, client.UnsafeDisableDeepCopy); !apierrors.IsNotFound(err) {
+			return false
+		}
+		return !apierrors.IsNotFound(mgr.GetAPIReader().Get(ctx, name, o)) // it is there, or nobody knows
+	})
+}
+
+// Readers read the cache and the API server.
+type Readers interface {
+	GetCache() cache.Cache
+	GetAPIReader() client.Reader
+}
+
+// isLate reports whether there is an object that the cache has not got yet.
+type isLate func(context.Context, types.NamespacedName) bool
+
+func orphans(informers cache.Informers, gate *Gate, kind client.Object, lists []Names, late isLate) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		go func() {
-			if err := enqueueOrphans(ctx, q, informers, gate, kind, lists); err != nil && ctx.Err() == nil {
+			if err := enqueueOrphans(ctx, q, informers, gate, kind, lists, late); err != nil && ctx.Err() == nil {
 				log.FromContext(ctx).Error(err, "cannot look for orphans", "kind", fmt.Sprintf("%T", kind))
 			}
 		}()
@@ -67,7 +97,9 @@ func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ..
 	})
 }
 
-func enqueueOrphans(ctx context.Context, q queue, informers cache.Informers, gate *Gate, kind client.Object, lists []Names) error {
+func enqueueOrphans(
+	ctx context.Context, q queue, informers cache.Informers, gate *Gate, kind client.Object, lists []Names, late isLate,
+) error {
 	if _, err := informers.GetInformer(ctx, kind); err != nil {
 		return fmt.Errorf("wait for the informer: %w", err)
 	}
@@ -80,6 +112,10 @@ func enqueueOrphans(ctx context.Context, q queue, informers cache.Informers, gat
 			return fmt.Errorf("list what may be left: %w", err)
 		}
 		for _, n := range names {
+			if late(ctx, n) {
+				q.AddAfter(request(n), lateAfter)
+				continue
+			}
 			AddWith(q, handler.LowPriority, request(n))
 		}
 	}
