@@ -162,8 +162,10 @@ func (r *Reconciler) cleanNodes(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// dirtyNodes are the nodes without a pod that says they are clean, with what is known of why.
+// dirtyNodes are the nodes without a pod that says they are clean, with what is known of why. A pod of an older template has left what is to
+// go now.
 func (p *pass) dirtyNodes() []string {
+	template := render.Template(p.live[render.CleanUpName]).Annotations[render.TemplateAnnotation]
 	why := map[string]string{}
 	for i := range p.nodes {
 		why[p.nodes[i].Name] = "no clean-up pod yet"
@@ -175,7 +177,7 @@ func (p *pass) dirtyNodes() []string {
 		node := pod.Spec.NodeName
 		switch {
 		case why[node] == "": // it has gone
-		case ready(pod):
+		case ready(pod) && pod.Annotations[render.TemplateAnnotation] == template:
 			delete(why, node)
 		case !silent(p.node(node)):
 			why[node] = "cleaning"

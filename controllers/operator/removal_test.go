@@ -90,8 +90,9 @@ func (s *story) nodesCleaned(t *testing.T) {
 	g.Expect(cleanUp.OwnerReferences).To(BeEmpty())
 	g.Expect(cleanUp.Spec.Template.Spec.Containers[0].Args).NotTo(ContainElement(HavePrefix("--data-dir")))
 
-	s.setReady(t, s.addPod(t, "clean-1", render.CleanUpName, node, "192.0.2.1", ""), true)
-	stuck := s.addPod(t, "clean-2", render.CleanUpName, "worker-1", "192.0.2.11", "")
+	template := cleanUp.Spec.Template.Annotations[render.TemplateAnnotation]
+	s.setReady(t, s.addPod(t, "clean-1", render.CleanUpName, node, "192.0.2.1", template), true)
+	stuck := s.addPod(t, "clean-2", render.CleanUpName, "worker-1", "192.0.2.11", template)
 	stuck.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: render.CleanUpName, State: corev1.ContainerState{
 		Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "the node is not clean yet: no nft"},
 	}}}
@@ -135,12 +136,21 @@ func (s *story) dataDeleted(t *testing.T) {
 	order.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster"))})
 	g.Expect(s.admin.Create(t.Context(), order)).To(Succeed())
 	g.Expect(s.admin.Create(t.Context(), s.named(&corev1.Secret{}, issued))).To(Succeed())
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.DeletionPolicy = v1alpha1.DeletionRetain })
 	g.Expect(s.admin.Delete(t.Context(), s.cluster(t))).To(Succeed())
 	var cleanUp appsv1.DaemonSet
 	g.Eventually(s.exists(t, &cleanUp, render.CleanUpName)).Should(Succeed())
+	before := cleanUp.Spec.Template.Annotations[render.TemplateAnnotation]
+	s.setReady(t, s.addPod(t, "clean-before", render.CleanUpName, node, "192.0.2.1", before), true)
+	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("1 of 2 nodes are clean"))
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.DeletionPolicy = v1alpha1.DeletionDelete })
+	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("0 of 2 nodes are clean"), "what is to be deleted now is there")
+	g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.Pod{}, "clean-before"), client.GracePeriodSeconds(0))).To(Succeed())
+	g.Expect(s.exists(t, &cleanUp, render.CleanUpName)()).To(Succeed())
 	g.Expect(cleanUp.Spec.Template.Spec.Containers[0].Args).To(ContainElement("--data-dir=/etc/origin/ovn"))
 	for _, name := range []string{node, "worker-1"} {
-		s.setReady(t, s.addPod(t, "clean-"+name, render.CleanUpName, name, "192.0.2.1", ""), true)
+		template := cleanUp.Spec.Template.Annotations[render.TemplateAnnotation]
+		s.setReady(t, s.addPod(t, "clean-"+name, render.CleanUpName, name, "192.0.2.1", template), true)
 	}
 	g.Eventually(s.absent(t, &v1alpha1.OVNCluster{}, "default")).Should(BeTrue())
 	for _, name := range authorities {

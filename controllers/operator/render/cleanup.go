@@ -5,6 +5,7 @@ package render
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -15,7 +16,7 @@ const CleanUpName = "kiln-clean-up"
 // cleanUpHealthPort of its pods, which is nobody else's: one that is left over meets a new installation.
 const cleanUpHealthPort = 10673
 
-// CleanUp runs on every node once nothing else does. Its pods speak to nobody, so they have no rights in the API.
+// CleanUp runs on every node once nothing else does, and at once anew everywhere when what it is to take away changes. Its pods speak to nobody, so they have no rights in the API.
 func CleanUp(c Config) *appsv1.DaemonSet {
 	args := []string{
 		"clean-up", "--cni-bin-dir=" + c.Spec.Agent.CNIBinDirectory, "--cni-conf-dir=" + c.Spec.Agent.CNIConfDirectory,
@@ -47,10 +48,15 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 	})
 	template.Spec.AutomountServiceAccountToken = new(false)
 	template.Spec.Containers[0].LivenessProbe = nil // it ends by itself when something is wrong
+	stamp(&template)
 	return &appsv1.DaemonSet{
 		ObjectMeta: c.meta(CleanUpName, CleanUpName, CleanUpName),
 		Spec: appsv1.DaemonSetSpec{
 			Selector: selector(CleanUpName, CleanUpName),
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("100%"))},
+			},
 			Template: template,
 		},
 	}
