@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
@@ -173,11 +174,19 @@ func sortedNodes(reports map[string]adminapi.Status) []string {
 	return nodes
 }
 
-// removeMisplaced deletes pods on nodes that hold no member any more, for the StatefulSet to make them where one is missing.
+// removeMisplaced deletes pods on nodes that hold no member any more, and those that no node has and that were made for other nodes, for the
+// StatefulSet to make them where one is missing.
 func (r *Reconciler) removeMisplaced(ctx context.Context, p *pass, db render.Database) error {
 	nodes := memberNodes(*p.database(db))
+	set, isSet := p.live[db.Workload].(*appsv1.StatefulSet)
+	observed := isSet && set.Status.ObservedGeneration >= set.Generation // otherwise it would make them for the same nodes
 	for _, pod := range p.podsOf(db.Workload) {
-		if pod.Spec.NodeName == "" || !pod.DeletionTimestamp.IsZero() || slices.Contains(nodes, pod.Spec.NodeName) {
+		misplaced := !slices.Contains(nodes, pod.Spec.NodeName)
+		if pod.Spec.NodeName == "" {
+			may := allowedNodes(pod)
+			misplaced = observed && len(may) > 0 && !sets.New(may...).Equal(sets.New(nodes...))
+		}
+		if !misplaced || !pod.DeletionTimestamp.IsZero() {
 			continue
 		}
 		if err := r.remove(ctx, pod, "Pod"); err != nil {

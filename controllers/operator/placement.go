@@ -23,7 +23,7 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 	recorded := false
 	for _, db := range []render.Database{render.Northbound, render.Southbound} {
 		status := p.database(db)
-		if status.BootstrapNode != "" || len(status.Members) > 0 {
+		if (status.BootstrapNode != "" || len(status.Members) > 0) && !p.neverCreated(status) {
 			continue
 		}
 		placement := p.cluster.Spec.Central.Placement
@@ -44,6 +44,11 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 	p.config.NorthboundNodes = memberNodes(p.cluster.Status.Northbound)
 	p.config.SouthboundNodes = memberNodes(p.cluster.Status.Southbound)
 	return nil
+}
+
+// neverCreated: the node that was to create a database has gone, and nothing was ever heard of one. Who was not told its ID cannot have used it.
+func (p *pass) neverCreated(status *v1alpha1.DatabaseStatus) bool {
+	return status.ClusterID == "" && !status.Recovering() && p.node(status.BootstrapNode) == nil
 }
 
 // memberNodes are the nodes that hold the data of a database.

@@ -31,21 +31,29 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 
 // madeFor is the node of a pod: of one of a DaemonSet that no scheduler has bound yet, the node that it was made for.
 func madeFor(pod *corev1.Pod) string {
-	if pod.Spec.NodeName != "" || pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
-		return pod.Spec.NodeName
+	if may := allowedNodes(pod); pod.Spec.NodeName == "" && len(may) == 1 {
+		return may[0]
+	}
+	return pod.Spec.NodeName
+}
+
+// allowedNodes are those that a pod names as the only ones for it; none when it names none.
+func allowedNodes(pod *corev1.Pod) (names []string) {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return nil
 	}
 	required := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	if required == nil {
-		return ""
+		return nil
 	}
 	for _, term := range required.NodeSelectorTerms {
 		for _, f := range term.MatchFields {
 			if f.Key == metav1.ObjectNameField && f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1 {
-				return f.Values[0]
+				names = append(names, f.Values[0])
 			}
 		}
 	}
-	return ""
+	return names
 }
 
 func ready(pod *corev1.Pod) bool {

@@ -50,7 +50,7 @@ func TestOneInstallation(t *testing.T) {
 	}{
 		{"without a node for the databases it says so", (*story).withoutNode},
 		{"an OVNCluster of another name is refused", (*story).secondCluster},
-		{"a node that appears is recorded before anything runs on it", (*story).placed},
+		{"a node that appears is recorded before anything runs on it, and another one once it has gone", (*story).placed},
 		{"each component waits for the one before", (*story).phaseByPhase},
 		{"with every component ready it is available", (*story).available},
 		{"another pass writes nothing", (*story).writesNothing},
@@ -146,13 +146,41 @@ func (s *story) secondCluster(t *testing.T) {
 func (s *story) placed(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)()).NotTo(Succeed())
-	s.addNode(t, node, "192.0.2.1", map[string]string{render.ControlPlaneLabel: ""})
-	g.Eventually(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)).Should(Succeed())
-	for _, db := range []v1alpha1.DatabaseStatus{s.cluster(t).Status.Northbound, s.cluster(t).Status.Southbound} {
-		g.Expect(db.BootstrapNode).To(Equal(node))
-		g.Expect(db.Members).To(Equal([]v1alpha1.DatabaseMember{{Node: node, Address: "192.0.2.1"}}))
-		g.Expect(db.ClusterID).To(BeEmpty())
+	const shortLived = "control-plane-0"
+	s.addNode(t, shortLived, "192.0.2.100", map[string]string{render.ControlPlaneLabel: ""})
+	set := &appsv1.StatefulSet{}
+	g.Eventually(s.exists(t, set, render.NorthboundName)).Should(Succeed())
+	g.Expect(s.cluster(t).Status.Northbound.BootstrapNode).To(Equal(shortLived))
+	pending := func(name string) *corev1.Pod {
+		pod := s.newPod(name, render.NorthboundName, "", revisionOf(set))
+		pod.Spec.Affinity = set.Spec.Template.Spec.Affinity
+		g.Expect(s.admin.Create(t.Context(), pod)).To(Succeed())
+		return pod
 	}
+	s.settle(t, set, 1)
+	pending("ovn-central-nb-0")
+
+	// Nothing was ever created there, and nothing would be.
+	g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: shortLived}})).To(Succeed())
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True NoNodeForDatabases"))
+	s.addNode(t, node, "192.0.2.1", map[string]string{render.ControlPlaneLabel: ""})
+	recorded := func() []v1alpha1.DatabaseStatus {
+		return []v1alpha1.DatabaseStatus{s.cluster(t).Status.Northbound, s.cluster(t).Status.Southbound}
+	}
+	wanted := v1alpha1.DatabaseStatus{BootstrapNode: node, Members: []v1alpha1.DatabaseMember{{Node: node, Address: "192.0.2.1"}}}
+	g.Eventually(recorded).Should(HaveEach(wanted))
+
+	// The pod waits for a node that is none of the members'.
+	g.Eventually(func() []string {
+		g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
+		return allowedNodes(&corev1.Pod{Spec: set.Spec.Template.Spec})
+	}).Should(Equal([]string{node}))
+	s.settle(t, set, 1)
+	g.Eventually(s.absent(t, &corev1.Pod{}, "ovn-central-nb-0")).Should(BeTrue())
+	waits := pending("ovn-central-nb-0")
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForDatabase: the northbound database has no leader"))
+	g.Consistently(s.exists(t, &corev1.Pod{}, waits.Name)).Should(Succeed())
+	g.Expect(s.admin.Delete(t.Context(), waits, client.GracePeriodSeconds(0))).To(Succeed())
 }
 
 func (s *story) phaseByPhase(t *testing.T) {

@@ -73,6 +73,8 @@ func runSuite(m *testing.M) int {
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
 	}
+	// As some distributions do: who owns an object for another has to have a say in the other's end.
+	env.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	config, err := env.Start()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "start an API server:", err)
@@ -250,6 +252,8 @@ type fakeMember struct {
 	adminapi.Database
 	mu      sync.Mutex
 	status  adminapi.Status
+	silence error // instead of an answer
+	asked   int
 	schemas adminapi.Schemas
 }
 
@@ -269,7 +273,8 @@ func (m *fakeMember) Convert(context.Context) error {
 func (m *fakeMember) Status(context.Context) (adminapi.Status, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.status, nil
+	m.asked++
+	return m.status, m.silence
 }
 
 func (m *fakeMember) set(change func(*adminapi.Status)) {
@@ -313,12 +318,7 @@ func (w *world) addNode(t *testing.T, name, address string, labels map[string]st
 // addPod makes a pod of a workload, not ready.
 func (w *world) addPod(t *testing.T, name, component, node, address, revision string) *corev1.Pod {
 	t.Helper()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: map[string]string{
-			render.PartOfLabel: render.PartOf, render.ComponentLabel: component, appsv1.ControllerRevisionHashLabelKey: revision,
-		}, Annotations: map[string]string{render.TemplateAnnotation: revision}},
-		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: "kiln.local/kiln:test"}}},
-	}
+	pod := w.newPod(name, component, node, revision)
 	if err := w.admin.Create(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
@@ -327,6 +327,15 @@ func (w *world) addPod(t *testing.T, name, component, node, address, revision st
 		t.Fatal(err)
 	}
 	return pod
+}
+
+func (w *world) newPod(name, component, node, revision string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: map[string]string{
+			render.PartOfLabel: render.PartOf, render.ComponentLabel: component, appsv1.ControllerRevisionHashLabelKey: revision,
+		}, Annotations: map[string]string{render.TemplateAnnotation: revision}},
+		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: "kiln.local/kiln:test"}}},
+	}
 }
 
 func (w *world) setReady(t *testing.T, pod *corev1.Pod, ready bool) {
