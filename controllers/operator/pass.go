@@ -6,6 +6,7 @@ package operator
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -65,6 +66,25 @@ func (h *halt) Error() string { return h.message }
 
 // Unwrap makes the reason for trying again visible to errors.Is.
 func (h *halt) Unwrap() error { return h.retry }
+
+// untold is what has to be tried again of what ended a pass, each database's for itself: a halt that waits for a watch says nothing of the
+// others.
+func untold(err error) error {
+	switch e := err.(type) { //nolint:errorlint // it takes the error apart
+	case *halt:
+		return e.retry
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, one := range e.Unwrap() {
+			all = append(all, untold(one))
+		}
+		return errors.Join(all...)
+	}
+	if h := (*halt)(nil); errors.As(err, &h) {
+		return untold(errors.Unwrap(err))
+	}
+	return err
+}
 
 // gather reads the inputs of a pass. It returns nil when there is nothing to do: no OVNCluster, or one that only others still hold.
 func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {

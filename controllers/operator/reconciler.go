@@ -100,9 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil // there is nothing left to report on
 	}
 	statusErr := r.report(ctx, p, err)
-	if h := (*halt)(nil); errors.As(err, &h) {
-		err = h.retry
-	}
+	err = untold(err)
 	if err == nil && apierrors.IsConflict(statusErr) {
 		// The pass read a cache that had not seen the last report yet.
 		return ctrl.Result{RequeueAfter: staleDelay}, nil

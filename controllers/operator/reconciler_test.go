@@ -81,6 +81,7 @@ func TestOneInstallation(t *testing.T) {
 		{"no secret is in the log while an issuer issues", (*story).secretsKept},
 		{"an issuer that is given up leaves nothing behind", (*story).givenUp},
 		{"authorities whose Secrets are deleted are made anew, and nobody trusts the old ones", (*story).lost},
+		{"what a database waits for is tried again while the other has lost its quorum", (*story).eachTriedAgain},
 		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
 		{"a member whose disk is full is told", (*story).fullDisk},
 		{"a member of another cluster is never recorded", (*story).foreignMember},

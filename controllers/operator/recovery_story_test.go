@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -31,6 +32,33 @@ func (s *story) touch(t *testing.T, db string) {
 	g.Expect(s.exists(t, pod, s.pods[db].Name)()).To(Succeed())
 	s.setReady(t, pod, false)
 	s.setReady(t, pod, true)
+}
+
+// eachTriedAgain: one database waits for a person, and the other for nothing that a watch could tell.
+func (s *story) eachTriedAgain(t *testing.T) {
+	g := NewWithT(t)
+	nb, _ := s.members["nb"].Status(t.Context())
+	sb := s.members["sb"]
+	sb.mu.Lock()
+	sb.silence = errors.New("starting")
+	sb.mu.Unlock()
+	s.members["nb"].set(func(status *adminapi.Status) {
+		*status = adminapi.Status{Waiting: "no database file is here", NeedsRejoin: true}
+	})
+	s.touch(t, "nb")
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True QuorumLost: the northbound database"))
+	asked := func() int {
+		sb.mu.Lock()
+		defer sb.mu.Unlock()
+		return sb.asked
+	}
+	g.Eventually(asked).Should(BeNumerically(">", asked()+8), "more often than changes of the status wake the operator")
+	sb.mu.Lock()
+	sb.silence = nil
+	sb.mu.Unlock()
+	s.members["nb"].set(func(status *adminapi.Status) { *status = nb })
+	s.touch(t, "nb")
+	g.Eventually(s.condition(t, "Degraded")).ShouldNot(ContainSubstring("QuorumLost"))
 }
 
 func (s *story) recovered(t *testing.T) {
