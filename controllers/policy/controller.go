@@ -143,17 +143,30 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 
 // Restore tells the index what there is, before anything is applied: a pod that is applied without its policies would lose them.
 func (r *Reconciler) Restore(ctx context.Context) error {
+	var policies networkingv1.NetworkPolicyList
+	if err := r.Client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list NetworkPolicies: %w", err)
+	}
+	uses := map[desired.Owner][]podset.Selector{}
+	for i := range policies.Items {
+		c := networkPolicy(&policies.Items[i], r.Sets.Numbers)
+		uses[c.Owner] = c.uses
+	}
+	if err := errors.Join(r.restoreGroups(ctx, uses), r.restoreOptional(ctx, uses)); err != nil {
+		return err
+	}
+	return r.Sets.Load(func() (podset.World, error) { return r.world(ctx, uses) })
+}
+
+// world is what policies are about.
+func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.Selector) (podset.World, error) {
+	w := podset.World{Namespaces: map[string]map[string]string{}, Uses: uses, Connected: map[client.ObjectKey]bool{}}
 	var namespaces corev1.NamespaceList
 	var pods corev1.PodList
-	var policies networkingv1.NetworkPolicyList
-	for _, list := range []client.ObjectList{&namespaces, &pods, &policies} {
+	for _, list := range []client.ObjectList{&namespaces, &pods} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("list what policies are about: %w", err)
+			return w, fmt.Errorf("list what policies are about: %w", err)
 		}
-	}
-	w := podset.World{
-		Namespaces: map[string]map[string]string{}, Uses: map[desired.Owner][]podset.Selector{},
-		Connected: map[client.ObjectKey]bool{},
 	}
 	for i := range namespaces.Items {
 		w.Namespaces[namespaces.Items[i].Name] = namespaces.Items[i].Labels
@@ -164,15 +177,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 			w.Connected[client.ObjectKeyFromObject(p)] = connected(p)
 		}
 	}
-	for i := range policies.Items {
-		c := networkPolicy(&policies.Items[i], r.Sets.Numbers)
-		w.Uses[c.Owner] = c.uses
-	}
-	if err := errors.Join(r.restoreGroups(ctx, w.Uses), r.restoreOptional(ctx, w.Uses)); err != nil {
-		return err
-	}
-	r.Sets.Load(w)
-	return nil
+	return w, nil
 }
 
 // patient remembers since when policies wait for their sets.

@@ -54,10 +54,15 @@ type World struct {
 	Uses      map[desired.Owner][]Selector
 }
 
-// Load fills an empty index. Nobody is told of changes.
-func (x *Index) Load(w World) {
+// Load fills an index with what read returns. Nobody is told of changes. Events wait meanwhile: one that came between the reading and the
+// filling would be undone, and not come again. read must not call the index.
+func (x *Index) Load(read func() (World, error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	w, err := read()
+	if err != nil {
+		return err
+	}
 	c := newDelta()
 	for name, labels := range w.Namespaces {
 		x.setNamespace(c, name, labels)
@@ -72,4 +77,5 @@ func (x *Index) Load(w World) {
 		x.use(c, owner, selectors)
 		x.settle(c, owner)
 	}
+	return nil
 }
