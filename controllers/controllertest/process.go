@@ -71,7 +71,7 @@ func (w *World) Start(steps Steps) *Process {
 	w.Must(err)
 	p.Engine, err = northbound.New(session, ctrl.Log)
 	w.Must(err)
-	p.Manager, err = ctrl.NewManager(p.writes.counted(config), ctrl.Options{
+	p.Manager, err = ctrl.NewManager(p.writes.counted(account), ctrl.Options{
 		Scheme:     scheme,
 		Cache:      steps.Cache,
 		Metrics:    metricsserver.Options{BindAddress: "0"},

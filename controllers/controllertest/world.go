@@ -6,6 +6,7 @@
 package controllertest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,7 +33,9 @@ import (
 
 var (
 	config *rest.Config
-	scheme = runtime.NewScheme()
+	// account is config with the controller's rights.
+	account *rest.Config
+	scheme  = runtime.NewScheme()
 )
 
 // Main runs the tests of a package with an API server of their own.
@@ -62,11 +65,17 @@ func run(m *testing.M) int {
 		CRDDirectoryPaths:     crds("ippools", "ips", "ovn-eips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs"),
 		ErrorIfCRDPathMissing: true,
 	}
+	// As some distributions do: who owns an object for another has to have a say in the other's end.
+	server.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	if config, err = server.Start(); err != nil {
 		fmt.Fprintf(os.Stderr, "start the API server: %v\n", err)
 		return 1
 	}
 	config.QPS = -1
+	if account, err = asController(context.Background(), config); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	if err := server.Stop(); err != nil {
 		fmt.Fprintf(os.Stderr, "stop the API server: %v\n", err)

@@ -88,11 +88,13 @@ func slicesOf(service *corev1.Service, s *state) []*discoveryv1.EndpointSlice {
 func newSlice(
 	service *corev1.Service, name string, addressType discoveryv1.AddressType, addresses []netip.Addr, ports []translate.LBRulePort,
 ) *discoveryv1.EndpointSlice {
+	owner := metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))
+	owner.BlockOwnerDeletion = nil // which takes the right to change Services' finalizers
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: service.Namespace, Name: name,
 			Labels:          map[string]string{discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: k8s.EventRecorder},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))},
+			OwnerReferences: []metav1.OwnerReference{*owner},
 		},
 		AddressType: addressType,
 	}
