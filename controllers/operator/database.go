@@ -69,7 +69,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	}
 	// Nothing is lost where nothing serves.
 	if step.action == actionNone && (p.upgrade.allows(db.Workload) || status.Leader == "" && !p.upgrade.held) {
-		if err := r.replaceOutdated(ctx, p, db); err != nil {
+		if err := r.replaceOutdated(ctx, p, db, reports); err != nil {
 			return err
 		}
 	}
@@ -197,8 +197,9 @@ func (r *Reconciler) removeMisplaced(ctx context.Context, p *pass, db render.Dat
 }
 
 // replaceOutdated deletes one member's pod that was made from an older template, for the StatefulSet to make it anew, when all others
-// are ready: never two at once, and the leader last.
-func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Database) error {
+// serve: never two at once, and the leader last. Others serve by their own word: kubelets of nodes that died say nothing, and a pod there is
+// ready for a while.
+func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Database, reports map[string]adminapi.Status) error {
 	set, isSet := p.live[db.Workload].(*appsv1.StatefulSet)
 	if !isSet || set.Status.ObservedGeneration < set.Generation || set.Status.UpdateRevision == "" {
 		return nil
@@ -212,7 +213,9 @@ func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Dat
 	})
 	members := make([]upgradePod, 0, len(pods))
 	for _, pod := range pods {
-		members = append(members, r.see(p, db.Workload, set.Spec.Template.Annotations[render.TemplateAnnotation], pod))
+		member := r.see(p, db.Workload, set.Spec.Template.Annotations[render.TemplateAnnotation], pod)
+		member.ready = member.ready && reports[pod.Spec.NodeName].Connected
+		members = append(members, member)
 	}
 	if i := nextMember(members); i >= 0 {
 		pod := pods[i]
