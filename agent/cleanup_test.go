@@ -54,7 +54,7 @@ func TestCleanUp(t *testing.T) {
 		CIDRBlock: "10.17.0.0/16", GatewayType: v1.GatewayCentralized, GatewayNode: nodeName,
 		ExternalEgressGateway: "192.168.77.254", PolicyRoutingPriority: 1000, PolicyRoutingTableID: 1000,
 	}}
-	must(t, n.api.Create(t.Context(), edge))
+	n.create(edge)
 	nft(t, "add table inet kiln-services") // whose content needs a newer nft than every machine has
 	want := []string{"table inet kiln", "table inet kiln-services", "lookup 1000", "172.30.0.9/32", "fd00:172:30::9/128", "_h", "probe"}
 	n.eventually("everything there is was made", func() bool {

@@ -24,14 +24,21 @@ import (
 	"github.com/kiln-net/kiln/internal/gateway"
 )
 
-// change changes a subnet's spec.
+// change changes a subnet's spec to one with which nothing is wrong.
 func (n *node) change(name string, f func(*v1.SubnetSpec)) {
+	n.Helper()
+	n.judge(n.changeOnly(name, f), nil)
+}
+
+// changeOnly leaves it to others to look at the spec.
+func (n *node) changeOnly(name string, f func(*v1.SubnetSpec)) *v1.Subnet {
 	n.Helper()
 	s := &v1.Subnet{}
 	must(n.TB, n.api.Get(n.Context(), client.ObjectKey{Name: name}, s))
 	base := s.DeepCopy()
 	f(&s.Spec)
 	must(n.TB, n.api.Patch(n.Context(), s, client.MergeFrom(base)))
+	return s
 }
 
 // claimed are the addresses of an interface that are no networks.

@@ -102,10 +102,10 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 
 	subnet := &v1.Subnet{}
 	subnet.Name, subnet.Spec.CIDRBlock = "more", "10.17.0.0/16"
-	must(t, n.api.Create(t.Context(), subnet))
+	n.create(subnet)
 	other := &v1.Subnet{}
 	other.Name, other.Spec.CIDRBlock, other.Spec.Vpc = "custom", "10.18.0.0/16", "custom"
-	must(t, n.api.Create(t.Context(), other))
+	n.create(other)
 	wantRoutes(n, true, "10.17.0.0/16")
 	wantRoutes(n, false, "10.18.0.0/16")
 
@@ -162,7 +162,7 @@ func TestARouteOfSomeoneElseKeepsOneSubnetOnlyFromTheNode(t *testing.T) {
 	for name, block := range map[string]string{"taken": "10.19.0.0/16", "later": "10.21.0.0/16"} {
 		subnet := &v1.Subnet{}
 		subnet.Name, subnet.Spec.CIDRBlock = name, block
-		must(t, n.api.Create(t.Context(), subnet))
+		n.create(subnet)
 	}
 	wantRoutes(n, true, "10.21.0.0/16")
 	n.eventually("the rest of the node follows", func() bool {
@@ -217,7 +217,7 @@ func TestSourceNATAndPaths(t *testing.T) {
 		}
 		subnet := &v1.Subnet{}
 		subnet.Name, subnet.Spec.CIDRBlock = "trigger", "10.20.0.0/16"
-		must(t, n.api.Create(t.Context(), subnet))
+		n.create(subnet)
 		n.eventually("the table is there again", func() bool { return strings.Contains(ruleset(t), "10.20.0.0/16") })
 		must(t, n.api.Delete(t.Context(), subnet))
 		n.eventually("the table is as before", func() bool { return ruleset(t) == before })

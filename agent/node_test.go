@@ -35,9 +35,11 @@ import (
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // Addresses of the node.
@@ -230,8 +232,22 @@ func (n *node) register() {
 		subnet := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		subnet.Spec.CIDRBlock = cidrs[0].String() + "," + cidrs[1].String()
 		subnet.Spec.NATOutgoing = name == "ovn-default"
-		must(n.TB, n.api.Create(n.Context(), subnet))
+		n.create(subnet)
 	}
+}
+
+// create creates a subnet with which nothing is wrong.
+func (n *node) create(s *v1.Subnet) {
+	n.Helper()
+	must(n.TB, n.api.Create(n.Context(), s))
+	n.judge(s, nil)
+}
+
+// judge says what is wrong with a subnet's spec, as the controller would.
+func (n *node) judge(s *v1.Subnet, problem *validation.Problem) {
+	n.Helper()
+	k8s.SetConditions(&s.Status.Conditions, s.Generation, k8s.Validated(problem))
+	must(n.TB, n.api.Status().Update(n.Context(), s))
 }
 
 // allocate writes the node's annotations, as the controller would.

@@ -51,7 +51,7 @@ type Policy struct {
 func (p *Plan) addEgress(node *corev1.Node, subnets []v1.Subnet) {
 	var list []*v1.Subnet
 	for i := range subnets {
-		if s := &subnets[i]; gateway.Routed(s) && s.DeletionTimestamp == nil {
+		if s := &subnets[i]; gateway.Routed(s) {
 			list = append(list, s)
 		}
 	}

@@ -52,7 +52,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("host").
 		WithOptions(controller.Options{RateLimiter: retries()}).
 		Watches(&corev1.Node{}, toNode).
-		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(rightChanged())).
 		Watches(&v1.Vpc{}, toNode, builder.WithPredicates(r.carriesChanged())).
 		WatchesRawSource(source.Func(func(ctx context.Context, q queue) error {
 			q.Add(request)

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 
+	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
@@ -88,11 +89,10 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 	return plan, nil
 }
 
-// routed reports whether the node reaches a subnet through ovn0: those of the default VPC in the overlay.
+// routed reports whether the node reaches a subnet through ovn0: those of the default VPC in the overlay. One that is deleted is in force until
+// its addresses are free.
 func routed(subnet *v1.Subnet, join string) bool {
-	spec := &subnet.Spec
-	return subnet.Name != join && subnet.DeletionTimestamp == nil && spec.Vlan == "" &&
-		(spec.Vpc == "" || spec.Vpc == v1.DefaultVpc)
+	return subnet.Name != join && gateway.Routed(subnet)
 }
 
 // routesTo leaves out a CIDR that holds an address of the node itself: the node would lose its own network.

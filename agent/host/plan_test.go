@@ -111,6 +111,7 @@ func TestNewPlan(t *testing.T) {
 			subnets: []v1.Subnet{
 				testSubnet("vpc", "10.17.0.0/16", func(s *v1.SubnetSpec) { s.Vpc = "other" }),
 				testSubnet("vlan", "10.18.0.0/16", func(s *v1.SubnetSpec) { s.Vlan = "v" }),
+				testSubnet("lan", "192.168.7.0/24", func(s *v1.SubnetSpec) { s.Provider = "macvlan.default" }),
 				testSubnet("bad", "10.19.0.0", nil),
 			},
 			want: Plan{

@@ -1,0 +1,70 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/host"
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+func subnetOf(name, cidrs string) *v1.Subnet {
+	return &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.SubnetSpec{CIDRBlock: cidrs}}
+}
+
+// A wrong spec may hold the address of the API server, or of a network that the node uses.
+func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
+	n := serving(t)
+	wrong := &validation.Problem{Reason: validation.ReasonCIDRConflict, Message: "it holds the address of the API server"}
+	wantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112")
+	unseen := subnetOf("unseen", "192.0.2.0/24")
+	must(t, n.api.Create(t.Context(), unseen))
+	refused := subnetOf("refused", "203.0.113.0/24")
+	must(t, n.api.Create(t.Context(), refused))
+	n.judge(refused, wrong)
+	n.judge(n.changeOnly("ovn-default", func(s *v1.SubnetSpec) { s.CIDRBlock, s.NATOutgoing = "198.51.100.0/24", false }), wrong)
+
+	n.create(subnetOf("later", "10.21.0.0/16"))
+	wantRoutes(n, true, "10.21.0.0/16", "10.16.0.0/16", "fd00:10:16::/112")
+	wantRoutes(n, false, "192.0.2.0/24", "203.0.113.0/24", "198.51.100.0/24")
+	for text, there := range map[string]bool{"10.16.0.0/16": true, "192.0.2.0/24": false, "203.0.113.0/24": false, "198.51.100.0/24": false} {
+		n.eventually("nftables is without what is wrong", func() bool { return strings.Contains(ruleset(t), text) == there })
+	}
+
+	n.judge(unseen, nil)
+	wantRoutes(n, true, "192.0.2.0/24")
+	n.change("ovn-default", func(s *v1.SubnetSpec) { s.CIDRBlock = "10.16.0.0/16,fd00:10:16::/112" })
+	n.judge(n.changeOnly("ovn-default", func(s *v1.SubnetSpec) { s.Gateway = "10.99.0.1" }), wrong)
+	kill(n.agent)
+	n.startAgent()
+	n.waitReady()
+	n.create(subnetOf("latest", "10.22.0.0/16"))
+	wantRoutes(n, true, "10.22.0.0/16", "10.16.0.0/16", "fd00:10:16::/112") // the agent that was killed has made them
+	wantRoutes(n, false, "203.0.113.0/24")
+	if !hasAddress(host.JoinInterface, "100.64.0.2/16") {
+		t.Error("ovn0 has lost its address")
+	}
+}
+
+// Its pods work until they are gone, and with them the subnet.
+func TestADeletedSubnetIsRoutedUntilItIsGone(t *testing.T) {
+	n := serving(t)
+	used := subnetOf("used", "10.21.0.0/16")
+	used.Finalizers = []string{"kubeovn.io/test"}
+	n.create(used)
+	wantRoutes(n, true, "10.21.0.0/16")
+	must(t, n.api.Delete(t.Context(), used))
+	n.create(subnetOf("later", "10.22.0.0/16"))
+	wantRoutes(n, true, "10.22.0.0/16", "10.21.0.0/16")
+	must(t, n.api.Get(t.Context(), client.ObjectKeyFromObject(used), used))
+	used.Finalizers = nil
+	must(t, n.api.Update(t.Context(), used))
+	wantRoutes(n, false, "10.21.0.0/16")
+}
