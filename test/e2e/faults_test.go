@@ -13,10 +13,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/test/cluster"
@@ -48,15 +46,9 @@ var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
 	report := &strings.Builder{}
 
 	BeforeAll(func(ctx SpecContext) {
-		makeNamespace(ctx, faultsNamespace)
-		var err error
-		from, err = suite.Cluster.Run(ctx, cluster.Server(faultsNamespace, "from", suite.Workers[0]))
-		Expect(err).NotTo(HaveOccurred())
-		to, err = suite.Cluster.Run(ctx, cluster.Server(faultsNamespace, "to", suite.Workers[1]))
-		Expect(err).NotTo(HaveOccurred())
-		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
-		Expect(err).NotTo(HaveOccurred())
-		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, membersLabel)))
+		from, to = makePair(ctx, faultsNamespace)
+		spec = asInstalled()
+		labelNodes(ctx, membersLabel, new(""))
 		makeNowhere(ctx) // without the label
 		redundant := spec
 		redundant.Central.Replicas, redundant.Central.NorthdReplicas, redundant.Controller.Replicas = 3, 2, 2
@@ -69,11 +61,7 @@ var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
 		if path := os.Getenv("FAULTS_REPORT"); path != "" {
 			Expect(os.WriteFile(path, []byte(report.String()), 0o644)).To(Succeed())
 		}
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
-		for _, db := range trialDatabases {
-			settled(ctx, db, 1)
-		}
-		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, membersLabel)))
+		shrink(ctx, spec)
 		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
 		deleteNamespace(ctx, faultsNamespace)
 		Expect(suite.Cluster.CoreV1().Nodes().Delete(ctx, nowhere, metav1.DeleteOptions{})).To(Succeed())
@@ -169,13 +157,15 @@ func faults() []fault {
 	}
 	for _, db := range trialDatabases {
 		list = append(list,
-			fault{did: db.workload + ", leader: kill -9", forwards: true, inject: damage(db, "true")},
+			fault{did: db.workload + ", leader: kill -9", forwards: true, inject: damage(db, leader, "true")},
 			fault{did: db.workload + ", all members at once: kill -9", forwards: true, inject: killAll(db.workload)},
-			fault{did: db.workload + ", leader's file gone", forwards: true, inject: damage(db, "rm "+dataDir+db.file)},
-			fault{did: db.workload + ", leader's directory gone", forwards: true, inject: damage(db, "rm -r "+dataDir+"*")},
-			fault{did: db.workload + ", leader's file truncated", forwards: true, inject: damage(db, "truncate -s 100 "+dataDir+db.file)},
+			fault{did: db.workload + ", leader's file gone", forwards: true, inject: damage(db, leader, "rm "+dataDir+db.file)},
+			fault{did: db.workload + ", leader's directory gone", forwards: true, inject: damage(db, leader, "rm -r "+dataDir+"*")},
+			fault{did: db.workload + ", leader's file truncated", forwards: true, inject: damage(db, leader, "truncate -s 100 "+dataDir+db.file)},
 			fault{did: db.workload + ", leader's file replaced by an old copy", forwards: true, inject: oldCopy(db)},
-			fault{did: db.workload + ", leader's disk full for 20 s", forwards: true, lasts: 20 * time.Second, inject: fullDisk(db)},
+			fault{did: db.workload + ", leader's disk full for 20 s", forwards: true, lasts: 20 * time.Second, inject: fullDisk(db, leader)},
+			fault{did: db.workload + ", a follower's disk full for 20 s", forwards: true, lasts: 20 * time.Second, inject: fullDisk(db, follower)},
+			fault{did: db.workload + ", a follower's file ends before what it says is committed", forwards: true, inject: damage(db, follower, commitBeyond(db))},
 		)
 	}
 	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", forwards: true, inject: loseNode})
@@ -196,20 +186,18 @@ func killAll(app string) func(context.Context) func(context.Context) {
 	}
 }
 
-// killLeader kills the controller that holds the Lease.
+// killLeader kills the controller that holds the Lease: not one that is about to go and hands it over.
 func killLeader(ctx context.Context) func(context.Context) {
 	GinkgoHelper()
-	lease, err := suite.Cluster.CoordinationV1().Leases(cluster.Namespace).Get(ctx, "kube-ovn-controller", metav1.GetOptions{})
-	Expect(err).NotTo(HaveOccurred())
-	pods, err := suite.Cluster.PodsOf(ctx, "kube-ovn-controller")
-	Expect(err).NotTo(HaveOccurred())
-	for i := range pods {
-		if strings.Contains(*lease.Spec.HolderIdentity, pods[i].Name) || strings.Contains(*lease.Spec.HolderIdentity, pods[i].Spec.NodeName) {
-			strike(ctx, &pods[i])
-			return nil
-		}
-	}
-	Fail("no pod is the leader " + *lease.Spec.HolderIdentity)
+	var leading *corev1.Pod
+	Eventually(func(g Gomega) {
+		lease, err := suite.Cluster.CoordinationV1().Leases(cluster.Namespace).Get(ctx, "kube-ovn-controller", metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		leading, err = suite.Cluster.CoreV1().Pods(cluster.Namespace).Get(ctx, *lease.Spec.HolderIdentity, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(leading.DeletionTimestamp).To(BeNil(), leading.Name)
+	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+	strike(ctx, leading)
 	return nil
 }
 
@@ -239,83 +227,6 @@ func stopAPIServer(ctx context.Context) func(context.Context) {
 	}
 	signal(ctx, "STOP")
 	return func(ctx context.Context) { signal(ctx, "CONT") }
-}
-
-// leaderPod is the leader of a database.
-func leaderPod(ctx context.Context, db trialDatabase) *corev1.Pod {
-	GinkgoHelper()
-	return memberOn(ctx, db, settled(ctx, db, 3).Leader)
-}
-
-// damage does something to the leader's files and kills it.
-func damage(db trialDatabase, script string) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
-		GinkgoHelper()
-		pod := leaderPod(ctx, db)
-		exec(ctx, pod.Spec.NodeName, "sh", "-c", script)
-		strike(ctx, pod)
-		return nil
-	}
-}
-
-// oldCopy brings back a file from before other writes.
-func oldCopy(db trialDatabase) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
-		GinkgoHelper()
-		pod := leaderPod(ctx, db)
-		exec(ctx, pod.Spec.NodeName, "cp", dataDir+db.file, "/tmp/old.db")
-		Expect(pause(ctx, 5*time.Second)).To(Succeed())
-		exec(ctx, pod.Spec.NodeName, "cp", "/tmp/old.db", dataDir+db.file)
-		strike(ctx, pod)
-		return nil
-	}
-}
-
-// fullDisk gives the leader's node a small disk, and fills it.
-func fullDisk(db trialDatabase) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
-		GinkgoHelper()
-		node := leaderPod(ctx, db).Spec.NodeName
-		exec(ctx, node, "sh", "-c", "mkdir /run/small && mount -t tmpfs -o size=64m none /run/small && cp -a "+dataDir+". /run/small && mount --bind /run/small "+dataDir)
-		DeferCleanup(func(ctx SpecContext) {
-			exec(ctx, node, "sh", "-c", "rm -f "+dataDir+"filler; umount "+dataDir+" && cp -a /run/small/. "+dataDir+" && umount /run/small && rmdir /run/small")
-			strike(ctx, memberOn(ctx, db, node))
-			healthy(ctx)
-		}, NodeTimeout(4*time.Minute))
-		strike(ctx, memberOn(ctx, db, node))
-		healthy(ctx)
-		lead(ctx, db, node)
-		exec(ctx, node, "sh", "-c", "dd if=/dev/zero of="+dataDir+"filler bs=64k || true")
-		return func(ctx context.Context) {
-			told(ctx, v1alpha1.ConditionDegraded, "node "+node+": ovsdb-server could not write its database file")
-			exec(ctx, node, "rm", dataDir+"filler")
-		}
-	}
-}
-
-// told waits until a condition of the OVNCluster says so.
-func told(ctx context.Context, condition, what string) {
-	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		var oc v1alpha1.OVNCluster
-		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
-		c := meta.FindStatusCondition(oc.Status.Conditions, condition)
-		g.Expect(c).NotTo(BeNil())
-		g.Expect(c.Message).To(ContainSubstring(what))
-	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(everyArrival).Should(Succeed())
-}
-
-// lead makes the member of a node the leader: whoever leads is killed until it does.
-func lead(ctx context.Context, db trialDatabase, node string) {
-	GinkgoHelper()
-	Eventually(func() string {
-		pod := leaderPod(ctx, db)
-		if pod.Spec.NodeName != node {
-			strike(ctx, pod)
-			healthy(ctx)
-		}
-		return settled(ctx, db, 3).Leader
-	}).WithContext(ctx).WithTimeout(3 * time.Minute).Should(Equal(node))
 }
 
 // loseNode takes the power from a node of the control plane that holds members, and its object from the cluster, as an administrator does

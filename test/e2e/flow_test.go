@@ -27,6 +27,18 @@ import (
 // sequence is that of an answered packet.
 var sequence = regexp.MustCompile(`icmp_seq=(\d+)`)
 
+// makePair makes a namespace with a pod on each of two nodes.
+func makePair(ctx context.Context, namespace string) (from, to *corev1.Pod) {
+	GinkgoHelper()
+	makeNamespace(ctx, namespace)
+	var err error
+	from, err = suite.Cluster.Run(ctx, cluster.Server(namespace, "from", suite.Workers[0]))
+	Expect(err).NotTo(HaveOccurred())
+	to, err = suite.Cluster.Run(ctx, cluster.Server(namespace, "to", suite.Workers[1]))
+	Expect(err).NotTo(HaveOccurred())
+	return from, to
+}
+
 // startPing sends a packet every 10 ms to an address of another pod until the function that it returns is called, which returns the numbers
 // of those without an answer. It is one flow all the time, as a running connection is.
 //

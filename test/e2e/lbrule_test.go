@@ -46,8 +46,8 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 	}, NodeTimeout(4*time.Minute))
 
 	It("lead to ready pods, from their own subnet and from others", func(ctx SpecContext) {
-		expectRule(ctx, "web", kubeovnv1.ConditionReady)
-		expectRule(ctx, "web", kubeovnv1.ConditionEndpointsChecked)
+		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionReady, kubeovnv1.ConditionEndpointsChecked)
 		for _, from := range []*corev1.Pod{near, far} {
 			for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
 				Eventually(askRule).WithContext(ctx).WithArguments(from, vip).WithTimeout(30*time.Second).Should(BeElementOf(backends), "from %s", from.Name)
@@ -72,40 +72,16 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 			}
 		}
 		answering(backends...)
-		By("stopping the server of one, which stays ready")
-		pod, err := suite.Cluster.CoreV1().Pods(webNamespace).Get(ctx, backends[0], metav1.GetOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		_, err = suite.Cluster.Exec(ctx, pod, "sh", "-c", "touch /tmp/down; kill $(pidof agnhost)")
-		Expect(err).NotTo(HaveOccurred())
-		answering(backends[1])
-		Expect(cluster.Ready(pod)).To(BeTrue())
-		By("starting it again")
-		_, err = suite.Cluster.Exec(ctx, pod, "rm", "/tmp/down")
-		Expect(err).NotTo(HaveOccurred())
-		answering(backends...)
+		leavesOut(ctx, backends, answering)
 	}, SpecTimeout(6*time.Minute))
 
 	It("serve custom VPCs, at addresses that others have as well", func(ctx SpecContext) {
-		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
-		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.SubnetSpec{
-			Vpc: vpc.Name, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112",
-		}}
-		Expect(suite.Objects.Create(ctx, vpc)).To(Succeed())
-		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) {
-			deleteRules(ctx, ruleNamespace)
-			deleteNamespace(ctx, ruleNamespace)
-			deleteObjects(ctx, subnet, vpc)
-		}, NodeTimeout(4*time.Minute))
-		makeNamespace(ctx, ruleNamespace)
-		Eventually(inForce).WithContext(ctx).WithArguments(ruleNamespace).WithTimeout(30 * time.Second).Should(BeTrue())
-		mortal(ctx, ruleNamespace, "theirs", 0)
-		client := serve(ctx, ruleNamespace, "client", 1)
 		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
+		client := overlapping(ctx, false, rule)
 		rule.Spec.VIP, rule.Spec.Namespace, rule.Spec.Selector = "10.17.0.230,fd00:10:17::230", ruleNamespace, []string{"app:web"}
 		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}
 		Expect(suite.Objects.Create(ctx, rule)).To(Succeed())
-		expectRule(ctx, ruleNamespace, kubeovnv1.ConditionEndpointsChecked)
+		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionEndpointsChecked)
 		for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
 			Eventually(askRule).WithContext(ctx).WithArguments(client, vip).WithTimeout(30 * time.Second).Should(Equal("theirs"))
 			Eventually(askRule).WithContext(ctx).WithArguments(far, vip).WithTimeout(30 * time.Second).Should(BeElementOf(backends))
@@ -142,12 +118,49 @@ func mortal(ctx context.Context, namespace, name string, worker int) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-func expectRule(ctx context.Context, name, condition string) {
+// leavesOut stops the server of the first backend, whose pod stays ready, and starts it again.
+func leavesOut(ctx context.Context, backends []string, answering func(want ...string)) {
+	GinkgoHelper()
+	pod, err := suite.Cluster.CoreV1().Pods(webNamespace).Get(ctx, backends[0], metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	_, err = suite.Cluster.Exec(ctx, pod, "sh", "-c", "touch /tmp/down; kill $(pidof agnhost)")
+	Expect(err).NotTo(HaveOccurred())
+	answering(backends[1:]...)
+	Expect(cluster.Ready(pod)).To(BeTrue())
+	_, err = suite.Cluster.Exec(ctx, pod, "rm", "/tmp/down")
+	Expect(err).NotTo(HaveOccurred())
+	answering(backends...)
+}
+
+// overlapping makes a VPC with addresses that the default one has as well, a backend called theirs and a client in it. The rules of the test go before
+// the VPC goes.
+func overlapping(ctx context.Context, nat bool, rules ...client.Object) (asks *corev1.Pod) {
+	GinkgoHelper()
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.SubnetSpec{
+		Vpc: vpc.Name, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112", NATOutgoing: nat,
+	}}
+	Expect(suite.Objects.Create(ctx, vpc)).To(Succeed())
+	Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) {
+		deleteObjects(ctx, rules...)
+		deleteNamespace(ctx, ruleNamespace)
+		deleteObjects(ctx, subnet, vpc)
+	}, NodeTimeout(4*time.Minute))
+	makeNamespace(ctx, ruleNamespace)
+	Eventually(inForce).WithContext(ctx).WithArguments(ruleNamespace).WithTimeout(30 * time.Second).Should(BeTrue())
+	mortal(ctx, ruleNamespace, "theirs", 0)
+	return serve(ctx, ruleNamespace, "client", 1)
+}
+
+// expectConditions waits until all of these are true; of is where the object has its conditions.
+func expectConditions(ctx context.Context, object client.Object, of *[]metav1.Condition, conditions ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		rule := &kubeovnv1.SwitchLBRule{}
-		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: name}, rule)).To(Succeed())
-		g.Expect(conditionIs(rule.Status.Conditions, condition)).To(BeTrue(), "%+v", rule.Status.Conditions)
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+		for _, c := range conditions {
+			g.Expect(conditionIs(*of, c)).To(BeTrue(), "%s of %+v", c, *of)
+		}
 	}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
 }
 

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -44,22 +46,12 @@ var _ = Describe("databases", Ordered, func() {
 	var spec v1alpha1.OVNClusterSpec
 
 	BeforeAll(func(ctx SpecContext) {
-		makeNamespace(ctx, membersNamespace)
-		var err error
-		from, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, "from", suite.Workers[0]))
-		Expect(err).NotTo(HaveOccurred())
-		to, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, "to", suite.Workers[1]))
-		Expect(err).NotTo(HaveOccurred())
-		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
-		Expect(err).NotTo(HaveOccurred())
-		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, membersLabel)))
+		from, to = makePair(ctx, membersNamespace)
+		spec = asInstalled()
+		labelNodes(ctx, membersLabel, new(""))
 	}, NodeTimeout(3*time.Minute))
 	AfterAll(func(ctx SpecContext) {
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
-		for _, db := range trialDatabases {
-			settled(ctx, db, 1)
-		}
-		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, membersLabel)))
+		shrink(ctx, spec)
 		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
 		deleteNamespace(ctx, membersNamespace)
 		claim, volume := backupVolume()
@@ -208,8 +200,22 @@ func memberOn(ctx context.Context, db trialDatabase, node string) *corev1.Pod {
 	return nil
 }
 
-func labelNodes(ctx context.Context, patch client.Patch) {
+// shrink goes back to one member of each database.
+func shrink(ctx context.Context, spec v1alpha1.OVNClusterSpec) {
 	GinkgoHelper()
+	Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+	for _, db := range trialDatabases {
+		settled(ctx, db, 1)
+	}
+	labelNodes(ctx, membersLabel, nil)
+}
+
+// labelNodes labels all nodes; without a value it takes the label away.
+func labelNodes(ctx context.Context, label string, value *string) {
+	GinkgoHelper()
+	labels, err := json.Marshal(map[string]*string{label: value})
+	Expect(err).NotTo(HaveOccurred())
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":%s}}`, labels))
 	var nodes corev1.NodeList
 	Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
 	for i := range nodes.Items {

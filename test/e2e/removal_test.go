@@ -57,8 +57,7 @@ var _ = Describe("removal", Ordered, func() {
 	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, removalNamespace) }, NodeTimeout(3*time.Minute))
 
 	DescribeTable("leaves nodes as they were, and an installation after it works", func(ctx SpecContext, policy v1alpha1.DeletionPolicy) {
-		spec, err := cluster.LabSpec(suite.Lab, cluster.Dual)
-		Expect(err).NotTo(HaveOccurred())
+		spec := asInstalled()
 		spec.DeletionPolicy = policy
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
 		start := time.Now()
@@ -73,7 +72,7 @@ var _ = Describe("removal", Ordered, func() {
 				Expect(out).To(BeEmpty(), node)
 			}
 		}
-		_, err = suite.Cluster.CoreV1().Secrets("kube-system").Get(ctx, "kiln-ca-nb-server", metav1.GetOptions{})
+		_, err := suite.Cluster.CoreV1().Secrets("kube-system").Get(ctx, "kiln-ca-nb-server", metav1.GetOptions{})
 		Expect(apierrors.IsNotFound(err)).To(Equal(policy == v1alpha1.DeletionDelete), "%v", err)
 		var subnets v1.SubnetList
 		Expect(suite.Objects.List(ctx, &subnets)).To(Succeed())

@@ -25,12 +25,7 @@ var _ = Describe("restarts", Ordered, func() {
 	var from, to *corev1.Pod
 
 	BeforeAll(func(ctx SpecContext) {
-		makeNamespace(ctx, restartNamespace)
-		var err error
-		from, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "from", suite.Workers[0]))
-		Expect(err).NotTo(HaveOccurred())
-		to, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "to", suite.Workers[1]))
-		Expect(err).NotTo(HaveOccurred())
+		from, to = makePair(ctx, restartNamespace)
 	}, NodeTimeout(3*time.Minute))
 	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, restartNamespace) })
 

@@ -43,8 +43,8 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 	}, NodeTimeout(4*time.Minute))
 
 	It("lead to pods from a pod, from nodes and from outside", func(ctx SpecContext) {
-		expectRouterRule(ctx, "web", kubeovnv1.ConditionReady)
-		expectRouterRule(ctx, "web", kubeovnv1.ConditionEndpointsChecked)
+		rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionReady, kubeovnv1.ConditionEndpointsChecked)
 		for _, front := range fronts {
 			servedBy(ctx, fromPod(near), front, backends...)
 			servedBy(ctx, fromNode(suite.Workers[0]), front, backends...)
@@ -54,21 +54,13 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(4*time.Minute))
 
 	It("leave out an endpoint that does not answer", func(ctx SpecContext) {
-		pod, err := suite.Cluster.CoreV1().Pods(webNamespace).Get(ctx, backends[0], metav1.GetOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		_, err = suite.Cluster.Exec(ctx, pod, "sh", "-c", "touch /tmp/down; kill $(pidof agnhost)")
-		Expect(err).NotTo(HaveOccurred())
 		answering := func(want ...string) {
 			GinkgoHelper()
 			for _, front := range fronts {
 				Eventually(askOften).WithContext(ctx).WithArguments(near, front.Addr().String()).WithTimeout(90 * time.Second).Should(HaveExactElements(want))
 			}
 		}
-		answering(backends[1])
-		Expect(cluster.Ready(pod)).To(BeTrue())
-		_, err = suite.Cluster.Exec(ctx, pod, "rm", "/tmp/down")
-		Expect(err).NotTo(HaveOccurred())
-		answering(backends...)
+		leavesOut(ctx, backends, answering)
 	}, SpecTimeout(6*time.Minute))
 
 	It("serve given endpoints", func(ctx SpecContext) {
@@ -82,7 +74,7 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 81, TargetPort: cluster.HTTPPort}}
 		Expect(suite.Objects.Create(ctx, rule)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { deleteRouterRules(ctx, rule.Name) }, NodeTimeout(time.Minute))
-		expectRouterRule(ctx, rule.Name, kubeovnv1.ConditionEndpointsChecked)
+		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionEndpointsChecked)
 		for _, front := range fronts {
 			front = netip.AddrPortFrom(front.Addr(), 81)
 			servedBy(ctx, fromPod(near), front, backends[1])
@@ -92,28 +84,14 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(3*time.Minute))
 
 	It("serve the pods of a custom VPC, which reach those of the default one as well", func(ctx SpecContext) {
-		vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
-		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.SubnetSpec{
-			Vpc: vpc.Name, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112", NATOutgoing: true,
-		}}
 		eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
-		Expect(suite.Objects.Create(ctx, vpc)).To(Succeed())
-		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
-		Expect(suite.Objects.Create(ctx, eip)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) {
-			deleteRouterRules(ctx, ruleNamespace)
-			deleteNamespace(ctx, ruleNamespace)
-			deleteObjects(ctx, eip, subnet, vpc)
-		}, NodeTimeout(4*time.Minute))
-		makeNamespace(ctx, ruleNamespace)
-		Eventually(inForce).WithContext(ctx).WithArguments(ruleNamespace).WithTimeout(30 * time.Second).Should(BeTrue())
-		mortal(ctx, ruleNamespace, "theirs", 0)
-		theirs := serve(ctx, ruleNamespace, "client", 1)
 		rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}}
-		rule.Spec.VPC, rule.Spec.OvnEip, rule.Spec.Namespace, rule.Spec.Selector = vpc.Name, eip.Name, ruleNamespace, []string{"app:web"}
+		theirs := overlapping(ctx, true, rule, eip)
+		Expect(suite.Objects.Create(ctx, eip)).To(Succeed())
+		rule.Spec.VPC, rule.Spec.OvnEip, rule.Spec.Namespace, rule.Spec.Selector = ruleNamespace+"-vpc", eip.Name, ruleNamespace, []string{"app:web"}
 		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}
 		Expect(suite.Objects.Create(ctx, rule)).To(Succeed())
-		expectRouterRule(ctx, rule.Name, kubeovnv1.ConditionReady)
+		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionReady)
 		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
 		for _, address := range []string{eip.Status.V4IP, eip.Status.V6IP} {
 			Eventually(askRule).WithContext(ctx).WithArguments(theirs, address).WithTimeout(30 * time.Second).Should(Equal("theirs"))
@@ -147,15 +125,6 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 		Expect(askRule(ctx, near, "10.99.0.10")).To(BeEmpty())
 	}, SpecTimeout(3*time.Minute))
 })
-
-func expectRouterRule(ctx context.Context, name, condition string) {
-	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		rule := &kubeovnv1.RouterLBRule{}
-		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: name}, rule)).To(Succeed())
-		g.Expect(conditionIs(rule.Status.Conditions, condition)).To(BeTrue(), "%+v", rule.Status.Conditions)
-	}).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
-}
 
 func deleteRouterRules(ctx context.Context, names ...string) {
 	GinkgoHelper()

@@ -69,8 +69,7 @@ func install(ctx context.Context, c *cluster.Cluster) {
 	GinkgoHelper()
 	var oc v1alpha1.OVNCluster
 	err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)
-	spec, specErr := cluster.LabSpec(suite.Lab, cluster.Dual)
-	Expect(specErr).NotTo(HaveOccurred())
+	spec := asInstalled()
 	if apierrors.IsNotFound(err) {
 		bare = nodeStates(ctx)
 		wrong := spec
@@ -86,6 +85,14 @@ func install(ctx context.Context, c *cluster.Cluster) {
 	}
 	Expect(c.ApplyOVNCluster(ctx, spec)).To(Succeed())
 	Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
+}
+
+// asInstalled is the specification that the suite begins and ends with.
+func asInstalled() v1alpha1.OVNClusterSpec {
+	GinkgoHelper()
+	spec, err := cluster.LabSpec(suite.Lab, cluster.Dual)
+	Expect(err).NotTo(HaveOccurred())
+	return spec
 }
 
 var _ = ReportAfterEach(func(report SpecReport) {

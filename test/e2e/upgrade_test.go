@@ -35,14 +35,8 @@ var _ = Describe("upgrades", Ordered, func() {
 	var present string
 
 	BeforeAll(func(ctx SpecContext) {
-		makeNamespace(ctx, upgradeNamespace)
-		var err error
-		from, err = suite.Cluster.Run(ctx, cluster.Server(upgradeNamespace, "from", suite.Workers[0]))
-		Expect(err).NotTo(HaveOccurred())
-		to, err = suite.Cluster.Run(ctx, cluster.Server(upgradeNamespace, "to", suite.Workers[1]))
-		Expect(err).NotTo(HaveOccurred())
-		spec, err = cluster.LabSpec(suite.Lab, cluster.Dual)
-		Expect(err).NotTo(HaveOccurred())
+		from, to = makePair(ctx, upgradeNamespace)
+		spec = asInstalled()
 		present = componentImages(ctx, Default)[0]
 		var nodes corev1.NodeList // machines without power have none
 		Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
@@ -51,7 +45,7 @@ var _ = Describe("upgrades", Ordered, func() {
 				"images", "tag", "--force", present, nextImage)
 			Expect(err).NotTo(HaveOccurred())
 		}
-		labelNodes(ctx, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, membersLabel)))
+		labelNodes(ctx, membersLabel, new(""))
 		grown := spec
 		grown.Central.Replicas, grown.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown)).To(Succeed())
@@ -60,12 +54,8 @@ var _ = Describe("upgrades", Ordered, func() {
 		}
 	}, NodeTimeout(5*time.Minute))
 	AfterAll(func(ctx SpecContext) {
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
-		for _, db := range trialDatabases {
-			settled(ctx, db, 1)
-		}
-		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null,%q:null}}}`, membersLabel, canaryLabel)
-		labelNodes(ctx, client.RawPatch("application/merge-patch+json", patch))
+		shrink(ctx, spec)
+		labelNodes(ctx, canaryLabel, nil)
 		runsOn(ctx, present)
 		deleteNamespace(ctx, upgradeNamespace)
 	}, NodeTimeout(6*time.Minute))

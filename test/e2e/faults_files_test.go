@@ -1,0 +1,119 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"crypto/sha1"
+	"fmt"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// part is what a member is in its cluster.
+type part string
+
+const leader, follower part = "leader", "follower"
+
+// theOne is a member of a database that has this part.
+func theOne(ctx context.Context, db trialDatabase, p part) *corev1.Pod {
+	GinkgoHelper()
+	status := settled(ctx, db, 3)
+	for _, m := range status.Members {
+		if (m.Node == status.Leader) == (p == leader) {
+			return memberOn(ctx, db, m.Node)
+		}
+	}
+	Fail("no member is the " + string(p))
+	return nil
+}
+
+// damage does something to the files of a member and kills it.
+func damage(db trialDatabase, p part, script string) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		pod := theOne(ctx, db, p)
+		exec(ctx, pod.Spec.NodeName, "sh", "-c", script)
+		strike(ctx, pod)
+		return nil
+	}
+}
+
+// oldCopy brings back a file from before other writes.
+func oldCopy(db trialDatabase) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		pod := theOne(ctx, db, leader)
+		exec(ctx, pod.Spec.NodeName, "cp", dataDir+db.file, "/tmp/old.db")
+		Expect(pause(ctx, 5*time.Second)).To(Succeed())
+		exec(ctx, pod.Spec.NodeName, "cp", "/tmp/old.db", dataDir+db.file)
+		strike(ctx, pod)
+		return nil
+	}
+}
+
+// commitBeyond is a script that adds a record to a database's file, of the format that ovsdb-tool(1) calls clustered: more is committed than the file
+// has entries for. A follower whose disk was full may leave that behind.
+func commitBeyond(db trialDatabase) string {
+	record := `{"commit_index":999999999}` + "\n"
+	added := fmt.Sprintf("OVSDB CLUSTER %d %x\n%s", len(record), sha1.Sum([]byte(record)), record)
+	server := "^[^ ]*ovsdb-server .*/" + strings.TrimSuffix(db.file, ".db") + "[.]"
+	return fmt.Sprintf("kill -STOP $(pgrep -f '%s') && printf '%%s' '%s' >>%s", server, added, dataDir+db.file)
+}
+
+// fullDisk gives the node of a member with this part a small disk, and fills it.
+func fullDisk(db trialDatabase, p part) func(context.Context) func(context.Context) {
+	return func(ctx context.Context) func(context.Context) {
+		GinkgoHelper()
+		node := theOne(ctx, db, p).Spec.NodeName
+		exec(ctx, node, "sh", "-c", "mkdir /run/small && mount -t tmpfs -o size=64m none /run/small && cp -a "+dataDir+". /run/small && mount --bind /run/small "+dataDir)
+		DeferCleanup(func(ctx SpecContext) {
+			exec(ctx, node, "sh", "-c", "rm -f "+dataDir+"filler; umount "+dataDir+" && cp -a /run/small/. "+dataDir+" && umount /run/small && rmdir /run/small")
+			strike(ctx, memberOn(ctx, db, node))
+			healthy(ctx)
+		}, NodeTimeout(4*time.Minute))
+		strike(ctx, memberOn(ctx, db, node))
+		healthy(ctx)
+		become(ctx, db, node, p)
+		exec(ctx, node, "sh", "-c", "dd if=/dev/zero of="+dataDir+"filler bs=64k || true")
+		return func(ctx context.Context) {
+			told(ctx, v1alpha1.ConditionDegraded, "node "+node+": ovsdb-server could not write its database file")
+			exec(ctx, node, "rm", dataDir+"filler")
+		}
+	}
+}
+
+// told waits until a condition of the OVNCluster says so.
+func told(ctx context.Context, condition, what string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var oc v1alpha1.OVNCluster
+		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
+		c := meta.FindStatusCondition(oc.Status.Conditions, condition)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Message).To(ContainSubstring(what))
+	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(everyArrival).Should(Succeed())
+}
+
+// become gives the member of a node this part: whoever leads is killed until it is so.
+func become(ctx context.Context, db trialDatabase, node string, p part) {
+	GinkgoHelper()
+	Eventually(func() bool {
+		pod := theOne(ctx, db, leader)
+		if (pod.Spec.NodeName == node) == (p == leader) {
+			return true
+		}
+		strike(ctx, pod)
+		healthy(ctx)
+		return false
+	}).WithContext(ctx).WithTimeout(3 * time.Minute).Should(BeTrue())
+}
