@@ -4,6 +4,7 @@
 package agent_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -41,13 +42,22 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 	n.judge(unseen, nil)
 	wantRoutes(n, true, "192.0.2.0/24")
 	n.change("ovn-default", func(s *v1.SubnetSpec) { s.CIDRBlock = "10.16.0.0/16,fd00:10:16::/112" })
-	n.judge(n.changeOnly("ovn-default", func(s *v1.SubnetSpec) { s.Gateway = "10.99.0.1" }), wrong)
-	kill(n.agent)
-	n.startAgent()
-	n.waitReady()
-	n.create(subnetOf("latest", "10.22.0.0/16"))
-	wantRoutes(n, true, "10.22.0.0/16", "10.16.0.0/16", "fd00:10:16::/112") // the agent that was killed has made them
-	wantRoutes(n, false, "203.0.113.0/24")
+	for i, change := range []func(*v1.SubnetSpec){
+		func(s *v1.SubnetSpec) { s.Gateway = "10.99.0.1" },
+		func(s *v1.SubnetSpec) { s.CIDRBlock = "198.51.100.0/24" },
+	} {
+		n.judge(n.changeOnly("ovn-default", change), wrong)
+		kill(n.agent)
+		n.startAgent()
+		n.waitReady()
+		marker := fmt.Sprintf("10.%d.0.0/16", 22+i)
+		n.create(subnetOf(fmt.Sprintf("marker-%d", i), marker))
+		wantRoutes(n, true, marker, "10.16.0.0/16", "fd00:10:16::/112") // the agent that was killed has made them
+		wantRoutes(n, false, "203.0.113.0/24", "198.51.100.0/24")
+		n.eventually("pods are still known", func() bool {
+			return strings.Contains(ruleset(t), marker) && strings.Contains(ruleset(t), "10.16.0.0/16")
+		})
+	}
 	if !hasAddress(host.JoinInterface, "100.64.0.2/16") {
 		t.Error("ovn0 has lost its address")
 	}
