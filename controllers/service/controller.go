@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -108,45 +109,63 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if in.Vpc, err = r.vpcOf(ctx, service, in.Slices); err != nil {
 		return nil, err
 	}
-	r.tell(service)
+	missing, err := r.missingVpc(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	r.tell(service, missing)
 	return translate.Service(in), nil
 }
 
-// ReasonAffinityTooLong says that clients stay with an endpoint for less than a Service asks for.
-const ReasonAffinityTooLong = "SessionAffinityTooLong"
+// Reasons of events.
+const (
+	// ReasonAffinityTooLong says that clients stay with an endpoint for less than a Service asks for.
+	ReasonAffinityTooLong = "SessionAffinityTooLong"
+	// ReasonVpcMissing says that a Service is served nowhere: the VPC that it names does not exist.
+	ReasonVpcMissing = "VpcMissing"
+)
 
 // tell warns, once, of what a Service asks for and does not get.
-func (r *Reconciler) tell(s *corev1.Service) {
+func (r *Reconciler) tell(s *corev1.Service, missingVpc string) {
 	timeout, _ := translate.Affinity(s)
-	if r.told.set(client.ObjectKeyFromObject(s), timeout) && timeout > translate.MaxAffinitySeconds {
+	before := r.told.swap(client.ObjectKeyFromObject(s), wishes{affinity: timeout, missingVpc: missingVpc})
+	if timeout != before.affinity && timeout > translate.MaxAffinitySeconds {
 		k8s.Warn(r.Recorder, s, ReasonAffinityTooLong, fmt.Sprintf(
 			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: pods stay with an endpoint for %d s after their last connection, OVN's longest, not for %d s: ask for less, or let clients carry a session of their own",
 			translate.MaxAffinitySeconds, timeout))
 	}
+	if missingVpc != before.missingVpc && missingVpc != "" {
+		k8s.Warn(r.Recorder, s, ReasonVpcMissing, fmt.Sprintf("annotation %s names Vpc %s, which does not exist: create it, or name another one",
+			kubeovnv1.AnnotationLogicalRouter.Key(), missingVpc))
+	}
 }
 
-// told is which session affinity, in seconds, each Service had when it was looked at last.
+// wishes are what users are told of that they do not get. affinity is in seconds.
+type wishes struct {
+	affinity   int32
+	missingVpc string
+}
+
+// told is what each Service that wished for anything did when it was looked at last.
 type told struct {
-	mu       sync.Mutex
-	affinity map[types.NamespacedName]int32
+	mu   sync.Mutex
+	last map[types.NamespacedName]wishes
 }
 
-// set reports whether a Service's affinity is another than before.
-func (t *told) set(key types.NamespacedName, affinity int32) bool {
+// swap takes down what a Service wishes for and returns what it did before.
+func (t *told) swap(key types.NamespacedName, now wishes) (before wishes) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.affinity[key] == affinity {
-		return false
+	before = t.last[key]
+	if now == (wishes{}) {
+		delete(t.last, key)
+		return before
 	}
-	if t.affinity == nil {
-		t.affinity = map[types.NamespacedName]int32{}
+	if t.last == nil {
+		t.last = map[types.NamespacedName]wishes{}
 	}
-	t.affinity[key] = affinity
-	return true
+	t.last[key] = now
+	return before
 }
 
-func (t *told) forget(key types.NamespacedName) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.affinity, key)
-}
+func (t *told) forget(key types.NamespacedName) { t.swap(key, wishes{}) }

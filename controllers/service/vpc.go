@@ -38,6 +38,24 @@ func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discove
 	return vpc, r.mark(ctx, s, annotations, proxyMark(s, vpc))
 }
 
+// missingVpc is the VPC that the user of a Service names and that does not exist; empty when there is none such. Only the API server knows.
+func (r *Reconciler) missingVpc(ctx context.Context, s *corev1.Service) (string, error) {
+	name := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
+	if name == "" {
+		return "", nil
+	}
+	for _, reader := range []client.Reader{r.Client, r.Live} {
+		err := reader.Get(ctx, client.ObjectKey{Name: name}, &kubeovnv1.Vpc{}, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return "", fmt.Errorf("get Vpc %s of Service %s: %w", name, client.ObjectKeyFromObject(s), err)
+		}
+		if err == nil {
+			return "", nil
+		}
+	}
+	return name, nil
+}
+
 // proxyMark is the change of labels that keeps kube-proxy from a Service whose endpoints' addresses mean something else on nodes, or that
 // gives it back. A label of someone else stays.
 func proxyMark(s *corev1.Service, vpc string) map[string]any {

@@ -129,6 +129,44 @@ func TestServicesAreServedWhereTheirEndpointsAre(t *testing.T) {
 	}
 }
 
+// warned waits until there is one event of this reason, with this text, about a Service.
+func warned(w *controllertest.World, s *corev1.Service, reason, text string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var list eventsv1.EventList
+		w.Must(w.Client.List(w.Context(), &list, client.InNamespace("default")))
+		var notes []string
+		for _, e := range list.Items {
+			if e.Regarding.UID == s.UID && e.Reason == reason && e.Type == corev1.EventTypeWarning {
+				notes = append(notes, e.Note)
+			}
+		}
+		if len(notes) != 1 || !strings.Contains(notes[0], text) {
+			return fmt.Sprintf("events of reason %s: %q", reason, notes)
+		}
+		return ""
+	})
+}
+
+func TestAVpcThatDoesNotExistIsTold(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	typo, good := newService("typo"), newService("good")
+	typo.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "tenent"}
+	good.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): kubeovnv1.DefaultVpc}
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}, good, typo)
+	w.Create(newSlice("typo", "typo-a", "10.16.0.2")) // which is no news
+	warned(w, typo, service.ReasonVpcMissing, "annotation ovn.kubernetes.io/logical_router names Vpc tenent, which does not exist: create it")
+	groupOf(w, "good", kubeovnv1.DefaultVpc)
+	var list eventsv1.EventList
+	w.Must(w.Client.List(w.Context(), &list, client.InNamespace("default")))
+	for _, e := range list.Items {
+		if e.Regarding.UID == good.UID {
+			t.Errorf("an event about a Service of a VPC that is there: %s", e.Note)
+		}
+	}
+}
+
 func TestAffinityBeyondOVNIsToldOnce(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)
@@ -140,20 +178,7 @@ func TestAffinityBeyondOVNIsToldOnce(t *testing.T) {
 	all := "10.16.0.2:5353"
 	vip := s.Spec.ClusterIP + ":53"
 	balanced(w, "sticky", map[string]map[string]string{"tcp": {vip: all}, "udp": {vip: all}})
-	w.Eventually(func() string {
-		var list eventsv1.EventList
-		w.Must(w.Client.List(w.Context(), &list, client.InNamespace("default")))
-		count := 0
-		for _, e := range list.Items {
-			if e.Regarding.UID == s.UID && e.Reason == service.ReasonAffinityTooLong && e.Type == corev1.EventTypeWarning {
-				count++
-			}
-		}
-		if count != 1 {
-			return fmt.Sprintf("%d events", count)
-		}
-		return ""
-	})
+	warned(w, s, service.ReasonAffinityTooLong, "ask for less")
 	for _, row := range w.Database.Rows("Load_Balancer") {
 		if strings.HasPrefix(row["name"].(string), "default/sticky/") && row["options"].(map[string]string)["affinity_timeout"] != "65535" {
 			t.Errorf("affinity_timeout of %v", row)
