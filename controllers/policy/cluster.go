@@ -69,6 +69,8 @@ func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compi
 		c.problem("subject: %v: no pod is a subject of this policy", err)
 		return c.compiled
 	}
+	// Groups leave nothing for what comes behind them, and have no priorities above those of cluster-wide policies in the last tier.
+	subjects.Ungrouped = p.tier == translate.TierBaseline
 	c.subjects = subjects
 	c.Subjects = c.use(subjects)
 	for i, rule := range p.ingress {

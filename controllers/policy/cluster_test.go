@@ -6,6 +6,7 @@ package policy_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
@@ -215,6 +217,45 @@ func TestAKindThatIsDefinedNoMore(t *testing.T) {
 	w.Delete(definition)
 	w.start()
 	w.expectOf("AdminNetworkPolicy//admin", map[string]string{})
+}
+
+// TestGroupsDecideBeforeBaselinePolicies: nothing passes to a pod in a group that no group allows.
+func TestGroupsDecideBeforeBaselinePolicies(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.define("clusternetworkpolicies", "ClusterNetworkPolicy", "v1alpha2")
+	w.group("closed", "tier: 1")
+	w.pod("default", "free", "app=web")
+	closed := w.grouped("closed", "closed")
+	w.closedIn(closed, "3")
+	policy := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "open"}}
+	w.createServed(policy, `
+tier: Baseline
+priority: 0
+subject: {namespaces: {}}
+ingress:
+- {action: Accept, from: [{namespaces: {}}]}
+`, &policy.Spec)
+	subjects := func(want string) {
+		t.Helper()
+		w.Eventually(func() string {
+			acls := w.acls("ClusterNetworkPolicy//open")
+			if len(acls) == 0 {
+				return "no ACLs"
+			}
+			for key, acl := range acls {
+				if !strings.HasPrefix(acl, "allow-related outport == "+want+" && ") {
+					return fmt.Sprintf("%s: %s, want the subjects %s", key, acl, want)
+				}
+			}
+			return ""
+		})
+	}
+	subjects("[free.default]")
+	w.Change(closed, func() { delete(closed.Annotations, kubeovnv1.AnnotationGroups.Key()) })
+	subjects("[closed.default free.default]")
+	w.Change(closed, func() { closed.Annotations[kubeovnv1.AnnotationGroups.Key()] = "closed" })
+	subjects("[free.default]")
 }
 
 // both are two addresses as contents writes them.

@@ -224,7 +224,8 @@ func (x *Index) Membership(key types.NamespacedName) Membership {
 	slices.SortFunc(m.Parts, func(a, b Part) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Namespaces, b.Namespaces),
 			cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol),
-			cmp.Compare(a.Group, b.Group), cmp.Compare(strconv.FormatBool(a.Last), strconv.FormatBool(b.Last)))
+			cmp.Compare(a.Group, b.Group), cmp.Compare(strconv.FormatBool(a.Last), strconv.FormatBool(b.Last)),
+			cmp.Compare(strconv.FormatBool(a.Ungrouped), strconv.FormatBool(b.Ungrouped)))
 	})
 	return m
 }

@@ -75,7 +75,7 @@ func (m *model) holds(s Selector, p Pod) (int32, bool) {
 			return 0, false
 		}
 	}
-	if !mustParse(s.Pods).Matches(labels.Set(p.Labels)) {
+	if !mustParse(s.Pods).Matches(labels.Set(p.Labels)) || s.Ungrouped && len(p.Groups) > 0 {
 		return 0, false
 	}
 	if s.Port == "" {
@@ -277,6 +277,7 @@ func randomSelector(pick func(...string) string) Selector {
 	if s.Role != Subjects && pick("yes", "no") == "yes" {
 		s.Port, s.Protocol = "http", pick("TCP", "UDP")
 	}
+	s.Ungrouped = pick("yes", "no", "no", "no") == "yes"
 	return s
 }
 

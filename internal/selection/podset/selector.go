@@ -43,6 +43,8 @@ type Selector struct {
 	// in the last tier.
 	Group string
 	Last  bool
+	// Ungrouped sets hold no pods that name security groups: those decide all there is for them.
+	Ungrouped bool
 }
 
 // Name is short, the same for the same selector for ever, and fit for an owner's name.
@@ -50,6 +52,9 @@ func (s Selector) Name() string {
 	parts := []string{string(s.Role), s.Namespace, s.Namespaces, s.Pods, s.Port, s.Protocol}
 	if s.Group != "" {
 		parts = append(parts, s.Group, strconv.FormatBool(s.Last))
+	}
+	if s.Ungrouped {
+		parts = append(parts, "ungrouped")
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts))
 	return hex.EncodeToString(sum[:10])
@@ -69,6 +74,9 @@ func (s Selector) String() string {
 	out += " with [" + s.Pods + "]"
 	if s.Port != "" {
 		out += " and port " + s.Protocol + "/" + s.Port
+	}
+	if s.Ungrouped {
+		out += " and no security group"
 	}
 	return out
 }
