@@ -19,13 +19,20 @@ import (
 // ReasonNoAddress is the event of a node that finds the join subnet full.
 const ReasonNoAddress = "AddressNotAllocated"
 
-// lease is the node's address on the join subnet. The error is ErrWaiting when the subnet is full; an address that becomes free wakes the
-// node.
+// lease is the node's address on the join subnet. The error is ErrWaiting when the subnet is full, or a pod has the name of the node's port; an
+// address that becomes free wakes the node.
 func (r *Reconciler) lease(node *corev1.Node, subnet join.Subnet) (ipam.Lease, error) {
-	lease, err := r.leases.Lease(node.Name, translate.NodePort(node.Name), subnet)
-	if errors.Is(err, ipam.ErrExhausted) {
+	port := translate.NodePort(node.Name)
+	lease, err := r.leases.Lease(node.Name, port, subnet)
+	switch {
+	case err == nil:
+		return lease, nil
+	case errors.Is(err, ipam.ErrExhausted):
 		k8s.Warn(r.Recorder, node, ReasonNoAddress, join.Full("nodes that are gone"))
-		return ipam.Lease{}, fmt.Errorf("%w: %w", northbound.ErrWaiting, err)
+	case errors.Is(err, join.ErrNameTaken):
+		k8s.Warn(r.Recorder, node, ReasonNoAddress, fmt.Sprintf("port name %s is that of a pod: delete the pod", port))
+	default:
+		return ipam.Lease{}, err
 	}
-	return lease, err
+	return ipam.Lease{}, fmt.Errorf("%w: %w", northbound.ErrWaiting, err)
 }

@@ -14,6 +14,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/node"
+	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -150,4 +151,19 @@ func TestNodesFollowTheJoinSubnet(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+func TestANodeWaitsForAPodThatHasTheNameOfItsPort(t *testing.T) {
+	n := start(t)
+	n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"})
+	const port = "node-a.shop" // of pod node-a in namespace shop
+	pod, err := n.process.Allocator.Allocate(port, ipam.Request{Subnet: "shop"})
+	n.Must(err)
+	o := n.node("a.shop", "192.0.2.11")
+	n.event(o, node.ReasonNoAddress)
+	if holder := n.process.Allocator.Holder("shop", pod.Addresses[0]); holder != port {
+		t.Errorf("the pod's address is %q's", holder)
+	}
+	n.process.Allocator.Release(port)
+	n.connected(o)
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -60,14 +59,23 @@ type Leases struct {
 	Allocator *ipam.Allocator
 
 	mu sync.Mutex
-	// hungry are the objects that found the subnet full.
-	hungry map[string]struct{}
+	// hungry are the objects that have no address, and the subnet whose use is in their way.
+	hungry map[string]string
 }
 
+// ErrNameTaken says that a pod has a port of the object's name, and its address with it.
+var ErrNameTaken = errors.New("a pod has a port of this name")
+
 // Lease is an object's address per family of the join subnet: what its port holds as far as that fits the subnet. The error is
-// ipam.ErrExhausted when the subnet is full; an address that becomes free wakes the object.
+// ipam.ErrExhausted when the subnet is full, and ErrNameTaken when a pod's port has the name; an address that becomes free wakes the object.
 func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 	held, _ := l.Allocator.Lookup(port)
+	if isAPods(held) {
+		l.add(object, held.Subnet) // one that was freed after the first look has woken nobody
+		if held, _ = l.Allocator.Lookup(port); isAPods(held) {
+			return ipam.Lease{}, fmt.Errorf("port %s: %w", port, ErrNameTaken)
+		}
+	}
 	request := ipam.Request{Subnet: kubeovnv1.JoinSubnet, Addresses: within(held.Addresses, subnet.CIDRs), MAC: held.MAC}
 	for _, cidr := range subnet.CIDRs {
 		request.Families = append(request.Families, ipfamily.Of(cidr.Addr()))
@@ -78,7 +86,7 @@ func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 	lease, err := l.Allocator.Allocate(port, request)
 	if errors.Is(err, ipam.ErrExhausted) {
 		// An address that became free after the first try has woken nobody.
-		l.add(object)
+		l.add(object, kubeovnv1.JoinSubnet)
 		lease, err = l.Allocator.Allocate(port, request)
 	}
 	if err == nil {
@@ -90,7 +98,14 @@ func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 // Release frees what an object held, once its port is gone.
 func (l *Leases) Release(object, port string) {
 	l.remove(object)
-	l.Allocator.Release(port)
+	if held, _ := l.Allocator.Lookup(port); !isAPods(held) {
+		l.Allocator.Release(port)
+	}
+}
+
+// isAPods reports whether a lease is of a subnet for pods.
+func isAPods(lease ipam.Lease) bool {
+	return lease.Subnet != "" && lease.Subnet != kubeovnv1.JoinSubnet
 }
 
 // within keeps the addresses that are in one of the CIDRs.
@@ -104,13 +119,13 @@ func within(addrs []netip.Addr, cidrs []netip.Prefix) []netip.Addr {
 	return in
 }
 
-func (l *Leases) add(object string) {
+func (l *Leases) add(object, subnet string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hungry == nil {
-		l.hungry = map[string]struct{}{}
+		l.hungry = map[string]string{}
 	}
-	l.hungry[object] = struct{}{}
+	l.hungry[object] = subnet
 }
 
 func (l *Leases) remove(object string) {
@@ -119,14 +134,17 @@ func (l *Leases) remove(object string) {
 	delete(l.hungry, object)
 }
 
-// Source enqueues the objects that found the join subnet full when its use changes.
+// Source enqueues the objects that have no address when the use of what is in their way changes.
 func (l *Leases) Source() source.Source { return k8s.OnUse(l.Allocator, 0, l.whoWaits) }
 
 func (l *Leases) whoWaits(subnet string) []string {
-	if subnet != kubeovnv1.JoinSubnet {
-		return nil
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Keys(l.hungry))
+	var objects []string
+	for object, waitsFor := range l.hungry {
+		if waitsFor == subnet {
+			objects = append(objects, object)
+		}
+	}
+	return objects
 }
