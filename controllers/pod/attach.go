@@ -270,9 +270,10 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 // explain says in words for the pod's user why a subnet cannot serve it; false for an error that is not the user's.
 func explain(subnet string, err error) (string, bool) {
 	var (
-		p       *problem
-		taken   *ipam.TakenError
-		outside *ipam.OutsideError
+		p         *problem
+		taken     *ipam.TakenError
+		outside   *ipam.OutsideError
+		exhausted *ipam.ExhaustedError
 	)
 	switch {
 	case errors.As(err, &p):
@@ -285,10 +286,11 @@ func explain(subnet string, err error) (string, bool) {
 		return "the Vip does not have its addresses: its conditions say why", true
 	case errors.Is(err, ipam.ErrNoPool):
 		return err.Error() + ": its condition Validated may say why", true
-	case errors.Is(err, ipam.ErrExhausted) && strings.Contains(err.Error(), "IPPool"):
+	case errors.As(err, &exhausted) && len(exhausted.Pools) > 0:
 		return err.Error() + ": delete pods or add to its ips", true
-	case errors.Is(err, ipam.ErrExhausted):
-		return fmt.Sprintf("subnet %s is full: delete pods, enlarge its cidrBlock or shorten its excludeIps", subnet), true
+	case errors.As(err, &exhausted):
+		return fmt.Sprintf("subnet %s is full, it has no free %s address: delete pods, enlarge its cidrBlock or shorten its excludeIps",
+			subnet, exhausted.Family), true
 	case errors.Is(err, ipam.ErrNoFamily):
 		return fmt.Sprintf("subnet %s has no CIDR of the family in annotation %s", subnet, kubeovnv1.AnnotationIPFamily.Key()), true
 	case errors.Is(err, ipam.ErrNoSubnet):

@@ -202,8 +202,8 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 		want string
 	}{
 		"full": {
-			fmt.Errorf("allocate: %w", ipam.ErrExhausted),
-			"subnet s1 is full: delete pods, enlarge its cidrBlock or shorten its excludeIps",
+			fmt.Errorf("allocate: %w", &ipam.ExhaustedError{}),
+			"subnet s1 is full, it has no free IPv4 address: delete pods, enlarge its cidrBlock or shorten its excludeIps",
 		},
 		"taken": {
 			fmt.Errorf("allocate: %w", &ipam.TakenError{Address: a, By: "web.shop"}),

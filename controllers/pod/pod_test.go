@@ -226,6 +226,23 @@ func TestPodsOfAFullSubnetGetWhatBecomesFree(t *testing.T) {
 	}
 }
 
+func TestAPodWaitsForTheFamilyThatIsFull(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/30,fd00:10:16::/112") // one IPv4 address
+	process := w.start()
+	first := w.pod("default", "first")
+	second := newPod("default", "second")
+	w.Create(second)
+	w.warned(second, "subnet ovn-default is full, it has no free IPv4 address")
+	w.pod("default", "third", "ip_family", "ipv6")
+	if using := process.Allocator.Usage("ovn-default").IPv6().Using; using != 2 {
+		t.Errorf("%v IPv6 addresses are in use", using)
+	}
+	w.Delete(first)
+	w.allocated(second)
+	w.agree(process)
+}
+
 func TestANamespacesSubnetsAreTriedInOrder(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("shop", map[string]string{"team": "sales"})

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -98,6 +99,24 @@ func (e *TakenError) Error() string {
 	}
 	return fmt.Sprintf("MAC address %s is taken by %s", e.MAC, e.By)
 }
+
+// ExhaustedError is the ErrExhausted of one family.
+type ExhaustedError struct {
+	Family ipfamily.Family
+	// Pools that were asked for; without any it is what no pool sets apart that is exhausted.
+	Pools []string
+}
+
+// Error says of what no address is free.
+func (e *ExhaustedError) Error() string {
+	if len(e.Pools) > 0 {
+		return fmt.Sprintf("%v of family %s in IPPool %s", ErrExhausted, e.Family, strings.Join(e.Pools, ", "))
+	}
+	return fmt.Sprintf("%v of family %s", ErrExhausted, e.Family)
+}
+
+// Is has it be ErrExhausted.
+func (e *ExhaustedError) Is(target error) bool { return target == ErrExhausted }
 
 // OutsideError is an address that no port of the subnet can have: it is outside of its CIDRs, or it is the network, broadcast
 // or subnet-router anycast address.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -316,7 +315,7 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32,
 		if slot := p.take(port, 0, r.Avoid); slot != none {
 			return slot, nil
 		}
-		return none, fmt.Errorf("%w of family %s", ErrExhausted, family)
+		return none, &ExhaustedError{Family: family}
 	}
 	for _, name := range r.Pools {
 		if at := p.areaOf(name); at != nowhere {
@@ -325,7 +324,7 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32,
 			}
 		}
 	}
-	return none, fmt.Errorf("%w of family %s in IPPool %s", ErrExhausted, family, strings.Join(r.Pools, ", "))
+	return none, &ExhaustedError{Family: family, Pools: r.Pools}
 }
 
 // restore makes a holding of addresses as they are, or changes nothing. What others hold of a port that lends is lent to them.
