@@ -83,6 +83,12 @@ func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
 		before := n.work()
 		n.join(there, there+nodes)
 		there += nodes
+		n.Eventually(func() string { // a node is told of its port before its reconciliation counts
+			if ended := n.reconciles("node") - before.nodeReconciles; ended < nodes {
+				return fmt.Sprintf("%d of %d reconciliations have ended", ended, nodes)
+			}
+			return ""
+		})
 		got := n.work().since(before)
 		t.Logf("%d nodes: %+v", nodes, got)
 		// What a reconciliation wrote causes no other.
