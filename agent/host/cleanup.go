@@ -43,7 +43,7 @@ func (p *Plugin) Remove() error {
 			return fmt.Errorf("remove the CNI plugin: %w", err)
 		}
 	}
-	return nil
+	return errors.Join(removeUnfinished(p.ConfDir), removeUnfinished(p.BinDir))
 }
 
 func removeProbeRules() error {

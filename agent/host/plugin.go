@@ -38,7 +38,7 @@ type Plugin struct {
 // can be attached. A program in execution keeps its file.
 func (p *Plugin) Install() error {
 	if !p.installed {
-		if err := p.installPrograms(); err != nil {
+		if err := errors.Join(removeUnfinished(p.BinDir), removeUnfinished(p.ConfDir), p.installPrograms()); err != nil {
 			return err
 		}
 		p.installed = true
@@ -85,6 +85,21 @@ func Config(socket string) ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
+// unfinished is the name of what has not got its own yet: no runtime takes it for a configuration or a plugin.
+const unfinished = ".kiln-*"
+
+// removeUnfinished takes away what an agent left that was killed.
+func removeUnfinished(directory string) error {
+	left, err := filepath.Glob(filepath.Join(directory, unfinished))
+	for _, path := range left {
+		err = errors.Join(err, os.Remove(path))
+	}
+	if err != nil {
+		return fmt.Errorf("remove what was not installed to the end: %w", err)
+	}
+	return nil
+}
+
 // replace makes a file have this content, all at once, if it has another.
 func replace(path string, content []byte, mode fs.FileMode) (err error) {
 	have, err := os.ReadFile(path)
@@ -94,8 +109,7 @@ func replace(path string, content []byte, mode fs.FileMode) (err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read installed file: %w", err)
 	}
-	// A name of its own that no runtime takes for a configuration or a plugin.
-	fresh, err := os.CreateTemp(filepath.Dir(path), ".kiln-*")
+	fresh, err := os.CreateTemp(filepath.Dir(path), unfinished)
 	if err != nil {
 		return fmt.Errorf("install %s: %w", path, err)
 	}

@@ -37,6 +37,9 @@ func TestInstall(t *testing.T) {
 	write(filepath.Join(bin, "kube-ovn"), "old", 0o755)
 	write(filepath.Join(bin, "loopback"), "same", 0o755)
 	write(filepath.Join(bin, "bridge"), "someone else's", 0o755)
+	for _, directory := range []string{bin, conf} {
+		write(filepath.Join(directory, ".kiln-4711"), "half of wh", 0o600) // as an agent leaves that is killed
+	}
 	running, err := os.Open(filepath.Join(bin, "kube-ovn"))
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +65,9 @@ func TestInstall(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(bin); len(entries) != 3 {
 		t.Errorf("leftovers: %v", entries)
+	}
+	if entries, _ := os.ReadDir(conf); len(entries) != 1 {
+		t.Errorf("leftovers beside the conflist: %v", entries)
 	}
 	p := Plugin{Source: source, BinDir: filepath.Join(bin, "nowhere"), ConfDir: conf}
 	if err := os.Remove(filepath.Join(conf, ConfigName)); err != nil {
