@@ -9,13 +9,14 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -34,6 +35,8 @@ import (
 // Process is one run of a controller.
 type Process struct {
 	Manager    ctrl.Manager
+	Client     client.Client // of the manager
+	Recorder   events.EventRecorder
 	Engine     *northbound.Engine
 	Allocator  *ipam.Allocator
 	Namespaces *selection.Namespaces
@@ -78,13 +81,14 @@ func (w *World) Start(steps Steps) *Process {
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	w.Must(err)
-	p.Namespaces, err = selection.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
+	p.Client, p.Recorder = p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
+	p.Namespaces, err = selection.NewNamespaces(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
-	p.Networks, err = selection.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
+	p.Networks, err = selection.NewNetworks(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
-	p.Pools, err = selection.NewPools(ctx, p.Manager.GetFieldIndexer(), p.Manager.GetClient())
+	p.Pools, err = selection.NewPools(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
-	p.Vips, err = selection.NewVips(ctx, p.Manager.GetCache(), p.Manager.GetClient())
+	p.Vips, err = selection.NewVips(ctx, p.Manager.GetCache(), p.Client)
 	w.Must(err)
 	w.Must(p.Manager.Add(p.Engine))
 	w.Must(steps.Setup(ctx, p))
@@ -107,6 +111,30 @@ func (w *World) Start(steps Steps) *Process {
 	p.before = p.proxy.Transactions()
 	p.Gate.Open()
 	return p
+}
+
+// Restart is Start after the end of the process before, where there was one.
+func (w *World) Restart(before *Process, steps Steps) *Process {
+	w.Helper()
+	if before != nil {
+		before.Stop()
+	}
+	return w.Start(steps)
+}
+
+// Reconciler is one that a process can run.
+type Reconciler interface {
+	SetupWithManager(context.Context, ctrl.Manager) error
+}
+
+// Run registers reconcilers.
+func (p *Process) Run(ctx context.Context, reconcilers ...Reconciler) error {
+	for _, r := range reconcilers {
+		if err := r.SetupWithManager(ctx, p.Manager); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Stop ends the process and waits until it is over. Another Stop does nothing.
@@ -198,30 +226,6 @@ func vpcOf(s *kubeovnv1.Subnet) string {
 		return kubeovnv1.DefaultVpc
 	}
 	return s.Spec.Vpc
-}
-
-// Eventually waits until what returns nothing, and fails the test with what it returned last.
-func (w *World) Eventually(what func() string) {
-	w.Helper()
-	w.Within(30*time.Second, what)
-}
-
-// Within is Eventually with a limit of its own.
-func (w *World) Within(limit time.Duration, what func() string) {
-	w.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(limit)
-	for {
-		wrong := what()
-		if wrong == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("after %s: %s", limit, wrong)
-		}
-		<-tick.C
-	}
 }
 
 // writes counts requests to the API server.

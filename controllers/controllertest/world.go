@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -115,11 +116,12 @@ func New(t *testing.T) *World {
 		t.Fatal(err)
 	}
 	w := &World{T: t, Client: c, Database: nbtest.Start(t), Nodes: []string{"n1", "n2"}}
-	w.clear()
+	w.Clear()
 	return w
 }
 
-func (w *World) clear() {
+// Clear deletes what tests make, finalizers or not.
+func (w *World) Clear() {
 	w.Helper()
 	var namespaces corev1.NamespaceList
 	w.Must(w.Client.List(w.Context(), &namespaces))
@@ -140,33 +142,26 @@ func (w *World) clear() {
 			w.Must(w.Client.Patch(w.Context(), ns, client.MergeFrom(base)))
 		}
 	}
-	for _, o := range []client.Object{
-		&kubeovnv1.SwitchLBRule{}, &kubeovnv1.RouterLBRule{}, &kubeovnv1.OvnEip{},
-		&corev1.Node{}, &kubeovnv1.IP{}, &kubeovnv1.IPPool{}, &kubeovnv1.Vip{},
-		&kubeovnv1.Subnet{}, &kubeovnv1.Vpc{}, &kubeovnv1.SecurityGroup{},
+	for _, list := range []client.ObjectList{
+		&kubeovnv1.SwitchLBRuleList{}, &kubeovnv1.RouterLBRuleList{}, &kubeovnv1.OvnEipList{},
+		&corev1.NodeList{}, &kubeovnv1.IPList{}, &kubeovnv1.IPPoolList{}, &kubeovnv1.VipList{},
+		&kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.SecurityGroupList{},
 	} {
-		w.Must(w.Client.DeleteAllOf(w.Context(), o))
-	}
-	var pools kubeovnv1.IPPoolList
-	w.Must(w.Client.List(w.Context(), &pools))
-	for i := range pools.Items {
-		w.letGo(&pools.Items[i])
-	}
-	var vips kubeovnv1.VipList
-	w.Must(w.Client.List(w.Context(), &vips))
-	for i := range vips.Items {
-		w.letGo(&vips.Items[i])
-	}
-	var eips kubeovnv1.OvnEipList
-	w.Must(w.Client.List(w.Context(), &eips))
-	for i := range eips.Items {
-		w.letGo(&eips.Items[i])
+		w.Must(w.Client.List(w.Context(), list))
+		w.Must(apimeta.EachListItem(list, func(item runtime.Object) error {
+			o := item.(client.Object)
+			w.LetGo(o)
+			return client.IgnoreNotFound(w.Client.Delete(w.Context(), o))
+		}))
 	}
 }
 
-// letGo takes the finalizers from a deleted object whose controller does not run any more.
-func (w *World) letGo(o client.Object) {
+// LetGo takes the finalizers off an object, as a user who has lost patience does.
+func (w *World) LetGo(o client.Object) {
 	w.Helper()
+	if len(o.GetFinalizers()) == 0 {
+		return
+	}
 	base := o.DeepCopyObject().(client.Object)
 	o.SetFinalizers(nil)
 	w.Must(client.IgnoreNotFound(w.Client.Patch(w.Context(), o, client.MergeFrom(base))))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -29,7 +30,7 @@ func TestActiveBackupFollowsTheNodes(t *testing.T) {
 	n.ready(second, corev1.ConditionUnknown)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
 	n.status("s", "n1", gatewayctl.ReasonReady)
-	n.event(s, gatewayctl.ReasonMoved)
+	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
 	if sent := n.process.Transactions() - before; sent != 1 {
 		t.Errorf("moving a gateway took %d transactions, want 1", sent)
 	}
@@ -45,7 +46,7 @@ func TestActiveBackupFollowsTheNodes(t *testing.T) {
 	n.status("s", "n2", gatewayctl.ReasonReady) // cordoned, and better than none
 	n.ready(second, corev1.ConditionFalse)
 	n.status("s", "n2", gatewayctl.ReasonNoActiveGateway)
-	n.event(s, gatewayctl.ReasonNoActiveGateway)
+	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonNoActiveGateway})
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::2") // the last hop stays
 
 	n.Delete(second)
@@ -140,7 +141,7 @@ func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 	stop() // the node's data path is dead; its kubelet is not
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
 	n.status("s", "n2", gatewayctl.ReasonReady)
-	n.event(s, gatewayctl.ReasonMoved)
+	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
 
 	n.run() // a controller that has heard of nobody yet does not move it back
 	n.centralized("later", "10.18.0.0/24", "n2", nil)
@@ -177,7 +178,7 @@ func TestRulesAndTablesInStatus(t *testing.T) {
 	n.status("s", "", "")
 	second := n.Subnet("t", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.18.0.0/24"; external(s) }, n.process)
 	n.status("t", "", gatewayctl.ReasonTableConflict)
-	n.event(second, gatewayctl.ReasonTableConflict)
+	n.Event(second, eventsv1.Event{Reason: gatewayctl.ReasonTableConflict})
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.PolicyRoutingTableID = 1001 })
 	n.status("t", "", "")
 }

@@ -15,7 +15,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -25,6 +24,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 // leases is the namespace of the Leases of gateway nodes.
@@ -42,8 +42,7 @@ type network struct {
 func start(t *testing.T, nodes ...string) *network {
 	t.Helper()
 	n := &network{World: controllertest.New(t)}
-	n.wipe()
-	t.Cleanup(n.wipe)
+	n.Must(n.Client.DeleteAllOf(n.Context(), &coordinationv1.Lease{}, client.InNamespace(leases)))
 	for _, name := range nodes {
 		n.node(name)
 	}
@@ -51,29 +50,16 @@ func start(t *testing.T, nodes ...string) *network {
 	return n
 }
 
-// wipe deletes what tests made.
-func (n *network) wipe() {
-	n.Helper()
-	ctx := context.Background() // also after the test
-	for _, o := range []client.Object{&kubeovnv1.Subnet{}, &corev1.Node{}} {
-		n.Must(n.Client.DeleteAllOf(ctx, o))
-	}
-	n.Must(n.Client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(leases)))
-}
-
 // run starts the controller, as after a crash when it ran before.
 func (n *network) run() {
 	n.Helper()
-	if n.process != nil {
-		n.process.Stop()
-	}
-	n.process = n.Start(controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
+	n.process = n.Restart(n.process, controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
 		clients, err := kubernetes.NewForConfig(controllertest.Config())
 		n.Must(err)
 		pulses, err := gatewayctl.NewPulses(clients.CoordinationV1().RESTClient(), leases)
 		n.Must(err)
 		r := &gatewayctl.Reconciler{
-			Client: p.Manager.GetClient(), Northbound: p.Engine, Recorder: p.Manager.GetEventRecorder("test"), Gate: p.Gate, Pulses: pulses,
+			Client: p.Client, Northbound: p.Engine, Recorder: p.Recorder, Gate: p.Gate, Pulses: pulses,
 		}
 		return r.SetupWithManager(ctx, p.Manager)
 	}})
@@ -131,21 +117,14 @@ func (n *network) change(s *kubeovnv1.Subnet, f func(*kubeovnv1.SubnetSpec)) {
 // policies waits until the policies of centralized gateways are these, in order.
 func (n *network) policies(want ...string) {
 	n.Helper()
-	n.Eventually(func() string {
-		var got []string
-		for _, row := range n.Database.Rows("Logical_Router_Policy") {
-			if fmt.Sprint(row["priority"]) == "29010" {
-				hops := row.Strings("nexthops")
-				slices.Sort(hops)
-				got = append(got, strings.TrimSpace(fmt.Sprint(row["match"], " ", row["action"], " ", strings.Join(hops, ","))))
-			}
+	n.Rows("Logical_Router_Policy", func(row nbtest.Row) string {
+		if fmt.Sprint(row["priority"]) != "29010" {
+			return ""
 		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			return fmt.Sprintf("policies are\n%q, want\n%q", got, want)
-		}
-		return ""
-	})
+		hops := row.Strings("nexthops")
+		slices.Sort(hops)
+		return strings.TrimSpace(fmt.Sprint(row["match"], " ", row["action"], " ", strings.Join(hops, ",")))
+	}, want...)
 }
 
 // status waits until a subnet's status names these nodes, and its condition has this reason.
@@ -159,21 +138,6 @@ func (n *network) status(subnet, active, reason string) {
 			return fmt.Sprintf("subnet %s: active %q, condition %+v, want %q, %s", subnet, s.Status.ActivateGateway, c, active, reason)
 		}
 		return ""
-	})
-}
-
-// event waits until an object has an event of this reason.
-func (n *network) event(o client.Object, reason string) {
-	n.Helper()
-	n.Eventually(func() string {
-		var events eventsv1.EventList
-		n.Must(n.Client.List(n.Context(), &events))
-		for i := range events.Items {
-			if e := &events.Items[i]; e.Regarding.UID == o.GetUID() && e.Reason == reason {
-				return ""
-			}
-		}
-		return fmt.Sprintf("%s has no event %s", o.GetName(), reason)
 	})
 }
 

@@ -12,14 +12,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/ippool"
 	"github.com/kiln-net/kiln/controllers/pod"
-	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -30,19 +29,10 @@ func (w world) start() *controllertest.Process {
 	var pods *pod.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
-			pods = &pod.Reconciler{
-				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Recorder: recorder,
-				Sets: p.Sets,
-				Gate: p.Gate, Workers: 4,
-			}
-			if err := pods.SetupWithManager(ctx, p.Manager); err != nil {
-				return err
-			}
-			pools := &ippool.Reconciler{
-				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Pools: p.Pools, Recorder: recorder, Gate: p.Gate,
-			}
-			return pools.SetupWithManager(ctx, p.Manager)
+			pods = networktest.Pods(p)
+			return p.Run(ctx, pods, &ippool.Reconciler{
+				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Pools: p.Pools, Recorder: p.Recorder, Gate: p.Gate,
+			})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
 			return pods.Restore(ctx, p.Manager.GetAPIReader())
@@ -64,19 +54,6 @@ func (w world) pool(name string, namespaces []string, ips ...string) *kubeovnv1.
 	}
 	w.Create(pool)
 	return pool
-}
-
-// ready waits for a condition of a pool.
-func (w world) ready(pool *kubeovnv1.IPPool, status metav1.ConditionStatus, condition, text string) {
-	w.Helper()
-	w.Eventually(func() string {
-		w.Get(pool)
-		c := apimeta.FindStatusCondition(pool.Status.Conditions, condition)
-		if c == nil || c.Status != status || c.ObservedGeneration != pool.Generation || !strings.Contains(c.Message, text) {
-			return fmt.Sprintf("condition %s of pool %s is %+v", condition, pool.Name, c)
-		}
-		return ""
-	})
 }
 
 func (w world) pod(name string, annotations ...string) *corev1.Pod {
@@ -129,7 +106,7 @@ func TestPoolsAreForThoseWhoNameThemAndForTheirNamespaces(t *testing.T) {
 	w := newWorld(t)
 	named := w.pool("named", nil, "10.16.0.2..10.16.0.3")
 	process := w.start()
-	w.ready(named, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(named)
 	plain := w.pod("plain")
 	w.has(plain, "10.16.0.4") // the first that no pool sets apart
 	one := w.pod("one", "ip_pool", "named")
@@ -137,7 +114,7 @@ func TestPoolsAreForThoseWhoNameThemAndForTheirNamespaces(t *testing.T) {
 	w.used(named, "10.16.0.2", 1)
 
 	bound := w.pool("bound", []string{"default"}, "10.16.0.40", "10.16.0.41", "fd00:10:16::40/127")
-	w.ready(bound, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(bound)
 	first, second, third := w.pod("first"), w.pod("second"), w.pod("third")
 	w.has(first, "10.16.0.40", "10.16.0.41", "")
 	w.used(bound, "10.16.0.40-10.16.0.41", 0)
@@ -179,11 +156,11 @@ func TestOfPoolsThatOverlapTheOlderIsInForce(t *testing.T) {
 	younger := w.pool("b-younger", nil, "10.16.0.9..10.16.0.12")
 	outside := w.pool("outside", nil, "10.99.0.1")
 	w.start()
-	w.ready(older, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
-	w.ready(younger, metav1.ConditionFalse, kubeovnv1.ConditionValidated, "older IPPool a-older")
-	w.ready(outside, metav1.ConditionFalse, kubeovnv1.ConditionValidated, "outside of subnet ovn-default")
+	w.Ready(older)
+	w.Says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "older IPPool a-older")
+	w.Says(outside, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "outside of subnet ovn-default")
 	w.Change(older, func() { older.Spec.IPs = []string{"10.16.0.2..10.16.0.8"} })
-	w.ready(younger, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(younger)
 	w.used(younger, "", 4)
 }
 
@@ -192,11 +169,11 @@ func TestAPoolGoesOnceItsAddressesAreFree(t *testing.T) {
 	pool := w.pool("p", nil, "10.16.0.2")
 	pool2 := w.pool("q-set", nil, "10.16.0.8..10.16.0.11", "fd00:10:16::8")
 	w.start()
-	w.ready(pool, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(pool)
 	holder := w.pod("holder", "ip_pool", "p")
 	w.has(holder, "10.16.0.2")
 	w.Must(w.Client.Delete(w.Context(), pool))
-	w.ready(pool, metav1.ConditionFalse, kubeovnv1.ConditionReady, "10.16.0.2 (holder.default)")
+	w.Says(pool, kubeovnv1.ConditionReady, metav1.ConditionFalse, "10.16.0.2 (holder.default)")
 	w.Delete(holder)
 	w.Eventually(func() string {
 		if w.Get(pool) {
@@ -234,17 +211,17 @@ func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
 	younger := w.pool("a.b", nil, "10.16.0.9")
 	w.start()
 	w.publishes("a.b", "10.16.0.8")
-	w.ready(younger, metav1.ConditionTrue, kubeovnv1.ConditionReady, "") // its own addresses have nothing to do with it
+	w.Ready(younger) // its own addresses have nothing to do with it
 	w.Change(younger, func() { younger.Spec.EnableAddressSet = true })
-	w.ready(younger, metav1.ConditionFalse, kubeovnv1.ConditionReady, "older IPPool a-b")
+	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, "older IPPool a-b")
 	w.has(w.pod("p", "ip_pool", "a.b"), "10.16.0.9")
 	w.publishes("a.b", "10.16.0.8")
 
 	w.Change(older, func() { older.Spec.EnableAddressSet = false })
-	w.ready(younger, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(younger)
 	w.publishes("a.b", "10.16.0.9")
 	w.Change(older, func() { older.Spec.EnableAddressSet = true })
-	w.ready(younger, metav1.ConditionFalse, kubeovnv1.ConditionReady, "older IPPool a-b")
+	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, "older IPPool a-b")
 	w.publishes("a.b", "10.16.0.8")
 	w.Must(w.Client.Delete(w.Context(), older))
 	w.publishes("a.b", "10.16.0.9")
@@ -287,7 +264,7 @@ func TestAPodOfAStatefulSetKeepsWhatItHasOfAPool(t *testing.T) {
 	w := newWorld(t)
 	pool := w.pool("both", nil, "10.16.0.20..10.16.0.29", "fd00:10:16::20/124")
 	process := w.start()
-	w.ready(pool, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(pool)
 	set := &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"},
 		Spec: appsv1.StatefulSetSpec{

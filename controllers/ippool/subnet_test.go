@@ -39,12 +39,12 @@ func TestTheAddressSetGoesWithTheSubnet(t *testing.T) {
 	}
 	s := shop()
 	w.Create(pool)
-	w.ready(pool, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(pool)
 	sets(1)
 	w.Delete(s)
-	w.ready(pool, metav1.ConditionFalse, kubeovnv1.ConditionValidated, "subnet shop does not exist")
+	w.Says(pool, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "subnet shop does not exist")
 	sets(0)
 	shop()
-	w.ready(pool, metav1.ConditionTrue, kubeovnv1.ConditionReady, "")
+	w.Ready(pool)
 	sets(1)
 }

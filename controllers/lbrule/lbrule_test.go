@@ -42,8 +42,8 @@ func TestARuleIsServedAndChecked(t *testing.T) {
 		"[fd00:10:16::14]=a.default@web [fd00:10:16::15]=b.default@web | 172.30.0.1:80 [fd00:172::1]:80"
 	w.serves("web", both)
 	w.owns("web:web")
-	w.says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
-	w.says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
 	if rule.Status.Ports != "80/TCP" || rule.Status.Service != "default/slr-web" {
 		t.Errorf("the status is %+v", rule.Status)
 	}
@@ -104,12 +104,12 @@ func TestRulesOfCustomVPCs(t *testing.T) {
 	w.inGroup("pods", "tenant")
 	w.inGroup("by-router", "tenant")
 	w.serves("by-router", "172.30.0.1:81=10.16.0.20:8080 | 10.16.0.20=c.default@theirs | 172.30.0.1:81")
-	w.says(switched, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "subnet late, which annotation ovn.kubernetes.io/logical_switch names, does not exist")
+	w.Says(switched, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "subnet late, which annotation ovn.kubernetes.io/logical_switch names, does not exist")
 	late := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: kubeovnv1.SubnetSpec{Vpc: "tenant", CIDRBlock: "10.17.0.0/24"}}
 	w.Create(late)
 	w.inGroup("by-switch", "tenant")
 	older := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: "named"}}
-	w.says(ours, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older SwitchLBRule named has 172.30.0.1 80/TCP")
+	w.Says(ours, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older SwitchLBRule named has 172.30.0.1 80/TCP")
 	w.serves("ours", "")
 	w.Delete(older)
 	w.inGroup("ours", kubeovnv1.DefaultVpc)
@@ -151,12 +151,12 @@ func TestEndpointsAreCheckedOnceSomethingHasThem(t *testing.T) {
 	rule := newRule("static", "172.30.0.1", static("10.16.0.20", "192.0.2.9"))
 	w.Create(rule)
 	w.serves("static", "172.30.0.1:80=10.16.0.20:8080,192.0.2.9:8080 |  | ")
-	w.says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "0 of 2 endpoints are checked")
+	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "0 of 2 endpoints are checked")
 	w.owns("")
 	_, err := process.Allocator.Allocate("a.default", ipam.Request{Subnet: "web", Addresses: []netip.Addr{netip.MustParseAddr("10.16.0.20")}})
 	w.Must(err)
 	w.serves("static", "172.30.0.1:80=10.16.0.20:8080,192.0.2.9:8080 | 10.16.0.20=a.default@web | 172.30.0.1:80")
-	w.says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "1 of 2 endpoints are checked; others serve whether they answer or not: 192.0.2.9 is in no subnet")
+	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "1 of 2 endpoints are checked; others serve whether they answer or not: 192.0.2.9 is in no subnet")
 	if rule.Status.Service != "" {
 		t.Errorf("a rule with endpoints has Service %s", rule.Status.Service)
 	}
@@ -185,21 +185,21 @@ func TestAddressesOfSubnetsAreReserved(t *testing.T) {
 	rule := newRule("web", "10.16.0.100,fd00:10:16::64", static("10.16.0.20"))
 	w.Create(rule)
 	w.owns("slr-web-10-16-0-100:web slr-web-fd00-0010-0016-0000-0000-0000-0000-0064:web web:web")
-	w.says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	if holder := process.Allocator.Holder("web", netip.MustParseAddr("10.16.0.100")); holder != "vip/slr-web-10-16-0-100" {
 		t.Errorf("the address is %q's", holder)
 	}
 	sharing := newRule("sharing", "10.16.0.100", static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 81 })
 	w.Create(sharing)
-	w.says(sharing, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(sharing, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.owns("slr-web-10-16-0-100:sharing,web slr-web-fd00-0010-0016-0000-0000-0000-0000-0064:web web:sharing,web")
 
 	taken := newRule("taken", "10.16.0.20", static("10.16.0.20"))
 	w.Create(taken)
-	w.says(taken, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "10.16.0.20 of subnet web is taken by a.default")
+	w.Says(taken, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "10.16.0.20 of subnet web is taken by a.default")
 	gateway := newRule("gateway", "10.16.0.1", static("10.16.0.20"))
 	w.Create(gateway)
-	w.says(gateway, kubeovnv1.ConditionReady, metav1.ConditionFalse, "10.16.0.1 is taken by gateway")
+	w.Says(gateway, kubeovnv1.ConditionReady, metav1.ConditionFalse, "10.16.0.1 is taken by gateway")
 	user := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: kubeovnv1.VipSpec{Subnet: "web", V4IP: "10.16.0.50"}}
 	w.Create(user)
 	w.Eventually(func() string {
@@ -210,7 +210,7 @@ func TestAddressesOfSubnetsAreReserved(t *testing.T) {
 	})
 	held := newRule("held", "10.16.0.50", static("10.16.0.20"))
 	w.Create(held)
-	w.says(held, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "held by Vip mine, which is not of type switch_lb_vip")
+	w.Says(held, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "held by Vip mine, which is not of type switch_lb_vip")
 
 	w.Get(rule)
 	w.Change(rule, func() { rule.Spec.VIP = "172.30.0.9" })
@@ -222,7 +222,7 @@ func TestAddressesOfSubnetsAreReserved(t *testing.T) {
 		return ""
 	})
 	process.Allocator.Release("a.default")
-	w.says(taken, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(taken, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 }
 
 func TestWrongRules(t *testing.T) {
@@ -252,8 +252,8 @@ func TestWrongRules(t *testing.T) {
 			"Service default/kubernetes has " + cluster.Spec.ClusterIP + " 443/TCP"},
 	} {
 		w.Create(c.rule)
-		w.says(c.rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
-		w.says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
+		w.Says(c.rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
+		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
 		w.serves(name, "")
 	}
 	for text, rule := range map[string]*kubeovnv1.SwitchLBRule{
@@ -273,9 +273,9 @@ func TestWrongRules(t *testing.T) {
 	w.Create(good)
 	const served = "172.30.0.7:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 172.30.0.7:80"
 	w.serves("good", served)
-	w.says(good, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(good, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.Change(good, func() { good.Spec.Ports = nil })
-	w.says(good, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
+	w.Says(good, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
 	w.serves("good", served) // what worked goes on
 }
 
@@ -320,8 +320,8 @@ func TestDamageHeals(t *testing.T) {
 			return ""
 		})
 		w.serves("web", served)
-		w.says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
-		w.says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
+		w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+		w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
 	}
 	for uuid := range w.Database.Rows("Load_Balancer") {
 		w.Database.Transact(nbtest.Op{

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 
@@ -58,19 +57,6 @@ func to(endpoints ...string) func(*kubeovnv1.RouterLBRuleSpec) {
 	return func(s *kubeovnv1.RouterLBRuleSpec) { s.Selector, s.Endpoints = nil, endpoints }
 }
 
-// reports waits for a condition of a RouterLBRule.
-func (w world) reports(rule *kubeovnv1.RouterLBRule, condition string, status metav1.ConditionStatus, text string) {
-	w.Helper()
-	w.Eventually(func() string {
-		w.Get(rule)
-		c := apimeta.FindStatusCondition(rule.Status.Conditions, condition)
-		if c == nil || c.Status != status || c.ObservedGeneration != rule.Generation || !strings.Contains(c.Message, text) {
-			return fmt.Sprintf("condition %s of rule %s is %+v, want %s with %q", condition, rule.Name, c, status, text)
-		}
-		return ""
-	})
-}
-
 // exposed waits until nodes are told to serve a Service at these addresses.
 func (w world) exposed(name string, addresses ...string) *corev1.Service {
 	w.Helper()
@@ -100,12 +86,12 @@ func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
 	first := w.start(a, b)
 	rule := newRouterRule("web", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
 	w.Create(rule)
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Vpc ovn-cluster, which does not exist: create it")
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "OvnEip front, which does not exist: create it")
-	w.reports(rule, kubeovnv1.ConditionValidated, metav1.ConditionTrue, "")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Vpc ovn-cluster, which does not exist: create it")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "OvnEip front, which does not exist: create it")
+	w.Says(rule, kubeovnv1.ConditionValidated, metav1.ConditionTrue, "")
 	eip := front("front")
 	w.Create(eip)
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "OvnEip front to have its addresses")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "OvnEip front to have its addresses")
 	first.Stop()
 	w.external()
 	second := w.start(a, b)
@@ -113,11 +99,11 @@ func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
 	if s.Spec.Selector["app"] != "web" || s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP || s.Spec.Ports[0].TargetPort.IntValue() != 8080 {
 		t.Errorf("the Service is %+v", s.Spec)
 	}
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	list := w.slicesOf("rlr-web", []discoveryv1.EndpointPort{tcp("http", 8080)}, a, b)
 	w.servesRouter("web", frontToBoth)
 	w.owns("web:web")
-	w.reports(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
+	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
 	if rule.Status.Ports != "80/TCP" || rule.Status.Service != "default/rlr-web" {
 		t.Errorf("the status is %+v", rule.Status)
 	}
@@ -144,7 +130,7 @@ func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
 	w.Delete(eip)
 	second.Stop()
 	third := w.start(a, b)
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	third.Stop()
 	w.Delete(rule)
 	w.start(a, b)
@@ -166,7 +152,7 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 	w.Create(rule)
 	w.exposed("rlr-static", frontV4, frontV6)
 	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20 192.0.2.9:8080; IPv6 fd00:10:16::99:8080") })
-	w.reports(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "1 of 3 endpoints are checked")
+	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionFalse, "1 of 3 endpoints are checked")
 	w.Change(rule, func() { rule.Spec.Endpoints = []string{"10.16.0.20"} })
 	w.servesRouter("static", frontToA)
 	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:8080") })
@@ -237,18 +223,18 @@ func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
 	w.Create(front("front"))
 	rule := newRouterRule("before", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.VPC = "tenant" })
 	w.Create(rule)
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Vpc tenant, which does not exist")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, "Vpc tenant, which does not exist")
 	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}})
 	if s := w.service("rlr-before"); s.Spec.ClusterIP != corev1.ClusterIPNone || len(s.Spec.ExternalIPs) > 0 {
 		t.Errorf("the Service is %+v", s.Spec)
 	}
 	w.slicesOf("rlr-before", []discoveryv1.EndpointPort{tcp("http", 8080)}, theirs)
 	w.groupOf("rlr-before", "tenant")
-	w.reports(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "for pods of VPC tenant; nodes and clients outside reach rules of VPC ovn-cluster only")
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "for pods of VPC tenant; nodes and clients outside reach rules of VPC ovn-cluster only")
 
 	ours := newRouterRule("ours", "front", to("10.16.0.20"), func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports[0].Port = 81 })
 	w.Create(ours)
-	w.reports(ours, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older RouterLBRule before uses it for VPC tenant")
+	w.Says(ours, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older RouterLBRule before uses it for VPC tenant")
 	w.servesRouter("ours", "")
 	w.noService("rlr-ours")
 	w.Delete(rule)
@@ -261,7 +247,7 @@ func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
 	w.start(theirs, a)
 	shadow := newRouterRule("shadow", "second", to("10.16.0.20"), func(s *kubeovnv1.RouterLBRuleSpec) { s.VPC = "tenant" })
 	w.Create(shadow, &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "second"}})
-	w.reports(shadow, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "is in subnet shadowed of VPC tenant as well")
+	w.Says(shadow, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "is in subnet shadowed of VPC tenant as well")
 }
 
 func TestRivalsOfRouterLBRules(t *testing.T) {
@@ -275,21 +261,21 @@ func TestRivalsOfRouterLBRules(t *testing.T) {
 	w.servesRouter("first", frontToA)
 	second := newRouterRule("second", "front", to("10.16.0.20"))
 	w.Create(second)
-	w.reports(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older RouterLBRule first has 10.99.0.10 80/TCP")
+	w.Says(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older RouterLBRule first has 10.99.0.10 80/TCP")
 	w.Change(second, func() { second.Spec.Ports[0].Port = 81 })
 	w.servesRouter("second", at81(frontToA))
 	// The address is in a subnet of the VPC, where the OvnEip holds it.
 	rival := newRule("rival", frontV4, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 82 })
 	w.Create(rival)
-	w.says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by eip/front")
+	w.Says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by eip/front")
 	w.Change(second, func() { second.Spec.Ports[0].Port = 82 })
-	w.says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
+	w.Says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
 	w.Delete(rival, first)
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"}, Spec: corev1.ServiceSpec{
 		ExternalIPs: []string{frontV4}, Ports: []corev1.ServicePort{{Port: 82}},
 	}}
 	w.Create(service)
-	w.reports(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Service default/user has 10.99.0.10 82/TCP")
+	w.Says(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Service default/user has 10.99.0.10 82/TCP")
 	w.servesRouter("second", "")
 	w.noService("rlr-second")
 	w.Delete(service)
@@ -299,7 +285,7 @@ func TestRivalsOfRouterLBRules(t *testing.T) {
 	w.Create(pods)
 	w.exposed("rlr-pods", frontV4, frontV6)
 	w.slicesOf("rlr-pods", []discoveryv1.EndpointPort{tcp("http", 8080)}, port{"c", "theirs", 20})
-	w.reports(pods, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "pods that selector selects are in VPC tenant, and not in ovn-cluster")
+	w.Says(pods, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "pods that selector selects are in VPC tenant, and not in ovn-cluster")
 	w.servesRouter("pods", "")
 }
 
@@ -311,11 +297,11 @@ func TestRulesWaitForTheirNamespace(t *testing.T) {
 	router := newRouterRule("web", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Namespace = namespace })
 	other := newRule("web", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) { s.Namespace = namespace })
 	w.Create(front("front"), router, other)
-	w.reports(router, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for namespace "+namespace)
-	w.says(other, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for namespace "+namespace)
+	w.Says(router, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for namespace "+namespace)
+	w.Says(other, kubeovnv1.ConditionReady, metav1.ConditionFalse, "waiting for namespace "+namespace)
 	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	w.reports(router, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
-	w.says(other, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(router, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(other, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	if router.Status.Service != namespace+"/rlr-web" || other.Status.Service != namespace+"/slr-web" {
 		t.Errorf("the Services are %s and %s", router.Status.Service, other.Status.Service)
 	}
@@ -337,16 +323,16 @@ func TestWrongRouterLBRules(t *testing.T) {
 		"no-ports": {newRouterRule("no-ports", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports = nil }), "ports is empty"},
 	} {
 		w.Create(c.rule)
-		w.reports(c.rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
-		w.reports(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
+		w.Says(c.rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
+		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
 		w.servesRouter(name, "")
 	}
 	good := newRouterRule("good", "front", to("10.16.0.20"))
 	w.Create(good)
 	w.servesRouter("good", frontToA)
-	w.reports(good, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Says(good, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.Change(good, func() { good.Spec.Ports = nil })
-	w.reports(good, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
+	w.Says(good, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
 	w.servesRouter("good", frontToA) // what worked goes on
 	w.exposed("rlr-good", frontV4, frontV6)
 }

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -24,7 +23,6 @@ import (
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
-	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -51,19 +49,12 @@ func (w world) start(ports ...port) *controllertest.Process {
 	var eips *ovneip.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
-			vips = &vip.Reconciler{Client: c, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Recorder: recorder, Gate: p.Gate}
-			if err := vips.SetupWithManager(ctx, p.Manager); err != nil {
-				return err
-			}
-			eips = &ovneip.Reconciler{Client: c, Allocator: p.Allocator, Recorder: recorder, Gate: p.Gate}
-			if err := eips.SetupWithManager(ctx, p.Manager); err != nil {
-				return err
-			}
-			rules := &lbrule.Reconciler{
-				Client: c, Live: p.Manager.GetAPIReader(), Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: recorder, Gate: p.Gate,
-			}
-			return rules.SetupWithManager(ctx, p.Manager)
+			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Recorder: p.Recorder, Gate: p.Gate}
+			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
+			return p.Run(ctx, vips, eips, &lbrule.Reconciler{
+				Client: p.Client, Live: p.Manager.GetAPIReader(), Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks,
+				Recorder: p.Recorder, Gate: p.Gate,
+			})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
 			cidrs, err := ipfamily.ParseCIDRs(cidrBlock)
@@ -165,19 +156,6 @@ func newRule(name, vip string, change ...func(*kubeovnv1.SwitchLBRuleSpec)) *kub
 		f(&rule.Spec)
 	}
 	return rule
-}
-
-// says waits for a condition of a rule.
-func (w world) says(rule *kubeovnv1.SwitchLBRule, condition string, status metav1.ConditionStatus, text string) {
-	w.Helper()
-	w.Eventually(func() string {
-		w.Get(rule)
-		c := apimeta.FindStatusCondition(rule.Status.Conditions, condition)
-		if c == nil || c.Status != status || c.ObservedGeneration != rule.Generation || !strings.Contains(c.Message, text) {
-			return fmt.Sprintf("condition %s of rule %s is %+v, want %s with %q", condition, rule.Name, c, status, text)
-		}
-		return ""
-	})
 }
 
 // served is how a rule's TCP load balancer reads: each VIP with its endpoints, then where each endpoint is checked, then the VIPs with checks.

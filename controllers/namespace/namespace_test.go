@@ -21,8 +21,8 @@ import (
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
 var steps = controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
-	r := &namespace.Reconciler{Client: p.Manager.GetClient(), Namespaces: p.Namespaces, Gate: p.Gate}
-	return r.SetupWithManager(ctx, p.Manager)
+	r := &namespace.Reconciler{Client: p.Client, Namespaces: p.Namespaces, Gate: p.Gate}
+	return p.Run(ctx, r)
 }}
 
 func newNamespace(w *controllertest.World, name string, labels map[string]string) *corev1.Namespace {

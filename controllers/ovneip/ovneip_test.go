@@ -5,7 +5,6 @@ package ovneip_test
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -32,7 +30,7 @@ func (w world) start() *controllertest.Process {
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			eips = &ovneip.Reconciler{
-				Client: p.Manager.GetClient(), Allocator: p.Allocator, Recorder: p.Manager.GetEventRecorder(k8s.EventRecorder), Gate: p.Gate,
+				Client: p.Client, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate,
 			}
 			return eips.SetupWithManager(ctx, p.Manager)
 		},
@@ -68,36 +66,19 @@ func at(v4, v6 string) func(*kubeovnv1.OvnEipSpec) {
 	return func(s *kubeovnv1.OvnEipSpec) { s.V4IP, s.V6IP = v4, v6 }
 }
 
-// says waits for a condition of an OvnEip.
+// says waits for a condition of an OvnEip, with which status.ready agrees.
 func (w world) says(eip *kubeovnv1.OvnEip, condition string, status metav1.ConditionStatus, text string) {
 	w.Helper()
-	w.Eventually(func() string {
-		w.Get(eip)
-		c := apimeta.FindStatusCondition(eip.Status.Conditions, condition)
-		if c == nil || c.Status != status || c.ObservedGeneration != eip.Generation || !strings.Contains(c.Message, text) {
-			return fmt.Sprintf("condition %s of OvnEip %s is %+v, want %s with %q", condition, eip.Name, c, status, text)
-		}
-		if ready := apimeta.IsStatusConditionTrue(eip.Status.Conditions, kubeovnv1.ConditionReady); ready != eip.Status.Ready {
-			return fmt.Sprintf("status.ready of OvnEip %s is %v", eip.Name, eip.Status.Ready)
-		}
-		return ""
-	})
+	w.Says(eip, condition, status, text)
+	if ready := apimeta.IsStatusConditionTrue(eip.Status.Conditions, kubeovnv1.ConditionReady); ready != eip.Status.Ready {
+		w.Errorf("status.ready of OvnEip %s is %v", eip.Name, eip.Status.Ready)
+	}
 }
 
 func (w world) ready(eip *kubeovnv1.OvnEip) string {
 	w.Helper()
 	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	return eip.Status.V4IP + "," + eip.Status.V6IP
-}
-
-func (w world) gone(eip *kubeovnv1.OvnEip) {
-	w.Helper()
-	w.Eventually(func() string {
-		if w.Get(eip) {
-			return fmt.Sprintf("OvnEip %s is there: %+v", eip.Name, eip.Status.Conditions)
-		}
-		return ""
-	})
 }
 
 func TestAddressesAreHeldOverRestarts(t *testing.T) {
@@ -133,7 +114,7 @@ func TestAddressesAreHeldOverRestarts(t *testing.T) {
 
 	w.Delete(chosen) // while nobody looks: who waits for it gets it
 	w.start()
-	w.gone(chosen)
+	w.Gone(chosen)
 	w.ready(late)
 }
 
@@ -169,7 +150,7 @@ func TestADeletedOvnEipStaysWhileARuleUsesIt(t *testing.T) {
 		t.Errorf("the address is %q's", holder)
 	}
 	w.Change(rules[1], func() { rules[1].Spec.OvnEip = "other" })
-	w.gone(eip)
+	w.Gone(eip)
 	if holder := process.Allocator.Holder("external", address); holder != "" {
 		t.Errorf("the address is still %q's", holder)
 	}
@@ -198,7 +179,7 @@ func TestWhatIsInTheWay(t *testing.T) {
 		w.Create(eip)
 		w.says(eip, kubeovnv1.ConditionValidated, metav1.ConditionFalse, text)
 		w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
-		w.warned(string(eip.UID), text)
+		w.Event(eip, eventsv1.Event{Type: corev1.EventTypeWarning, Note: text})
 	}
 	process.Allocator.Release("pod.default")
 	w.ready(held)
@@ -228,19 +209,4 @@ func TestWhatIsInTheWay(t *testing.T) {
 	}
 	w.Get(held)
 	w.Change(held, func() { held.Spec.Type = "nat" }) // which it is
-}
-
-// warned waits for an event about an object.
-func (w world) warned(uid, text string) {
-	w.Helper()
-	w.Eventually(func() string {
-		var list eventsv1.EventList
-		w.Must(w.Client.List(w.Context(), &list))
-		for _, e := range list.Items {
-			if string(e.Regarding.UID) == uid && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, text) {
-				return ""
-			}
-		}
-		return fmt.Sprintf("no event says %q", text)
-	})
 }

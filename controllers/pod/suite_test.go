@@ -17,8 +17,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/pod"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -34,22 +34,8 @@ func stepsWith(pace pod.RecordPace, change func(*pod.Reconciler)) controllertest
 	var r *pod.Reconciler
 	return controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			r = &pod.Reconciler{
-				Client:     p.Manager.GetClient(),
-				Northbound: p.Engine,
-				Allocator:  p.Allocator,
-				Namespaces: p.Namespaces,
-				Pools:      p.Pools,
-				Networks:   p.Networks,
-				Vips:       p.Vips,
-				Sets:       p.Sets,
-				Recorder:   p.Manager.GetEventRecorder(k8s.EventRecorder),
-				Gate:       p.Gate,
-				Workers:    8,
-
-				KeepMachines: true,
-				RecordPace:   pace,
-			}
+			r = networktest.Pods(p)
+			r.KeepMachines, r.RecordPace = true, pace
 			change(r)
 			return r.SetupWithManager(ctx, p.Manager)
 		},
@@ -153,20 +139,7 @@ func (w world) warned(p *corev1.Pod, text string) {
 // warnedOf waits for an event on a pod that says something.
 func (w world) warnedOf(p *corev1.Pod, reason, text string) {
 	w.Helper()
-	w.Eventually(func() string {
-		var list eventsv1.EventList
-		w.Must(w.Client.List(w.Context(), &list))
-		var said []string
-		for _, e := range list.Items {
-			if e.Regarding.UID == p.UID && e.Reason == reason && e.Type == corev1.EventTypeWarning {
-				if strings.Contains(e.Note, text) {
-					return ""
-				}
-				said = append(said, e.Note)
-			}
-		}
-		return fmt.Sprintf("no event %s on pod %s says %q; they say %q", reason, p.Name, text, said)
-	})
+	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: reason, Note: text})
 }
 
 // events counts how often something was said of a pod.

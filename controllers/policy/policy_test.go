@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -249,10 +250,10 @@ func TestWhatCannotBeExpressedIsClosedAndTold(t *testing.T) {
 	w.start()
 	w.pod("default", "web", "app=web")
 	wrong := w.policyOf("default", "wrong", "podSelector: {matchLabels: {app: web}}", "enable_log", "true", "acl_log_meter_rate", "many")
-	w.warned(string(wrong.UID), `annotation ovn.kubernetes.io/acl_log_meter_rate is "many": write packets per second`)
+	w.Event(wrong, eventsv1.Event{Type: corev1.EventTypeWarning, Note: `annotation ovn.kubernetes.io/acl_log_meter_rate is "many": write packets per second`})
 	w.expect(wrong, map[string]string{"ingress/default": "drop outport == [web.default] && ip"})
 	other := w.policyOf("default", "other", "podSelector: {matchLabels: {app: web}}", "network_policy_for", "default/net1")
-	w.warned(string(other.UID), "names default/net1")
+	w.Event(other, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "names default/net1"})
 	w.expect(other, map[string]string{})
 	for _, row := range w.Database.Rows("Meter_Band") {
 		if row["rate"] != float64(100) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -106,7 +107,7 @@ func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 	sg := w.group("web", webGroup)
 	w.condition(sg, &sg.Status.Conditions, "Validated", "False",
 		"ingressRules[1]: SecurityGroup clients, which remoteSecurityGroup names, does not exist")
-	w.warned(string(sg.UID), "SecurityGroup clients")
+	w.Event(sg, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "SecurityGroup clients"})
 	clients := w.group("clients", "{}")
 	w.condition(sg, &sg.Status.Conditions, "Validated", "True", "")
 	w.condition(clients, &clients.Status.Conditions, "Ready", "True", "")
@@ -144,7 +145,7 @@ func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 	w.Delete(sg)
 	w.expectOf("SecurityGroup//web", map[string]string{})
 	w.closedIn(web, "2", "3")
-	w.warned(string(web.UID), "names web, which does not exist")
+	w.Event(web, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "names web, which does not exist"})
 	w.Delete(web, client, clients)
 	w.Eventually(func() string {
 		if n := w.rows("ACL") + w.rows("Port_Group") + w.rows("Address_Set"); n > 0 {
@@ -168,7 +169,7 @@ func TestTiersOfSecurityGroups(t *testing.T) {
 	for _, p := range []*corev1.Pod{both, unknown, denied} {
 		w.closedIn(p, "2", "3")
 	}
-	w.warned(string(unknown.UID), "ovn.kubernetes.io/security_groups names typo, which does not exist: nothing passes by it")
+	w.Event(unknown, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "ovn.kubernetes.io/security_groups names typo, which does not exist: nothing passes by it"})
 	tier := func() string {
 		for _, row := range w.Database.Rows("ACL") {
 			if row["external_ids"].(map[string]string)["kiln-owner"] == "SecurityGroup//last" {

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,9 +19,9 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/policy"
-	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
@@ -45,13 +44,9 @@ func (w world) start() *controllertest.Process {
 	var policies *policy.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
-			pods = &pod.Reconciler{
-				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Sets: p.Sets,
-				Recorder: recorder, Gate: p.Gate, Workers: 8,
-			}
-			policies = &policy.Reconciler{Client: c, Northbound: p.Engine, Sets: p.Sets, Recorder: recorder, Gate: p.Gate}
-			return errors.Join(pods.SetupWithManager(ctx, p.Manager), policies.SetupWithManager(ctx, p.Manager))
+			pods = networktest.Pods(p)
+			policies = &policy.Reconciler{Client: p.Client, Northbound: p.Engine, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate}
+			return p.Run(ctx, pods, policies)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
 			return errors.Join(policies.Restore(ctx), pods.Restore(ctx, p.Manager.GetAPIReader()))
@@ -198,23 +193,4 @@ func (w world) rows(table string) int {
 		}
 	}
 	return n
-}
-
-// warned waits for an event on an object that says something.
-func (w world) warned(uid, text string) {
-	w.Helper()
-	w.Eventually(func() string {
-		var list eventsv1.EventList
-		w.Must(w.Client.List(w.Context(), &list))
-		var said []string
-		for _, e := range list.Items {
-			if string(e.Regarding.UID) == uid {
-				if strings.Contains(e.Note, text) {
-					return ""
-				}
-				said = append(said, e.Note)
-			}
-		}
-		return fmt.Sprintf("no event says %q; they say %q", text, said)
-	})
 }

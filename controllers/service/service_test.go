@@ -15,7 +15,6 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/service"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -23,10 +22,10 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 
 var steps = controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
 	r := &service.Reconciler{
-		Client: p.Manager.GetClient(), Live: p.Manager.GetAPIReader(), Northbound: p.Engine,
-		Recorder: p.Manager.GetEventRecorder(k8s.EventRecorder), Gate: p.Gate, Workers: 4,
+		Client: p.Client, Live: p.Manager.GetAPIReader(), Northbound: p.Engine,
+		Recorder: p.Recorder, Gate: p.Gate, Workers: 4,
 	}
-	return r.SetupWithManager(ctx, p.Manager)
+	return p.Run(ctx, r)
 }}
 
 func newService(name string) *corev1.Service {

@@ -273,5 +273,5 @@ func TestAnEmptySubnetMovesToAnotherVPC(t *testing.T) {
 	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionFalse)
 	n.rows("Logical_Router_Port", "name", "ovn-cluster-join", "ovn-cluster-ovn-default", "tenant-shop")
 	n.Delete(s)
-	n.gone(s)
+	n.Gone(s)
 }

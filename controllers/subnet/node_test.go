@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -72,7 +73,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	})
 	n.rows("Logical_Switch_Port", "addresses", got.MAC.String()+" 100.64.0.2 fd00:100:64::2", "router", "router")
 	n.nodePolicies("ip4.dst == 192.0.2.11 via 100.64.0.2", "ip6.dst == 2001:db8::11 via fd00:100:64::2")
-	n.nodeSets("", "") // one per family
+	n.nodeSets("[]", "[]") // one per family
 
 	n.setAddresses(o, "192.0.2.12")
 	n.nodePolicies("ip4.dst == 192.0.2.12 via 100.64.0.2")
@@ -86,7 +87,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 
 	n.Delete(o)
 	n.nodePolicies()
-	n.gone(ip)
+	n.Gone(ip)
 	n.nodeSets()
 	n.Eventually(func() string {
 		if lease, held := n.process.Allocator.Lookup(translate.NodePort("n1")); held {
@@ -106,7 +107,7 @@ func TestNodesKeepTheirAddressesOverARestart(t *testing.T) {
 		addresses[name] = fmt.Sprint(n.connected(o).Addresses)
 	}
 	n.Delete(nodes[0])
-	n.nodeSets("", "", "", "")
+	n.nodeSets("[]", "[]", "[]", "[]")
 	n.run()
 	late := n.node("n0", "192.0.2.10")
 	n.connected(late)
@@ -128,7 +129,7 @@ func TestANodeWithoutAnAddressWaitsForOne(t *testing.T) {
 	first := n.node("n1", "192.0.2.11")
 	n.connected(first)
 	second := n.node("n2", "192.0.2.12")
-	n.event(second, node.ReasonNoAddress)
+	n.Event(second, eventsv1.Event{Reason: node.ReasonNoAddress})
 	n.Delete(first)
 	if got := n.connected(second); got.Addresses[0].String() != "100.64.0.2" {
 		t.Errorf("the waiting node got %v", got.Addresses)
@@ -160,7 +161,7 @@ func TestANodeWaitsForAPodThatHasTheNameOfItsPort(t *testing.T) {
 	pod, err := n.process.Allocator.Allocate(port, ipam.Request{Subnet: "shop"})
 	n.Must(err)
 	o := n.node("a.shop", "192.0.2.11")
-	n.event(o, node.ReasonNoAddress)
+	n.Event(o, eventsv1.Event{Reason: node.ReasonNoAddress})
 	if holder := n.process.Allocator.Holder("shop", pod.Addresses[0]); holder != port {
 		t.Errorf("the pod's address is %q's", holder)
 	}

@@ -87,14 +87,14 @@ func TestMulticastHasAQuerierThatKeepsItsAddress(t *testing.T) {
 
 	n.change(s, func() { s.Spec.EnableMulticastSnoop = false })
 	n.option("Logical_Switch", "name", "shop", "other_config", "mcast_snoop", "")
-	n.gone(record)
+	n.Gone(record)
 	if got := n.subnet("shop").Status; got.McastQuerierIP != "" || got.McastQuerierMAC != "" {
 		t.Errorf("status is %+v", got)
 	}
 	n.change(s, func() { s.Spec.EnableMulticastSnoop = true })
 	n.Delete(s)
-	n.gone(s)
-	n.gone(record)
+	n.Gone(s)
+	n.Gone(record)
 }
 
 func TestAFullSubnetHasNoQuerierUntilAnAddressIsFree(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,7 +98,7 @@ func TestASubnetLivesAndDies(t *testing.T) {
 	n.measured("a", "Dual 10.20.0.0/23,fd00:20::/64: 509 free, 0 held")
 
 	n.Delete(s)
-	n.gone(s)
+	n.Gone(s)
 	n.measured("a")
 	n.rows("Logical_Switch", "name", "join", "ovn-default")
 	if n.process.Allocator.HasSubnet("a") {
@@ -147,11 +148,11 @@ func TestWrongSpecsAreExplainedAndChangeNothing(t *testing.T) {
 			if c.Reason != tt.reason || !strings.Contains(c.Message, tt.message) {
 				t.Errorf("condition %s: %s, want %s and a message with %q", c.Reason, c.Message, tt.reason, tt.message)
 			}
-			n.event(s, tt.reason)
+			n.Event(s, eventsv1.Event{Reason: tt.reason})
 			n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 			n.rows("Logical_Switch", "name", "join", "ovn-default")
 			n.Delete(s)
-			n.gone(s)
+			n.Gone(s)
 		})
 	}
 }
@@ -227,7 +228,7 @@ func TestADeletedSubnetWaitsForItsAddresses(t *testing.T) {
 	}
 	n.rows("Logical_Switch", "name", "a", "join", "ovn-default")
 	n.process.Allocator.Release("web-0.default")
-	n.gone(s)
+	n.Gone(s)
 	n.rows("Logical_Switch", "name", "join", "ovn-default")
 }
 
@@ -261,8 +262,8 @@ func TestVpcsAndSubnetsAreDeletedInAnyOrder(t *testing.T) {
 		} else {
 			n.Delete(s, vpc)
 		}
-		n.gone(s)
-		n.gone(vpc)
+		n.Gone(s)
+		n.Gone(vpc)
 		n.rows("Logical_Router", "name", "ovn-cluster")
 		n.rows("Logical_Switch", "name", "join", "ovn-default")
 	}
@@ -275,7 +276,7 @@ func TestWhatWasDeletedMeanwhileGoes(t *testing.T) {
 	n.condition("a", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Switch_Port", "name", "a-ovn-cluster", "join-ovn-cluster", "node-n1", "ovn-default-ovn-cluster")
 	n.process.Stop()
-	n.wipe()
+	n.Clear()
 	n.run()
 	n.rows("Logical_Switch", "name", "join", "ovn-default")
 	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster")

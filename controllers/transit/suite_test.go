@@ -6,28 +6,21 @@ package transit_test
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/node"
-	"github.com/kiln-net/kiln/controllers/pod"
-	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/controllers/transit"
-	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/gateway"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -82,8 +75,6 @@ func start(t *testing.T, join string, nodes ...string) *cluster {
 	t.Helper()
 	c := &cluster{World: controllertest.New(t), join: join}
 	c.Nodes = nil
-	c.wipe()
-	t.Cleanup(c.wipe)
 	c.run()
 	for _, name := range nodes {
 		c.node(name)
@@ -94,71 +85,24 @@ func start(t *testing.T, join string, nodes ...string) *cluster {
 // run starts the controllers, as after a crash when they ran before.
 func (c *cluster) run() {
 	c.Helper()
-	if c.process != nil {
-		c.process.Stop()
-	}
 	c.leases = &leases{pulses: map[string]gateway.Pulse{}, expected: map[string]bool{}}
-	c.process = c.Start(controllertest.Steps{
+	c.process = c.Restart(c.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			k, events := p.Manager.GetClient(), p.Manager.GetEventRecorder("test")
-			vpcs := &vpc.Reconciler{Client: k, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: events, Gate: p.Gate}
-			for _, r := range []interface {
-				SetupWithManager(context.Context, ctrl.Manager) error
-			}{
-				vpcs,
-				&subnet.Reconciler{
-					Client: k, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: events, Gate: p.Gate, Detached: vpcs.Detached,
-				},
-				&node.Reconciler{Client: k, Northbound: p.Engine, Allocator: p.Allocator, Recorder: events, Gate: p.Gate},
-				&transit.Reconciler{
-					Client: k, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: events, Gate: p.Gate, Pulses: c.leases,
-					ServiceCIDRs: k8s.ServiceCIDRs{
-						Configured: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/108")}, Reader: k,
-					},
-				},
-			} {
-				if err := r.SetupWithManager(ctx, p.Manager); err != nil {
-					return err
-				}
-			}
-			return nil
+			vpcs := networktest.Vpcs(p)
+			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
+			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), nodes, &transit.Reconciler{
+				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Pulses: c.leases,
+				ServiceCIDRs: networktest.Services(p),
+			})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
-			k := p.Manager.GetClient()
-			if err := vpc.CreateDefault(ctx, k); err != nil {
-				return err
+			pods := "10.16.0.0/16,fd00:10:16::/112"
+			if !strings.Contains(c.join, ",") {
+				pods = "10.16.0.0/16"
 			}
-			var joins []netip.Prefix
-			for cidr := range strings.SplitSeq(c.join, ",") {
-				joins = append(joins, netip.MustParsePrefix(cidr))
-			}
-			pods := []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16"), netip.MustParsePrefix("fd00:10:16::/112")}[:len(joins)]
-			if err := subnet.CreateDefaults(ctx, k, subnet.Defaults{PodCIDRs: pods, JoinCIDRs: joins}); err != nil {
-				return err
-			}
-			return pod.Restore(ctx, k, p.Engine, p.Allocator)
+			return networktest.Restore(ctx, p, pods, c.join)
 		},
 	})
-}
-
-// wipe deletes what tests made, finalizers or not.
-func (c *cluster) wipe() {
-	c.Helper()
-	ctx := context.Background() // also after the test
-	if c.process != nil {
-		c.process.Stop()
-	}
-	for _, list := range []client.ObjectList{&kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.IPList{}, &corev1.NodeList{}} {
-		c.Must(c.Client.List(ctx, list))
-		c.Must(apimeta.EachListItem(list, func(item runtime.Object) error {
-			o := item.(client.Object)
-			base := o.DeepCopyObject().(client.Object)
-			if o.SetFinalizers(nil); len(base.GetFinalizers()) > 0 {
-				c.Must(client.IgnoreNotFound(c.Client.Patch(ctx, o, client.MergeFrom(base))))
-			}
-			return client.IgnoreNotFound(c.Client.Delete(ctx, o))
-		}))
-	}
 }
 
 // node creates a node and waits until it is connected.
@@ -198,39 +142,13 @@ func (c *cluster) vpc(name, cidrs string, nat bool, change func(*kubeovnv1.VpcSp
 // says waits until the condition TransitReady of a VPC has a status, and these words in its reason and message.
 func (c *cluster) says(v *kubeovnv1.Vpc, status metav1.ConditionStatus, words ...string) {
 	c.Helper()
-	c.Eventually(func() string {
-		c.Get(v)
-		got := apimeta.FindStatusCondition(v.Status.Conditions, kubeovnv1.ConditionTransitReady)
-		if got == nil || got.Status != status || got.ObservedGeneration != v.Generation ||
-			slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(got.Reason+": "+got.Message, w) }) {
-			return fmt.Sprintf("VPC %s: condition is %+v, want %s with %q", v.Name, got, status, words)
-		}
-		return ""
-	})
-}
-
-// rows waits until a table has these rows, written by f and in order; f leaves a row out by returning nothing.
-func (c *cluster) rows(table string, f func(row nbtest.Row) string, want ...string) {
-	c.Helper()
-	c.Eventually(func() string {
-		var got []string
-		for _, row := range c.Database.Rows(table) {
-			if s := f(row); s != "" {
-				got = append(got, s)
-			}
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			return fmt.Sprintf("%s has\n%q, want\n%q", table, got, want)
-		}
-		return ""
-	})
+	c.Says(v, kubeovnv1.ConditionTransitReady, status, words...)
 }
 
 // routers waits until the gateway routers are these, as `<name> on <node>`.
 func (c *cluster) routers(want ...string) {
 	c.Helper()
-	c.rows("Logical_Router", func(row nbtest.Row) string {
+	c.Rows("Logical_Router", func(row nbtest.Row) string {
 		options, _ := row["options"].(map[string]string)
 		if options["chassis"] == "" {
 			return ""
@@ -242,7 +160,7 @@ func (c *cluster) routers(want ...string) {
 // routesOf waits until what leads from the router of a VPC to its gateway router is this, in order.
 func (c *cluster) routesOf(vpc string, want ...string) {
 	c.Helper()
-	c.rows("Logical_Router_Static_Route", func(row nbtest.Row) string {
+	c.Rows("Logical_Router_Static_Route", func(row nbtest.Row) string {
 		if ports := row.Strings("output_port"); !slices.Equal(ports, []string{vpc + "-" + vpc + "_transit"}) {
 			return ""
 		}

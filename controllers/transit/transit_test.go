@@ -97,7 +97,7 @@ func TestAWayOutGoesWithItsVpcWhileTheControllerIsDown(t *testing.T) {
 	c.Delete(v)
 	c.run()
 	c.routers()
-	c.rows("NAT", func(row nbtest.Row) string { return fmt.Sprint(row["external_ip"]) })
+	c.Rows("NAT", func(row nbtest.Row) string { return fmt.Sprint(row["external_ip"]) })
 	c.Eventually(func() string {
 		if c.Get(object("blue")) {
 			return "the IP object is left"

@@ -10,15 +10,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/vip"
-	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -32,16 +30,9 @@ func (w world) start() *controllertest.Process {
 	var vips *vip.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
-			c, recorder := p.Manager.GetClient(), p.Manager.GetEventRecorder(k8s.EventRecorder)
-			pods = &pod.Reconciler{
-				Client: c, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Sets: p.Sets, Recorder: recorder,
-				Gate: p.Gate, Workers: 4,
-			}
-			if err := pods.SetupWithManager(ctx, p.Manager); err != nil {
-				return err
-			}
-			vips = &vip.Reconciler{Client: c, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Recorder: recorder, Gate: p.Gate}
-			return vips.SetupWithManager(ctx, p.Manager)
+			pods = networktest.Pods(p)
+			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Recorder: p.Recorder, Gate: p.Gate}
+			return p.Run(ctx, pods, vips)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
 			if err := pods.Restore(ctx, p.Manager.GetAPIReader()); err != nil {
@@ -72,23 +63,10 @@ func at(v4, v6 string) func(*kubeovnv1.VipSpec) {
 	return func(s *kubeovnv1.VipSpec) { s.V4IP, s.V6IP = v4, v6 }
 }
 
-// says waits for a condition of a Vip.
-func (w world) says(v *kubeovnv1.Vip, condition string, status metav1.ConditionStatus, text string) {
-	w.Helper()
-	w.Eventually(func() string {
-		w.Get(v)
-		c := apimeta.FindStatusCondition(v.Status.Conditions, condition)
-		if c == nil || c.Status != status || c.ObservedGeneration != v.Generation || !strings.Contains(c.Message, text) {
-			return fmt.Sprintf("condition %s of Vip %s is %+v", condition, v.Name, c)
-		}
-		return ""
-	})
-}
-
 // ready waits until a Vip is in force, and gives its addresses.
 func (w world) ready(v *kubeovnv1.Vip) string {
 	w.Helper()
-	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Ready(v)
 	return strings.Trim(v.Status.V4IP+","+v.Status.V6IP, ",")
 }
 
@@ -122,36 +100,6 @@ func (w world) told(p *corev1.Pod) string {
 		return ""
 	})
 	return p.Annotations["ovn.kubernetes.io/ip_address"]
-}
-
-// warned waits for an event about an object.
-func (w world) warned(uid, text string) {
-	w.Helper()
-	w.Eventually(func() string {
-		var list eventsv1.EventList
-		w.Must(w.Client.List(w.Context(), &list))
-		var said []string
-		for _, e := range list.Items {
-			if string(e.Regarding.UID) == uid && e.Type == corev1.EventTypeWarning {
-				if strings.Contains(e.Note, text) {
-					return ""
-				}
-				said = append(said, e.Note)
-			}
-		}
-		return fmt.Sprintf("no event says %q; they say %q", text, said)
-	})
-}
-
-// gone waits until an object is gone.
-func (w world) gone(v *kubeovnv1.Vip) {
-	w.Helper()
-	w.Eventually(func() string {
-		if w.Get(v) {
-			return fmt.Sprintf("Vip %s is there: %+v", v.Name, v.Status.Conditions)
-		}
-		return ""
-	})
 }
 
 func (w world) row(port string) nbtest.Row {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,9 +43,9 @@ func TestAVipHoldsItsAddresses(t *testing.T) {
 	}
 	refused := newPod("refused", "ip_address", "10.16.0.2")
 	w.Create(refused)
-	w.warned(string(refused.UID), "10.16.0.2 is taken by vip/first")
+	w.Event(refused, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "10.16.0.2 is taken by vip/first"})
 	w.Must(w.Client.Delete(w.Context(), first))
-	w.gone(first)
+	w.Gone(first)
 	if got := w.told(refused); !strings.HasPrefix(got, "10.16.0.2,") {
 		t.Errorf("the pod that waited has %s", got)
 	}
@@ -75,14 +77,14 @@ func TestAConflictIsToldAndEndsByItself(t *testing.T) {
 	w.start()
 	holder := w.pod("holder", "ip_address", "10.16.0.9")
 	v := w.vip("v", at("10.16.0.9", "fd00:10:16::9"))
-	w.says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "10.16.0.9 is taken by holder.default")
-	w.warned(string(v.UID), "taken by holder.default")
+	w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "10.16.0.9 is taken by holder.default")
+	w.Event(v, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "taken by holder.default"})
 	w.Delete(holder)
 	if got := w.ready(v); got != "10.16.0.9,fd00:10:16::9" {
 		t.Errorf("the Vip has %s", got)
 	}
 	second := w.vip("second", at("10.16.0.9", ""))
-	w.says(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by vip/v")
+	w.Says(second, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by vip/v")
 	for name, c := range map[string]struct{ v4, subnet, text string }{
 		"gateway":  {"10.16.0.1", "", "10.16.0.1 is taken by gateway"},
 		"outside":  {"10.99.0.1", "", "not one that a port of subnet ovn-default"},
@@ -101,8 +103,8 @@ func TestAConflictIsToldAndEndsByItself(t *testing.T) {
 			})
 		}
 		v := w.vip(name, at(c.v4, ""), func(s *kubeovnv1.VipSpec) { s.Subnet = c.subnet })
-		w.says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
-		w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "")
+		w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, c.text)
+		w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "")
 	}
 }
 
@@ -111,22 +113,22 @@ func TestAPodHasTheAddressesOfAVipForItsOwn(t *testing.T) {
 	process := w.start()
 	early := newPod("early", "vip", "v")
 	w.Create(early)
-	w.warned(string(early.UID), "Vip v, which annotation ovn.kubernetes.io/vip names, does not exist")
+	w.Event(early, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip v, which annotation ovn.kubernetes.io/vip names, does not exist"})
 	v := w.vip("v", at("10.16.0.9", "fd00:10:16::9"), func(s *kubeovnv1.VipSpec) { s.MACAddress = "02:00:00:00:00:09" })
 	if got := w.told(early); got != "10.16.0.9,fd00:10:16::9" || early.Annotations["ovn.kubernetes.io/mac_address"] != "02:00:00:00:00:09" {
 		t.Errorf("the pod has %s and %v", got, early.Annotations)
 	}
 	late := newPod("late", "vip", "v")
 	w.Create(late)
-	w.warned(string(late.UID), "10.16.0.9 is taken by early.default")
+	w.Event(late, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "10.16.0.9 is taken by early.default"})
 	process.Stop()
 	process = w.start()
 	w.Must(w.Client.Delete(w.Context(), v))
-	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/early, pod default/late")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/early, pod default/late")
 	w.Delete(early)
-	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "nobody uses it: pod default/late")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "nobody uses it: pod default/late")
 	w.Delete(late)
-	w.gone(v)
+	w.Gone(v)
 	lease, held := process.Allocator.Lookup("vip/v")
 	if held {
 		t.Errorf("the Vip that is gone holds %v", lease)
@@ -150,7 +152,7 @@ func TestAVipComesBackFromThePodThatHadIt(t *testing.T) {
 		}
 		other := newPod("other", "ip_address", "10.16.0.9") // never free in between
 		w.Create(other)
-		w.warned(string(other.UID), "10.16.0.9 is taken by")
+		w.Event(other, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "10.16.0.9 is taken by"})
 		one = w.pod("one", "vip", "v")
 		if got := w.told(one); got != "10.16.0.9,fd00:10:16::9" {
 			t.Errorf("the pod has %s", got)
@@ -171,10 +173,10 @@ func TestPodsMayNotUseEveryVip(t *testing.T) {
 	} {
 		p := newPod(name, "vip", name)
 		w.Create(p)
-		w.warned(string(p.UID), text)
+		w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: text})
 	}
 	p := w.pod("named", "aaps", "typed, foreign,missing")
-	w.warned(string(p.UID), "Vip typed is of type kube_host_vm_vip; Vip foreign is for pods of namespace kube-system; Vip missing does not exist")
+	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip typed is of type kube_host_vm_vip; Vip foreign is for pods of namespace kube-system; Vip missing does not exist"})
 }
 
 func TestPodsShareAVip(t *testing.T) {
@@ -211,10 +213,10 @@ func TestPodsShareAVip(t *testing.T) {
 	w.parents(v, "b.default")
 	w.passes(b, b.Annotations["ovn.kubernetes.io/ip_address"]+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.Must(w.Client.Delete(w.Context(), v))
-	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/b")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/b")
 	w.parents(v, "b.default") // as long as it is used
 	w.Change(b, func() { delete(b.Annotations, "ovn.kubernetes.io/aaps") })
-	w.gone(v)
+	w.Gone(v)
 	w.passes(b, b.Annotations["ovn.kubernetes.io/ip_address"])
 	w.parents(v, "")
 }
@@ -260,10 +262,10 @@ func TestASelectorHasPodsShareAVip(t *testing.T) {
 	w.parents(v, "web.default")
 	w.passes(web, own+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.Change(v, func() { v.Spec.Selector = []string{"app:" + strings.Repeat("x", 64)} }) // too long for a label
-	w.says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
+	w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
 	w.parents(v, "web.default")
 	w.Must(w.Client.Delete(w.Context(), v)) // who is selected does not ask for it
-	w.gone(v)
+	w.Gone(v)
 	w.parents(v, "")
 	w.passes(web, own)
 }
@@ -276,7 +278,7 @@ func TestAPodThatHasAVipForItsOwnGoesBeforeThoseThatShareIt(t *testing.T) {
 	w.pod("shares", "aaps", "v")
 	w.parents(v, "shares.default")
 	owner := w.pod("owner", "vip", "v")
-	w.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "port owner.default has the addresses for its own")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "port owner.default has the addresses for its own")
 	w.parents(v, "")
 	w.Delete(owner)
 	w.ready(v)

@@ -47,53 +47,53 @@ func named(row nbtest.Row) string {
 func TestWhatIsBeingDeletedWorksAsLongAsItIsUsed(t *testing.T) {
 	n := start(t)
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
-	n.ready(v, s)
+	n.Ready(v, s)
 	p := n.newPod("pod", "net")
 	n.Delete(v, s)
-	n.says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, vpc.ReasonSubnetsExist, "net (which is being deleted: see its conditions)")
-	n.says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, subnet.ReasonAddressesInUse, "1 in use: 10.0.0.2 (pod.default)")
+	n.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, vpc.ReasonSubnetsExist, "net (which is being deleted: see its conditions)")
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, subnet.ReasonAddressesInUse, "1 in use: 10.0.0.2 (pod.default)")
 
 	// A database that was lost, or restored from before, is filled again.
 	n.process.Stop()
 	n.Database.Transact(nbtest.Op{"op": "delete", "table": "Logical_Router", "where": []any{}}, nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": []any{}})
 	n.run()
 	for table, name := range map[string]string{"Logical_Router": "tenant", "Logical_Switch": "net", "Logical_Switch_Port": "pod.default"} {
-		n.rows(table, named, name)
+		n.Rows(table, named, name)
 	}
 
 	n.Delete(p)
-	n.gone(s, v)
+	n.Gone(s, v)
 	for _, table := range []string{"Logical_Router", "Logical_Switch", "Logical_Switch_Port"} {
-		n.rows(table, named)
+		n.Rows(table, named)
 	}
 }
 
 func TestFinalizersTakenOffByHandBlockNothing(t *testing.T) {
 	n := start(t)
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
-	n.ready(v, s)
+	n.Ready(v, s)
 	p := n.newPod("pod", "net")
 	n.Delete(v)
 	n.Get(v)
-	n.release(n.Context(), v)
-	n.gone(v)
-	n.says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonWaiting, "VPC tenant does not exist")
-	n.rows("Logical_Router", named)
-	n.rows("Logical_Switch_Port", named, "pod.default")
+	n.LetGo(v)
+	n.Gone(v)
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonWaiting, "VPC tenant does not exist")
+	n.Rows("Logical_Router", named)
+	n.Rows("Logical_Switch_Port", named, "pod.default")
 
 	again := n.newVpc("tenant", nil)
-	n.ready(again, s)
+	n.Ready(again, s)
 	n.Delete(again)
 	n.Get(again)
-	n.release(n.Context(), again)
+	n.LetGo(again)
 	n.Delete(s)
 	n.Get(s)
-	n.release(n.Context(), s)
-	n.gone(again, s)
-	n.rows("Logical_Switch_Port", named)
+	n.LetGo(s)
+	n.Gone(again, s)
+	n.Rows("Logical_Switch_Port", named)
 
-	n.ready(n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24"))
-	n.rows("Logical_Switch_Port", named, "pod.default")
+	n.Ready(n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24"))
+	n.Rows("Logical_Switch_Port", named, "pod.default")
 	other := n.newPod("other", "net")
 	if n.Get(p); other.Annotations[kubeovnv1.AnnotationIPAddress.Key()] == p.Annotations[kubeovnv1.AnnotationIPAddress.Key()] {
 		t.Errorf("both pods were told address %s", p.Annotations[kubeovnv1.AnnotationIPAddress.Key()])

@@ -20,9 +20,9 @@ import (
 func TestVpcsMayHaveTheSameAddresses(t *testing.T) {
 	n := start(t)
 	for _, tenant := range []string{"red", "blue"} {
-		n.ready(n.newVpc(tenant, nil), n.newSubnet(tenant+"-net", tenant, "10.0.0.0/24,fd00:10::/64"))
+		n.Ready(n.newVpc(tenant, nil), n.newSubnet(tenant+"-net", tenant, "10.0.0.0/24,fd00:10::/64"))
 	}
-	n.rows("Logical_Router_Port", func(row nbtest.Row) string {
+	n.Rows("Logical_Router_Port", func(row nbtest.Row) string {
 		return fmt.Sprint(row["name"], " ", row.Strings("networks"))
 	}, "blue-blue-net [10.0.0.1/24 fd00:10::1/64]", "ovn-cluster-join [100.64.0.1/16]", "ovn-cluster-ovn-default [10.16.0.1/16]",
 		"red-red-net [10.0.0.1/24 fd00:10::1/64]")
@@ -31,28 +31,28 @@ func TestVpcsMayHaveTheSameAddresses(t *testing.T) {
 func TestNamesThatCollideAreTold(t *testing.T) {
 	n := start(t)
 	first := n.newSubnet("c", "a-b", "10.0.0.0/24")
-	n.ready(n.newVpc("a-b", nil), first)
+	n.Ready(n.newVpc("a-b", nil), first)
 	n.later(first)
 	second := n.newSubnet("b-c", "a", "10.0.0.0/24")
-	n.ready(n.newVpc("a", nil), second)
+	n.Ready(n.newVpc("a", nil), second)
 	ports := func(row nbtest.Row) string {
 		if name, _, hashed := strings.Cut(row["name"].(string), "_"); name == "a-b-c" {
 			return fmt.Sprint(hashed, " ", row["external_ids"].(map[string]string)["kiln-owner"])
 		}
 		return ""
 	}
-	n.rows("Logical_Router_Port", ports, "false Subnet//c", "true Subnet//b-c")
+	n.Rows("Logical_Router_Port", ports, "false Subnet//c", "true Subnet//b-c")
 	n.Delete(first)
-	n.rows("Logical_Router_Port", ports, "false Subnet//b-c")
-	n.ready(second)
+	n.Rows("Logical_Router_Port", ports, "false Subnet//b-c")
+	n.Ready(second)
 
 	n.later(second)
 	namesake := n.newVpc("b-c", nil)
-	n.says(namesake, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNameConflict, "Subnet named b-c")
-	n.says(namesake, kubeovnv1.ConditionReady, metav1.ConditionFalse)
+	n.Says(namesake, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNameConflict, "Subnet named b-c")
+	n.Says(namesake, kubeovnv1.ConditionReady, metav1.ConditionFalse)
 	n.Delete(second)
-	n.ready(namesake)
-	n.says(n.newSubnet("a-b", "b-c", "10.0.0.0/24"), kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNameConflict, "Vpc named a-b")
+	n.Ready(namesake)
+	n.Says(n.newSubnet("a-b", "b-c", "10.0.0.0/24"), kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNameConflict, "Vpc named a-b")
 }
 
 func staticRoutes(row nbtest.Row) string {
@@ -79,20 +79,20 @@ func TestStaticRoutes(t *testing.T) {
 			{CIDR: "fd00:9::/64", NextHopIP: "fd00:10::5", RouteTable: "t"},
 		}
 	})
-	n.says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable,
+	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable,
 		"staticRoutes[0]: next hop 10.0.0.5", "staticRoutes[3]: next hop fd00:10::5")
 	n.newSubnet("net", "tenant", "10.0.0.0/24,fd00:10::/64")
-	n.ready(vpc)
+	n.Ready(vpc)
 	want := []string{
 		"dst-ip 10.9.0.0/16 by 10.0.0.5", "dst-ip 10.9.0.0/16 by 10.0.0.6 map[ecmp_symmetric_reply:true]",
 		"dst-ip fd00:9::/64 by fd00:10::5 in t", "src-ip 10.0.0.0/24 by 10.0.0.1",
 	}
-	n.rows("Logical_Router_Static_Route", staticRoutes, want...)
+	n.Rows("Logical_Router_Static_Route", staticRoutes, want...)
 
 	rows := n.Database.Rows("Logical_Router_Static_Route")
 	before := n.process.Transactions()
 	n.Change(vpc, func() { slices.Reverse(vpc.Spec.StaticRoutes) })
-	n.ready(vpc)
+	n.Ready(vpc)
 	if sent := n.process.Transactions() - before; sent != 0 {
 		t.Errorf("another order of the routes cost %d transactions", sent)
 	}
@@ -106,35 +106,35 @@ func TestStaticRoutes(t *testing.T) {
 			&kubeovnv1.StaticRoute{CIDR: "10.8.0.0/16", NextHopIP: "fd00:10::5"},
 			&kubeovnv1.StaticRoute{CIDR: "10.7.0.0/16", NextHopIP: "10.0.0.7", BFDID: "watched"})
 	})
-	n.says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonRouteInvalid,
+	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonRouteInvalid,
 		"staticRoutes[4]: the route to 10.9.0.0/16 by 10.0.0.5 is in staticRoutes[3] already", "staticRoutes[5]: cidr 10.8.0.0/16 and nextHopIP fd00:10::5")
-	n.says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonInvalid, "what is right is in force")
-	n.says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "staticRoutes.bfdId")
-	n.rows("Logical_Router_Static_Route", staticRoutes, slices.Insert(slices.Clone(want), 0, "dst-ip 10.7.0.0/16 by 10.0.0.7")...)
+	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonInvalid, "what is right is in force")
+	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "staticRoutes.bfdId")
+	n.Rows("Logical_Router_Static_Route", staticRoutes, slices.Insert(slices.Clone(want), 0, "dst-ip 10.7.0.0/16 by 10.0.0.7")...)
 
 	n.Change(vpc, func() { vpc.Spec.StaticRoutes = vpc.Spec.StaticRoutes[:1] })
-	n.ready(vpc)
-	n.rows("Logical_Router_Static_Route", staticRoutes, "dst-ip fd00:9::/64 by fd00:10::5 in t")
+	n.Ready(vpc)
+	n.Rows("Logical_Router_Static_Route", staticRoutes, "dst-ip fd00:9::/64 by fd00:10::5 in t")
 }
 
 func TestAUsersDefaultRouteTakesThePlaceOfOurs(t *testing.T) {
 	n := start(t)
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
-	n.ready(vpc)
+	n.Ready(vpc)
 	hops := func(row nbtest.Row) string {
 		return fmt.Sprint(row["ip_prefix"], " by ", row["nexthop"], " ", row["route_table"])
 	}
-	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 100.64.0.1 ")
+	n.Rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 100.64.0.1 ")
 	n.Change(vpc, func() {
 		vpc.Spec.StaticRoutes = []*kubeovnv1.StaticRoute{{CIDR: "0.0.0.0/0", NextHopIP: "10.16.0.9"}}
 	})
-	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 10.16.0.9 ")
+	n.Rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 10.16.0.9 ")
 	other := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.17.0.0/16", RouteTable: "t"}}
 	n.Create(other)
-	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 10.16.0.9 ", "0.0.0.0/0 by 100.64.0.1 t")
+	n.Rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 10.16.0.9 ", "0.0.0.0/0 by 100.64.0.1 t")
 	n.Change(vpc, func() { vpc.Spec.StaticRoutes = nil })
 	n.Delete(other)
-	n.rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 100.64.0.1 ")
+	n.Rows("Logical_Router_Static_Route", hops, "0.0.0.0/0 by 100.64.0.1 ")
 }
 
 func TestPolicyRoutes(t *testing.T) {
@@ -153,15 +153,15 @@ func TestPolicyRoutes(t *testing.T) {
 			{Priority: 9, Match: "ip4.src == 10.0.0.0/24", Action: "allow"},
 		}
 	})
-	n.ready(vpc)
+	n.Ready(vpc)
 	want := []string{
 		"10 ip4 && (tcp.dst == 80): reroute [10.0.0.5 10.0.0.6]", "10 ip6 && (tcp.dst == 80): reroute [fd00:10::5]",
 		"11 ip4.src == 10.0.0.9: drop []", "9 ip4.src == 10.0.0.0/24: allow []",
 	}
-	n.rows("Logical_Router_Policy", policies, want...)
+	n.Rows("Logical_Router_Policy", policies, want...)
 	before := n.process.Transactions()
 	n.Change(vpc, func() { slices.Reverse(vpc.Spec.PolicyRoutes) })
-	n.ready(vpc)
+	n.Ready(vpc)
 	if sent := n.process.Transactions() - before; sent != 0 {
 		t.Errorf("another order of the policies cost %d transactions", sent)
 	}
@@ -172,38 +172,38 @@ func TestPolicyRoutes(t *testing.T) {
 			&kubeovnv1.PolicyRoute{Priority: 8, Match: "ip4.src === 10.0.0.9", Action: "drop"},
 			&kubeovnv1.PolicyRoute{Priority: 7, Match: "ip4", Action: "reroute", NextHopIP: "10.1.0.1"})
 	})
-	n.says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "policyRoutes[3]: priority 11 and match", "policyRoutes[4]: match: at character")
-	n.rows("Logical_Router_Policy", policies, slices.Insert(slices.Clone(want), 3, "7 ip4: reroute [10.1.0.1]")...)
+	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "policyRoutes[3]: priority 11 and match", "policyRoutes[4]: match: at character")
+	n.Rows("Logical_Router_Policy", policies, slices.Insert(slices.Clone(want), 3, "7 ip4: reroute [10.1.0.1]")...)
 	n.Change(vpc, func() { vpc.Spec.PolicyRoutes = append(vpc.Spec.PolicyRoutes[:3], vpc.Spec.PolicyRoutes[5]) })
-	n.says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable, "policyRoutes[3]: next hop 10.1.0.1")
-	n.says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
+	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable, "policyRoutes[3]: next hop 10.1.0.1")
+	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
 }
 
 func TestNamespacesAreOfOneVpc(t *testing.T) {
 	n := start(t)
 	owner := n.newVpc("owner", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop", "lab"} })
-	n.ready(owner)
+	n.Ready(owner)
 	n.later(owner)
 	rival := n.newVpc("a-rival", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop"} })
 	younger, older := rival, owner
-	n.says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNamespaceTaken, "shop is of VPC "+older.Name)
-	n.says(older, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
+	n.Says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNamespaceTaken, "shop is of VPC "+older.Name)
+	n.Says(older, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
 	n.Change(older, func() { older.Spec.Namespaces = nil })
-	n.ready(younger)
+	n.Ready(younger)
 	n.Change(older, func() { older.Spec.Namespaces = []string{"lab2"} })
 
 	net := n.newSubnet("net", younger.Name, "10.0.0.0/24", "shop", "elsewhere")
-	n.says(net, kubeovnv1.ConditionNamespacesBound, metav1.ConditionFalse, "does not serve elsewhere", "VPC "+younger.Name)
-	n.ready(net)
+	n.Says(net, kubeovnv1.ConditionNamespacesBound, metav1.ConditionFalse, "does not serve elsewhere", "VPC "+younger.Name)
+	n.Ready(net)
 	n.Change(younger, func() { younger.Spec.Namespaces = []string{"shop", "elsewhere"} })
-	n.says(net, kubeovnv1.ConditionNamespacesBound, metav1.ConditionTrue)
+	n.Says(net, kubeovnv1.ConditionNamespacesBound, metav1.ConditionTrue)
 	n.Change(younger, func() { younger.Spec.DefaultSubnet = "none" })
-	n.says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, "defaultSubnet none does not exist")
+	n.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, "defaultSubnet none does not exist")
 	foreign := n.newSubnet("none", older.Name, "10.0.0.0/24")
-	n.says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "defaultSubnet none is of VPC "+older.Name)
+	n.Says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "defaultSubnet none is of VPC "+older.Name)
 	n.Delete(foreign)
 	n.Change(younger, func() { younger.Spec.DefaultSubnet = "net" })
-	n.ready(younger)
+	n.Ready(younger)
 	if younger.Status.DefaultLogicalSwitch != "net" || !slices.Equal(younger.Status.Subnets, []string{"net"}) || younger.Status.Router != younger.Name {
 		t.Errorf("status %+v", younger.Status)
 	}
@@ -214,6 +214,6 @@ func TestFieldsOfTheUnderlayAreNamed(t *testing.T) {
 	vpc := n.newVpc("tenant", func(s *kubeovnv1.VpcSpec) {
 		s.EnableExternal, s.EnableBfd, s.ExtraExternalSubnets, s.BFDPort = true, true, []string{"extra"}, &kubeovnv1.BFDPort{Enabled: true}
 	})
-	n.says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "enableExternal", "extraExternalSubnets", "enableBfd", "bfdPort")
-	n.ready(vpc)
+	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "enableExternal", "extraExternalSubnets", "enableBfd", "bfdPort")
+	n.Ready(vpc)
 }

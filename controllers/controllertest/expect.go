@@ -1,0 +1,142 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllertest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// Eventually waits until what returns nothing, and fails the test with what it returned last.
+func (w *World) Eventually(what func() string) {
+	w.Helper()
+	w.Within(30*time.Second, what)
+}
+
+// Within is Eventually with a limit of its own.
+func (w *World) Within(limit time.Duration, what func() string) {
+	w.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(limit)
+	for {
+		wrong := what()
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("after %s: %s", limit, wrong)
+		}
+		<-tick.C
+	}
+}
+
+// Says waits until a condition of an object has a status, as seen at its present generation, and all of these words in its reason
+// and message. It returns the condition.
+func (w *World) Says(o client.Object, condition string, status metav1.ConditionStatus, words ...string) *metav1.Condition {
+	w.Helper()
+	var c *metav1.Condition
+	w.Eventually(func() string {
+		if !w.Get(o) {
+			return fmt.Sprintf("%T %s is gone", o, o.GetName())
+		}
+		c = apimeta.FindStatusCondition(conditionsOf(o), condition)
+		if c == nil || c.Status != status || c.ObservedGeneration != o.GetGeneration() ||
+			slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(c.Reason+": "+c.Message, word) }) {
+			return fmt.Sprintf("%T %s: condition %s is %+v at generation %d, want %s with %q", o, o.GetName(), condition, c, o.GetGeneration(), status, words)
+		}
+		return ""
+	})
+	return c
+}
+
+func conditionsOf(o client.Object) []metav1.Condition {
+	switch o := o.(type) {
+	case *kubeovnv1.Vpc:
+		return o.Status.Conditions
+	case *kubeovnv1.Subnet:
+		return o.Status.Conditions
+	case *kubeovnv1.IPPool:
+		return o.Status.Conditions
+	case *kubeovnv1.Vip:
+		return o.Status.Conditions
+	case *kubeovnv1.OvnEip:
+		return o.Status.Conditions
+	case *kubeovnv1.SwitchLBRule:
+		return o.Status.Conditions
+	case *kubeovnv1.RouterLBRule:
+		return o.Status.Conditions
+	}
+	return nil
+}
+
+// Ready waits until all of each object is in force.
+func (w *World) Ready(objects ...client.Object) {
+	w.Helper()
+	for _, o := range objects {
+		w.Says(o, kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	}
+}
+
+// Gone waits until objects are not there.
+func (w *World) Gone(objects ...client.Object) {
+	w.Helper()
+	for _, o := range objects {
+		w.Eventually(func() string {
+			if w.Get(o) {
+				return fmt.Sprintf("%T %s is still there: %+v", o, o.GetName(), conditionsOf(o))
+			}
+			return ""
+		})
+	}
+}
+
+// Event waits for an event about an object that is like this one in its type and reason, where they are given, and has its note in its own.
+func (w *World) Event(about client.Object, like eventsv1.Event) {
+	w.Helper()
+	w.Eventually(func() string {
+		var list eventsv1.EventList
+		w.Must(w.Client.List(w.Context(), &list))
+		var said []string
+		for i := range list.Items {
+			e := &list.Items[i]
+			if e.Regarding.UID != about.GetUID() {
+				continue
+			}
+			if (like.Type == "" || e.Type == like.Type) && (like.Reason == "" || e.Reason == like.Reason) && strings.Contains(e.Note, like.Note) {
+				return ""
+			}
+			said = append(said, fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Note))
+		}
+		return fmt.Sprintf("no event about %T %s is like %s %s: %s; there are %q", about, about.GetName(), like.Type, like.Reason, like.Note, said)
+	})
+}
+
+// Rows waits until a table has these rows, written by f and in order; f leaves a row out by returning nothing.
+func (w *World) Rows(table string, f func(row nbtest.Row) string, want ...string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var got []string
+		for _, row := range w.Database.Rows(table) {
+			if s := f(row); s != "" {
+				got = append(got, s)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			return fmt.Sprintf("%s has\n%q, want\n%q", table, got, want)
+		}
+		return ""
+	})
+}

@@ -1,0 +1,65 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package networktest gives tests the controllers that work beside those under test.
+package networktest
+
+import (
+	"context"
+
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/controllers/subnet"
+	"github.com/kiln-net/kiln/controllers/vpc"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// Pods is the reconciler of pods.
+func Pods(p *controllertest.Process) *pod.Reconciler {
+	return &pod.Reconciler{
+		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips,
+		Networks: p.Networks, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate, Workers: 8,
+	}
+}
+
+// Vpcs is the reconciler of VPCs.
+func Vpcs(p *controllertest.Process) *vpc.Reconciler {
+	return &vpc.Reconciler{
+		Client: p.Client, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: p.Recorder, Gate: p.Gate,
+	}
+}
+
+// Subnets is the reconciler of the subnets of VPCs.
+func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler {
+	return &subnet.Reconciler{
+		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate,
+		Detached: vpcs.Detached, ServiceCIDRs: Services(p),
+	}
+}
+
+// Services are the CIDRs of Services.
+func Services(p *controllertest.Process) k8s.ServiceCIDRs {
+	cidrs, _ := ipfamily.ParseCIDRs("10.96.0.0/12,fd00:10:96::/108")
+	return k8s.ServiceCIDRs{Configured: cidrs, Reader: p.Client}
+}
+
+// Restore creates the default VPC and its subnets, and restores the leases of ports. The CIDRs of pods and of the join subnet are written
+// as in cidrBlock.
+func Restore(ctx context.Context, p *controllertest.Process, pods, join string) error {
+	var defaults subnet.Defaults
+	var err error
+	if defaults.PodCIDRs, err = ipfamily.ParseCIDRs(pods); err != nil {
+		return err
+	}
+	if defaults.JoinCIDRs, err = ipfamily.ParseCIDRs(join); err != nil {
+		return err
+	}
+	if err := vpc.CreateDefault(ctx, p.Client); err != nil {
+		return err
+	}
+	if err := subnet.CreateDefaults(ctx, p.Client, defaults); err != nil {
+		return err
+	}
+	return pod.Restore(ctx, p.Client, p.Engine, p.Allocator)
+}
