@@ -5,9 +5,7 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -28,7 +26,6 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
-	"github.com/kiln-net/kiln/internal/pki"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -46,7 +43,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	ended := make(chan error, 1)
 	cmd := newControllerCommand()
 	cmd.SetArgs([]string{
-		"--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir=" + certificates.dir, "--address=" + controllerAddress,
+		"--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir=" + certificates.Dir, "--address=" + controllerAddress,
 	})
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
 	t.Cleanup(stop)
@@ -57,7 +54,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(ctx, cluster))
-	closeFirst := certificates.listen(t, "127.77.0.2", server)
+	closeFirst := listen(t, certificates, "127.77.0.2", server)
 	moveTo(t, c, cluster, "127.77.0.2")
 	eventually(t, func() string { return probe("/readyz", http.StatusOK) })
 
@@ -67,7 +64,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	eventually(t, func() string { return allocated(c, "first", "10.16.0.2,fd00:10:16::2") })
 
 	closeFirst()
-	certificates.listen(t, "127.77.0.3", server)
+	listen(t, certificates, "127.77.0.3", server)
 	moveTo(t, c, cluster, "127.77.0.3")
 	must(t, c.Create(ctx, newPod("second")))
 	eventually(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
@@ -138,76 +135,15 @@ func startAPIServer(t *testing.T) client.Client {
 	return c
 }
 
-// certificates are the controller's files and the server's pair.
-type certificates struct {
-	dir    string
-	server tls.Config
-}
-
-func newCertificates(t *testing.T) *certificates {
+func newCertificates(t *testing.T) *nbtest.TLS {
 	t.Helper()
-	now := time.Now()
-	servers, err := pki.NewAuthority("nb-server", now)
-	must(t, err)
-	clients, err := pki.NewAuthority("nb-client", now)
-	must(t, err)
-	serverPair, err := servers.Issue(pki.Profile{CommonName: northboundName, DNSNames: []string{northboundName}, Server: true}, now)
-	must(t, err)
-	clientPair, err := clients.Issue(pki.Profile{CommonName: "kube-ovn-controller"}, now)
-	must(t, err)
-	dir := t.TempDir()
-	for name, content := range map[string][]byte{"tls.crt": clientPair.Certificate, "tls.key": clientPair.Key, "ca.crt": servers.Bundle()} {
-		must(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
-	}
-	pair, err := tls.X509KeyPair(serverPair.Certificate, serverPair.Key)
-	must(t, err)
-	return &certificates{dir: dir, server: tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients.Pool(),
-	}}
+	return nbtest.NewTLS(t, northboundName, "kube-ovn-controller")
 }
 
-// listen serves the database with TLS on an address until the test ends, or until the function it returns is called.
-func (c *certificates) listen(t *testing.T, address string, server *nbtest.Server) (stop func()) {
+// listen serves the database with TLS at an address until the test ends, or until the function it returns is called.
+func listen(t *testing.T, certificates *nbtest.TLS, address string, server *nbtest.Server) (stop func()) {
 	t.Helper()
-	listener, err := tls.Listen("tcp", net.JoinHostPort(address, fmt.Sprint(northboundPort)), &c.server)
-	must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go join(ctx, conn, strings.TrimPrefix(server.Endpoint(), "unix:"))
-		}
-	}()
-	stop = func() {
-		cancel()
-		_ = listener.Close()
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
-// join copies between a connection and a Unix socket until either ends.
-func join(ctx context.Context, conn net.Conn, socket string) {
-	backend, err := net.Dial("unix", socket)
-	if err != nil {
-		_ = conn.Close()
-		return
-	}
-	end := func() {
-		_ = conn.Close()
-		_ = backend.Close()
-	}
-	stop := context.AfterFunc(ctx, end)
-	defer stop()
-	go func() {
-		defer end()
-		_, _ = io.Copy(backend, conn)
-	}()
-	defer end()
-	_, _ = io.Copy(conn, backend)
+	return certificates.Listen(t, net.JoinHostPort(address, fmt.Sprint(northboundPort)), server)
 }
 
 // moveTo makes the OVNCluster name one member of the northbound database.

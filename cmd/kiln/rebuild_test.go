@@ -35,7 +35,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
 	database := nbtest.Start(t)
-	stop := certificates.listen(t, "127.77.0.8", database)
+	stop := listen(t, certificates, "127.77.0.8", database)
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(t.Context(), cluster))
 	cluster.Status.Northbound.ClusterID = "one"
@@ -65,7 +65,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 
 	stop()
 	fresh := nbtest.Start(t)
-	certificates.listen(t, "127.77.0.8", fresh)
+	listen(t, certificates, "127.77.0.8", fresh)
 	cluster.Status.Northbound.ClusterID = "" // while the database is made anew
 	cluster.Status.Northbound.Recovery = &v1alpha1.RecoveryStatus{ID: "r", Phase: v1alpha1.RecoveryCreating}
 	must(t, c.Status().Update(t.Context(), cluster))

@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 func TestAWarmStandbyTakesOver(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
-	certificates.listen(t, "127.77.0.4", nbtest.Start(t))
+	listen(t, certificates, "127.77.0.4", nbtest.Start(t))
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(t.Context(), cluster))
 	moveTo(t, c, cluster, "127.77.0.4")
@@ -95,7 +95,7 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
 	server := nbtest.Start(t)
-	certificates.listen(t, "127.77.0.5", server)
+	listen(t, certificates, "127.77.0.5", server)
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(t.Context(), cluster))
 	moveTo(t, c, cluster, "127.77.0.5")
@@ -120,11 +120,11 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 }
 
 // startController runs a controller as a process of its own, which ends with the test.
-func startController(t *testing.T, c *certificates, pod, kubeconfig, address string, flags ...string) *exec.Cmd {
+func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address string, flags ...string) *exec.Cmd {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
-	cmd := exec.Command(program, append([]string{"--tls-dir=" + c.dir, "--address=" + address}, flags...)...)
+	cmd := exec.Command(program, append([]string{"--tls-dir=" + c.Dir, "--address=" + address}, flags...)...)
 	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "POD_NAME="+pod, "KUBECONFIG="+kubeconfig)
 	log := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = log, log

@@ -5,7 +5,6 @@ package soak
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -31,7 +30,6 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
-	"github.com/kiln-net/kiln/internal/pki"
 )
 
 const (
@@ -56,7 +54,7 @@ type world struct {
 	database   *nbtest.Server
 	dir        string
 	binary     string
-	server     tls.Config
+	tls        *nbtest.TLS
 	stopServer func()
 	controller *exec.Cmd
 	ended      chan struct{} // closed when the controller has
@@ -71,7 +69,7 @@ func newWorld(t *testing.T) *world {
 	w.log = filepath.Join(w.dir, "controller.log")
 	w.build()
 	w.startAPI()
-	w.writeCertificates()
+	w.tls = nbtest.NewTLS(t, northboundName, lease)
 	w.database = nbtest.Start(t)
 	w.serve(w.database)
 	w.nameDatabase()
@@ -134,70 +132,13 @@ func (w *world) startAPI() {
 
 func (w *world) kubeconfig() string { return filepath.Join(w.dir, "kubeconfig") }
 
-func (w *world) writeCertificates() {
-	now := time.Now()
-	servers, err := pki.NewAuthority("nb-server", now)
-	w.must(err)
-	clients, err := pki.NewAuthority("nb-client", now)
-	w.must(err)
-	serverPair, err := servers.Issue(pki.Profile{CommonName: northboundName, DNSNames: []string{northboundName}, Server: true}, now)
-	w.must(err)
-	clientPair, err := clients.Issue(pki.Profile{CommonName: lease}, now)
-	w.must(err)
-	for name, content := range map[string][]byte{"tls.crt": clientPair.Certificate, "tls.key": clientPair.Key, "ca.crt": servers.Bundle()} {
-		w.must(os.WriteFile(filepath.Join(w.dir, name), content, 0o600))
-	}
-	pair, err := tls.X509KeyPair(serverPair.Certificate, serverPair.Key)
-	w.must(err)
-	w.server = tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients.Pool(),
-	}
-}
-
 // serve makes a database the one that the controller finds.
 func (w *world) serve(database *nbtest.Server) {
 	w.Helper()
 	if w.stopServer != nil {
 		w.stopServer()
 	}
-	listener, err := tls.Listen("tcp", northboundAddress, &w.server)
-	w.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	w.stopServer = func() {
-		cancel()
-		_ = listener.Close()
-	}
-	w.Cleanup(w.stopServer)
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go join(ctx, conn, strings.TrimPrefix(database.Endpoint(), "unix:"))
-		}
-	}()
-}
-
-// join copies between a connection and a Unix socket until either ends.
-func join(ctx context.Context, conn net.Conn, socket string) {
-	backend, err := net.Dial("unix", socket)
-	if err != nil {
-		_ = conn.Close()
-		return
-	}
-	end := func() {
-		_ = conn.Close()
-		_ = backend.Close()
-	}
-	stop := context.AfterFunc(ctx, end)
-	defer stop()
-	go func() {
-		defer end()
-		_, _ = io.Copy(backend, conn)
-	}()
-	defer end()
-	_, _ = io.Copy(conn, backend)
+	w.stopServer = w.tls.Listen(w, northboundAddress, database)
 }
 
 func (w *world) nameDatabase() {
@@ -216,7 +157,7 @@ func (w *world) start() {
 	defer log.Close()
 	w.started++
 	fmt.Fprintf(log, "---- start %d\n", w.started)
-	w.controller = exec.Command(w.binary, "controller", "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir="+w.dir, "--address="+controllerAddress)
+	w.controller = exec.Command(w.binary, "controller", "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir="+w.tls.Dir, "--address="+controllerAddress)
 	w.controller.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE=default", "POD_NAME=controller")
 	w.controller.Stdout, w.controller.Stderr = log, log
 	w.controller.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
