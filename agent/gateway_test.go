@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -280,35 +279,18 @@ var beyondEdge = []netip.Prefix{netip.MustParsePrefix("198.51.100.1/32"), netip.
 // edge is a router on the other end of eth1.
 func (n *node) edge() ns.NetNS {
 	n.Helper()
-	namespace, err := testutils.NewNS()
-	must(n.TB, err)
 	link, err := netlink.LinkByName("eth1")
 	must(n.TB, err)
 	must(n.TB, replaceAddress(link, "fd00:77::1/64"))
-	peer, err := netlink.LinkByName("eth1-out")
-	must(n.TB, err)
-	home, err := ns.GetCurrentNS()
-	must(n.TB, err)
-	must(n.TB, netlink.LinkSetNsFd(peer, int(namespace.Fd())))
-	must(n.TB, namespace.Do(func(ns.NetNS) error {
-		link, err := netlink.LinkByName("eth1-out")
-		if err != nil {
-			return err
-		}
+	return n.beyond("eth1-out", func(link netlink.Link) error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
 		}
-		return errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetUp(link),
+		return errors.Join(netlink.LinkSetUp(lo),
 			addAddresses(link, netip.MustParsePrefix("192.168.77.254/24"), netip.MustParsePrefix("fd00:77::fe/64")), addAddresses(lo, beyondEdge...),
 			addRoute(podCIDRs[0].String(), netip.MustParseAddr("192.168.77.1")), addRoute(podCIDRs[1].String(), netip.MustParseAddr("fd00:77::1")))
-	}))
-	n.Cleanup(func() {
-		_ = namespace.Do(func(ns.NetNS) error { return netlink.LinkSetNsFd(peer, int(home.Fd())) })
-		_ = netlink.LinkSetUp(peer)
-		_ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace))
 	})
-	return namespace
 }
 
 func replaceAddress(link netlink.Link, prefix string) error {

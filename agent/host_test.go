@@ -270,19 +270,25 @@ func (n *node) forwarder(port string, mac net.HardwareAddr, addresses ...netip.P
 // farHost is the host on the other end of eth0. It has no route to pods.
 func (n *node) farHost() ns.NetNS {
 	n.Helper()
+	return n.beyond("eth0-out", func(link netlink.Link) error { return addAddresses(link, outside...) })
+}
+
+// beyond moves an interface to a namespace of its own until the test ends, and has it set up there.
+func (n *node) beyond(name string, setUp func(link netlink.Link) error) ns.NetNS {
+	n.Helper()
 	namespace, err := testutils.NewNS()
 	must(n.TB, err)
-	link, err := netlink.LinkByName("eth0-out")
+	link, err := netlink.LinkByName(name)
 	must(n.TB, err)
 	home, err := ns.GetCurrentNS()
 	must(n.TB, err)
 	must(n.TB, netlink.LinkSetNsFd(link, int(namespace.Fd())))
 	must(n.TB, namespace.Do(func(ns.NetNS) error {
-		link, err := netlink.LinkByName("eth0-out")
+		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
 		}
-		return errors.Join(netlink.LinkSetUp(link), addAddresses(link, outside...))
+		return errors.Join(netlink.LinkSetUp(link), setUp(link))
 	}))
 	n.Cleanup(func() {
 		_ = namespace.Do(func(ns.NetNS) error { return netlink.LinkSetNsFd(link, int(home.Fd())) })

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	goruntime "runtime"
 	"syscall"
 	"testing"
 
@@ -23,12 +22,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // The test program runs itself again: in namespaces of its own, which are the node, and there as the agent, so that the agent is a
 // process that can be killed.
 const (
-	envInside = "KILN_TEST_INSIDE"
 	envAgent  = "KILN_TEST_AGENT"
 	envConfig = "KILN_TEST_KUBECONFIG"
 	// envDirectory holds what the tests make, envDirectory/plugins the CNI plugins.
@@ -47,7 +46,7 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(envAgent) != "":
 		err, code = runAgent(), 0
-	case os.Getenv(envInside) != "":
+	case nodetest.Inside():
 		code, err = runInside(m)
 	default:
 		code, err = enter()
@@ -59,13 +58,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// enter runs the tests in new namespaces. That of processes takes every daemon with it when the tests end, however they do. What has to
-// be built is built before: modules cannot be fetched from a namespace without a network.
+// enter runs the tests in new namespaces. What has to be built is built before: modules cannot be fetched from a namespace without a network.
 func enter() (int, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 1, err
-	}
 	directory, err := os.MkdirTemp("", "kiln-agent")
 	if err != nil {
 		return 1, err
@@ -74,31 +68,13 @@ func enter() (int, error) {
 	if err := buildPlugins(filepath.Join(directory, "plugins")); err != nil {
 		return 1, err
 	}
-	command := exec.Command(self, os.Args[1:]...)
-	command.Env = append(os.Environ(), envInside+"=1", envDirectory+"="+directory)
-	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
-	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	goruntime.LockOSThread() // the signal comes when this thread ends
-	err = command.Run()
-	if command.ProcessState == nil {
-		return 1, fmt.Errorf("enter namespaces, which needs root: %w", err)
-	}
-	return command.ProcessState.ExitCode(), nil
+	return nodetest.Enter(envDirectory + "=" + directory)
 }
 
 func runInside(m *testing.M) (int, error) {
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return 1, fmt.Errorf("make mounts private: %w", err)
-	}
-	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-		return 1, fmt.Errorf("mount /proc: %w", err)
-	}
-	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+	if err := nodetest.Mount(); err != nil {
 		return 1, err
-	}
-	if err := syscall.Mount("netns", "/run/netns", "tmpfs", 0, ""); err != nil {
-		return 1, fmt.Errorf("mount /run/netns: %w", err)
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -12,9 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	goruntime "runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -33,13 +31,10 @@ import (
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// envInside says that the test program runs in namespaces of its own, which are the node.
-const (
-	envInside = "KILN_TEST_INSIDE"
-	nodeName  = "here"
-)
+const nodeName = "here"
 
 var (
 	config       *rest.Config
@@ -51,8 +46,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	run := enter
-	if os.Getenv(envInside) != "" {
+	run := func() (int, error) { return nodetest.Enter() }
+	if nodetest.Inside() {
 		run = func() (int, error) { return runInside(m) }
 	}
 	code, err := run()
@@ -63,34 +58,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func enter() (int, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 1, err
-	}
-	command := exec.Command(self, os.Args[1:]...)
-	command.Env = append(os.Environ(), envInside+"=1")
-	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
-	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	goruntime.LockOSThread() // the signal comes when this thread ends
-	err = command.Run()
-	if command.ProcessState == nil {
-		return 1, fmt.Errorf("enter namespaces, which needs root: %w", err)
-	}
-	return command.ProcessState.ExitCode(), nil
-}
-
 func runInside(m *testing.M) (int, error) {
 	ctrl.SetLogger(funcr.New(func(_, args string) { fmt.Fprintln(os.Stderr, args) }, funcr.Options{}))
-	for _, mount := range []func() error{
-		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") },
-		func() error { return syscall.Mount("proc", "/proc", "proc", 0, "") },
-		func() error { return os.MkdirAll("/run/netns", 0o755) },
-		func() error { return syscall.Mount("netns", "/run/netns", "tmpfs", 0, "") },
-	} {
-		if err := mount(); err != nil {
-			return 1, fmt.Errorf("prepare mounts: %w", err)
-		}
+	if err := nodetest.Mount(); err != nil {
+		return 1, err
 	}
 	cacheDir := os.Getenv("KILN_CACHE")
 	if cacheDir == "" {

@@ -1,0 +1,52 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodetest runs the tests of a package in namespaces of their own, which are a node.
+package nodetest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+const envInside = "KILN_TEST_INSIDE"
+
+// Inside reports whether the test program runs in namespaces of its own.
+func Inside() bool { return os.Getenv(envInside) != "" }
+
+// Enter runs the test program again in new namespaces, with more in its environment, and returns its exit code. The namespace of processes
+// takes every daemon with it when the tests end, however they do.
+func Enter(environment ...string) (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	command := exec.Command(self, os.Args[1:]...)
+	command.Env = append(append(os.Environ(), envInside+"=1"), environment...)
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the signal comes when this thread ends
+	err = command.Run()
+	if command.ProcessState == nil {
+		return 1, fmt.Errorf("enter namespaces, which needs root: %w", err)
+	}
+	return command.ProcessState.ExitCode(), nil
+}
+
+// Mount gives the namespaces a /proc and a /run/netns of their own.
+func Mount() error {
+	for _, mount := range []func() error{
+		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") },
+		func() error { return syscall.Mount("proc", "/proc", "proc", 0, "") },
+		func() error { return os.MkdirAll("/run/netns", 0o755) },
+		func() error { return syscall.Mount("netns", "/run/netns", "tmpfs", 0, "") },
+	} {
+		if err := mount(); err != nil {
+			return fmt.Errorf("prepare mounts: %w", err)
+		}
+	}
+	return nil
+}
