@@ -37,7 +37,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	o := nodeOptions(t, c)
 	stop := background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	healthy(t, o.HealthAddress)
-	eventually(t, "ovn-controller has installed its flows", func() error {
+	supervisortest.Eventually(t, "ovn-controller has installed its flows", func() error {
 		if n := len(flowsOf(t, o)); n < 10 {
 			return fmt.Errorf("%d flows", n)
 		}
@@ -50,7 +50,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	_, err = openFlow(t.Context(), o, "add-flow", "table=9,priority=1234,icmp,tun_metadata0=0x5,actions=meter:1,group:7")
 	try(t, err)
 	a, b := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
-	eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
+	supervisortest.Eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
 	before := flowsOf(t, o)
 	try(t, stop())
 	if err := pingFrom(b, "10.0.0.1"); err == nil {
@@ -64,7 +64,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	try(t, os.WriteFile(o.management(), nil, 0o600)) // as a process leaves it that was killed
 	begun := time.Now()
 	stop = background(t, func(ctx context.Context) error { return Run(ctx, idle) })
-	eventually(t, "the flows are back", func() error {
+	supervisortest.Eventually(t, "the flows are back", func() error {
 		if there, err := exists(o.flows()); there || err != nil {
 			return errors.Join(err, errors.New("they are still in the file"))
 		}
@@ -80,7 +80,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 		}
 	}
 	checkNoRestoreWait(t, o)
-	eventually(t, "a reaches b by the flows that were saved", func() error { return pingFrom(a, "10.0.0.2") })
+	supervisortest.Eventually(t, "a reaches b by the flows that were saved", func() error { return pingFrom(a, "10.0.0.2") })
 	try(t, stop())
 
 	// An operation that was cut off: ovs-vswitchd must not wait for flows that do not come.
@@ -92,7 +92,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	background(t, func(ctx context.Context) error { return Run(ctx, o) })
 	healthy(t, o.HealthAddress)
 	checkNoRestoreWait(t, o)
-	eventually(t, "the flows are ovn-controller's", func() error {
+	supervisortest.Eventually(t, "the flows are ovn-controller's", func() error {
 		for flow := range flowsOf(t, o) {
 			if strings.Contains(flow, "priority=1234") {
 				return errors.New("a saved flow is still there")

@@ -36,8 +36,6 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-const patience = 60 * time.Second
-
 // inNamespace runs the test again in a network namespace of its own, and returns true there.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
@@ -212,9 +210,9 @@ func TestUserspaceNode(t *testing.T) {
 		}
 	})
 	moved := func() error { return checkMoved(t) }
-	eventually(t, "the addresses are on br-phy", moved)
-	eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
-	eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
+	supervisortest.Eventually(t, "the addresses are on br-phy", moved)
+	supervisortest.Eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })
+	supervisortest.Eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
 
 	t.Run("the chassis' certificate writes rows of its role only", func(t *testing.T) {
 		files := []string{filepath.Join(o.certificates(), keyFile), filepath.Join(o.certificates(), certificateFile)}
@@ -228,32 +226,32 @@ func TestUserspaceNode(t *testing.T) {
 	})
 	t.Run("after ovs-vswitchd was killed", func(t *testing.T) {
 		kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
-		eventually(t, "the addresses are there", moved)
-		eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
+		supervisortest.Eventually(t, "the addresses are there", moved)
+		supervisortest.Eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
 		healthy(t, o.HealthAddress)
 	})
 	t.Run("after ovs-vswitchd cleaned up, which removes the interface of br-phy", func(t *testing.T) {
 		before := must(netlink.LinkByName(bridgeName)).Attrs().Index
 		_, err := unixctl.Call(t.Context(), control(t, o.RunDir, "ovs-vswitchd"), "exit", "--cleanup")
 		try(t, err)
-		eventually(t, "there is a new interface", func() error {
+		supervisortest.Eventually(t, "there is a new interface", func() error {
 			if link, err := linkIfThere(bridgeName); err != nil || link == nil || link.Attrs().Index == before {
 				return errors.Join(errors.New("not yet"), err)
 			}
 			return nil
 		})
-		eventually(t, "the addresses are back", moved)
-		eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
+		supervisortest.Eventually(t, "the addresses are back", moved)
+		supervisortest.Eventually(t, "the peer is answered", func() error { return pingFrom(there, "192.0.2.1") })
 		healthy(t, o.HealthAddress)
 	})
 	t.Run("after ovn-controller and the database were killed", func(t *testing.T) {
 		kill(t, filepath.Join(o.OVNRunDir, "ovn-controller.pid"))
 		kill(t, filepath.Join(o.RunDir, "ovsdb-server.pid"))
-		eventually(t, "all serve again", func() error { return probe(o.HealthAddress) })
+		supervisortest.Eventually(t, "all serve again", func() error { return probe(o.HealthAddress) })
 	})
 	t.Run("an address that the uplink gets is moved too", func(t *testing.T) {
 		try(t, addAddress(must(netlink.LinkByName("eth1")), netip.MustParsePrefix("192.0.2.9/24")))
-		eventually(t, "it is on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+		supervisortest.Eventually(t, "it is on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 	})
 	t.Run("after a restart of the container", func(t *testing.T) {
 		try(t, stop())
@@ -262,7 +260,7 @@ func TestUserspaceNode(t *testing.T) {
 		}
 		o.Clusters, o.Requests = clusters(c.cluster), signer(t, c.chassis)
 		stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
-		eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 		healthy(t, o.HealthAddress)
 	})
 	t.Run("after it was removed, even when the removal was interrupted", func(t *testing.T) {
@@ -275,7 +273,7 @@ func TestUserspaceNode(t *testing.T) {
 		try(t, CleanUp(t.Context(), o))
 		checkRemoved(t, o)
 		try(t, CleanUp(t.Context(), o))
-		eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
+		supervisortest.Eventually(t, "the peer gets one answer to each ping", func() error { return pingFrom(there, "192.0.2.1") })
 	})
 }
 
@@ -446,7 +444,7 @@ func control(t *testing.T, runDir, name string) string {
 
 func healthy(t *testing.T, address string) {
 	t.Helper()
-	eventually(t, address+" is ready", func() error { return probe(address) })
+	supervisortest.Eventually(t, address+" is ready", func() error { return probe(address) })
 }
 
 func probe(address string) error {
@@ -461,21 +459,6 @@ func probe(address string) error {
 		return fmt.Errorf("%s: %s", response.Status, text[:n])
 	}
 	return nil
-}
-
-func eventually(t *testing.T, what string, f func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }
 
 func try(t *testing.T, err error) {

@@ -83,7 +83,7 @@ func TestRotationKeepsConnections(t *testing.T) {
 	}
 	serves := func(by supervisortest.Authority, serial string) {
 		t.Helper()
-		eventually(t, "new connections get the new certificate", func() error {
+		supervisortest.Eventually(t, "new connections get the new certificate", func() error {
 			conn, got, err := dial(by)
 			if err == nil && got != serial {
 				err = fmt.Errorf("got %s, want %s", got, serial)
@@ -103,7 +103,7 @@ func TestRotationKeepsConnections(t *testing.T) {
 	serves(c.servers, mountAnew(t, c.tls, c.servers, later, trustBoth))
 	serves(next, mountAnew(t, c.tls, next, later, trustBoth))
 	serves(next, mountAnew(t, c.tls, next, later, next.PEM))
-	eventually(t, "clients of the old authority are refused", func() error {
+	supervisortest.Eventually(t, "clients of the old authority are refused", func() error {
 		conn, _, err := dial(c.servers)
 		if err == nil {
 			return errors.Join(errors.New("served"), conn.Close())
@@ -111,7 +111,7 @@ func TestRotationKeepsConnections(t *testing.T) {
 		return nil
 	})
 	mountAnew(t, c.tls, next, time.Now().Add(-time.Minute), next.PEM)
-	eventually(t, "an expired certificate convinces nobody", func() error {
+	supervisortest.Eventually(t, "an expired certificate convinces nobody", func() error {
 		_, _, err := dial(next)
 		if !errors.As(err, new(x509.CertificateInvalidError)) && !errors.As(err, new(*tls.CertificateVerificationError)) {
 			return fmt.Errorf("got %w", err)

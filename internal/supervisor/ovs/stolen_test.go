@@ -111,7 +111,7 @@ func TestAStolenNodeKey(t *testing.T) {
 	}, &made))
 	for i, k := range []thief{victim, stolen} {
 		node := fmt.Sprintf("node-%d", i+1)
-		eventually(t, node+" registers", func() error { // once northd has made the roles
+		supervisortest.Eventually(t, node+" registers", func() error { // once northd has made the roles
 			if why := k.try(t, 6642, registration(node, fmt.Sprintf("192.0.2.%d", i+1))...); why != "" {
 				return errors.New(why)
 			}
@@ -120,7 +120,7 @@ func TestAStolenNodeKey(t *testing.T) {
 	}
 	ofVictim, ofPod := `"where":[["name","==","node-1"]]`, `"where":[["logical_port","==","pod"]]`
 	own := ""
-	eventually(t, "northd makes the port's row", func() (err error) {
+	supervisortest.Eventually(t, "northd makes the port's row", func() (err error) {
 		own, err = uuidIn(t, c.southbound, "Chassis", "name", "node-2")
 		_, portErr := uuidIn(t, c.southbound, "Port_Binding", "logical_port", "pod")
 		return errors.Join(err, portErr)

@@ -76,7 +76,7 @@ func TestArchive(t *testing.T) {
 		clusters <- cluster
 	}
 	untilTold := func(what string, is func(adminapi.Status) bool) (told adminapi.Status) {
-		eventually(t, what, func() (err error) {
+		supervisortest.Eventually(t, what, func() (err error) {
 			if told, err = tr.reader(tr.callers).Status(t.Context()); err == nil && !is(told) {
 				err = fmt.Errorf("it says %+v", told)
 			}

@@ -51,11 +51,11 @@ func TestControllersFollowOnlyWhenTold(t *testing.T) {
 		"--no-wait", "--timeout=20", "--db=unix:" + socket, "init", "--", "set", "Open_vSwitch", ".", "external_ids:system-id=n1",
 		"external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=127.0.3.9", "external_ids:ovn-remote=unix:" + m.options.socket(),
 	})
-	eventually(t, "the node is configured", func() error { return exec.Command(vsctl[0], vsctl[1:]...).Run() })
+	supervisortest.Eventually(t, "the node is configured", func() error { return exec.Command(vsctl[0], vsctl[1:]...).Run() })
 	background(t, "usr/bin/ovn-controller", "unix:"+socket, "--unixctl="+control, "--log-file="+log)
 	until := func(want string) {
 		t.Helper()
-		eventually(t, "ovn-controller is "+want, func() error {
+		supervisortest.Eventually(t, "ovn-controller is "+want, func() error {
 			got, err := unixctl.Call(t.Context(), control, "connection-status")
 			if err == nil && got != want {
 				err = fmt.Errorf("it is %s", got)
@@ -66,7 +66,7 @@ func TestControllersFollowOnlyWhenTold(t *testing.T) {
 	until("connected")
 
 	status, _ := tr.recover(m, tr.recovery(m, v1alpha1.RecoverRebuild, "", 1000), m)
-	eventually(t, "ovn-controller finds that the new one is behind", func() error {
+	supervisortest.Eventually(t, "ovn-controller finds that the new one is behind", func() error {
 		said, err := os.ReadFile(log)
 		if err == nil && !strings.Contains(string(said), "clustered database server has stale data") {
 			err = fmt.Errorf("its log is %s", said)

@@ -96,7 +96,7 @@ func TestClockJumps(t *testing.T) {
 		clocks[jump.node].jump(t, 0)
 	}
 	for _, m := range tr.members {
-		eventually(t, m.options.Node+" has all rows", func() error {
+		supervisortest.Eventually(t, m.options.Node+" has all rows", func() error {
 			if have := strings.Fields(m.content(t)); len(have) != rows || !slices.IsSorted(have) {
 				return errors.New(strconv.Itoa(len(have)))
 			}

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr/testr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,9 +29,6 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 )
-
-// patience bounds what a test waits for: the first election after a leader stopped takes up to two election timers.
-const patience = 60 * time.Second
 
 // trial is a set of members on loopback addresses, each with its own directories, under one operator's OVNCluster.
 type trial struct {
@@ -115,27 +111,11 @@ func (tr *trial) admin(m *trialMember, authority supervisortest.Authority) *admi
 	})
 }
 
-// eventually waits until f returns nil.
-func eventually(t *testing.T, what string, f func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
 func (tr *trial) untilConnected(m *trialMember, members int) adminapi.Status {
 	tr.t.Helper()
 	var status adminapi.Status
 	admin := tr.admin(m, tr.callers)
-	eventually(tr.t, m.options.Node+" serves", func() (err error) {
+	supervisortest.Eventually(tr.t, m.options.Node+" serves", func() (err error) {
 		status, err = admin.Status(tr.t.Context())
 		if err == nil && (!status.Connected || len(status.Members) != members) {
 			err = errors.New("not connected: " + status.Role)
@@ -213,7 +193,7 @@ func TestCluster(t *testing.T) {
 		recorded.Members[2].ServerID = three.ServerID
 		third.tell(recorded, v1alpha1.Backup{})
 		for range 2 { // also after a restart
-			eventually(t, "it waits to be told to join anew", func() error {
+			supervisortest.Eventually(t, "it waits to be told to join anew", func() error {
 				said, err := tr.admin(third, tr.callers).Status(t.Context())
 				if err == nil && !said.NeedsRejoin {
 					err = fmt.Errorf("it says %+v", said)
@@ -267,14 +247,14 @@ func TestLostDataJoinsAnew(t *testing.T) {
 		damage(newFiles(other.options))
 		tr.start(other, status)
 		admin := tr.admin(other, tr.callers)
-		eventually(t, "it says that it has to join anew", func() error {
+		supervisortest.Eventually(t, "it says that it has to join anew", func() error {
 			said, err := admin.Status(t.Context())
 			if err == nil && (!said.NeedsRejoin || said.Waiting == "") {
 				err = fmt.Errorf("it says %+v", said)
 			}
 			return err
 		})
-		eventually(t, "it is kicked", func() error { return tr.admin(leader, tr.callers).Kick(t.Context(), joined.ServerID) })
+		supervisortest.Eventually(t, "it is kicked", func() error { return tr.admin(leader, tr.callers).Kick(t.Context(), joined.ServerID) })
 		tr.untilConnected(leader, 2)
 		status.Members[1].ServerID, status.Members[1].Since = "", new(metav1.Unix(int64(2000+n), 0))
 		other.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}}
@@ -300,7 +280,7 @@ func TestWaitsAndSaysWhy(t *testing.T) {
 	tr := newTrial(t)
 	m := tr.add("cp-1", "127.0.0.5")
 	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-2"})
-	eventually(t, "the probe gives the reason", func() error {
+	supervisortest.Eventually(t, "the probe gives the reason", func() error {
 		if body := probe(t, m, http.StatusServiceUnavailable); !strings.Contains(body, "node cp-2 creates") {
 			return errors.New(body)
 		}
@@ -366,7 +346,7 @@ func TestAFileThatTheServerCannotReadIsReplaced(t *testing.T) {
 	_, err = fmt.Fprintf(file, "OVSDB CLUSTER %d %x\n%s", len(record), sha1.Sum([]byte(record)), record)
 	tr.must(errors.Join(err, file.Close()))
 	tr.start(third, recorded)
-	eventually(t, "it waits to be told to join anew", func() error {
+	supervisortest.Eventually(t, "it waits to be told to join anew", func() error {
 		said, err := tr.admin(third, tr.callers).Status(t.Context())
 		if err == nil && (!said.NeedsRejoin || !strings.Contains(said.Waiting, "advances commit index")) {
 			err = fmt.Errorf("it says %+v", said)
@@ -383,7 +363,7 @@ func (tr *trial) fill(t *testing.T, m *trialMember) {
 		t.Fatal("the disk is not full")
 	}
 	go m.overfill(t.Context(), m.options.Node) // whose answer may never come
-	eventually(t, "the member gives the reason", func() error {
+	supervisortest.Eventually(t, "the member gives the reason", func() error {
 		if body := probe(t, m, http.StatusServiceUnavailable); !strings.Contains(body, "no space left on device; make room") {
 			return errors.New(body)
 		}
@@ -419,7 +399,7 @@ func (m *trialMember) overfill(ctx context.Context, name string) {
 func probe(t *testing.T, m *trialMember, want int) string {
 	t.Helper()
 	var body string
-	eventually(t, "the probe answers", func() error {
+	supervisortest.Eventually(t, "the probe answers", func() error {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+m.options.HealthAddress+"/readyz", http.NoBody)
 		if err != nil {
 			return err

@@ -20,6 +20,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
 // transact runs operations on a member's own database.
@@ -91,7 +92,7 @@ func (tr *trial) recover(on *trialMember, status v1alpha1.DatabaseStatus, runnin
 		m.tell(status, v1alpha1.Backup{})
 	}
 	var said adminapi.Status
-	eventually(tr.t, "the new cluster is there", func() (err error) {
+	supervisortest.Eventually(tr.t, "the new cluster is there", func() (err error) {
 		said, err = tr.admin(on, tr.callers).Status(tr.t.Context())
 		if err == nil && (!said.Connected || !said.Since.Equal(status.Since.Time)) {
 			err = fmt.Errorf("it says %+v", said)
@@ -128,7 +129,7 @@ func TestRecovery(t *testing.T) {
 	var backup adminapi.Backup
 	t.Run("a follower backs up", func(t *testing.T) {
 		third.tell(status, v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Hour}, Keep: 2})
-		eventually(t, "a backup is told", func() error {
+		supervisortest.Eventually(t, "a backup is told", func() error {
 			said, err := tr.admin(third, tr.callers).Status(t.Context())
 			if err == nil && len(said.Backups) != 1 {
 				return fmt.Errorf("it says %+v", said)
@@ -156,7 +157,7 @@ func TestRecovery(t *testing.T) {
 		}
 		ask := func(request, want string) {
 			third.tell(status, v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Hour}, Keep: 3, Request: request})
-			eventually(t, request+" is told", func() error {
+			supervisortest.Eventually(t, request+" is told", func() error {
 				if got := names(); got != want || len(third.clusters) > 0 {
 					return fmt.Errorf("there are %q", got)
 				}

@@ -118,6 +118,27 @@ func (a Authority) TLSDir(t testing.TB, name string, files map[string][]byte) st
 	return dir
 }
 
+// patience bounds what a test waits for: the first election after a leader stopped takes up to two election timers.
+const patience = 60 * time.Second
+
+// Eventually waits until f returns nil.
+func Eventually(t testing.TB, what string, f func() error) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		<-tick.C
+	}
+}
+
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
