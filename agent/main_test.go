@@ -23,6 +23,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
 // The test program runs itself again: in namespaces of its own, which are the node, and there as the agent, so that the agent is a
@@ -113,26 +114,10 @@ func buildPlugins(directory string) error {
 }
 
 func startAPI(kubeconfigFile string) (*envtest.Environment, error) {
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return nil, err
-		}
-		cache = filepath.Join(home, ".cache", "kiln")
+	server, err := apiserver.New("subnets", "vpcs", "ips")
+	if err != nil {
+		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
-		return nil, fmt.Errorf("no kube-apiserver in %s/bin, run: make prepare", cache)
-	}
-	server := &envtest.Environment{
-		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths: []string{
-			filepath.Join("..", "config", "crd", "bases", "kubeovn.io_subnets.yaml"), filepath.Join("..", "config", "crd", "bases", "kubeovn.io_vpcs.yaml"),
-			filepath.Join("..", "config", "crd", "bases", "kubeovn.io_ips.yaml"),
-		},
-		ErrorIfCRDPathMissing: true,
-	}
-	var err error
 	if config, err = server.Start(); err != nil {
 		return nil, fmt.Errorf("start the API server: %w", err)
 	}

@@ -23,10 +23,10 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	kubeovnv1alpha1 "github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
 // api is a client of the API server. It refuses unknown fields, as kubectl does.
@@ -42,14 +42,9 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	assets, err := programs()
+	server, err := apiserver.New()
 	if err != nil {
 		return 1, err
-	}
-	server := &envtest.Environment{
-		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join("..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
 	}
 	config, err := server.Start()
 	if err != nil {
@@ -67,25 +62,6 @@ func run(m *testing.M) (code int, err error) {
 	}
 	api = client.WithFieldValidation(c, metav1.FieldValidationStrict)
 	return m.Run(), nil
-}
-
-// programs is where kube-apiserver and etcd are.
-func programs() (string, error) {
-	dir := os.Getenv("KUBEBUILDER_ASSETS")
-	if cache := os.Getenv("KILN_CACHE"); dir == "" && cache != "" {
-		dir = filepath.Join(cache, "bin")
-	}
-	if dir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return "", err
-		}
-		dir = filepath.Join(cache, "kiln", "bin")
-	}
-	if _, err := os.Stat(filepath.Join(dir, "kube-apiserver")); err != nil {
-		return "", fmt.Errorf("%w; run: make prepare", err)
-	}
-	return dir, nil
 }
 
 // objects reads the documents of a YAML file.

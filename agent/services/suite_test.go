@@ -25,13 +25,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/prepared"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
 const nodeName = "here"
@@ -63,35 +64,31 @@ func runInside(m *testing.M) (int, error) {
 	if err := nodetest.Mount(); err != nil {
 		return 1, err
 	}
-	cacheDir := os.Getenv("KILN_CACHE")
-	if cacheDir == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return 1, err
-		}
-		cacheDir = filepath.Join(home, ".cache", "kiln")
+	cache, err := prepared.Dir()
+	if err != nil {
+		return 1, err
 	}
 	directory, err := os.MkdirTemp("", "kiln-services")
 	if err != nil {
 		return 1, err
 	}
 	defer os.RemoveAll(directory)
-	if err := errors.Join(imageNFT(directory, filepath.Join(cacheDir, "rootfs")), connectNode()); err != nil {
+	if err := errors.Join(imageNFT(directory, filepath.Join(cache, "rootfs")), connectNode()); err != nil {
 		return 1, err
 	}
 	if err := v1.AddToScheme(scheme.Scheme); err != nil {
 		return 1, err
 	}
-	server := &envtest.Environment{
-		BinaryAssetsDirectory: filepath.Join(cacheDir, "bin"),
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")}, ErrorIfCRDPathMissing: true,
+	server, err := apiserver.New()
+	if err != nil {
+		return 1, err
 	}
 	server.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceCIDRs[0].String())
 	if config, err = server.Start(); err != nil {
-		return 1, fmt.Errorf("start the API server, for which `make prepare` gets the programs: %w", err)
+		return 1, fmt.Errorf("start the API server: %w", err)
 	}
 	config.QPS = -1
-	kubeconfig, programs = filepath.Join(directory, "kubeconfig"), filepath.Join(cacheDir, "bin")
+	kubeconfig, programs = filepath.Join(directory, "kubeconfig"), filepath.Join(cache, "bin")
 	if err := os.WriteFile(kubeconfig, server.KubeConfig, 0o600); err != nil {
 		return 1, errors.Join(err, server.Stop())
 	}

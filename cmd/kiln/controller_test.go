@@ -20,12 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -102,20 +102,8 @@ func TestControllerRefusesWrongFlags(t *testing.T) {
 
 func startAPIServer(t *testing.T) client.Client {
 	t.Helper()
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		must(t, err)
-		cache = filepath.Join(home, ".cache", "kiln")
-	}
-	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
-		t.Fatalf("no kube-apiserver in %s/bin, run: make prepare", cache)
-	}
-	env := &envtest.Environment{
-		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
+	env, err := apiserver.New()
+	must(t, err)
 	config, err := env.Start()
 	must(t, err)
 	t.Cleanup(func() {

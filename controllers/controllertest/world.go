@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
@@ -24,12 +23,12 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
 var (
@@ -48,23 +47,10 @@ func run(m *testing.M) int {
 	utilruntime.Must(v1alpha1.Install(scheme))
 	utilruntime.Must(v1alpha2.Install(scheme))
 	ctrl.SetLogger(funcr.New(func(_, args string) { fmt.Fprintln(os.Stderr, args) }, funcr.Options{Verbosity: -1})) // errors only
-	home, err := os.UserHomeDir()
+	server, err := apiserver.New("ippools", "ips", "ovn-eips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
-	}
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		cache = filepath.Join(home, ".cache", "kiln")
-	}
-	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
-		fmt.Fprintf(os.Stderr, "no kube-apiserver in %s/bin, run: make prepare\n", cache)
-		return 1
-	}
-	server := &envtest.Environment{
-		BinaryAssetsDirectory: filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:     crds("ippools", "ips", "ovn-eips", "router-lb-rules", "security-groups", "subnets", "switch-lb-rules", "vips", "vpcs"),
-		ErrorIfCRDPathMissing: true,
 	}
 	// As some distributions do: who owns an object for another has to have a say in the other's end.
 	server.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
@@ -83,15 +69,6 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return code
-}
-
-// crds are the definitions of kinds, seen from the directory of a package below controllers.
-func crds(kinds ...string) []string {
-	var paths []string
-	for _, kind := range kinds {
-		paths = append(paths, filepath.Join("..", "..", "config", "crd", "bases", "kubeovn.io_"+kind+".yaml"))
-	}
-	return paths
 }
 
 // World is an empty cluster with an empty northbound database.

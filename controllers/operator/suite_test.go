@@ -26,13 +26,13 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
 )
@@ -63,15 +63,10 @@ func TestMain(m *testing.M) { os.Exit(runSuite(m)) }
 func runSuite(m *testing.M) int {
 	theWorld.log = logFile()
 	log.SetLogger(zap.New(zap.WriteTo(theWorld.log), zap.UseDevMode(true)))
-	assets, err := programs()
+	env, err := apiserver.New()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
-	}
-	env := &envtest.Environment{
-		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
 	}
 	// As some distributions do: who owns an object for another has to have a say in the other's end.
 	env.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
@@ -92,26 +87,6 @@ func runSuite(m *testing.M) int {
 		return 1
 	}
 	return m.Run()
-}
-
-// programs is where kube-apiserver and etcd are.
-func programs() (string, error) {
-	dir := os.Getenv("KUBEBUILDER_ASSETS")
-	if dir == "" {
-		cache := os.Getenv("KILN_CACHE")
-		if cache == "" {
-			home, err := os.UserCacheDir()
-			if err != nil {
-				return "", err
-			}
-			cache = filepath.Join(home, "kiln")
-		}
-		dir = filepath.Join(cache, "bin")
-	}
-	if _, err := os.Stat(filepath.Join(dir, "kube-apiserver")); err != nil {
-		return "", fmt.Errorf("%w\nrun: make prepare", err)
-	}
-	return dir, nil
 }
 
 func logFile() *os.File {

@@ -30,6 +30,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
 const (
@@ -94,21 +95,9 @@ func (w *world) build() {
 }
 
 func (w *world) startAPI() {
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		w.must(err)
-		cache = filepath.Join(home, ".cache", "kiln")
-	}
-	if _, err := os.Stat(filepath.Join(cache, "bin", "kube-apiserver")); err != nil {
-		w.Fatalf("no kube-apiserver in %s/bin, run: make prepare", cache)
-	}
-	env := &envtest.Environment{
-		BinaryAssetsDirectory:    filepath.Join(cache, "bin"),
-		CRDDirectoryPaths:        []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: time.Minute,
-	}
+	env, err := apiserver.New()
+	w.must(err)
+	env.ControlPlaneStartTimeout = time.Minute
 	env.ControlPlane.Etcd = &envtest.Etcd{}
 	env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
 	config, err := env.Start()

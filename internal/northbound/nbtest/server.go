@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/prepared"
 )
 
 // Server is one server of a northbound database, or of Northd's southbound one, on a Unix socket.
@@ -24,7 +25,6 @@ type Server struct {
 	t       testing.TB
 	name    string // of the database
 	dir     string
-	cache   string
 	process *exec.Cmd
 	stderr  bytes.Buffer
 }
@@ -48,7 +48,7 @@ func newServer(t testing.TB, name string, schema []byte) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, name: name, dir: dir, cache: cacheDir(t)}
+	s := &Server{t: t, name: name, dir: dir}
 	t.Cleanup(func() {
 		s.Stop()
 		if err := os.RemoveAll(dir); err != nil {
@@ -69,29 +69,14 @@ func (s *Server) tool(args ...string) {
 	}
 }
 
-// cacheDir is where `make prepare` puts the programs that tests need.
-func cacheDir(t testing.TB) string {
-	t.Helper()
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(home, ".cache", "kiln")
-	}
-	if _, err := os.Stat(filepath.Join(cache, "rootfs", "usr/sbin/ovsdb-server")); err != nil {
-		t.Fatalf("no ovsdb-server in %s, run: make prepare", cache)
-	}
-	return cache
-}
-
 // program runs a program of the cached root file system with that system's own libraries.
 func (s *Server) program(path string, args ...string) *exec.Cmd {
-	root := filepath.Join(s.cache, "rootfs")
-	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
-	args = append([]string{"--library-path", libraries, filepath.Join(root, path)}, args...)
-	cmd := exec.Command(filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), args...)
+	s.t.Helper()
+	command, err := prepared.Program(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command(command[0], append(command[1:], args...)...)
 	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+s.dir, "OVS_LOGDIR="+s.dir, "OVN_RUNDIR="+s.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd

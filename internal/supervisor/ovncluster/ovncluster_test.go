@@ -5,8 +5,6 @@ package ovncluster
 
 import (
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -15,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
 func TestEndpoints(t *testing.T) {
@@ -31,24 +29,9 @@ func TestEndpoints(t *testing.T) {
 }
 
 func TestWatchGivesTheNewestState(t *testing.T) {
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
-	if assets == "" {
-		cache := os.Getenv("KILN_CACHE")
-		if cache == "" {
-			home, err := os.UserHomeDir()
-			if err != nil {
-				t.Fatal(err)
-			}
-			cache = filepath.Join(home, ".cache", "kiln")
-		}
-		assets = filepath.Join(cache, "bin")
-	}
-	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
-		t.Fatalf("%v; run: make prepare", err)
-	}
-	environment := &envtest.Environment{
-		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{"../../../config/crd/bases"}, ErrorIfCRDPathMissing: true,
+	environment, err := apiserver.New()
+	if err != nil {
+		t.Fatal(err)
 	}
 	config, err := environment.Start()
 	if err != nil {

@@ -16,39 +16,23 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-)
 
-// rootfs is the Debian root file system with OVN, which `make prepare` makes.
-func rootfs(t testing.TB) string {
-	t.Helper()
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatalf("find the cache: %v", err)
-		}
-		cache = filepath.Join(home, ".cache", "kiln")
-	}
-	return filepath.Join(cache, "rootfs")
-}
+	"github.com/kiln-net/kiln/internal/prepared"
+)
 
 // Program returns how to run a program of the root file system on this machine, whatever its own libraries are.
 func Program(t testing.TB, path string) []string {
 	t.Helper()
-	root := rootfs(t)
-	loader := filepath.Join(root, "lib64/ld-linux-x86-64.so.2")
-	program := File(t, path)
-	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
-	return []string{loader, "--library-path", libraries, program}
+	command, err := prepared.Program(path)
+	must(t, err)
+	return command
 }
 
 // File returns where a file of the root file system is on this machine.
 func File(t testing.TB, path string) string {
 	t.Helper()
-	file := filepath.Join(rootfs(t), path)
-	if _, err := os.Stat(file); err != nil {
-		t.Fatalf("%v; run: make prepare", err)
-	}
+	file, err := prepared.File(filepath.Join("rootfs", path))
+	must(t, err)
 	return file
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+	"github.com/kiln-net/kiln/internal/prepared"
 )
 
 // TestOVNAgrees has ovn-trace read the same matches as logical flows: a good one it takes, of a bad one it says "parsing expression
@@ -49,20 +50,12 @@ func TestOVNAgrees(t *testing.T) {
 // ovn is a southbound database.
 type ovn struct {
 	*testing.T
-	dir, root string
+	dir string
 }
 
 // startOVN serves an empty southbound database until the test ends.
 func startOVN(t *testing.T) *ovn {
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		home, _ := os.UserHomeDir()
-		cache = filepath.Join(home, ".cache", "kiln")
-	}
-	o := &ovn{T: t, dir: t.TempDir(), root: filepath.Join(cache, "rootfs")}
-	if _, err := os.Stat(filepath.Join(o.root, "usr/bin/ovn-trace")); err != nil {
-		t.Fatalf("no ovn-trace in %s, run: make prepare", cache)
-	}
+	o := &ovn{T: t, dir: t.TempDir()}
 	schemaFile, database := filepath.Join(o.dir, "schema"), filepath.Join(o.dir, "db")
 	if err := os.WriteFile(schemaFile, schema.Southbound, 0o600); err != nil {
 		t.Fatal(err)
@@ -85,8 +78,12 @@ func (o *ovn) socket() string { return filepath.Join(o.dir, "s") }
 
 // program runs a program of the cached root file system with that system's own libraries.
 func (o *ovn) program(path string, args ...string) *exec.Cmd {
-	libraries := filepath.Join(o.root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(o.root, "usr/lib/x86_64-linux-gnu")
-	cmd := exec.Command(filepath.Join(o.root, "lib64/ld-linux-x86-64.so.2"), append([]string{"--library-path", libraries, filepath.Join(o.root, path)}, args...)...)
+	o.Helper()
+	command, err := prepared.Program(path)
+	if err != nil {
+		o.Fatal(err)
+	}
+	cmd := exec.Command(command[0], append(command[1:], args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }

@@ -1,0 +1,50 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apiserver has tests run a real API server.
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kiln-net/kiln/internal/prepared"
+)
+
+// New is an API server that can be started. It has our kinds, or those of them that are named as `subnets` or `router-lb-rules`.
+func New(kinds ...string) (*envtest.Environment, error) {
+	server, err := prepared.File("bin/kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	bases, err := definitions()
+	if err != nil {
+		return nil, err
+	}
+	paths := []string{bases}
+	if len(kinds) > 0 {
+		paths = nil
+	}
+	for _, kind := range kinds {
+		paths = append(paths, filepath.Join(bases, "kubeovn.io_"+kind+".yaml"))
+	}
+	return &envtest.Environment{BinaryAssetsDirectory: filepath.Dir(server), CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true}, nil
+}
+
+// definitions is the directory of our kinds' definitions, seen from whichever package is tested.
+func definitions() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the definitions: %w", err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "config", "crd", "bases"), nil
+		}
+	}
+	return "", errors.New("find the definitions: this is not the repository")
+}

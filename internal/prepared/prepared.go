@@ -1,0 +1,50 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package prepared gives tests what `make prepare` has made: Kubernetes' programs, and a root file system with OVN.
+package prepared
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Dir is where that is: $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
+func Dir() (string, error) {
+	if dir := os.Getenv("KILN_CACHE"); dir != "" {
+		return dir, nil
+	}
+	caches, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache: %w", err)
+	}
+	return filepath.Join(caches, "kiln"), nil
+}
+
+// File is the path of something there.
+func File(name string) (string, error) {
+	dir, err := Dir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%w; run: make prepare", err)
+	}
+	return path, nil
+}
+
+// Program is how to run a program of the root file system on this machine, whatever its own libraries are.
+func Program(path string) ([]string, error) {
+	program, err := File(filepath.Join("rootfs", path))
+	if err != nil {
+		return nil, err
+	}
+	root, err := File("rootfs")
+	if err != nil {
+		return nil, err
+	}
+	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	return []string{filepath.Join(root, "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries, program}, nil
+}
