@@ -6,10 +6,12 @@ package k8s
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
@@ -35,8 +37,12 @@ func CreateMissing(ctx context.Context, c client.Client, obj client.Object) erro
 
 // PatchStatus sends how the status of obj differs from that of base, which was read from the cache. It sends nothing when they
 // are equal, and an object that is gone is no error. A patch replaces the whole list of conditions, to which several reconcilers may
-// contribute: one that changes them is refused when obj is not the newest.
+// contribute: one that changes them is refused when obj is not the newest. So is any when base is from before what this process wrote last:
+// a status that went back to what it was would look as if there were nothing to send, and no event would tell otherwise.
 func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) error {
+	if written.newerThan(base) {
+		return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errStale)
+	}
 	if equality.Semantic.DeepEqual(base, obj) {
 		return nil
 	}
@@ -53,11 +59,17 @@ func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) 
 			return fmt.Errorf("compare status of %s: %w", obj.GetName(), err)
 		}
 	}
-	if err := c.Status().Patch(ctx, obj, client.RawPatch(patch.Type(), data), FieldOwner); client.IgnoreNotFound(err) != nil {
+	err = c.Status().Patch(ctx, obj, client.RawPatch(patch.Type(), data), FieldOwner)
+	if err == nil {
+		written.add(obj)
+	}
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("patch status of %s: %w", obj.GetName(), err)
 	}
 	return nil
 }
+
+var errStale = errors.New("the cache does not show yet what was written last")
 
 // Patch sends how obj differs from base outside of its status, and nothing when they are equal. obj becomes what the server returns.
 func Patch(ctx context.Context, c client.Client, base, obj client.Object) error {
