@@ -19,7 +19,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -28,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 
 	"github.com/kiln-net/kiln/agent/ovs"
 )
@@ -50,7 +50,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return b.
 		Named("host").
-		WithOptions(controller.Options{RateLimiter: retries()}).
+		WithOptions(k8s.Workers(1)).
 		Watches(&corev1.Node{}, toNode).
 		Watches(&v1.Subnet{}, toNode, builder.WithPredicates(rightChanged())).
 		Watches(&v1.Vpc{}, toNode, builder.WithPredicates(r.carriesChanged())).
@@ -65,12 +65,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return nil
 		})).
 		Complete(r)
-}
-
-// retries are the pauses between attempts that fail. No event tells that what was missing, such as an address of an interface that was down,
-// is there now: so they do not grow beyond resync, as by themselves they would, to a quarter of an hour.
-func retries() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, resync)
 }
 
 // carriesChanged passes VPCs that this node begins or ceases to carry.

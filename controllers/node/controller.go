@@ -18,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -62,7 +61,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &corev1.Node{},
 			k8s.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(k8s.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of nodes: %w", err)

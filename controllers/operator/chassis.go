@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -52,6 +53,7 @@ func (r *ChassisReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("chassis").
 		For(&certificatesv1.CertificateSigningRequest{}, builder.WithPredicates(ours)).
+		WithOptions(k8s.Workers(1)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the controller of chassis certificates: %w", err)

@@ -29,6 +29,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // NewScheme returns a scheme of every type that the operator reads and writes.
@@ -64,6 +65,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.versions = newVersions(r.Versions)
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("ovncluster").
+		WithOptions(k8s.Workers(1)).
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
 		Watches(&corev1.Secret{}, theCluster).                                                                    // authorities have no owner

@@ -15,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -62,7 +61,7 @@ func (r *Reconciler) setupRecords(mgr ctrl.Manager) error {
 		WatchesRawSource(r.Gate.Behind(r.recorder.synced(mgr.GetCache()))).
 		WatchesRawSource(&r.records).
 		WatchesRawSource(r.Gate.Behind(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.IP{}, r.recorder.strays))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: recordWorkers}).
+		WithOptions(k8s.Workers(recordWorkers)).
 		Complete(r.Gate.Reconciler(r.recorder))
 	if err != nil {
 		return fmt.Errorf("add the controller of IPs: %w", err)

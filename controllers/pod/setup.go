@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/metadata"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -62,7 +61,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.Gate.Behind(r.followMachines(pods))).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Workers}).
+		WithOptions(k8s.Workers(r.Workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("add the controller of pods: %w", err)

@@ -20,7 +20,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -57,8 +56,6 @@ type Reconciler struct {
 	optional map[string]*clusterReconciler // by kind
 }
 
-var ctrlOptions = controller.Options{MaxConcurrentReconciles: workers}
-
 // SetupWithManager adds the controllers of NetworkPolicies, of security groups, of the sets of pods, and of what holds for all isolated pods.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	measured.Store(r.Sets)
@@ -75,7 +72,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNetworkPolicy)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
 			k8s.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
-		WithOptions(ctrlOptions).
+		WithOptions(k8s.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of NetworkPolicies: %w", err)

@@ -18,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -78,7 +77,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindTransit)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
 			k8s.OwnersOf(r.Northbound, translate.KindTransit), join.Holder(vpcOf).All(r.Client))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: k8s.Retries()}).
+		WithOptions(k8s.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of ways out of VPCs: %w", err)
