@@ -1,0 +1,85 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubectlko is `kubectl ko`: OVN's and Open vSwitch's own programs where they are needed, and the databases' state, backups and
+// recovery, by what the OVNCluster says of them. It acts with the rights of its user.
+package kubectlko
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// plugin is what the commands share.
+type plugin struct {
+	out, errOut io.Writer
+	config      *rest.Config
+	pods        kubernetes.Interface
+	objects     client.Client
+	namespace   string
+}
+
+// NewCommand is `kubectl ko`. What programs in pods say goes to out and errOut.
+func NewCommand(out, errOut io.Writer) *cobra.Command {
+	p := &plugin{out: out, errOut: errOut}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	overrides := &clientcmd.ConfigOverrides{}
+	root := &cobra.Command{
+		Use:              "kubectl-ko",
+		Annotations:      map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ko"},
+		Short:            "Operates OVN as Kiln runs it",
+		SilenceUsage:     true,
+		SilenceErrors:    true,
+		TraverseChildren: true, // flags of ovn-nbctl and the like come after its name
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return p.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides))
+		},
+	}
+	root.SetOut(out)
+	root.SetErr(errOut)
+	f := root.PersistentFlags()
+	f.StringVar(&rules.ExplicitPath, "kubeconfig", "", "file that says how to reach the API server")
+	f.StringVar(&overrides.CurrentContext, "context", "", "context of it to use")
+	f.StringVarP(&p.namespace, "namespace", "n", "kube-system", "where Kiln's pods are")
+	root.AddCommand(p.programs()...)
+	for _, db := range databases {
+		root.AddCommand(p.database(db))
+	}
+	return root
+}
+
+func (p *plugin) connect(source clientcmd.ClientConfig) error {
+	var err error
+	if p.config, err = source.ClientConfig(); err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	if p.pods, err = kubernetes.NewForConfig(p.config); err != nil {
+		return fmt.Errorf("make a client of pods: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("register kinds: %w", err)
+	}
+	if p.objects, err = client.New(p.config, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("make a client of the OVNCluster: %w", err)
+	}
+	return nil
+}
+
+func (p *plugin) cluster(ctx context.Context) (*v1alpha1.OVNCluster, error) {
+	oc := &v1alpha1.OVNCluster{}
+	if err := p.objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc); err != nil {
+		return nil, fmt.Errorf("read the OVNCluster: %w", err)
+	}
+	return oc, nil
+}

@@ -1,0 +1,174 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubectlko
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// ovnDatabase is one of OVN's two.
+type ovnDatabase struct {
+	name, long, component string
+	schema, stem, program string
+	of                    func(*v1alpha1.OVNClusterStatus) *v1alpha1.DatabaseStatus
+}
+
+var databases = []ovnDatabase{
+	{
+		"nb", "northbound", "ovn-central-nb", "OVN_Northbound", "ovnnb_db", "nbctl",
+		func(s *v1alpha1.OVNClusterStatus) *v1alpha1.DatabaseStatus { return &s.Northbound },
+	},
+	{
+		"sb", "southbound", "ovn-central-sb", "OVN_Southbound", "ovnsb_db", "sbctl",
+		func(s *v1alpha1.OVNClusterStatus) *v1alpha1.DatabaseStatus { return &s.Southbound },
+	},
+}
+
+// ctl runs ovn-nbctl(8) or ovn-sbctl(8) on a member's own socket.
+func (d ovnDatabase) ctl(args []string) []string {
+	return append([]string{"ovn-" + d.program, "--timeout=30", "--db=unix:/run/ovn/" + d.stem + ".sock"}, args...)
+}
+
+// appctl asks a member's ovsdb-server(1).
+func (d ovnDatabase) appctl(command string, args ...string) []string {
+	return append([]string{"ovs-appctl", "--timeout=30", "--target=/run/ovn/" + d.stem + ".ctl", command, d.schema}, args...)
+}
+
+// database is `kubectl ko nb` or `sb`.
+func (p *plugin) database(db ovnDatabase) *cobra.Command {
+	root := &cobra.Command{
+		Use: db.name, Short: "The " + db.long + " database", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddCommand(
+		&cobra.Command{
+			Use: "status", Short: "Its leader, members, last backup and recovery", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return p.status(cmd.Context(), db) },
+		},
+		&cobra.Command{
+			Use: "dbstatus", Short: "Whether each member's storage is consistent", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return p.storage(cmd.Context(), db) },
+		},
+		&cobra.Command{
+			Use: "kick SERVER", Short: "Take a server out of the cluster, which the operator does by itself for members that are gone",
+			Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				pod, err := p.leader(cmd.Context(), db)
+				if err != nil {
+					return err
+				}
+				return p.run(cmd.Context(), pod, db.appctl("cluster/kick", args[0]), p.out)
+			},
+		},
+		p.backup(db),
+	)
+	if db.name == "nb" {
+		root.AddCommand(p.restore())
+	}
+	return root
+}
+
+// leader is the pod of a database's leader.
+func (p *plugin) leader(ctx context.Context, db ovnDatabase) (*corev1.Pod, error) {
+	oc, err := p.cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := db.of(&oc.Status)
+	if status.Leader == "" {
+		return nil, fmt.Errorf("the %s database has no leader: see `kubectl ko %s status` and `kubectl describe ovncluster %s`", db.long, db.name, oc.Name)
+	}
+	return p.podOn(ctx, db.component, status.Leader)
+}
+
+// status writes what the OVNCluster says: it is there when no member is.
+func (p *plugin) status(ctx context.Context, db ovnDatabase) error {
+	oc, err := p.cluster(ctx)
+	if err != nil {
+		return err
+	}
+	s := db.of(&oc.Status)
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "cluster:\t%s\nleader:\t%s\nterm:\t%d\n", orNone(s.ClusterID), orNone(s.Leader), s.Term)
+	for _, b := range []*v1alpha1.BackupStatus{s.LastBackup, s.LastBackupOnClaim} {
+		if b != nil {
+			fmt.Fprintf(w, "backup:\t%s, %d rows, %s\n", b.Name, b.Rows, whereIs(b))
+		}
+	}
+	if r := s.Recovery; r != nil {
+		fmt.Fprintf(w, "recovery:\t%s: %s from %s. %s\n", r.ID, r.Phase, r.Source, r.Message)
+	}
+	fmt.Fprintln(w, "\nNODE\tADDRESS\tROLE\tSERVER")
+	for _, m := range s.Members {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.Node, m.Address, orNone(m.Role), orNone(m.ServerID))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// storage asks every member, and fails when one of them is not well or does not answer.
+func (p *plugin) storage(ctx context.Context, db ovnDatabase) error {
+	oc, err := p.cluster(ctx)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, m := range db.of(&oc.Status).Members {
+		fmt.Fprintf(p.out, "%s: ", m.Node)
+		pod, err := p.podOn(ctx, db.component, m.Node)
+		if err == nil {
+			err = p.run(ctx, pod, db.appctl("ovsdb-server/get-db-storage-status"), p.out)
+		}
+		if err != nil {
+			fmt.Fprintln(p.out, err)
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// follow calls done with the OVNCluster as it is, again and again, until it says so or fails.
+func (p *plugin) follow(ctx context.Context, done func(*v1alpha1.OVNCluster) (bool, error)) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		oc, err := p.cluster(ctx)
+		if err != nil {
+			return err
+		}
+		if is, err := done(oc); is || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: what was asked for goes on without this command", context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+func whereIs(b *v1alpha1.BackupStatus) string {
+	if b.PersistentVolumeClaim != "" {
+		return "on the claim " + b.PersistentVolumeClaim
+	}
+	return "on node " + b.Node
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

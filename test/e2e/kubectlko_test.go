@@ -1,0 +1,86 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/kiln-net/kiln/internal/kubectlko"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const koNamespace = "e2e-ko"
+
+// ko runs `kubectl ko`, and returns what it writes.
+func ko(ctx context.Context, args ...string) (string, error) {
+	out := &bytes.Buffer{}
+	cmd := kubectlko.NewCommand(out, GinkgoWriter)
+	cmd.SetArgs(append([]string{"--kubeconfig=" + suite.Lab.Kubeconfig()}, args...))
+	err := cmd.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+var _ = Describe("kubectl ko", func() {
+	says := func(ctx context.Context, args ...string) string {
+		GinkgoHelper()
+		out, err := ko(ctx, args...)
+		Expect(err).NotTo(HaveOccurred())
+		return out
+	}
+
+	It("runs OVN's and Open vSwitch's programs where they are needed", func(ctx SpecContext) {
+		Expect(says(ctx, "nbctl", "--bare", "--columns=name", "list", "Logical_Switch")).To(ContainSubstring("ovn-default"))
+		Expect(says(ctx, "sbctl", "--bare", "--columns=hostname", "list", "Chassis")).To(ContainSubstring(suite.Workers[0]))
+		Expect(says(ctx, "vsctl", suite.Workers[0], "list-br")).To(Equal("br-int\n"))
+		Expect(says(ctx, "ofctl", suite.Workers[0], "dump-tables-desc", "br-int", "-O", "OpenFlow15")).NotTo(BeEmpty())
+		Expect(says(ctx, "appctl", suite.Workers[1], "version")).To(ContainSubstring("ovs-vswitchd"))
+		Expect(says(ctx, "dpctl", suite.Workers[1], "show")).To(ContainSubstring("port"))
+		_, err := ko(ctx, "nbctl", "get", "Logical_Switch", "no-such-switch", "name")
+		Expect(err).To(MatchError(ContainSubstring("exit code 1")))
+	}, SpecTimeout(2*time.Minute))
+
+	It("tells how databases are", func(ctx SpecContext) {
+		for _, db := range []string{"nb", "sb"} {
+			Expect(says(ctx, db, "status")).To(MatchRegexp(`(?s)leader: +\S+\n.*leader`))
+			Expect(says(ctx, db, "dbstatus")).To(ContainSubstring("ok"))
+		}
+	}, SpecTimeout(time.Minute))
+
+	It("makes backups, and the northbound database anew from one, while no packet is lost", func(ctx SpecContext) {
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed())
+			deleteNamespace(ctx, koNamespace)
+		}, NodeTimeout(3*time.Minute))
+		from, to := makePair(ctx, koNamespace)
+		dir := GinkgoT().TempDir()
+		for _, db := range []string{"nb", "sb"} {
+			path := strings.TrimSpace(says(ctx, db, "backup", "--directory="+dir))
+			content, err := os.ReadFile(path)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(string(content)).To(HavePrefix("OVSDB JSON "), path)
+		}
+		says(ctx, "nbctl", "ls-add", "e2e-ko-after-the-backup")
+		made, err := filepath.Glob(filepath.Join(dir, "ovnnb_db-*.db"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(made).To(HaveLen(1))
+
+		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
+		Expect(says(ctx, "nb", "restore", "--yes", made[0])).To(ContainSubstring("Completed"))
+		settled(ctx, trialDatabases[0], 1)
+		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
+		switches := says(ctx, "nbctl", "--bare", "--columns=name", "list", "Logical_Switch")
+		Expect(switches).To(ContainSubstring("ovn-default"))
+		Expect(switches).NotTo(ContainSubstring("e2e-ko-after-the-backup"))
+		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
+		expectAllChecks(ctx)
+	}, SpecTimeout(6*time.Minute))
+})
