@@ -11,12 +11,15 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/go-logr/logr"
 	utilexec "k8s.io/client-go/util/exec"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/internal/kubectlko"
 )
 
 func main() {
+	log.SetLogger(logr.Discard()) // of the Kubernetes client, which says that it has none
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	err := kubectlko.NewCommand(os.Stdout, os.Stderr).ExecuteContext(ctx)

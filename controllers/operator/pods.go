@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -102,7 +103,7 @@ func containerTrouble(c corev1.ContainerStatus) string {
 		if t == nil || t.ExitCode == 0 {
 			continue
 		}
-		if said := lastLine(t.Message); said != "" {
+		if said := lastWords(t.Message); said != "" {
 			return said
 		}
 		return fmt.Sprintf("the container ended with exit code %d (%s)", t.ExitCode, t.Reason)
@@ -115,10 +116,19 @@ func firstLine(s string) string {
 	return cut(line, maxReason)
 }
 
-// lastLine of what a container said: its termination message is one line, and the end of a log is where the reason is.
-func lastLine(s string) string {
+// lastWords of a container are why it ended: its termination message is one line, and the end of a log is where the reason is. A log that ends
+// with no error, as of a process that was killed, gives none.
+func lastWords(s string) string {
 	s = strings.TrimSpace(s)
-	return cut(s[strings.LastIndex(s, "\n")+1:], maxReason)
+	line := s[strings.LastIndex(s, "\n")+1:]
+	var entry struct{ Level, Msg, Error string }
+	if json.Unmarshal([]byte(line), &entry) == nil {
+		if entry.Level != "error" {
+			return ""
+		}
+		line = strings.TrimSuffix(entry.Msg+": "+entry.Error, ": ")
+	}
+	return cut(line, maxReason)
 }
 
 func cut(s string, limit int) string {

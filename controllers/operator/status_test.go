@@ -121,6 +121,16 @@ func TestTroubleOfAPod(t *testing.T) {
 			"failed without a word", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(137, "")},
 			"node n: the container ended with exit code 137 (Error)",
 		},
+		{
+			"killed while all was well",
+			corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(137, `{"level":"info","msg":"serving","node":"n"}`)},
+			"node n: the container ended with exit code 137 (Error)",
+		},
+		{
+			"failed with an error in its log",
+			corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(1, "{}\n"+`{"level":"error","msg":"cannot start","error":"no bridge","stacktrace":"x"}`)},
+			"node n: cannot start: no bridge",
+		},
 		{"ended as told", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: ended(0, "bye")}, ""},
 		{
 			"no room", corev1.PodStatus{Conditions: []corev1.PodCondition{
@@ -139,7 +149,7 @@ func TestTroubleOfAPod(t *testing.T) {
 			}
 		})
 	}
-	if got := lastLine(strings.Repeat("ü", maxReason)); len(got) > maxReason+len("…") || !strings.HasSuffix(got, "…") {
+	if got := lastWords(strings.Repeat("ü", maxReason)); len(got) > maxReason+len("…") || !strings.HasSuffix(got, "…") {
 		t.Errorf("a long line is cut to %d bytes", len(got))
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -53,6 +55,7 @@ type fixture struct {
 	service                   *corev1.Service
 	nodes                     map[string]*corev1.Node
 	apiServer                 *corev1.Service
+	apiServers                *discoveryv1.EndpointSliceList
 }
 
 // check is one line of the table: what it does for the family of one of the client's addresses. It returns a detail worth printing.
@@ -133,6 +136,10 @@ func prepare(ctx context.Context, env Env) (*fixture, error) {
 	}
 	if f.apiServer, err = c.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{}); err != nil {
 		return nil, fmt.Errorf("get service kubernetes: %w", err)
+	}
+	f.apiServers, err = c.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
+	if err != nil {
+		return nil, fmt.Errorf("list endpoints of service kubernetes: %w", err)
 	}
 	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -251,7 +258,8 @@ func dnsName(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	return name, f.expectRemote(f.fetch(ctx, fields[0], 80, "/hostname"))
 }
 
-// apiServer reaches the API server by the ClusterIP of its Service, or by its node's address in a family that Service does not have.
+// apiServer reaches the API server by the ClusterIP of its Service, or by its node's address in a family that Service does not have. Which node of
+// the control plane that is, the Service's endpoints tell.
 // It speaks plain HTTP to a TLS port: the refusal is the API server's own.
 func apiServer(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	a, err := serviceAddr(f.apiServer, like)
@@ -259,10 +267,8 @@ func apiServer(ctx context.Context, f *fixture, like netip.Addr) (string, error)
 	if err != nil {
 		port = 6443
 		for _, n := range f.nodes {
-			if _, ok := n.Labels["node-role.kubernetes.io/control-plane"]; !ok {
-				continue
-			}
-			if addr, ok := cluster.InFamilyOf(cluster.NodeAddrs(n), like); ok {
+			addrs := cluster.NodeAddrs(n)
+			if addr, ok := cluster.InFamilyOf(addrs, like); ok && slices.ContainsFunc(addrs, f.isAPIServer) {
 				a, err = addr, nil
 			}
 		}
@@ -278,6 +284,12 @@ func apiServer(ctx context.Context, f *fixture, like netip.Addr) (string, error)
 		return "", fmt.Errorf("%s answered %.200q, which is not the API server", a, out)
 	}
 	return netip.AddrPortFrom(a, uint16(port)).String(), nil
+}
+
+func (f *fixture) isAPIServer(a netip.Addr) bool {
+	return slices.ContainsFunc(f.apiServers.Items, func(s discoveryv1.EndpointSlice) bool {
+		return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return slices.Contains(e.Addresses, a.String()) })
+	})
 }
 
 func (f *fixture) fetchFromNode(ctx context.Context, host string, port int) error {
