@@ -65,6 +65,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.finish(ctx, in.subnet)
 	}
 	result := r.apply(ctx, in)
+	if result.unchecked {
+		return ctrl.Result{}, result.err // agents go by what the status says of the spec
+	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
 }
 
@@ -79,6 +82,8 @@ func (r *Reconciler) prepare(ctx context.Context, subnet *kubeovnv1.Subnet) erro
 type result struct {
 	// problem is what is wrong with the spec.
 	problem *validation.Problem
+	// unchecked: err kept the spec from being looked at.
+	unchecked bool
 	// unbuilt: the spec asks for another kind of network than this version builds.
 	unbuilt bool
 	// err is why a good spec is not in force.
@@ -95,7 +100,7 @@ func (r result) inForce() bool { return r.problem == nil && !r.unbuilt && r.err 
 func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	checked, problem, err := r.admit(ctx, &in)
 	if problem != nil || err != nil {
-		return result{problem: problem, err: err}
+		return result{problem: problem, unchecked: err != nil, err: err}
 	}
 	defer r.admissions.end(in.subnet.Name)
 	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {

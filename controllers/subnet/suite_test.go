@@ -21,6 +21,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/node"
+	"github.com/kiln-net/kiln/controllers/subnet"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -44,15 +45,19 @@ func start(t *testing.T) *network {
 // run starts the controllers, as after a crash when they ran before.
 func (n *network) run() { n.runWith(cache.Options{}) }
 
-// runWith is run with a cache that differs.
-func (n *network) runWith(options cache.Options) {
+// runWith is run with a cache that differs, and with what changes the controller of subnets.
+func (n *network) runWith(options cache.Options, changes ...func(*subnet.Reconciler)) {
 	n.Helper()
 	n.process = n.Restart(n.process, controllertest.Steps{
 		Cache: options,
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
 			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
-			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), nodes)
+			subnets := networktest.Subnets(p, vpcs)
+			for _, change := range changes {
+				change(subnets)
+			}
+			return p.Run(ctx, vpcs, subnets, nodes)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
 			return networktest.Restore(ctx, p, "10.16.0.0/16,fd00:10:16::/64", "100.64.0.0/16,fd00:100:64::/112")

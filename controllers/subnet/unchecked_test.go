@@ -1,0 +1,54 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/subnet"
+)
+
+// blind cannot list the endpoints of the API server while it is told so.
+type blind struct {
+	client.Client
+	is    atomic.Bool
+	tries atomic.Int32
+}
+
+func (b *blind) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, slices := list.(*discoveryv1.EndpointSliceList); slices && b.is.Load() {
+		b.tries.Add(1)
+		return errors.New("cannot see")
+	}
+	return b.Client.List(ctx, list, options...)
+}
+
+// TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight: agents make routes for what is.
+func TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight(t *testing.T) {
+	n := start(t)
+	b := &blind{}
+	n.runWith(cache.Options{}, func(r *subnet.Reconciler) { b.Client, r.Client = r.Client, b })
+	b.is.Store(true)
+	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}})
+	n.Eventually(func() string {
+		if b.tries.Load() < 4 { // each of which would have written a status
+			return "it was not tried"
+		}
+		return ""
+	})
+	if got := n.subnet("s").Status.Conditions; len(got) > 0 {
+		t.Errorf("the subnet could not be checked, and says %+v", got)
+	}
+	b.is.Store(false)
+	n.condition("s", kubeovnv1.ConditionValidated, metav1.ConditionTrue)
+}
