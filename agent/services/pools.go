@@ -124,23 +124,15 @@ func (p *pool) peers(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, 
 // byNode are the endpoints that serve a port for clients of one node each: its ready ones or, without any, those that still serve.
 func (p *pool) byNode(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort) map[string][]netip.AddrPort {
 	ready, draining := map[string][]netip.AddrPort{}, map[string][]netip.AddrPort{}
-	for _, s := range of {
-		number, ok := portOf(s, port)
-		if s.AddressType != p.family.addresses || !ok {
-			continue
+	p.each(of, port, func(address netip.AddrPort, node string, terminates bool) {
+		switch {
+		case node == "":
+		case terminates:
+			draining[node] = append(draining[node], address)
+		default:
+			ready[node] = append(ready[node], address)
 		}
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			address, serves, terminates := endpoint(e, number, p.family)
-			switch {
-			case !serves || e.NodeName == nil:
-			case terminates:
-				draining[*e.NodeName] = append(draining[*e.NodeName], address)
-			default:
-				ready[*e.NodeName] = append(ready[*e.NodeName], address)
-			}
-		}
-	}
+	})
 	maps.Copy(draining, ready)
 	return draining
 }
@@ -212,28 +204,18 @@ func rangesOf(s *corev1.Service, f family) []netip.Prefix {
 // they terminate. When that is so of this node only, and its clients want no other, its terminating ones serve beside the rest.
 func (p *pool) endpoints(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, node string) (here, all []netip.AddrPort) {
 	var ready, draining, readyHere, drainingHere []netip.AddrPort
-	for _, s := range of {
-		number, ok := portOf(s, port)
-		if s.AddressType != p.family.addresses || !ok {
-			continue
+	p.each(of, port, func(address netip.AddrPort, on string, terminates bool) {
+		switch local := on == node; {
+		case terminates && local:
+			drainingHere, draining = append(drainingHere, address), append(draining, address)
+		case terminates:
+			draining = append(draining, address)
+		case local:
+			readyHere, ready = append(readyHere, address), append(ready, address)
+		default:
+			ready = append(ready, address)
 		}
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			address, serves, terminates := endpoint(e, number, p.family)
-			local := e.NodeName != nil && *e.NodeName == node
-			switch {
-			case !serves:
-			case terminates && local:
-				drainingHere, draining = append(drainingHere, address), append(draining, address)
-			case terminates:
-				draining = append(draining, address)
-			case local:
-				readyHere, ready = append(readyHere, address), append(ready, address)
-			default:
-				ready = append(ready, address)
-			}
-		}
-	}
+	})
 	if len(ready) == 0 {
 		return drainingHere, draining
 	}
@@ -241,6 +223,26 @@ func (p *pool) endpoints(of []*discoveryv1.EndpointSlice, port *corev1.ServicePo
 		return drainingHere, append(ready, drainingHere...)
 	}
 	return readyHere, ready
+}
+
+// each calls f for the endpoints that serve a port, with their nodes, "" where none is named, and whether they terminate.
+func (p *pool) each(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f func(address netip.AddrPort, node string, terminates bool)) {
+	for _, s := range of {
+		number, ok := portOf(s, port)
+		if s.AddressType != p.family.addresses || !ok {
+			continue
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			node := ""
+			if e.NodeName != nil {
+				node = *e.NodeName
+			}
+			if address, serves, terminates := endpoint(e, number, p.family); serves {
+				f(address, node, terminates)
+			}
+		}
+	}
 }
 
 // endpoint reads where an endpoint is and whether it serves, at all or while it terminates.

@@ -22,9 +22,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -41,12 +39,6 @@ const (
 	// retry is how long a write that failed waits.
 	retry = time.Second
 )
-
-// indexService finds EndpointSlices by the Service that they are of.
-const indexService = "endpointslice.service"
-
-// indexLocal finds Services by their externalTrafficPolicy.
-const indexLocal = "service.external"
 
 // Proxy makes Services reachable on a node.
 type Proxy struct {
@@ -120,134 +112,6 @@ func (p *Proxy) lookForRivals(ctx context.Context) {
 	if err := p.Rival.Look(ctx); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "cannot find out whether kube-proxy's rules are here")
 	}
-}
-
-// watch follows Services, their EndpointSlices and the CIDRs of Services.
-func (p *Proxy) watch(ctx context.Context) error {
-	err := p.Cache.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
-		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
-	})
-	if err != nil {
-		return fmt.Errorf("index EndpointSlices by Service: %w", err)
-	}
-	err = p.Cache.IndexField(ctx, &corev1.Service{}, indexLocal, func(o client.Object) []string {
-		return []string{string(o.(*corev1.Service).Spec.ExternalTrafficPolicy)}
-	})
-	if err != nil {
-		return fmt.Errorf("index Services by their policy: %w", err)
-	}
-	for _, w := range []struct {
-		kind  client.Object
-		touch func(client.Object)
-	}{
-		{&corev1.Service{}, func(o client.Object) { p.touch(client.ObjectKeyFromObject(o)) }},
-		{&discoveryv1.EndpointSlice{}, func(o client.Object) {
-			p.touch(types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[discoveryv1.LabelServiceName]})
-		}},
-		{&networkingv1.ServiceCIDR{}, func(client.Object) { p.touchCIDRs() }},
-		{&v1.IP{}, func(client.Object) { p.touchNodes() }},
-	} {
-		if _, ok := w.kind.(*networkingv1.ServiceCIDR); ok && !p.CIDRs.Served() {
-			continue
-		}
-		informer, err := p.Cache.GetInformer(ctx, w.kind)
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", w.kind, err)
-		}
-		registration, err := informer.AddEventHandler(handler(w.touch))
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", w.kind, err)
-		}
-		if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			return nil // ctx ended
-		}
-	}
-	return nil
-}
-
-// handler calls touch for each object that is, was or becomes something.
-func handler(touch func(client.Object)) toolscache.ResourceEventHandler {
-	call := func(o any) {
-		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-			o = gone.Obj
-		}
-		if object, ok := o.(client.Object); ok {
-			touch(object)
-		}
-	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: call, DeleteFunc: call, UpdateFunc: func(old, now any) {
-			call(old)
-			call(now)
-		},
-	}
-}
-
-func (p *Proxy) touch(services ...types.NamespacedName) {
-	p.mark(services)
-	select {
-	case p.wake <- struct{}{}:
-	default: // somebody did
-	}
-}
-
-// mark has the next pass, whenever it comes, look at Services.
-func (p *Proxy) mark(services []types.NamespacedName) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range services {
-		p.dirty[s] = true
-	}
-}
-
-func (p *Proxy) touchCIDRs() {
-	p.mu.Lock()
-	p.cidrs = true
-	p.mu.Unlock()
-	p.touch()
-}
-
-func (p *Proxy) touchNodes() {
-	p.mu.Lock()
-	p.nodes = true
-	p.mu.Unlock()
-	p.touch()
-}
-
-// touched returns what has changed since it was asked last.
-func (p *Proxy) touched(ctx context.Context) (services []types.NamespacedName, cidrs bool, err error) {
-	p.mu.Lock()
-	nodes := p.nodes
-	p.nodes = false
-	p.mu.Unlock()
-	if nodes {
-		if err := p.touchLocal(ctx); err != nil {
-			return nil, false, err
-		}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for s := range p.dirty {
-		services = append(services, s)
-	}
-	clear(p.dirty)
-	cidrs, p.cidrs = p.cidrs, false
-	return services, cidrs, nil
-}
-
-// touchLocal touches the Services whose node ports on other nodes this node serves for itself.
-func (p *Proxy) touchLocal(ctx context.Context) error {
-	var list corev1.ServiceList
-	err := p.Cache.List(ctx, &list, client.MatchingFields{indexLocal: string(corev1.ServiceExternalTrafficPolicyLocal)}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return fmt.Errorf("list Services with a Local policy: %w", err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range list.Items {
-		p.dirty[client.ObjectKeyFromObject(&list.Items[i])] = true
-	}
-	return nil
 }
 
 // addressesOf are another node's own addresses; none while nothing is known of it.
