@@ -27,18 +27,19 @@ func (w *World) Eventually(what func() string) {
 // Within is Eventually with a limit of its own.
 func (w *World) Within(limit time.Duration, what func() string) {
 	w.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
+	if wrong := Wait(limit, 20*time.Millisecond, what); wrong != "" {
+		w.Fatalf("after %s: %s", limit, wrong)
+	}
+}
+
+// Wait asks again and again until what returns nothing, or the limit has passed: then it returns what that returned last.
+func Wait(limit, pause time.Duration, what func() string) (wrong string) {
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	deadline := time.Now().Add(limit)
-	for {
-		wrong := what()
-		if wrong == "" {
-			return
+	for deadline := time.Now().Add(limit); ; <-tick.C {
+		if wrong = what(); wrong == "" || time.Now().After(deadline) {
+			return wrong
 		}
-		if time.Now().After(deadline) {
-			w.Fatalf("after %s: %s", limit, wrong)
-		}
-		<-tick.C
 	}
 }
 

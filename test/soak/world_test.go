@@ -29,6 +29,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
@@ -191,19 +192,9 @@ func (w *world) kill() {
 // eventually waits until what returns nothing, and fails the test with what it returned last.
 func (w *world) eventually(limit time.Duration, what func() string) {
 	w.Helper()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(limit)
-	for {
-		wrong := what()
-		if wrong == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.keepLog()
-			w.Fatalf("after %s: %s", limit, wrong)
-		}
-		<-tick.C
+	if wrong := controllertest.Wait(limit, 100*time.Millisecond, what); wrong != "" {
+		w.keepLog()
+		w.Fatalf("after %s: %s", limit, wrong)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 func TestTheHostsNamespaceIsFoundWhenTheMainThreadWasLeftInAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("making a network namespace takes root")
+		t.Skip("making a network namespace takes root") // which make test has
 	}
 	want, err := os.Readlink(thisThreadNetns)
 	if err != nil {
