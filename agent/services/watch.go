@@ -143,10 +143,10 @@ func (p *Proxy) touchLocal(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list Services with a Local policy: %w", err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	local := make([]types.NamespacedName, 0, len(list.Items))
 	for i := range list.Items {
-		p.dirty[client.ObjectKeyFromObject(&list.Items[i])] = true
+		local = append(local, client.ObjectKeyFromObject(&list.Items[i]))
 	}
+	p.mark(local)
 	return nil
 }
