@@ -6,7 +6,6 @@ package pod
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,9 +18,6 @@ import (
 
 // The cache of a process that takes the lead may be behind what the one before it has made ports for. Without a look at the API server such
 // a pod would seem gone: its port would be taken away under it, and its address could become another pod's.
-
-// lateAfter is when a pod is looked at again that the cache has not got yet, should no event tell of it: far longer than a cache lags behind.
-const lateAfter = time.Minute
 
 // noteUnseen takes note of the ports whose pods the cache does not have.
 func (r *Reconciler) noteUnseen(ctx context.Context) {
