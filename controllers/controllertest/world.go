@@ -53,7 +53,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	// As some distributions do: who owns an object for another has to have a say in the other's end.
-	server.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
+	flags := server.ControlPlane.GetAPIServer().Configure()
+	flags.Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
+	// It would write the endpoints of its own Service again, up to ten seconds after a test has deleted them: in the midst of another.
+	flags.Set("endpoint-reconciler-type", "none")
 	if config, err = server.Start(); err != nil {
 		fmt.Fprintf(os.Stderr, "start the API server: %v\n", err)
 		return 1
