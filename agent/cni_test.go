@@ -59,7 +59,10 @@ func TestCNI(t *testing.T) {
 
 // in is the node in a subtest.
 func (n *node) in(t *testing.T) *node {
-	return &node{TB: t, root: n.root, api: n.api, options: n.options, dir: n.dir, ovs: n.ovs, server: n.server, vswitchd: n.vswitchd, agent: n.agent}
+	return &node{
+		TB: t, root: n.root, api: n.api, options: n.options, dir: n.dir, families: n.families,
+		ovs: n.ovs, server: n.server, vswitchd: n.vswitchd, agent: n.agent,
+	}
 }
 
 func addConfigures(t *testing.T, n *node) {

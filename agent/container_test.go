@@ -59,9 +59,9 @@ func (n *node) annotateIn(pod *corev1.Pod, number int, vpc string) {
 		pod.Annotations = map[string]string{}
 	}
 	network := v1.PodNetwork{
-		UID: pod.UID, Allocated: true, Routed: true, Addresses: addressesOf(number),
+		UID: pod.UID, Allocated: true, Routed: true, Addresses: addressesOf(number)[:n.families],
 		MAC:   net.HardwareAddr{0x02, 0, 0, 0x16, byte(number >> 8), byte(number)},
-		CIDRs: podCIDRs, Gateways: podGWs, LogicalSwitch: "ovn-default", LogicalRouter: vpc,
+		CIDRs: podCIDRs[:n.families], Gateways: podGWs[:n.families], LogicalSwitch: "ovn-default", LogicalRouter: vpc,
 	}
 	for key, value := range network.Annotations() {
 		pod.Annotations[key] = value

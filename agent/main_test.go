@@ -31,6 +31,8 @@ import (
 const (
 	envAgent  = "KILN_TEST_AGENT"
 	envConfig = "KILN_TEST_KUBECONFIG"
+	// envWithoutIPv6 has the agent on a kernel that has no IPv6.
+	envWithoutIPv6 = "KILN_TEST_WITHOUT_IPV6"
 	// envDirectory holds what the tests make, envDirectory/plugins the CNI plugins.
 	envDirectory = "KILN_TEST_DIRECTORY"
 )
@@ -129,6 +131,11 @@ func startAPI(kubeconfigFile string) (*envtest.Environment, error) {
 // runAgent is the agent's process.
 func runAgent() error {
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+	if os.Getenv(envWithoutIPv6) != "" {
+		if err := withoutIPv6(); err != nil {
+			return err
+		}
+	}
 	var o agent.Options
 	if err := json.Unmarshal([]byte(os.Getenv(envAgent)), &o); err != nil {
 		return err

@@ -35,6 +35,7 @@ import (
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
@@ -67,6 +68,8 @@ type node struct {
 	api     client.Client
 	options agent.Options
 	dir     string
+	// families is how many the cluster has: 1 for IPv4 alone.
+	families int
 
 	ovs      *ovsdbclient.Client
 	server   *exec.Cmd // ovsdb-server
@@ -87,7 +90,7 @@ func newNode(t testing.TB) *node {
 		}
 		os.RemoveAll(dir)
 	})
-	n := &node{TB: t, root: t, dir: dir, options: agent.Options{
+	n := &node{TB: t, root: t, dir: dir, families: 2, options: agent.Options{
 		Node: nodeName, Namespace: "default", Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, TunnelType: "geneve",
 		PluginSource: plugins, CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"),
 		CNISocket: filepath.Join(dir, "cni.sock"), OVSSocket: filepath.Join(dir, "db.sock"), Address: healthPort,
@@ -219,18 +222,27 @@ func connectNode() error {
 	return errors.Join(addRoute("0.0.0.0/0", outside[0].Addr()), addRoute("::/0", outside[1].Addr()))
 }
 
+// connectIPv6 gives the node back what it loses when IPv6 is turned off.
+func connectIPv6() error {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	return errors.Join(addAddresses(link, nodeIPs[1]), addRoute("::/0", outside[1].Addr()))
+}
+
 // register creates the node's object and its subnets, as the kubelet and the controller would.
 func (n *node) register() {
 	n.Helper()
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
 	must(n.TB, n.api.Create(n.Context(), object))
-	for _, p := range nodeIPs {
+	for _, p := range nodeIPs[:n.families] {
 		object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.Addr().String()})
 	}
 	must(n.TB, n.api.Status().Update(n.Context(), object))
 	for name, cidrs := range map[string][]netip.Prefix{"join": joinCIDRs, "ovn-default": podCIDRs} {
 		subnet := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		subnet.Spec.CIDRBlock = cidrs[0].String() + "," + cidrs[1].String()
+		subnet.Spec.CIDRBlock = ipfamily.Join(cidrs[:n.families])
 		subnet.Spec.NATOutgoing = name == "ovn-default"
 		n.create(subnet)
 	}
@@ -257,8 +269,8 @@ func (n *node) allocate() {
 	must(n.TB, n.api.Get(n.Context(), client.ObjectKey{Name: nodeName}, object))
 	base := object.DeepCopy()
 	object.Annotations = v1.PodNetwork{
-		Allocated: true, Addresses: joinIPs, MAC: net.HardwareAddr{0x02, 0, 0, 0, 0x64, 2}, CIDRs: joinCIDRs, Gateways: joinGWs,
-		LogicalSwitch: "join", LogicalRouter: "ovn-cluster",
+		Allocated: true, Addresses: joinIPs[:n.families], MAC: net.HardwareAddr{0x02, 0, 0, 0, 0x64, 2}, CIDRs: joinCIDRs[:n.families],
+		Gateways: joinGWs[:n.families], LogicalSwitch: "join", LogicalRouter: "ovn-cluster",
 	}.Annotations()
 	must(n.TB, n.api.Patch(n.Context(), object, client.MergeFrom(base)))
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
@@ -47,20 +46,17 @@ func (p *Plugin) Remove() error {
 }
 
 func removeProbeRules() error {
+	list, _, err := allRules()
+	if err != nil {
+		return err
+	}
 	var failed []error
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := netlinksafe.RuleList(family)
-		if err != nil {
-			return fmt.Errorf("list rules: %w", err)
+	for _, r := range list {
+		if r.Table != sandbox.ProbeTable {
+			continue
 		}
-		for _, r := range list {
-			if r.Table != sandbox.ProbeTable {
-				continue
-			}
-			r.Family = family
-			if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
-				failed = append(failed, fmt.Errorf("delete the rule of probes: %w", err))
-			}
+		if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
+			failed = append(failed, fmt.Errorf("delete the rule of probes: %w", err))
 		}
 	}
 	return errors.Join(failed...)

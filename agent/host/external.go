@@ -136,17 +136,14 @@ type policyRule struct {
 }
 
 func setRules(want []External) error {
+	list, _, err := allRules()
+	if err != nil {
+		return err
+	}
 	have := map[policyRule]netlink.Rule{}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := netlinksafe.RuleList(family)
-		if err != nil {
-			return fmt.Errorf("list rules: %w", err)
-		}
-		for _, r := range list {
-			if r.Protocol == uint8(routeProtocol) {
-				r.Family = family
-				have[policyRule{prefixOf(r.Src), r.Priority, r.Table}] = r
-			}
+	for _, r := range list {
+		if r.Protocol == uint8(routeProtocol) {
+			have[policyRule{prefixOf(r.Src), r.Priority, r.Table}] = r
 		}
 	}
 	var failed []error

@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
 // JoinInterface is the node's own port on the subnet `join`: an internal port of the integration bridge.
@@ -43,6 +46,15 @@ func setJoinInterface(mac net.HardwareAddr, mtu int, addresses []netip.Prefix) (
 	if attrs.Flags&net.FlagUp == 0 {
 		if err := netlink.LinkSetUp(link); err != nil {
 			return nil, fmt.Errorf("bring up %s: %w", JoinInterface, err)
+		}
+	}
+	if err := sandbox.CheckFamilies(addresses); err != nil {
+		return nil, fmt.Errorf("addresses of %s: %w", JoinInterface, err)
+	}
+	if slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		// A node whose other interfaces are to be without IPv6 hands that on to new ones.
+		if err := sysctl("net/ipv6/conf/"+JoinInterface+"/disable_ipv6", "0"); err != nil {
+			return nil, err
 		}
 	}
 	return link, setAddresses(link, addresses)

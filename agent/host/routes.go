@@ -37,6 +37,8 @@ func setRoutes(link netlink.Link, want []Route) (taken, err error) {
 		switch err := write(r.kernel(link)); {
 		case errors.Is(err, unix.EEXIST):
 			others = append(others, fmt.Errorf("a route of someone else to %s, which is a subnet's CIDR, is in the way: remove one of them", r.To))
+		case errors.Is(err, unix.EINVAL) && r.Source.IsValid():
+			failed = append(failed, fmt.Errorf("set route to %s via %s: no interface has %s, an InternalIP of this node: %w", r.To, r.Via, r.Source, err))
 		case err != nil:
 			failed = append(failed, fmt.Errorf("set route to %s via %s: %w", r.To, r.Via, err))
 		}

@@ -73,6 +73,9 @@ func (i Interface) enableIPv6(netlinksafe.Handle, netlink.Link) error {
 	if !slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 		return nil
 	}
+	if err := CheckFamilies(i.Addresses); err != nil {
+		return err
+	}
 	if i.MTU < minIPv6MTU {
 		return fmt.Errorf("an MTU of %d is too small for IPv6, which needs %d", i.MTU, minIPv6MTU)
 	}
@@ -82,6 +85,23 @@ func (i Interface) enableIPv6(netlinksafe.Handle, netlink.Link) error {
 		}
 	}
 	return nil
+}
+
+// CheckFamilies returns an error when the kernel does not have the family of one of the addresses. One without IPv6 refuses to do anything
+// with its addresses, and says of each step something else.
+func CheckFamilies(addresses []netip.Prefix) error {
+	i := slices.IndexFunc(addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	if i < 0 {
+		return nil
+	}
+	socket, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return fmt.Errorf("the kernel of this node has no IPv6, which %s needs: start it without ipv6.disable=1", addresses[i].Addr())
+	case err != nil:
+		return fmt.Errorf("look whether the kernel has IPv6: %w", err)
+	}
+	return unix.Close(socket)
 }
 
 func (i Interface) setChecksums(netlinksafe.Handle, netlink.Link) error {
