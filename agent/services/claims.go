@@ -5,75 +5,99 @@ package services
 
 import (
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// claims is which Service has each place. The first one to come keeps it.
+// claims is which Services want each place. The one with the best right has it, on every node and whatever came first.
 type claims struct {
-	holder map[place]types.NamespacedName
-	// rivals wait for a place.
-	rivals map[place]map[types.NamespacedName]bool
-	// of is what each Service has or waits for.
-	of map[types.NamespacedName][]place
+	// of is who wants a place, the best right first.
+	of map[place][]k8s.Right
+	// wanted is what each Service wants.
+	wanted map[types.NamespacedName][]place
 }
 
-// settle gives a Service the places it wants and takes fronts whose place another has out of its pools. It returns the Services that
-// waited for what this one gives up.
-func (c *claims) settle(service types.NamespacedName, pools []pool) (again []types.NamespacedName) {
-	if c.holder == nil {
-		c.holder, c.of = map[place]types.NamespacedName{}, map[types.NamespacedName][]place{}
-		c.rivals = map[place]map[types.NamespacedName]bool{}
+// register takes down what a Service wants, in place of what it wanted before. It returns the other Services that have a place now which
+// they did not have, or have one no more.
+func (c *claims) register(change *change) (affected []types.NamespacedName) {
+	if c.of == nil {
+		c.of, c.wanted = map[place][]k8s.Right{}, map[types.NamespacedName][]place{}
 	}
-	wanted := map[place]bool{}
+	had := map[place]types.NamespacedName{}
+	for _, at := range c.wanted[change.service] {
+		had[at] = c.holder(at)
+		c.withdraw(at, change.service)
+	}
+	delete(c.wanted, change.service)
+	for i := range change.pools {
+		p := &change.pools[i]
+		for _, f := range p.fronts {
+			at := p.place(f)
+			if _, known := had[at]; !known {
+				had[at] = c.holder(at)
+			}
+			c.add(at, k8s.Right{Given: f.given(), Since: change.since, Service: change.service})
+		}
+	}
+	for at, before := range had {
+		now := c.holder(at)
+		if now == before {
+			continue
+		}
+		for _, s := range []types.NamespacedName{before, now} {
+			if s != change.service && s != (types.NamespacedName{}) && !slices.Contains(affected, s) {
+				affected = append(affected, s)
+			}
+		}
+	}
+	return affected
+}
+
+// add is called once for each front of a Service; a place that it wants twice is one.
+func (c *claims) add(at place, right k8s.Right) {
+	rights := c.of[at]
+	if slices.ContainsFunc(rights, func(o k8s.Right) bool { return o.Service == right.Service }) {
+		return
+	}
+	i, _ := slices.BinarySearchFunc(rights, right, func(o, r k8s.Right) int {
+		if o.Before(r) {
+			return -1
+		}
+		return 1
+	})
+	c.of[at] = slices.Insert(rights, i, right)
+	c.wanted[right.Service] = append(c.wanted[right.Service], at)
+}
+
+func (c *claims) withdraw(at place, service types.NamespacedName) {
+	left := slices.DeleteFunc(c.of[at], func(r k8s.Right) bool { return r.Service == service })
+	if len(left) == 0 {
+		delete(c.of, at)
+		return
+	}
+	c.of[at] = left
+}
+
+// holder is the Service that has a place; none when nobody wants it.
+func (c *claims) holder(at place) types.NamespacedName {
+	if rights := c.of[at]; len(rights) > 0 {
+		return rights[0].Service
+	}
+	return types.NamespacedName{}
+}
+
+// settle takes the fronts that another Service has, and those that are there twice, out of pools.
+func (c *claims) settle(service types.NamespacedName, pools []pool) {
+	seen := map[place]bool{}
 	for i := range pools {
 		p := &pools[i]
 		p.fronts = slices.DeleteFunc(p.fronts, func(f front) bool {
 			at := p.place(f)
-			if wanted[at] {
-				return true
-			}
-			wanted[at] = true
-			return !c.claim(service, at)
+			again := seen[at]
+			seen[at] = true
+			return again || c.holder(at) != service
 		})
 	}
-	for _, at := range c.of[service] {
-		if !wanted[at] {
-			again = append(again, c.release(service, at)...)
-		}
-	}
-	delete(c.of, service)
-	for at := range wanted {
-		c.of[service] = append(c.of[service], at)
-	}
-	return again
-}
-
-func (c *claims) claim(service types.NamespacedName, at place) bool {
-	holder, held := c.holder[at]
-	if held && holder != service {
-		if c.rivals[at] == nil {
-			c.rivals[at] = map[types.NamespacedName]bool{}
-		}
-		c.rivals[at][service] = true
-		return false
-	}
-	c.holder[at] = service
-	return true
-}
-
-func (c *claims) release(service types.NamespacedName, at place) (again []types.NamespacedName) {
-	delete(c.rivals[at], service)
-	if c.holder[at] == service {
-		delete(c.holder, at)
-		for rival := range c.rivals[at] {
-			again = append(again, rival)
-		}
-		slices.SortFunc(again, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-	}
-	if c.holder[at] == (types.NamespacedName{}) || len(c.rivals[at]) == 0 {
-		delete(c.rivals, at)
-	}
-	return again
 }

@@ -41,6 +41,9 @@ type front struct {
 	allowed []netip.Prefix
 }
 
+// given reports whether the API server gave the front to the Service alone: a ClusterIP, or a node port.
+func (f front) given() bool { return !f.external || !f.address.IsValid() }
+
 // place names a front among those of all Services: no two of them may have it.
 type place struct {
 	family family

@@ -10,7 +10,6 @@
 package services
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,13 +147,16 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 		return err
 	}
 	wanted, err := p.wanted(ctx, touched)
-	before := p.writer.before(touched)
+	if err == nil && !whole {
+		wanted, err = p.withRivals(ctx, wanted)
+	}
+	before := p.writer.before(wanted)
 	switch {
 	case err != nil:
 	case whole:
 		err = p.writer.rewrite(ctx, services, wanted)
 	default:
-		err = p.update(ctx, wanted)
+		err = p.writer.update(ctx, p.writer.take(wanted))
 	}
 	if err != nil {
 		p.mark(touched) // those that are gone above all, which no list has
@@ -167,19 +169,21 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 	return errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky))
 }
 
-// update writes the difference, and then that of Services which may have now what others gave up.
-func (p *Proxy) update(ctx context.Context, wanted []change) error {
-	for len(wanted) > 0 {
-		d, again := p.writer.take(wanted)
-		if err := p.writer.update(ctx, d); err != nil {
-			return err
-		}
-		var err error
-		if wanted, err = p.wanted(ctx, again); err != nil {
-			return err
+// withRivals adds what Services are to have that lose a place to these, or may have now what these gave up.
+func (p *Proxy) withRivals(ctx context.Context, wanted []change) ([]change, error) {
+	there := map[types.NamespacedName]bool{}
+	for _, c := range wanted {
+		there[c.service] = true
+	}
+	var rivals []types.NamespacedName
+	for _, s := range p.writer.register(wanted) {
+		if !there[s] {
+			there[s] = true
+			rivals = append(rivals, s)
 		}
 	}
-	return nil
+	others, err := p.wanted(ctx, rivals)
+	return append(wanted, others...), err
 }
 
 // answer lets the servers of health checks know.
@@ -189,16 +193,12 @@ func (p *Proxy) answer(ctx context.Context, of []change) {
 	}
 }
 
-// all are the Services there are, the oldest first: of two that want one place, the older one has it. Behind them are those that are gone,
-// among which are the touched ones and what is in the table.
+// all are the Services there are, and those that are gone, among which are the touched ones and what is in the table.
 func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]types.NamespacedName, error) {
 	var list corev1.ServiceList
 	if err := p.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Services: %w", err)
 	}
-	slices.SortFunc(list.Items, func(a, b corev1.Service) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
 	out := make([]types.NamespacedName, 0, len(list.Items))
 	for i := range list.Items {
 		out = append(out, client.ObjectKeyFromObject(&list.Items[i]))
@@ -227,6 +227,7 @@ func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change
 			return nil, fmt.Errorf("get Service %s: %w", key, err)
 		}
 		if err == nil {
+			c.since = service.CreationTimestamp
 			list, err := p.slices(ctx, key)
 			if err != nil {
 				return nil, err

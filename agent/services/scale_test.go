@@ -5,12 +5,12 @@ package services
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 )
@@ -65,7 +65,7 @@ func TestOneEndpointIsAFewElements(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, missing := range []bool{true, false} {
-				d, _ := w.take([]change{large(c.endpoints, missing, w.have[service.service])})
+				d := wanting(w, large(c.endpoints, missing, w.have[service.service]))
 				// At both fronts: where it leads; the last endpoint's slot, which goes or comes, and the one that it fills.
 				if n := len(d.gone) + len(d.come); n > 2*5 {
 					t.Errorf("%d elements change: %v, %v", n, d.gone, d.come)
@@ -123,7 +123,7 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 100 {
-		d, _ := w.take([]change{large(n, false, nil)})
+		d := wanting(w, large(n, false, nil))
 		if err := w.update(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -137,19 +137,57 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 	}
 }
 
-// What is taken twice in one batch is written once.
-func TestAServiceTwiceInOneBatch(t *testing.T) {
+// wanting is the difference that some Services' wishes make, all of those on which they have an effect among them.
+func wanting(w *writer, changes ...change) difference {
+	w.register(changes)
+	return w.take(changes)
+}
+
+// An older Service that comes to an address, and goes, moves the elements of it and no others, in one difference.
+func TestTheOlderServiceHasAPlace(t *testing.T) {
 	w := newWriter(nil)
-	first, second := large(3, false, nil), large(5, false, nil)
-	d, _ := w.take([]change{first, second})
-	want := map[element]string{}
-	second.pools[0].elements(func(e element, value string) { want[e] = value })
-	if len(d.gone) != 0 || !maps.Equal(d.come, want) {
-		t.Errorf("gone %v, come %v; want nothing and %v", d.gone, d.come, want)
+	at := netip.MustParseAddrPort("192.0.2.1:80")
+	service := func(name string, second int64, endpoint string) change {
+		return change{
+			service: types.NamespacedName{Namespace: "default", Name: name}, since: metav1.Unix(second, 0),
+			pools: []pool{{
+				proto: "tcp", family: families[0], slots: []netip.AddrPort{netip.MustParseAddrPort(endpoint)},
+				fronts: []front{{address: at.Addr(), port: at.Port(), external: true}},
+			}},
+		}
 	}
-	d, _ = w.take([]change{{service: second.service}, second})
-	if len(d.gone)+len(d.come) != 0 {
-		t.Errorf("gone and there again is a change: %v, %v", d.gone, d.come)
+	old, young := func() change { return service("old", 1, "10.16.0.2:80") }, func() change { return service("young", 2, "10.16.0.3:80") }
+	slot := element{"endpoints4", "192.0.2.1 . tcp . 80 . 0"}
+	leads := func(d difference, to string) {
+		t.Helper()
+		if len(d.gone) > 1 || d.come[slot] != to+" . 80" {
+			t.Errorf("gone %v, come %v; want %s to lead to %s", d.gone, d.come, slot.key, to)
+		}
+	}
+	leads(wanting(w, young()), "10.16.0.3")
+	if affected := w.register([]change{old()}); len(affected) != 1 || affected[0].Name != "young" {
+		t.Errorf("the older Service has an effect on %v", affected)
+	}
+	leads(w.take([]change{old(), young()}), "10.16.0.2")
+	if d := wanting(w, young()); len(d.gone)+len(d.come) != 0 {
+		t.Errorf("the younger Service changes %v, %v", d.gone, d.come)
+	}
+	if affected := w.register([]change{{service: old().service}}); len(affected) != 1 || affected[0].Name != "young" {
+		t.Errorf("the end of the older Service has an effect on %v", affected)
+	}
+	leads(w.take([]change{{service: old().service}, young()}), "10.16.0.3")
+
+	given := service("given", 3, "10.16.0.4:80")
+	given.pools[0].fronts[0].external = false // a ClusterIP, which nobody takes away
+	w.register([]change{given})
+	leads(w.take([]change{given, young()}), "10.16.0.4")
+	w.register([]change{old()})
+	if d := w.take([]change{old(), given, young()}); len(d.gone)+len(d.come) != 0 {
+		t.Errorf("asking for another's ClusterIP changes %v, %v", d.gone, d.come)
+	}
+	d := wanting(w, change{service: old().service}, change{service: young().service}, change{service: given.service})
+	if len(w.have)+len(w.claims.of)+len(w.claims.wanted) != 0 || len(d.come) != 0 {
+		t.Errorf("of no Service is left %v, %v, %v", w.have, w.claims.of, w.claims.wanted)
 	}
 }
 

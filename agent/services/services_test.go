@@ -403,7 +403,7 @@ func TestClientsOfLoadBalancers(t *testing.T) {
 	w.expect(w.far, "tcp", at("198.51.100.84", 80), joinIPs[0].Addr(), "a")
 }
 
-// Two Services may ask for one external address and port. The first one has it until it goes.
+// Two Services may ask for one external address and port. The older one has it until it goes.
 func TestOneAddressOfTwoServices(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", 2), w.pod("b", 3)
@@ -417,6 +417,30 @@ func TestOneAddressOfTwoServices(t *testing.T) {
 	w.expect(w.far, "tcp", at("192.0.2.85", 80), joinIPs[0].Addr(), "a")
 	w.delete(first)
 	w.expect(w.far, "tcp", at("192.0.2.85", 80), joinIPs[0].Addr(), "b")
+}
+
+// The older Service has an address that the younger one had first, as it would after a restart of the agent and as it does in OVN.
+func TestTheOlderServiceTakesAnAddress(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	first := w.service("a-first", nil)
+	w.serves("a-first", here(a))
+	w.service("b-second", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.86"} })
+	w.serves("b-second", here(b))
+	w.expect(w.far, "tcp", at("192.0.2.86", 80), joinIPs[0].Addr(), "b")
+	ask := func(ips ...string) {
+		t.Helper()
+		must(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(first), first))
+		first.Spec.ExternalIPs = ips
+		must(t, w.client.Update(t.Context(), first))
+	}
+	ask("192.0.2.86")
+	w.expect(w.far, "tcp", at("192.0.2.86", 80), joinIPs[0].Addr(), "a")
+	w.stop()
+	w.start()
+	w.expect(w.far, "tcp", at("192.0.2.86", 80), joinIPs[0].Addr(), "a")
+	ask()
+	w.expect(w.far, "tcp", at("192.0.2.86", 80), joinIPs[0].Addr(), "b")
 }
 
 func TestRemoveLeavesNothing(t *testing.T) {

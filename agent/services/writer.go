@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 )
@@ -43,6 +44,7 @@ func (w *writer) forget() {
 // change is what one Service is to have; nothing when it is gone.
 type change struct {
 	service types.NamespacedName
+	since   metav1.Time // when the Service was created
 	pools   []pool
 	// healthPort is where load balancers outside ask for the number of its ready endpoints here; 0 for nowhere.
 	healthPort int32
@@ -53,12 +55,20 @@ type change struct {
 type current map[place]map[netip.AddrPort]bool
 
 // before is what Services have so far.
-func (w *writer) before(services []types.NamespacedName) map[types.NamespacedName][]pool {
-	out := make(map[types.NamespacedName][]pool, len(services))
-	for _, s := range services {
-		out[s] = w.have[s]
+func (w *writer) before(changes []change) map[types.NamespacedName][]pool {
+	out := make(map[types.NamespacedName][]pool, len(changes))
+	for _, c := range changes {
+		out[c.service] = w.have[c.service]
 	}
 	return out
+}
+
+// register takes down what Services want, and returns others on which that has an effect: take has to be told of all of them.
+func (w *writer) register(changes []change) (affected []types.NamespacedName) {
+	for i := range changes {
+		affected = append(affected, w.claims.register(&changes[i])...)
+	}
+	return affected
 }
 
 // affected are those fronts of UDP, and those with session affinity, whose endpoints have changed. The changes are written: fronts that
@@ -106,33 +116,28 @@ type difference struct {
 	gone, come map[element]string
 }
 
-// take records what Services want and returns the difference. again are other Services, which may have now what these gave up.
-func (w *writer) take(changes []change) (d difference, again []types.NamespacedName) {
-	d = difference{gone: map[element]string{}, come: map[element]string{}}
+// take records what registered Services are to have, and returns the difference. What one gives up another may have at once.
+func (w *writer) take(changes []change) difference {
+	d := difference{gone: map[element]string{}, come: map[element]string{}}
 	for _, c := range changes {
-		again = append(again, w.claims.settle(c.service, c.pools)...)
 		for i := range w.have[c.service] {
 			w.have[c.service][i].elements(d.remove)
 		}
+		delete(w.have, c.service)
+	}
+	for _, c := range changes {
+		w.claims.settle(c.service, c.pools)
 		for i := range c.pools {
 			c.pools[i].elements(d.add)
 		}
-		if len(c.pools) == 0 {
-			delete(w.have, c.service)
-		} else {
+		if len(c.pools) > 0 {
 			w.have[c.service] = c.pools
 		}
 	}
-	return d, again
+	return d
 }
 
-func (d *difference) remove(e element, value string) {
-	if _, ok := d.come[e]; ok { // a Service may be in the changes twice
-		delete(d.come, e)
-		return
-	}
-	d.gone[e] = value
-}
+func (d *difference) remove(e element, value string) { d.gone[e] = value }
 
 func (d *difference) add(e element, value string) {
 	if old, ok := d.gone[e]; ok && old == value {
@@ -216,8 +221,8 @@ func (w *writer) rewrite(ctx context.Context, services []netip.Prefix, changes [
 	w.services = services
 	tx := w.nft.NewTransaction()
 	declare(tx, services)
-	d, _ := w.take(changes)
-	w.write(tx, d)
+	w.register(changes)
+	w.write(tx, w.take(changes))
 	if err := w.nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", Table, err)
 	}

@@ -276,6 +276,10 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	services, err := selection.NewServices(ctx, mgr.GetFieldIndexer(), c)
+	if err != nil {
+		return err
+	}
 	sets := podset.New()
 	p.pods = &pod.Reconciler{
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Networks: networks, Sets: sets,
@@ -309,10 +313,11 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 			ServiceCIDRs: cidrs,
 		},
 		&service.Reconciler{
-			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
+			Client: c, Live: mgr.GetAPIReader(), Services: services, Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
 		},
 		&lbrule.Reconciler{
-			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate,
+			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Services: services,
+			Recorder: recorder, Gate: p.gate,
 		},
 	} {
 		if err := r.SetupWithManager(ctx, mgr); err != nil {

@@ -43,6 +43,7 @@ type Process struct {
 	Networks   *selection.Networks
 	Pools      *selection.Pools
 	Vips       *selection.Vips
+	Services   *selection.Services
 	Sets       *podset.Index
 	Gate       *k8s.Gate
 
@@ -89,6 +90,8 @@ func (w *World) Start(steps Steps) *Process {
 	p.Pools, err = selection.NewPools(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
 	p.Vips, err = selection.NewVips(ctx, p.Manager.GetCache(), p.Client)
+	w.Must(err)
+	p.Services, err = selection.NewServices(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
 	w.Must(p.Manager.Add(p.Engine))
 	w.Must(steps.Setup(ctx, p))

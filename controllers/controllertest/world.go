@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -112,10 +113,9 @@ func (w *World) Clear() {
 		w.Must(w.Client.DeleteAllOf(w.Context(), &appsv1.StatefulSet{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &discoveryv1.EndpointSlice{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &networkingv1.NetworkPolicy{}, in))
-		w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in, client.MatchingFields{"spec.clusterIP": corev1.ClusterIPNone}))
-		if ns.Name != "default" { // the API server keeps a Service of its own there
-			w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in))
-		}
+		// The API server keeps a Service of its own.
+		others := client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", "kubernetes")}
+		w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in, others))
 		if len(ns.Annotations) > 0 {
 			base := ns.DeepCopy()
 			ns.Annotations = nil

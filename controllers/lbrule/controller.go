@@ -38,6 +38,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Networks   *selection.Networks
+	Services   *selection.Services
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 }

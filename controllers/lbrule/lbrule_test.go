@@ -279,6 +279,26 @@ func TestWrongRules(t *testing.T) {
 	w.serves("good", served) // what worked goes on
 }
 
+// The address of a Service's load balancer goes before a rule's, as its other addresses do.
+func TestARuleGivesWayToALoadBalancer(t *testing.T) {
+	w := newWorld(t)
+	w.start(a)
+	rule := newRule("web", "172.30.0.9", static("10.16.0.20"))
+	w.Create(rule)
+	const served = "172.30.0.9:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 172.30.0.9:80"
+	w.serves("web", served)
+	balancer := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "balancer"}, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}},
+	}}
+	w.Create(balancer)
+	balancer.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "172.30.0.9"}}
+	w.Must(w.Client.Status().Update(w.Context(), balancer))
+	w.Says(rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Service default/balancer has 172.30.0.9 80/TCP")
+	w.serves("web", "")
+	w.Delete(balancer)
+	w.serves("web", served)
+}
+
 func TestAUserDefinedSourceIsUsedAndKept(t *testing.T) {
 	w := newWorld(t)
 	process := w.start(a)

@@ -15,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -23,13 +24,12 @@ import (
 // every change. An OvnEip is one VPC's: the one of the oldest rule that names it.
 func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
 	for _, vip := range s.in.VIPs {
-		var services corev1.ServiceList
-		if err := r.Client.List(ctx, &services, client.MatchingFields{indexVIP: vip.String()}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list Services by address: %w", err)
+		services, err := r.Services.At(ctx, vip)
+		if err != nil {
+			return nil, fmt.Errorf("find the Services at an address: %w", err)
 		}
-		for i := range services.Items {
-			other := &services.Items[i]
-			if front := sharedWith(other, s); front != "" {
+		for _, other := range services {
+			if front := sharedWith(other, vip, s); front != "" {
 				return inUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
 			}
 		}
@@ -128,8 +128,11 @@ func (r *controller) vpcOf(ctx context.Context, rule *rule) (string, error) {
 	return other.in.Vpc, err
 }
 
-// sharedWith is the port that a Service of the rule's VPC has as well, in words; empty when there is none.
-func sharedWith(other *corev1.Service, s *state) string {
+// sharedWith is the port at an address that a Service of the rule's VPC has as well, in words; empty when there is none.
+func sharedWith(other *corev1.Service, vip netip.Addr, s *state) string {
+	if !slices.Contains(vipsOf(other), vip.String()) {
+		return "" // it is of a RouterLBRule, which is looked at itself
+	}
 	vpc := cmp.Or(other.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], other.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
 	if vpc != s.in.Vpc {
 		return ""
@@ -165,10 +168,14 @@ func vipsOf(o client.Object) []string {
 	case *kubeovnv1.OvnEip:
 		texts = []string{o.Status.V4IP, o.Status.V6IP}
 	case *corev1.Service:
-		texts = slices.Clone(o.Spec.ClusterIPs)
-		if !translate.OfRouterLBRule(o) { // the rule itself has the others
-			texts = append(texts, o.Spec.ExternalIPs...)
+		addresses := k8s.ServiceAddresses(o)
+		if translate.OfRouterLBRule(o) { // the rule itself has the others
+			addresses = k8s.ClusterIPs(o)
 		}
+		for _, a := range addresses {
+			texts = append(texts, a.String())
+		}
+		return texts
 	}
 	var vips []string
 	for _, text := range texts {

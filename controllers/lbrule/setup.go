@@ -27,7 +27,7 @@ import (
 // Indexes of the cache.
 const (
 	indexSlices = "lbrule.slices" // EndpointSlices of rules' Services, by the Service's name
-	indexVIP    = "lbrule.vip"    // Services, SwitchLBRules and OvnEips by the addresses that they are served at
+	indexVIP    = "lbrule.vip"    // SwitchLBRules and OvnEips by the addresses that they are served at
 	indexEip    = "lbrule.eip"    // RouterLBRules by the OvnEip that they name
 )
 
@@ -55,7 +55,6 @@ func index(ctx context.Context, indexer client.FieldIndexer) error {
 		}},
 		{&kubeovnv1.RouterLBRule{}, indexEip, func(o client.Object) []string { return []string{o.(*kubeovnv1.RouterLBRule).Spec.OvnEip} }},
 		{&kubeovnv1.OvnEip{}, indexVIP, vipsOf},
-		{&corev1.Service{}, indexVIP, vipsOf},
 		{&kubeovnv1.SwitchLBRule{}, indexVIP, vipsOf},
 	} {
 		if err := indexer.IndexField(ctx, i.object, i.name, i.keys); err != nil {

@@ -52,7 +52,7 @@ func (w world) start(ports ...port) *controllertest.Process {
 			vips = &vip.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Vips: p.Vips, Recorder: p.Recorder, Gate: p.Gate}
 			eips = &ovneip.Reconciler{Client: p.Client, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vips, eips, &lbrule.Reconciler{
-				Client: p.Client, Live: p.Manager.GetAPIReader(), Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks,
+				Client: p.Client, Live: p.Manager.GetAPIReader(), Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Services: p.Services,
 				Recorder: p.Recorder, Gate: p.Gate,
 			})
 		},

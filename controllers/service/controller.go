@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // indexService finds EndpointSlices by the Service that they are of.
@@ -35,6 +36,7 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads pods past the cache.
 	Live       client.Reader
+	Services   *selection.Services
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
@@ -44,7 +46,8 @@ type Reconciler struct {
 	told told
 }
 
-// SetupWithManager registers the reconciler. It wakes for its Service, for the EndpointSlices of the Service and for drift.
+// SetupWithManager registers the reconciler. It wakes for its Service, for the EndpointSlices of the Service, for other Services at its
+// addresses and for drift.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
 		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
@@ -54,6 +57,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Service{}).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.rivals)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
@@ -112,7 +116,11 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if err != nil {
 		return nil, err
 	}
-	r.tell(service, missing)
+	var taken string
+	if in.Taken, taken, err = r.taken(ctx, service, in.Vpc); err != nil {
+		return nil, err
+	}
+	r.tell(service, missing, taken)
 	return translate.Service(in), nil
 }
 
@@ -122,12 +130,14 @@ const (
 	ReasonAffinityTooLong = "SessionAffinityTooLong"
 	// ReasonVpcMissing says that a Service is served nowhere: the VPC that it names does not exist.
 	ReasonVpcMissing = "VpcMissing"
+	// ReasonAddressInUse says that another Service has an address and port that a Service asks for.
+	ReasonAddressInUse = "AddressInUse"
 )
 
 // tell warns, once, of what a Service asks for and does not get.
-func (r *Reconciler) tell(s *corev1.Service, missingVpc string) {
+func (r *Reconciler) tell(s *corev1.Service, missingVpc, taken string) {
 	timeout, _ := translate.Affinity(s)
-	before := r.told.swap(client.ObjectKeyFromObject(s), wishes{affinity: timeout, missingVpc: missingVpc})
+	before := r.told.swap(client.ObjectKeyFromObject(s), wishes{affinity: timeout, missingVpc: missingVpc, taken: taken})
 	if timeout != before.affinity && timeout > translate.MaxAffinitySeconds {
 		k8s.Warn(r.Recorder, s, ReasonAffinityTooLong, fmt.Sprintf(
 			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: pods stay with an endpoint for %d s after their last connection, OVN's longest, not for %d s: ask for less, or let clients carry a session of their own",
@@ -137,12 +147,16 @@ func (r *Reconciler) tell(s *corev1.Service, missingVpc string) {
 		k8s.Warn(r.Recorder, s, ReasonVpcMissing, fmt.Sprintf("annotation %s names Vpc %s, which does not exist: create it, or name another one",
 			kubeovnv1.AnnotationLogicalRouter.Key(), missingVpc))
 	}
+	if taken != before.taken && taken != "" {
+		k8s.Warn(r.Recorder, s, ReasonAddressInUse, taken)
+	}
 }
 
-// wishes are what users are told of that they do not get. affinity is in seconds.
+// wishes are what users are told of that they do not get. affinity is in seconds; taken is in words.
 type wishes struct {
 	affinity   int32
 	missingVpc string
+	taken      string
 }
 
 // told is what each Service that wished for anything did when it was looked at last.

@@ -45,6 +45,14 @@ type ServiceInputs struct {
 	Slices []*discoveryv1.EndpointSlice
 	// Vpc is the VPC whose pods reach the Service.
 	Vpc string
+	// Taken are the fronts that another Service of the VPC has: this one is not reached there.
+	Taken []Front
+}
+
+// Front is where a Service is reached.
+type Front struct {
+	Protocol corev1.Protocol
+	Address  netip.AddrPort
 }
 
 // Service returns one load balancer per protocol of the Service, in the load balancer group of its VPC. Each of its addresses and
@@ -65,8 +73,10 @@ func Service(in ServiceInputs) []desired.Row {
 				continue
 			}
 			for _, vip := range vips {
-				key := netip.AddrPortFrom(vip, uint16(port.Port)).String()
-				backends[key] = join(endpoints(in.Slices, vip, port.Name, p.of))
+				front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))}
+				if !slices.Contains(in.Taken, front) {
+					backends[front.Address.String()] = join(endpoints(in.Slices, vip, port.Name, p.of))
+				}
 			}
 		}
 		if len(backends) > 0 {
@@ -118,14 +128,19 @@ const (
 	ProxyOfVPCs    = "kiln-vpc"
 )
 
-// addresses are those that the VPC's load balancers serve a Service at; none for one that is headless, ExternalName or another
-// proxy's. In a custom VPC there is no other proxy: the label keeps the nodes' one from a Service that is not theirs.
-func addresses(in ServiceInputs) []netip.Addr {
-	s := in.Service
+// Unserved reports whether a Service is served by nobody, or by another proxy: it is headless, ExternalName or labelled so. In a custom VPC
+// there is no other proxy: the label keeps the nodes' one from a Service that is not theirs.
+func Unserved(s *corev1.Service, vpc string) bool {
 	_, headless := s.Labels[labelHeadless]
 	proxy, others := s.Labels[LabelProxyName]
-	if s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) ||
-		headless || others && proxy != ProxyOfVPCs && in.Vpc == kubeovnv1.DefaultVpc {
+	return s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) ||
+		headless || others && proxy != ProxyOfVPCs && vpc == kubeovnv1.DefaultVpc
+}
+
+// addresses are those that the VPC's load balancers serve a Service at.
+func addresses(in ServiceInputs) []netip.Addr {
+	s := in.Service
+	if Unserved(s, in.Vpc) {
 		return nil
 	}
 	var texts []string

@@ -1,0 +1,112 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// taken are the fronts of a Service that another Service of its VPC has: OVN would choose one of the two, and the end of one could be
+// that of both. what says in words who has the first of them, and what to change; it is empty when there is none.
+func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (fronts []translate.Front, what string, err error) {
+	if translate.OfRouterLBRule(s) || translate.Unserved(s, vpc) {
+		return nil, "", nil
+	}
+	for _, address := range k8s.AskedAddresses(s) {
+		others, err := r.Services.At(ctx, address)
+		if err != nil {
+			return nil, "", fmt.Errorf("find the Services at %s: %w", address, err)
+		}
+		for _, other := range others {
+			if !outranks(other, s, vpc, address) {
+				continue
+			}
+			for _, front := range common(s, other, address) {
+				if fronts = append(fronts, front); what == "" {
+					what = inWords(s, other, front)
+				}
+			}
+		}
+	}
+	return fronts, what, nil
+}
+
+// outranks reports whether another Service, where it is of the same VPC, has the better right to an address. A RouterLBRule's has none: it
+// is for the rule to give way (package lbrule).
+func outranks(other, s *corev1.Service, vpc string, address netip.Addr) bool {
+	theirs, ours := rightOf(other, address), rightOf(s, address)
+	return theirs.Service != ours.Service && vpcNoted(other) == vpc && !translate.Unserved(other, vpc) &&
+		(theirs.Given || !translate.OfRouterLBRule(other)) && theirs.Before(ours)
+}
+
+func rightOf(s *corev1.Service, address netip.Addr) k8s.Right {
+	return k8s.Right{
+		Given: slices.Contains(k8s.ClusterIPs(s), address), Since: s.CreationTimestamp, Service: client.ObjectKeyFromObject(s),
+	}
+}
+
+// vpcNoted is the VPC of a Service as its annotations have it.
+func vpcNoted(s *corev1.Service) string {
+	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
+}
+
+// common are the fronts that two Services have at an address.
+func common(a, b *corev1.Service, address netip.Addr) []translate.Front {
+	var fronts []translate.Front
+	for _, p := range a.Spec.Ports {
+		for _, q := range b.Spec.Ports {
+			if p.Port == q.Port && protocolOf(p) == protocolOf(q) {
+				fronts = append(fronts, translate.Front{Protocol: protocolOf(p), Address: netip.AddrPortFrom(address, uint16(p.Port))})
+			}
+		}
+	}
+	return fronts
+}
+
+func protocolOf(p corev1.ServicePort) corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
+
+func inWords(s, other *corev1.Service, front translate.Front) string {
+	field, why := "status.loadBalancer", "which is older"
+	if slices.Contains(s.Spec.ExternalIPs, front.Address.Addr().String()) {
+		field = "spec.externalIPs"
+	}
+	if rightOf(other, front.Address.Addr()).Given {
+		why = "whose ClusterIP it is"
+	}
+	return fmt.Sprintf("%s: %s/%s leads to Service %s, %s: choose another address or port, or change that Service",
+		field, front.Address, front.Protocol, client.ObjectKeyFromObject(other), why)
+}
+
+// rivals are the other Services at the addresses of a Service: what it gives up they may have, and what it takes they may lose.
+func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+	s, ok := o.(*corev1.Service)
+	if !ok {
+		return nil
+	}
+	var requests []reconcile.Request
+	for _, address := range k8s.ServiceAddresses(s) {
+		others, err := r.Services.At(ctx, address)
+		if err != nil {
+			return nil // the cache is stopping
+		}
+		for _, other := range others {
+			if key := client.ObjectKeyFromObject(other); key != client.ObjectKeyFromObject(s) {
+				requests = append(requests, reconcile.Request{NamespacedName: key})
+			}
+		}
+	}
+	return requests
+}

@@ -1,0 +1,98 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package service_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/service"
+)
+
+// asking is a Service of UDP and TCP that asks for addresses. Those of one second go by name.
+func asking(name string, addresses ...string) *corev1.Service {
+	s := newService(name)
+	s.Spec.ExternalIPs = addresses
+	return s
+}
+
+// reached waits until a Service is reached at its ClusterIP and at these fronts.
+func reached(w *controllertest.World, s *corev1.Service, tcp, udp []string) {
+	w.Helper()
+	want := map[string]map[string]string{"tcp": {s.Spec.ClusterIP + ":53": ""}, "udp": {s.Spec.ClusterIP + ":53": ""}}
+	for protocol, fronts := range map[string][]string{"tcp": tcp, "udp": udp} {
+		for _, front := range fronts {
+			want[protocol][front] = ""
+		}
+	}
+	balanced(w, s.Name, want)
+}
+
+// Of two Services that ask for one address and port the older one has it, whatever came first to the controller; the younger one is told,
+// and has it when the older one gives it up or goes.
+func TestOneAddressOfTwoServices(t *testing.T) {
+	w := controllertest.New(t)
+	process := w.Start(steps)
+	both := []string{"192.0.2.1:53", "[2001:db8::1]:53"}
+	older, younger := asking("a"), asking("b", "192.0.2.1", "2001:db8::1")
+	w.Create(older, younger)
+	reached(w, younger, both, both)
+	w.Change(older, func() {
+		older.Spec.ExternalIPs, older.Spec.Ports = younger.Spec.ExternalIPs, older.Spec.Ports[:1] // that of UDP
+	})
+	balanced(w, "a", map[string]map[string]string{"udp": {older.Spec.ClusterIP + ":53": "", both[0]: "", both[1]: ""}})
+	reached(w, younger, both, nil)
+	warned(w, younger, service.ReasonAddressInUse,
+		"spec.externalIPs: 192.0.2.1:53/UDP leads to Service default/a, which is older: choose another address or port, or change that Service")
+
+	process.Stop()
+	process = w.Start(steps)
+	reached(w, younger, both, nil)
+	if n := process.Transactions(); n != 0 {
+		t.Errorf("%d transactions after a restart", n)
+	}
+	w.Change(older, func() { older.Spec.ExternalIPs = older.Spec.ExternalIPs[1:] })
+	reached(w, younger, both, both[:1])
+	w.Delete(older)
+	reached(w, younger, both, both)
+}
+
+// A load balancer's address and a ClusterIP are taken as well; a ClusterIP is nobody else's, however old the other is.
+func TestAClusterIPIsNotForTheTaking(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	taker, given, balancer := asking("a-taker"), newService("b-given"), newService("c-balancer")
+	balancer.Spec.Type = corev1.ServiceTypeLoadBalancer
+	w.Create(taker, given, balancer)
+	balancer.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+	w.Must(w.Client.Status().Update(w.Context(), balancer))
+	front := []string{"198.51.100.1:53"}
+	reached(w, balancer, front, front)
+	w.Change(taker, func() { taker.Spec.ExternalIPs = []string{given.Spec.ClusterIP, "198.51.100.1"} })
+	reached(w, taker, front, front)
+	warned(w, taker, service.ReasonAddressInUse, "leads to Service default/b-given, whose ClusterIP it is")
+	reached(w, given, nil, nil)
+	reached(w, balancer, nil, nil)
+	warned(w, balancer, service.ReasonAddressInUse, "status.loadBalancer: 198.51.100.1:53/UDP leads to Service default/a-taker, which is older")
+}
+
+// Services of other VPCs, of other proxies and without addresses are in nobody's way.
+func TestServicesThatAreNoRivals(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	tenant, proxied, ours := asking("a-tenant", "192.0.2.1"), asking("b-proxied", "192.0.2.1"), asking("c-ours", "192.0.2.1")
+	tenant.Annotations = map[string]string{kubeovnv1.AnnotationVpc.Key(): "tenant"}
+	proxied.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "another"}
+	headless := asking("b-headless", "192.0.2.1")
+	headless.Spec.ClusterIP = corev1.ClusterIPNone
+	w.Create(tenant, proxied, headless, ours)
+	front := []string{"192.0.2.1:53"}
+	reached(w, ours, front, front)
+	w.Change(tenant, func() { delete(tenant.Annotations, kubeovnv1.AnnotationVpc.Key()) }) // it comes to the default VPC
+	reached(w, ours, nil, nil)
+	reached(w, tenant, front, front)
+}
