@@ -259,6 +259,9 @@ func (n *node) create(s *v1.Subnet) {
 func (n *node) judge(s *v1.Subnet, problem *validation.Problem) {
 	n.Helper()
 	k8s.SetConditions(&s.Status.Conditions, s.Generation, k8s.Validated(problem))
+	if problem == nil {
+		s.Status.ValidatedSpec = s.Spec.DeepCopy()
+	}
 	must(n.TB, n.api.Status().Update(n.Context(), s))
 }
 

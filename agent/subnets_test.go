@@ -5,9 +5,11 @@ package agent_test
 
 import (
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,7 +54,7 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 		n.waitReady()
 		marker := fmt.Sprintf("10.%d.0.0/16", 22+i)
 		n.create(subnetOf(fmt.Sprintf("marker-%d", i), marker))
-		wantRoutes(n, true, marker, "10.16.0.0/16", "fd00:10:16::/112") // the agent that was killed has made them
+		wantRoutes(n, true, marker, "10.16.0.0/16", "fd00:10:16::/112")
 		wantRoutes(n, false, "203.0.113.0/24", "198.51.100.0/24")
 		n.eventually("pods are still known", func() bool {
 			return strings.Contains(ruleset(t), marker) && strings.Contains(ruleset(t), "10.16.0.0/16")
@@ -61,6 +63,40 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 	if !hasAddress(host.JoinInterface, "100.64.0.2/16") {
 		t.Error("ovn0 has lost its address")
 	}
+}
+
+// Neither an agent that starts, nor a node that has just been booted, nor one that is new has ever seen what was right.
+func TestANodeKnowsWhatWasRightWithoutHavingSeenIt(t *testing.T) {
+	n := serving(t)
+	n.create(subnetOf("second", "10.21.0.0/16,fd00:10:21::/112"))
+	wantRoutes(n, true, "10.21.0.0/16")
+	kill(n.agent)
+	wrong := &validation.Problem{Reason: validation.ReasonCIDRConflict, Message: "it holds the address of the API server"}
+	for _, name := range []string{"ovn-default", "second"} {
+		n.judge(n.changeOnly(name, func(s *v1.SubnetSpec) { s.CIDRBlock, s.NATOutgoing = "198.51.100.0/24", false }), wrong)
+	}
+	for _, booted := range []bool{false, true} {
+		if booted {
+			kill(n.agent)
+			must(t, netlink.LinkSetDown(n.link(host.JoinInterface)))
+			nft(t, "delete table inet "+host.NATTable)
+		}
+		n.startAgent()
+		n.waitReady()
+		wantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112", "10.21.0.0/16", "fd00:10:21::/112")
+		wantRoutes(n, false, "198.51.100.0/24")
+		out, err := exec.Command("nft", "list", "set", "inet", host.NATTable, "outgoing4").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "10.16.0.0/16") {
+			t.Errorf("what leaves the default subnet is not translated (%v): %s", err, out)
+		}
+	}
+}
+
+func (n *node) link(name string) netlink.Link {
+	n.Helper()
+	link, err := netlink.LinkByName(name)
+	must(n.TB, err)
+	return link
 }
 
 // Its pods work until they are gone, and with them the subnet.

@@ -62,7 +62,6 @@ type Reconciler struct {
 	status  status
 	gateway atomic.Pointer[bool] // the node may carry what leaves a subnet or a VPC; nil while that is not known
 	links   links                // those that the node's part as a gateway depends on
-	known   map[string]v1.Subnet // subnets as they were right
 	served  Masquerade           // what nftables was last told
 	at      time.Time            // and when
 }
@@ -126,11 +125,7 @@ func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error
 	if err != nil {
 		return joined{}, err
 	}
-	followed, err := r.inForce(subnets.Items)
-	if err != nil {
-		return joined{}, err
-	}
-	plan, err := NewPlan(join, node, followed, services)
+	plan, err := NewPlan(join, node, inForce(subnets.Items), services)
 	plan.Gateway = plan.Gateway || slices.ContainsFunc(vpcs.Items, func(vpc v1.Vpc) bool { return carries(node.Name, &vpc) })
 	return joined{plan, join.MAC}, err
 }

@@ -292,6 +292,13 @@ type SubnetStatus struct {
 	U2OInterconnectionVPC string `json:"u2oInterconnectionVPC,omitempty"`
 	// +optional
 	NATOutgoingPolicyRules []NATOutgoingPolicyRuleStatus `json:"natOutgoingPolicyRules,omitempty"`
+	// validatedSpec is the spec in which nothing was found wrong last, without its ACLs. Nodes go by it while the present one is wrong, or
+	// was not looked at yet.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	ValidatedSpec *SubnetSpec `json:"validatedSpec,omitempty"`
 	// +optional
 	McastQuerierIP string `json:"mcastQuerierIP,omitempty"`
 	// +optional

@@ -25,6 +25,10 @@ const ReasonAddressesInUse = validation.ReasonAddressesInUse
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) error {
 	subnet, base := in.subnet, in.subnet.DeepCopy()
 	r.setUsage(subnet)
+	if result.problem == nil { // in one patch with the condition that says so
+		subnet.Status.ValidatedSpec = subnet.Spec.DeepCopy()
+		subnet.Status.ValidatedSpec.ACLs = nil
+	}
 	if result.inForce() {
 		setOptionRows(subnet)
 		setQuerier(&subnet.Status, result.querier)

@@ -5,6 +5,7 @@ package subnet_test
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -155,6 +156,35 @@ func TestWrongSpecsAreExplainedAndChangeNothing(t *testing.T) {
 			n.Gone(s)
 		})
 	}
+}
+
+// What nodes go by is the spec that was right last, however often the controller starts meanwhile.
+func TestTheSpecThatWasRightLastIsKept(t *testing.T) {
+	n := start(t)
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{
+		CIDRBlock: "10.20.0.0/24", NATOutgoing: true, ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 1000, Match: "ip4", Action: "drop"}},
+	}}
+	n.Create(s)
+	n.condition("s", kubeovnv1.ConditionValidated, metav1.ConditionTrue)
+	rightNow := func() *kubeovnv1.SubnetSpec {
+		spec := n.subnet("s").Spec
+		spec.ACLs = nil
+		return &spec
+	}
+	kept := func(want *kubeovnv1.SubnetSpec) {
+		t.Helper()
+		if got := n.subnet("s").Status.ValidatedSpec; !reflect.DeepEqual(got, want) {
+			t.Errorf("nodes go by %+v, want %+v", got, want)
+		}
+	}
+	before := rightNow()
+	kept(before)
+	n.Change(s, func() { s.Spec.CIDRBlock, s.Spec.NATOutgoing = "10.16.0.0/24", false })
+	n.condition("s", kubeovnv1.ConditionValidated, metav1.ConditionFalse)
+	kept(before)
+	n.Change(s, func() { s.Spec.CIDRBlock = "10.20.0.0/23" })
+	n.condition("s", kubeovnv1.ConditionValidated, metav1.ConditionTrue)
+	kept(rightNow())
 }
 
 // More addresses for Services may be added while the cluster runs.
