@@ -5,6 +5,7 @@ package k8s
 
 import (
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -14,21 +15,31 @@ import (
 // manyWritten is how many writes a cache is never behind.
 const manyWritten = 4096
 
+// believedFor is how long a write is waited for that the cache does not show: far longer than a cache lags behind. What is not there by then is
+// no more, as after etcd was restored from a backup, whose versions are older.
+const believedFor = time.Minute
+
 // versions are the newest that this process has made of objects. What is forgotten was made many writes ago.
 type versions struct {
 	mu         sync.Mutex
-	young, old map[types.UID]string
+	young, old map[types.UID]madeVersion
+	now        func() time.Time
 }
 
-var written versions
+type madeVersion struct {
+	version string
+	at      time.Time
+}
+
+var written = versions{now: time.Now}
 
 func (v *versions) add(obj client.Object) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.young == nil || len(v.young) == manyWritten {
-		v.young, v.old = map[types.UID]string{}, v.young
+		v.young, v.old = map[types.UID]madeVersion{}, v.young
 	}
-	v.young[obj.GetUID()] = obj.GetResourceVersion()
+	v.young[obj.GetUID()] = madeVersion{obj.GetResourceVersion(), v.now()}
 }
 
 // newerThan reports whether what was read of an object is older than what this process has made of it.
@@ -39,6 +50,6 @@ func (v *versions) newerThan(read client.Object) bool {
 	if !ok {
 		made = v.old[read.GetUID()]
 	}
-	order, err := resourceversion.CompareResourceVersion(read.GetResourceVersion(), made)
-	return err == nil && order < 0
+	order, err := resourceversion.CompareResourceVersion(read.GetResourceVersion(), made.version)
+	return err == nil && order < 0 && v.now().Sub(made.at) < believedFor
 }
