@@ -74,12 +74,16 @@ func (i *Issued) anchor(now time.Time) (pair, error) {
 	return p, err
 }
 
-// Advance takes the steps of replacement that are due. Repeated at the same time it changes nothing.
+// Advance takes the steps of replacement that are due: more than one when nobody took any for years. Repeated at the same time it changes
+// nothing.
 func (a *Authority) Advance(s Succession, now time.Time) error {
-	if err := a.succeed(s, now); err != nil {
-		return fmt.Errorf("make the successor of authority %s: %w", a.current.certificate.Subject.CommonName, err)
-	}
-	if a.next != nil && !now.Before(a.signsAt()) {
+	for {
+		if err := a.succeed(s, now); err != nil {
+			return fmt.Errorf("make the successor of authority %s: %w", a.current.certificate.Subject.CommonName, err)
+		}
+		if a.next == nil || now.Before(a.signsAt()) {
+			break
+		}
 		retired, err := retire(a.current, now)
 		if err != nil {
 			return fmt.Errorf("retire authority %s: %w", a.current.certificate.Subject.CommonName, err)
@@ -139,12 +143,12 @@ func (a *Authority) followIssuer(issued *Issued, now time.Time) error {
 // joined is when the successor came into the bundle.
 func (a *Authority) joined() time.Time { return a.next.certificate.NotBefore.Add(skew) }
 
-// signsAt is when the successor takes over.
+// signsAt is when the successor takes over: not before everyone has heard of it, even if that is late.
 func (a *Authority) signsAt() time.Time {
-	if a.current.issued == nil && a.next.issued == nil {
-		return share(a.current.certificate, 5, 6)
-	}
 	at := a.joined().Add(settle)
+	if own := share(a.current.certificate, 5, 6); a.current.issued == nil && a.next.issued == nil && own.After(at) {
+		at = own
+	}
 	if a.current.certificate.NotAfter.Before(at) {
 		return a.joined() // there is nothing to wait for
 	}
