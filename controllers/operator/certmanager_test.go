@@ -172,12 +172,7 @@ func (s *story) trusted(t *testing.T) []*x509.Certificate {
 func (s *story) wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	s.ahead.Add(int64(d))
-	node := s.named(&corev1.Node{}, "worker-1")
-	node.SetNamespace("")
-	g := NewWithT(t)
-	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
-	node.SetLabels(map[string]string{"poke": fmt.Sprint(s.ahead.Load())})
-	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
+	s.poke(t, fmt.Sprint(s.ahead.Load()))
 }
 
 func (s *story) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) error {

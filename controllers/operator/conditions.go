@@ -27,6 +27,7 @@ const (
 	reasonUnissued  = "AuthoritiesNotIssued"
 	reasonOrdered   = "WaitingForIssuer"
 	reasonJoining   = "ReplacingAuthorities"
+	reasonNodes     = "NodeAddresses"
 )
 
 // summary is everything that the conditions follow from.
@@ -35,6 +36,7 @@ type summary struct {
 	components []component
 	upgrade    upgradePlan
 	issuance   issuance
+	nodes      []nodeTrouble
 	// halt ended the pass, or err did, or neither.
 	halt *halt
 	err  error
@@ -119,6 +121,14 @@ func (s summary) degraded() metav1.Condition {
 			troubles = append(troubles, c.row.Name+": "+why)
 		}
 	}
+	if len(s.nodes) > 0 && len(troubles) == 0 {
+		reason = reasonNodes
+	}
+	nodes := make([]string, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		nodes = append(nodes, n.text)
+	}
+	troubles = append(troubles, few(nodes)...)
 	if len(s.issuance.troubles) > 0 {
 		if len(troubles) == 0 {
 			reason = reasonUnissued

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 	status := *p.database(db)
 	m := membership{
 		want: int(p.config.Spec.Central.Replicas), status: status, reports: reports, nodes: map[netip.Addr]string{},
-		free: chooseNode(p.nodes, p.config.Spec.Central.Placement, status.Members),
+		free: p.chooseNode(status.Members),
 		now:  metav1.NewTime(p.now.Truncate(time.Second)),
 		recovery: wantedRecovery(p.config.Spec.Central.Recovery, func(r *v1alpha1.Recovery) v1alpha1.RecoverySource {
 			if db.Flag == render.Southbound.Flag {
@@ -41,9 +42,19 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 		m.archive = p.archive
 	}
 	m.missing = p.missing(db, status.Members, reports)
+	m.silent = map[string]bool{}
+	for _, member := range status.Members {
+		m.silent[member.Node] = silent(p.node(member.Node))
+	}
 	for i := range p.nodes {
-		for _, address := range k8s.InternalIPs(&p.nodes[i]) {
-			m.nodes[address] = p.nodes[i].Name
+		n := &p.nodes[i]
+		for _, address := range k8s.InternalIPs(n) {
+			// Of nodes with one address the one that holds the member has it.
+			if m.nodes[address] == "" || slices.ContainsFunc(status.Members, func(d v1alpha1.DatabaseMember) bool {
+				return d.Node == n.Name && addressOf(d) == address
+			}) {
+				m.nodes[address] = n.Name
+			}
 		}
 	}
 	highest := -1

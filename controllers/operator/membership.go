@@ -28,6 +28,8 @@ type membership struct {
 	nodes map[netip.Addr]string
 	// free is a node that a new member can be on; nil when there is none.
 	free *corev1.Node
+	// silent nodes do not answer.
+	silent map[string]bool
 	// now is since when a member that is told to join anew is there.
 	now metav1.Time
 	// last is the node of the pod that goes when there are fewer replicas: that with the highest ordinal. Empty when that has no node.
@@ -181,9 +183,31 @@ func (m membership) joining(leader adminapi.Status) memberStep {
 			}
 			continue
 		}
+		if m.silent[member.Node] {
+			return m.elsewhere(leader, i)
+		}
 		return memberStep{message: fmt.Sprintf("the member of node %s joins", member.Node)}
 	}
 	return memberStep{}
+}
+
+// elsewhere lets another node take the place of one that fell silent before its member has joined: unlike a member, it holds nothing that could
+// come back with it. What it has begun is undone first.
+func (m membership) elsewhere(leader adminapi.Status, i int) memberStep {
+	member := m.status.Members[i]
+	if server := m.listed(leader, member); server != "" {
+		return m.kick(leader, server, fmt.Sprintf("the member of node %s, which does not answer and has not joined,", member.Node))
+	}
+	if m.free == nil {
+		return memberStep{stuck: true, message: fmt.Sprintf("node %s, whose member has yet to join, does not answer, and there is no other node for its place: "+
+			"start it, label another, or lower spec.central.replicas", member.Node)}
+	}
+	members := slices.Clone(m.status.Members)
+	members[i] = m.joiner(m.free.Name, k8s.InternalIPs(m.free)[0].String())
+	return memberStep{
+		action: actionRecord, members: members,
+		message: fmt.Sprintf("node %s takes the place of node %s, which does not answer and whose member has not joined", m.free.Name, member.Node),
+	}
 }
 
 // shrink lets the member leave whose pod goes when there is one replica less.
@@ -199,6 +223,9 @@ func (m membership) shrink(leader adminapi.Status) memberStep {
 	server := m.listed(leader, member)
 	if server == "" {
 		return m.forget(at)
+	}
+	if m.silent[member.Node] { // it would not hear of it
+		return m.kick(leader, server, fmt.Sprintf("the member of node %s, which does not answer and is too many,", member.Node))
 	}
 	if !m.keepsQuorum(leader, server) {
 		return memberStep{message: fmt.Sprintf("the member of node %s stays until enough of the others serve", member.Node)}

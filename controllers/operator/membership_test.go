@@ -83,9 +83,37 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"nothing without a leader", 3, 5, 5, func(m *membership) { m.status.Leader = "" }, actionNone, "", "", false},
 		{"a member more", 1, 3, 3, nil, actionRecord, "joins on node n2", "n1 n2", false},
 		{"one at a time", 2, 3, 3, func(m *membership) { m.status.Members[1].ServerID = "" }, actionNone, "n2 joins", "", false},
+		{"whose place another node takes when its own falls silent before it has joined", 2, 3, 3, func(m *membership) {
+			m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
+			for node, r := range m.reports {
+				r.Members = r.Members[:1]
+				m.reports[node] = r
+			}
+			delete(m.reports, "n2")
+		}, actionRecord, "n3 takes the place of node n2, which does not answer", "n1 n3", false},
+		{"once what it had begun is undone", 3, 4, 3, func(m *membership) {
+			m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
+			delete(m.reports, "n2")
+		}, actionKick, "n2, which does not answer and has not joined", "", false},
+		{"if there is one that answers", 2, 2, 3, func(m *membership) {
+			m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
+			for node, r := range m.reports {
+				r.Members = r.Members[:1]
+				m.reports[node] = r
+			}
+			delete(m.reports, "n2")
+		}, actionNone, "start it, label another", "", true},
+		{"a member that has joined stays, however silent its node", 3, 4, 3, func(m *membership) {
+			m.silent = map[string]bool{"n2": true}
+			delete(m.reports, "n2")
+		}, actionNone, "", "", false},
 		{"none while another does not serve", 3, 5, 5, func(m *membership) { delete(m.reports, "n3") }, actionNone, "once all others serve", "", false},
 		{"no node for it", 2, 2, 3, nil, actionNone, "label a node", "", true},
 		{"a member less: that of the last pod", 5, 5, 3, nil, actionLeave, "n5 leaves", "", false},
+		{"it is taken out when its node does not answer", 5, 5, 3, func(m *membership) {
+			m.silent = map[string]bool{"n5": true}
+			delete(m.reports, "n5")
+		}, actionKick, "n5, which does not answer and is too many", "", false},
 		{"which may lead", 3, 3, 1, func(m *membership) { m.last = "n1" }, actionLeave, "n1 leaves", "", false},
 		{"it stays while the others are too few", 3, 3, 1, func(m *membership) { delete(m.reports, "n2") }, actionNone, "stays until", "", false},
 		{"once it has left it is forgotten", 3, 3, 1, func(m *membership) { unlist(m, 3) }, actionRecord, "n3 holds no member", "n1 n2", false},
@@ -145,6 +173,7 @@ type lab struct {
 	m      membership
 	nodes  map[int]bool // in the API; their kubelets run
 	listed []int        // members of the Raft cluster
+	silent map[int]bool // of them, those that are away for a while
 	data   map[int]bool // whose file is that of a listed member
 	pods   []int        // node by ordinal; 0 is none
 	starts map[int]bool // nodes whose pod has just been put there
@@ -152,7 +181,7 @@ type lab struct {
 }
 
 func newLab(t *testing.T) *lab {
-	l := &lab{T: t, nodes: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true}, listed: []int{1}, data: map[int]bool{1: true}, starts: map[int]bool{}, next: 6}
+	l := &lab{T: t, nodes: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true}, listed: []int{1}, data: map[int]bool{1: true}, silent: map[int]bool{}, starts: map[int]bool{}, next: 6}
 	l.m = membership{want: 1, status: v1alpha1.DatabaseStatus{ClusterID: "c", Members: []v1alpha1.DatabaseMember{recordOf(1, "s")}}}
 	return l
 }
@@ -191,7 +220,7 @@ func (l *lab) schedule() {
 // up are the members that run with their data; joins is one that has yet to join.
 func (l *lab) up() (up []int, joins int) {
 	for _, i := range l.pods {
-		if i == 0 || !l.nodes[i] || l.starts[i] {
+		if i == 0 || !l.nodes[i] || l.silent[i] || l.starts[i] {
 			continue
 		}
 		at := slices.IndexFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return l.at(d) == i })
@@ -212,10 +241,12 @@ func (l *lab) quorum() bool {
 
 // observe fills in what a pass sees.
 func (l *lab) observe() {
+	l.m.silent = map[string]bool{}
 	l.m.reports, l.m.nodes, l.m.free, l.m.last, l.m.status.Leader = map[string]adminapi.Status{}, map[netip.Addr]string{}, nil, "", ""
 	for i := range l.nodes {
 		l.m.nodes[netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))] = nodeOf(i)
-		if !slices.ContainsFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == nodeOf(i) }) {
+		l.m.silent[nodeOf(i)] = l.silent[i]
+		if !l.silent[i] && !slices.ContainsFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == nodeOf(i) }) {
 			l.m.free = freeNode(i)
 		}
 	}
@@ -225,7 +256,7 @@ func (l *lab) observe() {
 	}
 	up, _ := l.up()
 	for _, i := range l.pods {
-		if i != 0 && !slices.Contains(up, i) {
+		if i != 0 && !l.silent[i] && !slices.Contains(up, i) {
 			l.m.reports[nodeOf(i)] = adminapi.Status{Waiting: "w", NeedsRejoin: !l.data[i]}
 		}
 		if l.m.last = ""; i != 0 {
@@ -288,7 +319,7 @@ func TestMembershipsConverge(t *testing.T) {
 		for range 60 {
 			up, _ := l.up()
 			spare := 2*(len(up)-1) > len(l.listed) // one more may fail
-			switch random.IntN(8) {
+			switch random.IntN(9) {
 			case 0:
 				l.m.want = []int{1, 3, 5}[random.IntN(3)]
 			case 1: // a node is removed, another one comes
@@ -301,10 +332,15 @@ func TestMembershipsConverge(t *testing.T) {
 				if spare {
 					l.data[up[random.IntN(len(up))]] = false
 				}
+			case 3:
+				if victim := 1 + random.IntN(l.next-1); l.nodes[victim] && (l.silent[victim] || spare || !slices.Contains(l.listed, victim)) {
+					l.silent[victim] = !l.silent[victim]
+				}
 			default:
 				said = append(said, l.pass().message)
 			}
 		}
+		l.silent = map[int]bool{}
 		for range 60 {
 			if s := l.pass(); s.message != "" {
 				said = append(said, s.message)

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // The join networks of an OVNCluster that gives none.
@@ -115,23 +112,6 @@ func checkOverlaps(lists []cidrList) error {
 				for _, y := range b.cidrs {
 					if x.Overlaps(y) {
 						return fmt.Errorf("%s %s overlaps %s %s: change one of them", a.field, x, b.field, y)
-					}
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// checkNodes finds nodes whose own addresses lie in one of the networks, which would cut them off.
-func checkNodes(lists []cidrList, nodes []corev1.Node) error {
-	for _, n := range nodes {
-		for _, s := range k8s.InternalIPs(&n) {
-			for _, list := range lists {
-				for _, cidr := range list.cidrs {
-					if cidr.Contains(s) {
-						return fmt.Errorf("%s %s holds %s, the address of node %s: choose a CIDR that no node is in",
-							list.field, cidr, s, n.Name)
 					}
 				}
 			}

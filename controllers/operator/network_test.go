@@ -134,13 +134,15 @@ func TestTheFirstDatabaseGoesToTheOldestUsableNode(t *testing.T) {
 		node("never-heard", 90, func(n *corev1.Node) { n.Status.Conditions = nil }),
 		node("without-address", 90, func(n *corev1.Node) { n.Status.Addresses = nil }),
 	}
-	if chosen := chooseNode(nodes, v1alpha1.Placement{}, nil); chosen == nil || chosen.Name != "a" {
+	p := &pass{nodes: nodes, cluster: &v1alpha1.OVNCluster{}}
+	if chosen := p.chooseNode(nil); chosen == nil || chosen.Name != "a" {
 		t.Errorf("chose %v; want a", chosen)
 	}
-	if chosen := chooseNode(nodes, v1alpha1.Placement{}, []v1alpha1.DatabaseMember{{Node: "a"}}); chosen == nil || chosen.Name != "b" {
+	if chosen := p.chooseNode([]v1alpha1.DatabaseMember{{Node: "a"}}); chosen == nil || chosen.Name != "b" {
 		t.Errorf("beside a member on a it chose %v; want b", chosen)
 	}
-	if chosen := chooseNode(nodes, v1alpha1.Placement{NodeSelector: map[string]string{"infra": "true"}}, nil); chosen != nil {
+	p.cluster.Spec.Central.NodeSelector = map[string]string{"infra": "true"}
+	if chosen := p.chooseNode(nil); chosen != nil {
 		t.Errorf("without a match: %v", chosen)
 	}
 }

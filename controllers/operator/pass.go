@@ -26,10 +26,11 @@ type pass struct {
 	now time.Time
 	// before is the OVNCluster as it was read; cluster is the copy whose status the phases change.
 	before, cluster *v1alpha1.OVNCluster
-	nodes           []corev1.Node
-	pods            []corev1.Pod
-	config          render.Config
-	authorities     map[string]*pki.Authority
+	// nodes that run Linux, and foreign ones, which have no network of ours.
+	nodes, foreign []corev1.Node
+	pods           []corev1.Pod
+	config         render.Config
+	authorities    map[string]*pki.Authority
 	// issuance is how far the issuer of authorities is, when there is one.
 	issuance issuance
 	// kept is the inventory: what the phases applied.
@@ -41,6 +42,9 @@ type pass struct {
 	// upgrade is what may be replaced, once it is planned.
 	upgrade upgradePlan
 	planned bool
+	// unfit nodes get no member of a database. nodeTroubles need a person.
+	unfit        []string
+	nodeTroubles []nodeTrouble
 	// notes are what components wait for beside their pods, by name.
 	notes map[string]note
 	// wake is when there will be something to do that no watch tells; zero is never.
@@ -116,11 +120,13 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	// A cache lists in any order, and what the status says must not depend on it.
 	slices.SortFunc(nodes.Items, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	ours, foreign := bySystem(nodes.Items)
 	return &pass{
 		now:     r.Now(),
 		before:  &cluster,
 		cluster: cluster.DeepCopy(),
-		nodes:   nodes.Items,
+		nodes:   ours,
+		foreign: foreign,
 		pods:    pods.Items,
 		kept:    map[objectKey]bool{},
 		live:    map[string]client.Object{},

@@ -27,7 +27,7 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 			continue
 		}
 		placement := p.cluster.Spec.Central.Placement
-		node := chooseNode(p.nodes, placement, nil)
+		node := p.chooseNode(nil)
 		if node == nil {
 			return &halt{reason: "NoNodeForDatabases", degraded: true, message: fmt.Sprintf(
 				"no node that answers, is not cordoned and has an InternalIP matches %q: label a node, or change spec.central.nodeSelector",
@@ -63,15 +63,17 @@ func memberNodes(db v1alpha1.DatabaseStatus) []string {
 	return nodes
 }
 
-// chooseNode is the oldest node of the placement that a member can start on now and that holds none; nil when there is none. The oldest is the
-// same one each time, so that an installation that is removed and made again finds its data.
-func chooseNode(nodes []corev1.Node, placement v1alpha1.Placement, members []v1alpha1.DatabaseMember) *corev1.Node {
-	selector := labels.SelectorFromSet(render.NodeSelector(placement))
+// chooseNode is the oldest node of the placement that a member can start on now and that holds none, nor has the address of one; nil when there
+// is none. The oldest is the same one each time, so that an installation that is removed and made again finds its data.
+func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
+	selector := labels.SelectorFromSet(render.NodeSelector(p.cluster.Spec.Central.Placement))
 	var candidates []*corev1.Node
-	for i := range nodes {
-		n := &nodes[i]
-		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(k8s.InternalIPs(n)) > 0
-		taken := slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool { return d.Node == n.Name })
+	for i := range p.nodes {
+		n := &p.nodes[i]
+		usable := answers(n) && n.DeletionTimestamp.IsZero() && !n.Spec.Unschedulable && len(k8s.InternalIPs(n)) > 0 && !slices.Contains(p.unfit, n.Name)
+		taken := slices.ContainsFunc(members, func(d v1alpha1.DatabaseMember) bool {
+			return d.Node == n.Name || p.node(d.Node) != nil && slices.Contains(k8s.InternalIPs(n), addressOf(d))
+		})
 		if usable && !taken && selector.Matches(labels.Set(n.Labels)) {
 			candidates = append(candidates, n)
 		}

@@ -47,6 +47,8 @@ type Reconciler struct {
 	versions *versions
 
 	applied map[objectKey]appliedState
+	// told are the troubles of nodes that events have told of.
+	told map[string]bool
 	// converted has, by database, of what the schema was last seen to be as wanted.
 	converted map[string]string
 	// replaced are pods that were deleted and may still be in the cache.
@@ -127,12 +129,9 @@ func (r *Reconciler) run(ctx context.Context, p *pass) error {
 }
 
 // validate checks what the API cannot, and completes the specification.
-func (r *Reconciler) validate(_ context.Context, p *pass) error {
+func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 	spec := *p.cluster.Spec.DeepCopy()
 	network, lists, err := resolveNetwork(spec.Network)
-	if err == nil {
-		err = checkNodes(lists, p.nodes)
-	}
 	if err != nil {
 		return &halt{reason: "InvalidNetwork", message: err.Error(), degraded: true}
 	}
@@ -141,7 +140,7 @@ func (r *Reconciler) validate(_ context.Context, p *pass) error {
 	if p.config.Image == "" {
 		p.config.Image = r.Image
 	}
-	return nil
+	return r.checkNodes(ctx, p, lists)
 }
 
 // networkKinds are the resources without which the controller cannot start.

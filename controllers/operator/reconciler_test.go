@@ -65,6 +65,7 @@ func TestOneInstallation(t *testing.T) {
 		{"canary nodes come first, and nothing else in mode Canary", (*story).canary},
 		{"in mode Paused nothing is replaced", (*story).paused},
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
+		{"what is wrong with a node's address holds that node alone, and is told", (*story).nodeAddresses},
 		{"a backup that is asked for is told of once it is there", (*story).backedUp},
 		{"a claim for backups is nothing that the network waits for", (*story).claimed},
 		{"issuers that cannot be are refused", (*story).wrongIssuers},
@@ -81,6 +82,7 @@ func TestOneInstallation(t *testing.T) {
 		{"no secret is in the log while an issuer issues", (*story).secretsKept},
 		{"an issuer that is given up leaves nothing behind", (*story).givenUp},
 		{"authorities whose Secrets are deleted are made anew, and nobody trusts the old ones", (*story).lost},
+		{"after years without an operator all certificates are made anew by themselves", (*story).away},
 		{"what a database waits for is tried again while the other has lost its quorum", (*story).eachTriedAgain},
 		{"the loss of a quorum is told, and a recovery is carried out once", (*story).recovered},
 		{"a member whose disk is full is told", (*story).fullDisk},
@@ -118,6 +120,8 @@ func (s *story) exists(t *testing.T, o client.Object, name string) func() error 
 func (s *story) withoutNode(t *testing.T) {
 	g := NewWithT(t)
 	s.addNode(t, "worker-1", "192.0.2.11", nil)
+	// On it nothing of ours runs, nobody waits for it, and nothing has to be cleaned.
+	s.addNode(t, "windows", "192.0.2.12", map[string]string{corev1.LabelOSStable: "windows", render.ControlPlaneLabel: ""})
 	g.Expect(s.admin.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "default"}})).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
 		HavePrefix("True NoNodeForDatabases"), ContainSubstring("node-role.kubernetes.io/control-plane"), ContainSubstring("label a node")))

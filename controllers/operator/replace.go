@@ -53,7 +53,7 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 	}
 	canaries := labels.SelectorFromSet(spec.CanaryNodeSelector)
 	for i := range p.nodes {
-		if n := &p.nodes[i]; answers(n) {
+		if n := &p.nodes[i]; answers(n) && !slices.Contains(p.config.HeldNodes, n.Name) {
 			u.nodes = append(u.nodes, upgradeNode{
 				name: n.Name, canary: len(spec.CanaryNodeSelector) > 0 && canaries.Matches(labels.Set(n.Labels)),
 				openVSwitch: onNodes[render.OpenVSwitch][n.Name], cni: onNodes[render.AgentName][n.Name],

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -166,7 +167,7 @@ func (s *story) canary(t *testing.T) {
 		HavePrefix("True ReplacingStopped"), ContainSubstring("no node that answers matches spec.upgrade.canaryNodeSelector")))
 	worker := &corev1.Node{}
 	g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: "worker-1"}, worker)).To(Succeed())
-	worker.Labels = selector
+	maps.Copy(worker.Labels, selector)
 	g.Expect(s.admin.Update(t.Context(), worker)).To(Succeed())
 	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(
 		HavePrefix("False ReplacingPaused: 1 of 2 nodes updated; the canary nodes are done"), ContainSubstring("Automatic")))
@@ -176,7 +177,7 @@ func (s *story) canary(t *testing.T) {
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{CanaryNodeSelector: selector})).To(Succeed())
 	s.settledOn(t, imageNext)
 	g.Expect(w.history()).To(Equal(slices.Concat(forward[2:4], forward[:2], forward[4:])))
-	worker.Labels = nil
+	delete(worker.Labels, "example.com/canary")
 	g.Expect(client.IgnoreNotFound(s.admin.Update(t.Context(), worker))).To(Succeed())
 }
 

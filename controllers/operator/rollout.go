@@ -42,11 +42,11 @@ func rolloutOf(o client.Object) rollout {
 	return rollout{}
 }
 
-// updatedMembers counts the pods that are as their template says. The StatefulSet's own count is by all of the template, and so by the nodes of
-// other members, which change without any need to replace a pod.
-func updatedMembers(set *appsv1.StatefulSet, pods []*corev1.Pod) (count int32) {
+// updatedPods counts the pods that are as their template says. A workload's own count is by all of the template, and so by the nodes of other
+// members and those that are held, which change without any need to replace a pod.
+func updatedPods(workload client.Object, pods []*corev1.Pod) (count int32) {
 	for _, pod := range pods {
-		if pod.Annotations[render.TemplateAnnotation] == set.Spec.Template.Annotations[render.TemplateAnnotation] {
+		if pod.Annotations[render.TemplateAnnotation] == render.Template(workload).Annotations[render.TemplateAnnotation] {
 			count++
 		}
 	}

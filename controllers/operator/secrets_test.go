@@ -46,11 +46,7 @@ func (s *story) expired(t *testing.T) {
 	authority := s.leaf(t, authoritySecretPrefix+authorityNorthbound)
 	s.ahead.Store(int64(pki.LeafLifetime + 24*time.Hour))
 	defer s.ahead.Store(0)
-	node := s.named(&corev1.Node{}, "worker-1")
-	node.SetNamespace("")
-	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
-	node.SetLabels(map[string]string{"poke": ""}) // the operator would wake up by itself when the first is due
-	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
+	s.poke(t, "expired") // the operator would wake up by itself when the first is due
 	for _, c := range credentials {
 		g.Eventually(func() bool { return s.leaf(t, c.secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.secret)
 		after := s.leaf(t, c.secret)
@@ -58,6 +54,50 @@ func (s *story) expired(t *testing.T) {
 		g.Expect(after.AuthorityKeyId).To(Equal(before[c.secret].AuthorityKeyId), "whoever trusted it still does")
 	}
 	g.Expect(s.leaf(t, authoritySecretPrefix+authorityNorthbound).Equal(authority)).To(BeTrue())
+}
+
+// poke wakes the operator.
+func (s *story) poke(t *testing.T, label string) {
+	t.Helper()
+	g := NewWithT(t)
+	node := s.named(&corev1.Node{}, "worker-1")
+	node.SetNamespace("")
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+	labels := node.GetLabels()
+	labels["poke"] = label
+	node.SetLabels(labels)
+	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
+}
+
+// away is for longer than authorities, and all that they have signed, are good: nobody trusts anybody any more.
+func (s *story) away(t *testing.T) {
+	g := NewWithT(t)
+	before := s.signers(t)
+	s.ahead.Store(int64(2 * pki.AuthorityLifetime))
+	s.poke(t, "away")
+	for _, name := range authorities {
+		g.Eventually(func() bool { return s.leaf(t, authoritySecretPrefix+name).NotAfter.After(s.now()) }).Should(BeTrue(), name)
+	}
+	for name, id := range s.signers(t) {
+		g.Expect(id).NotTo(Equal(before[name]))
+	}
+	for _, c := range credentials {
+		g.Eventually(func() bool { return s.leaf(t, c.secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.secret)
+	}
+	for db, m := range s.members {
+		asked := m.count()
+		s.poke(t, db)
+		g.Eventually(m.count).Should(BeNumerically(">", asked), "nobody has asked the member of %s, which takes no client but of its new trust", db)
+	}
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
+	s.lost(t) // they are good from years to come on
+}
+
+func (m *fakeMember) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asked
 }
 
 func (s *story) secretsKept(t *testing.T) {

@@ -51,6 +51,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	status := &p.cluster.Status
 	status.ObservedGeneration = p.cluster.Generation
 	r.versions.forget(p.pods)
+	r.tellNodes(p)
 	status.Components = nil
 	for _, name := range p.components() {
 		c, err := r.component(ctx, p, name)
@@ -61,7 +62,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 		status.Components = append(status.Components, c.row)
 	}
 	status.Versions = summarize(status.Components)
-	summary.upgrade, summary.issuance = p.upgrade, p.issuance
+	summary.upgrade, summary.issuance, summary.nodes = p.upgrade, p.issuance, p.nodeTroubles
 	p.upgradeStatus(summary.complete())
 	if p.planned {
 		p.upgrade.measure(status.Components)
@@ -95,8 +96,8 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		return component{row: v1alpha1.ComponentStatus{Name: name, Message: message}, aside: name == render.BackupsName}, nil
 	}
 	rollout := rolloutOf(workload)
-	if set, is := workload.(*appsv1.StatefulSet); is {
-		rollout.updated = updatedMembers(set, p.podsOf(name))
+	if _, is := workload.(*appsv1.Deployment); !is {
+		rollout.updated = max(rollout.updated, updatedPods(workload, p.podsOf(name)))
 	}
 	c := component{
 		row: v1alpha1.ComponentStatus{

@@ -276,7 +276,7 @@ func TestMembersAreUpdatedByWhatConcernsThem(t *testing.T) {
 	}
 	set := &appsv1.StatefulSet{Status: appsv1.StatefulSetStatus{UpdatedReplicas: 0}} // another member has gone: the revision is a new one
 	set.Spec.Template.Annotations = map[string]string{render.TemplateAnnotation: "new"}
-	if got := updatedMembers(set, []*corev1.Pod{stamped("new"), stamped("old"), {}, stamped("new")}); got != 2 {
+	if got := updatedPods(set, []*corev1.Pod{stamped("new"), stamped("old"), {}, stamped("new")}); got != 2 {
 		t.Errorf("%d of four pods are updated, not 2", got)
 	}
 }

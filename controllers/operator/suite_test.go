@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -276,10 +277,11 @@ func (w *world) mount(t *testing.T, secret string) func() string {
 	}
 }
 
-// addNode makes a node whose kubelet is heard but that has no network yet.
+// addNode makes a node whose kubelet is heard but that has no network yet. It runs Linux, if the labels say nothing else.
 func (w *world) addNode(t *testing.T, name, address string, labels map[string]string) {
 	t.Helper()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
+	maps.Copy(n.Labels, labels)
 	if err := w.admin.Create(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
@@ -124,6 +125,12 @@ func (w *workloads) daemonSet(ctx context.Context, key client.ObjectKey, pods []
 	if err := w.admin.Get(ctx, key, &set); err != nil {
 		return err
 	}
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !eligible(set.Spec.Template.Spec, n) })
+	for i := range pods {
+		if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == pods[i].Spec.NodeName }) {
+			return w.admin.Delete(ctx, &pods[i])
+		}
+	}
 	for i := range nodes {
 		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == nodes[i].Name }) {
 			w.serial++
@@ -139,6 +146,20 @@ func (w *workloads) daemonSet(ctx context.Context, key client.ObjectKey, pods []
 		return nil
 	}
 	return w.admin.Status().Update(ctx, &set)
+}
+
+// eligible says whether a DaemonSet has a pod on a node.
+func eligible(spec corev1.PodSpec, n corev1.Node) bool {
+	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.Labels)) {
+		return false
+	}
+	if spec.Affinity == nil {
+		return true
+	}
+	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return !slices.ContainsFunc(terms[0].MatchFields, func(f corev1.NodeSelectorRequirement) bool {
+		return f.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(f.Values, n.Name)
+	})
 }
 
 func (w *workloads) statefulSet(ctx context.Context, key client.ObjectKey, pods []corev1.Pod) error {

@@ -39,6 +39,7 @@ func AgentObjects(c Config) []Object {
 		},
 	})
 	stamp(&template)
+	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{&appsv1.DaemonSet{
 		ObjectMeta: c.meta(AgentName, AgentName, AgentName),
 		Spec: appsv1.DaemonSetSpec{

@@ -47,6 +47,16 @@ func ControllerObjects(c Config) []Object {
 	}}
 }
 
+// CIDRs are the networks that the controller was told, of pods, of the join subnet and of Services: those in use.
+func CIDRs(controller *appsv1.Deployment) (all []string) {
+	for _, arg := range controller.Spec.Template.Spec.Containers[0].Args {
+		if name, list, _ := strings.Cut(arg, "="); strings.HasSuffix(name, "-cidrs") {
+			all = append(all, strings.Split(list, ",")...)
+		}
+	}
+	return all
+}
+
 // nobody is an account without rights on the node; the group may read the mounted Secret.
 func nobody() *corev1.PodSecurityContext {
 	const id = int64(65532)

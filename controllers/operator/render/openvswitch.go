@@ -6,6 +6,7 @@ package render
 import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const openVSwitchApp = "ovs"
@@ -49,6 +50,7 @@ func OpenVSwitchObjects(c Config) []Object {
 		},
 	})
 	stamp(&template)
+	template.Spec.Affinity = c.apartFromHeld()
 	return []Object{&appsv1.DaemonSet{
 		ObjectMeta: c.meta(OpenVSwitch, openVSwitchApp, OpenVSwitch),
 		Spec: appsv1.DaemonSetSpec{
@@ -56,6 +58,22 @@ func OpenVSwitchObjects(c Config) []Object {
 			UpdateStrategy: onDelete(),
 			Template:       template,
 		},
+	}}
+}
+
+// apartFromHeld keeps pods off nodes by name. It comes after the stamp: the pods of other nodes stay as they are.
+func (c Config) apartFromHeld() *corev1.Affinity {
+	if len(c.HeldNodes) == 0 {
+		return nil
+	}
+	var term corev1.NodeSelectorTerm
+	for _, name := range c.HeldNodes {
+		term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
+			Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}, // the API takes one
+		})
+	}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}},
 	}}
 }
 

@@ -4,6 +4,7 @@
 package render
 
 import (
+	"maps"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,6 +68,7 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 		ServiceAccountName:            p.account,
 		HostNetwork:                   true,
 		DNSPolicy:                     corev1.DNSDefault,
+		NodeSelector:                  map[string]string{corev1.LabelOSStable: Linux},
 		PriorityClassName:             p.priorityClass,
 		Tolerations:                   p.tolerations,
 		TerminationGracePeriodSeconds: new(p.grace),
@@ -233,5 +235,5 @@ const tlsDirectory = "/etc/kiln/tls"
 
 // placed restricts a pod to the nodes of a placement.
 func placed(t *corev1.PodTemplateSpec, p v1alpha1.Placement) {
-	t.Spec.NodeSelector = NodeSelector(p)
+	maps.Copy(t.Spec.NodeSelector, NodeSelector(p))
 }

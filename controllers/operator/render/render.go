@@ -31,6 +31,8 @@ type Config struct {
 	// bound to these and no others.
 	NorthboundNodes []string
 	SouthboundNodes []string
+	// HeldNodes get no pods of what runs on every node.
+	HeldNodes []string
 }
 
 // Labels of everything the operator makes.
@@ -90,6 +92,9 @@ const OpenVSwitchAccount = OpenVSwitch
 
 // ControlPlaneLabel selects the nodes of components that have no node selector of their own.
 const ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// Linux is the value of corev1.LabelOSStable of the nodes that have a network of Kiln's.
+const Linux = "linux"
 
 // NodeSelector of a component that is not on every node.
 func NodeSelector(p v1alpha1.Placement) map[string]string {

@@ -50,6 +50,7 @@ func everything() Config {
 	c := defaults()
 	c.Namespace = "kiln-system"
 	c.NorthboundNodes = []string{"db-1", "db-2", "db-3"}
+	c.HeldNodes = []string{"held-1", "held-2"}
 	c.Spec.DeletionPolicy = v1alpha1.DeletionDelete
 	c.Spec.APIServer = &v1alpha1.APIServer{Host: "192.0.2.1", Port: 6443}
 	c.Spec.Network = v1alpha1.Network{
@@ -130,6 +131,9 @@ func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
 				spec := template.Spec
 				if !spec.HostNetwork || spec.DNSPolicy != corev1.DNSDefault {
 					t.Errorf("hostNetwork %v, dnsPolicy %s: nothing else works before the network", spec.HostNetwork, spec.DNSPolicy)
+				}
+				if spec.NodeSelector[corev1.LabelOSStable] != "linux" {
+					t.Errorf("node selector %v: there may be nodes with another system", spec.NodeSelector)
 				}
 				for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeNetworkUnavailable, ControlPlaneLabel} {
 					if !tolerates(spec.Tolerations, taint) {

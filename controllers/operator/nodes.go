@@ -1,0 +1,139 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// bySystem parts nodes that run Linux from all others, on which no pod of ours can be.
+func bySystem(nodes []corev1.Node) (linux, foreign []corev1.Node) {
+	for _, n := range nodes {
+		if n.Labels[corev1.LabelOSStable] == render.Linux {
+			linux = append(linux, n)
+		} else {
+			foreign = append(foreign, n)
+		}
+	}
+	return linux, foreign
+}
+
+// nodeTrouble is what is wrong with addresses of nodes.
+type nodeTrouble struct {
+	nodes        []string
+	reason, text string
+}
+
+// checkNodes finds nodes whose own addresses lie in one of the networks. One that nothing uses yet is refused for that, since it would cut the
+// nodes off. In one that is in use it is the node that is wrong, and held.
+func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) error {
+	live, err := r.workload(ctx, p, render.ControllerName)
+	if err != nil {
+		return err
+	}
+	var used []string
+	if controller, is := live.(*appsv1.Deployment); is {
+		used = render.CIDRs(controller)
+	}
+	for _, n := range slices.Concat(p.nodes, p.foreign) {
+		address, field, cidr := within(lists, &n)
+		switch {
+		case field == "":
+		case !slices.Contains(used, cidr.String()):
+			return &halt{reason: "InvalidNetwork", degraded: true, message: fmt.Sprintf(
+				"%s %s holds %s, the address of node %s: choose a CIDR that no node is in", field, cidr, address, n.Name)}
+		default:
+			p.holdNode(&n, fmt.Sprintf("its address %s lies in %s %s", address, field, cidr))
+		}
+	}
+	p.findSharedAddresses()
+	return nil
+}
+
+// within is the first of a node's addresses that lies in one of the networks, with the network's field; that is empty when none does.
+func within(lists []cidrList, n *corev1.Node) (address netip.Addr, field string, cidr netip.Prefix) {
+	for _, address := range k8s.InternalIPs(n) {
+		for _, list := range lists {
+			for _, cidr := range list.cidrs {
+				if cidr.Contains(address) {
+					return address, list.field, cidr
+				}
+			}
+		}
+	}
+	return address, "", cidr
+}
+
+// holdNode keeps a node out of the network: other nodes send what is for it to pods, and it would send what is for its neighbours there. One that
+// has had its network before keeps it, with the pods that use it.
+func (p *pass) holdNode(n *corev1.Node, why string) {
+	const advice = "give the node an address outside"
+	trouble := nodeTrouble{nodes: []string{n.Name}, reason: "AddressInNetwork"}
+	if hadNetwork(n) || p.node(n.Name) == nil {
+		trouble.text = fmt.Sprintf("node %s cannot be reached: %s; %s", n.Name, why, advice)
+	} else {
+		trouble.text = fmt.Sprintf("node %s gets no network: %s; %s", n.Name, why, advice)
+		p.config.HeldNodes = append(p.config.HeldNodes, n.Name)
+	}
+	p.unfit = append(p.unfit, n.Name)
+	p.nodeTroubles = append(p.nodeTroubles, trouble)
+}
+
+// networkReasons are those by which agents say how a node's network is, of the condition NetworkUnavailable.
+var networkReasons = []string{"JoinInterfaceServing", "JoinInterfaceNotServing"}
+
+// hadNetwork says whether the node's agent has ever given it its network.
+func hadNetwork(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeNetworkUnavailable && slices.Contains(networkReasons, c.Reason)
+	})
+}
+
+// findSharedAddresses finds nodes that have one address: tunnels to it end at one of them, whichever that is.
+func (p *pass) findSharedAddresses() {
+	owners := map[netip.Addr][]string{}
+	var order []netip.Addr
+	for _, n := range p.nodes {
+		for _, address := range k8s.InternalIPs(&n) {
+			if !slices.Contains(owners[address], n.Name) {
+				owners[address] = append(owners[address], n.Name)
+				order = append(order, address)
+			}
+		}
+	}
+	for _, address := range order {
+		if names := owners[address]; len(names) > 1 {
+			delete(owners, address)
+			p.nodeTroubles = append(p.nodeTroubles, nodeTrouble{nodes: names, reason: "AddressShared", text: fmt.Sprintf(
+				"nodes %s have one InternalIP, %s: give each its own, or delete the Node that is there no more", strings.Join(names, " and "), address)})
+		}
+	}
+}
+
+// tellNodes reports troubles of nodes that were not there in the pass before.
+func (r *Reconciler) tellNodes(p *pass) {
+	told := map[string]bool{}
+	for _, trouble := range p.nodeTroubles {
+		told[trouble.text] = true
+		if r.told[trouble.text] {
+			continue
+		}
+		for _, name := range trouble.nodes {
+			if n := p.node(name); n != nil {
+				r.Recorder.Eventf(n, p.cluster, corev1.EventTypeWarning, trouble.reason, "Reconcile", "%s", cut(trouble.text, maxNote))
+			}
+		}
+	}
+	r.told = told
+}

@@ -1,0 +1,132 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/host"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+)
+
+// nodeAddresses is a step of TestOneInstallation: what is wrong with one node stops nothing on the others.
+func (s *story) nodeAddresses(t *testing.T) {
+	g := NewWithT(t)
+	w := s.atWork(t)
+	s.addNode(t, "inside", "10.16.3.4", nil)
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True NodeAddresses: node inside gets no network"),
+		ContainSubstring("its address 10.16.3.4 lies in network.podCIDRs 10.16.0.0/16; give the node an address outside")))
+	g.Eventually(func() []string { return s.nodeEvents(t, "inside") }).Should(ContainElement("Warning AddressInNetwork"))
+	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
+		set := &appsv1.DaemonSet{}
+		g.Eventually(func() bool {
+			g.Expect(s.exists(t, set, name)()).To(Succeed())
+			return eligible(set.Spec.Template.Spec, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "inside", Labels: map[string]string{corev1.LabelOSStable: "linux"}}})
+		}).Should(BeFalse(), name)
+	}
+	s.settledOn(t, s.cluster(t).Spec.Image)
+	w.forget()
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 2 })
+	g.Eventually(w.history).Should(Equal(forward[:4]), "what concerns the other nodes goes on")
+	s.settledOn(t, s.cluster(t).Spec.Image)
+	s.stable(t)
+	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("True NodeAddresses"))
+
+	s.addNode(t, "twin", "192.0.2.11", map[string]string{render.ControlPlaneLabel: ""})
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("nodes twin and worker-1 have one InternalIP, 192.0.2.11: give each its own"))
+	g.Eventually(func() []string { return s.nodeEvents(t, "twin") }).Should(ContainElement("Warning AddressShared"))
+	for _, name := range []string{"inside", "twin"} {
+		g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+	}
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	g.Eventually(func() []string { // pods of nodes that are gone, which nobody else ends here
+		var pods corev1.PodList
+		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
+		var on []string
+		for _, p := range pods.Items {
+			on = append(on, p.Spec.NodeName)
+		}
+		return on
+	}).ShouldNot(ContainElement(BeElementOf("inside", "twin")))
+	w.forget()
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
+	g.Eventually(w.history).Should(Equal(forward[:4]))
+	s.settledOn(t, s.cluster(t).Spec.Image)
+}
+
+func (s *story) nodeEvents(t *testing.T, node string) (all []string) {
+	var list eventsv1.EventList
+	if err := s.admin.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list.Items {
+		if e.Regarding.Kind == "Node" && e.Regarding.Name == node {
+			all = append(all, e.Type+" "+e.Reason)
+		}
+	}
+	return all
+}
+
+func addressed(name, address string) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{render.ControlPlaneLabel: ""}},
+		Status: corev1.NodeStatus{
+			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+func TestANodeThatHasItsNetworkKeepsIt(t *testing.T) {
+	if !slices.Equal(networkReasons, []string{host.ReasonServing, host.ReasonNotServing}) {
+		t.Errorf("agents say %q and %q", host.ReasonServing, host.ReasonNotServing)
+	}
+	fresh, served, foreign := addressed("fresh", "10.16.0.5"), addressed("served", "10.16.0.6"), addressed("foreign", "10.16.0.7")
+	served.Status.Conditions = append(served.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Reason: host.ReasonNotServing})
+	p := &pass{cluster: &v1alpha1.OVNCluster{}, nodes: []corev1.Node{fresh, served}}
+	for _, n := range []corev1.Node{fresh, served, foreign} {
+		p.holdNode(&n, "why")
+	}
+	if !slices.Equal(p.config.HeldNodes, []string{"fresh"}) {
+		t.Errorf("held: %v", p.config.HeldNodes)
+	}
+	if chosen := p.chooseNode(nil); chosen != nil {
+		t.Errorf("a member goes to %s, which the others cannot reach", chosen.Name)
+	}
+}
+
+func TestNoTwoMembersHaveOneAddress(t *testing.T) {
+	p := &pass{cluster: &v1alpha1.OVNCluster{}, nodes: []corev1.Node{addressed("a", "192.0.2.1"), addressed("b", "192.0.2.1")}}
+	status := &p.cluster.Status.Northbound
+	*status = v1alpha1.DatabaseStatus{ClusterID: "c", Leader: "a", Members: []v1alpha1.DatabaseMember{{Node: "a", Address: "192.0.2.1", ServerID: "s100"}}}
+	p.config.Spec.Central.Replicas = 3
+	m := p.membership(render.Northbound, map[string]adminapi.Status{"a": {
+		ClusterID: "c", ServerID: "s100", Address: raftAddress(1), Role: adminapi.RoleLeader, Connected: true,
+		Members: []adminapi.Member{{ServerID: "s100", Address: raftAddress(1)}},
+	}})
+	if m.free != nil {
+		t.Errorf("a second member at its address goes to %s", m.free.Name)
+	}
+	if at := m.nodes[netip.MustParseAddr("192.0.2.1")]; at != "a" {
+		t.Errorf("the member on a counts as that of %s", at)
+	}
+	if step := m.next(); step.action != actionNone || !step.stuck {
+		t.Errorf("the next step: %+v", step)
+	}
+	p.nodes = p.nodes[1:] // a was b's former name
+	if m = p.membership(render.Northbound, nil); m.free == nil || m.free.Name != "b" {
+		t.Errorf("with a gone b is not free: %v", m.free)
+	}
+}
