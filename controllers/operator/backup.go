@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -54,7 +56,9 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 	if err != nil {
 		return err
 	}
-	p.holdBack(objects, live)
+	if makesBackups(live, claim.ClaimName) {
+		p.holdBack(objects, live)
+	}
 	if err := r.apply(ctx, p, objects); err != nil {
 		return err
 	}
@@ -77,6 +81,14 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 		p.archive.address, p.archive.Status = pod.Status.PodIP, report
 	}
 	return nil
+}
+
+// makesBackups says whether the workload serves, and on this claim. If not, an upgrade that is held does not hold its pod: a backup matters most
+// then, and none is lost by another pod.
+func makesBackups(live client.Object, claim string) bool {
+	return rolloutOf(live).serves() && slices.ContainsFunc(render.Template(live).Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+	})
 }
 
 // recordBackups takes down the newest backups that are told of. What was known stays while nobody tells of a newer one.

@@ -6,6 +6,7 @@ package operator
 import (
 	"context"
 	"crypto/x509"
+	"fmt"
 	"testing"
 	"time"
 
@@ -62,6 +63,43 @@ type fakeArchive struct {
 
 func (a *fakeArchive) Status(ctx context.Context) (adminapi.Status, error) {
 	return a.fakeMember.Status(ctx)
+}
+
+// claimChanged is while an upgrade is held: what makes backups stays as it is, unless they would go to the wrong place, or nowhere.
+func (s *story) claimChanged(t *testing.T) {
+	g := NewWithT(t)
+	s.atWork(t)
+	claim := func(name string) {
+		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: name} })).To(Succeed())
+	}
+	held := func() string {
+		set := &appsv1.Deployment{}
+		g.Expect(client.IgnoreNotFound(s.exists(t, set, render.BackupsName)())).To(Succeed())
+		if len(set.Spec.Template.Spec.Volumes) == 0 {
+			return "none"
+		}
+		return fmt.Sprintf("%s, paused %v", set.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim.ClaimName, set.Spec.Paused)
+	}
+	claim("first")
+	g.Eventually(held).Should(Equal("first, paused false"))
+	s.settle(t, s.named(&appsv1.Deployment{}, render.BackupsName), 1)
+	image := s.cluster(t).Spec.Image
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradePaused})).To(Succeed())
+	s.setImage(t, "kiln.local/kiln:held")
+	g.Eventually(held).Should(Equal("first, paused true"))
+	claim("second")
+	g.Eventually(held).Should(Equal("second, paused false"))
+	s.settle(t, s.named(&appsv1.Deployment{}, render.BackupsName), 1)
+	s.setImage(t, "kiln.local/kiln:held-2")
+	g.Eventually(held).Should(Equal("second, paused true"))
+	s.settle(t, s.named(&appsv1.Deployment{}, render.BackupsName), 0)
+	g.Eventually(held).Should(Equal("second, paused false"), "nothing is lost where nothing serves")
+
+	s.setImage(t, image)
+	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{})).To(Succeed())
+	g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.PersistentVolumeClaim = nil })).To(Succeed())
+	g.Eventually(held).Should(Equal("none"))
+	s.settledOn(t, image)
 }
 
 func (s *story) claimed(t *testing.T) {

@@ -67,6 +67,7 @@ func TestOneInstallation(t *testing.T) {
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
 		{"what is wrong with a node's address holds that node alone, and is told", (*story).nodeAddresses},
 		{"a backup that is asked for is told of once it is there", (*story).backedUp},
+		{"while an upgrade is held backups go on, and on the right claim", (*story).claimChanged},
 		{"a claim for backups is nothing that the network waits for", (*story).claimed},
 		{"issuers that cannot be are refused", (*story).wrongIssuers},
 		{"without cert-manager it says so, and once there its Certificates are made", (*story).withoutCertManager},
