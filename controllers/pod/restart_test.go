@@ -14,9 +14,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -272,9 +276,13 @@ func recreate(w world, name string, rounds int, begun chan<- struct{}) {
 
 // watchHolders follows what pods are told until the function it returns is called, which gives how often a pod was told an address.
 func watchHolders(w world) func() int {
-	c, err := client.NewWithWatch(controllertest.Config(), client.Options{})
+	c, err := kubernetes.NewForConfig(controllertest.Config())
 	w.Must(err)
-	watcher, err := c.Watch(w.Context(), &corev1.PodList{})
+	list, err := c.CoreV1().Pods("").List(w.Context(), metav1.ListOptions{})
+	w.Must(err)
+	pods := toolscache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", "", fields.Everything())
+	// The API server ends watches that are slow to read; this one goes on where that one ended.
+	watcher, err := watchtools.NewRetryWatcherWithContext(w.Context(), list.ResourceVersion, pods)
 	w.Must(err)
 	var stopping atomic.Bool
 	told := make(chan int, 1)

@@ -18,6 +18,9 @@ import (
 	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/kiln-net/kiln/test/cluster"
 )
@@ -101,10 +104,14 @@ type annotation struct {
 	at  time.Time
 }
 
-// watchAnnotated reports each pod of a namespace once, when it has its address.
+// watchAnnotated reports each pod of a namespace once, when it has its address. The API server ends watches that are slow to read; then it
+// goes on where that one ended.
 func watchAnnotated(ctx context.Context, namespace string) <-chan annotation {
 	GinkgoHelper()
-	w, err := suite.Cluster.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+	pods := cache.NewListWatchFromClient(suite.Cluster.CoreV1().RESTClient(), "pods", namespace, fields.Everything())
+	list, err := suite.Cluster.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, pods)
 	Expect(err).NotTo(HaveOccurred())
 	annotated := make(chan annotation, serialPods+burstPods)
 	go func() {
