@@ -9,11 +9,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kiln-net/kiln/internal/prepared"
 )
+
+// patience is how long an API server may take to start or to stop.
+const patience = 2 * time.Minute
 
 // New is an API server that can be started. It has our kinds, or those of them that are named as `subnets` or `router-lb-rules`.
 func New(kinds ...string) (*envtest.Environment, error) {
@@ -32,7 +36,11 @@ func New(kinds ...string) (*envtest.Environment, error) {
 	for _, kind := range kinds {
 		paths = append(paths, filepath.Join(bases, "kubeovn.io_"+kind+".yaml"))
 	}
-	return &envtest.Environment{BinaryAssetsDirectory: filepath.Dir(server), CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true}, nil
+	return &envtest.Environment{
+		BinaryAssetsDirectory: filepath.Dir(server), CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true,
+		// Several start at once when packages are tested: 20 seconds, as it is otherwise, are not enough for a busy machine.
+		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
+	}, nil
 }
 
 // definitions is the directory of our kinds' definitions, seen from whichever package is tested.
