@@ -173,7 +173,7 @@ func probe(path string, want int) string {
 
 func eventually(t *testing.T, what func() string) {
 	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for wrong := what(); wrong != ""; wrong = what() {

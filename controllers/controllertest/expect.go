@@ -18,10 +18,13 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
+// patience is for a machine with much else to do; mostly what is waited for is there at once.
+const patience = 2 * time.Minute
+
 // Eventually waits until what returns nothing, and fails the test with what it returned last.
 func (w *World) Eventually(what func() string) {
 	w.Helper()
-	w.Within(30*time.Second, what)
+	w.Within(patience, what)
 }
 
 // Within is Eventually with a limit of its own.

@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds what the tests wait for; nothing takes nearly as long.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // engine is an engine as one process has it, with its subscriptions recorded.
 type engine struct {

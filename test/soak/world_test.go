@@ -98,7 +98,6 @@ func (w *world) build() {
 func (w *world) startAPI() {
 	env, err := apiserver.New()
 	w.must(err)
-	env.ControlPlaneStartTimeout = time.Minute
 	env.ControlPlane.Etcd = &envtest.Etcd{}
 	env.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
 	config, err := env.Start()

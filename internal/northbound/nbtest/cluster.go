@@ -65,7 +65,7 @@ func (s *Server) member() (m struct{ Leader, Connected bool }) {
 // await waits for what a server does by itself. It tells nobody, so all that is left is to ask again; a test waits, not a program.
 func (s *Server) await(what string, done func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("the server did not %s\n%s", what, s.stderr.String())
 		}

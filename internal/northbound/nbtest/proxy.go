@@ -5,6 +5,7 @@ package nbtest
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -29,6 +30,7 @@ type Proxy struct {
 
 	mu           sync.Mutex
 	conns        map[net.Conn]struct{}
+	closed       bool
 	transactions int
 	faults       map[int]Fault // by the number of the transaction
 	gate         *gate         // nil: transactions pass
@@ -112,6 +114,9 @@ func (p *Proxy) pass() {
 // Close ends the proxy: it cuts all connections and takes no more.
 func (p *Proxy) Close() {
 	_ = p.listener.Close() // it may be closed already
+	p.mu.Lock()
+	p.closed = true // for a connection that is just being made
+	p.mu.Unlock()
 	p.Cut()
 }
 
@@ -137,6 +142,9 @@ func (p *Proxy) accept() {
 		}
 		p.mu.Lock()
 		p.conns[client], p.conns[server] = struct{}{}, struct{}{}
+		if p.closed {
+			_ = errors.Join(client.Close(), server.Close())
+		}
 		p.mu.Unlock()
 		c := &proxied{proxy: p, client: client, server: server}
 		go c.requests()

@@ -137,7 +137,7 @@ func (tr *trial) say(what string) {
 
 func (tr *trial) until(what string, f func() bool) {
 	tr.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !f() {
@@ -265,7 +265,7 @@ func TestPeers(t *testing.T) {
 	} {
 		select {
 		case <-done:
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Errorf("%s: it waits", name)
 		}
 	}

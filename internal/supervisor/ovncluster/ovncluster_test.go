@@ -70,7 +70,7 @@ func TestWatchGivesTheNewestState(t *testing.T) {
 
 func until(t *testing.T, clusters <-chan *v1alpha1.OVNCluster, what string, seen func(*v1alpha1.OVNCluster) bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		select {
 		case c := <-clusters:
@@ -78,7 +78,7 @@ func until(t *testing.T, clusters <-chan *v1alpha1.OVNCluster, what string, seen
 				return
 			}
 		case <-deadline:
-			t.Fatalf("not so after 30 s: %s", what)
+			t.Fatalf("not so after two minutes: %s", what)
 		}
 	}
 }

@@ -102,8 +102,9 @@ func (a Authority) TLSDir(t testing.TB, name string, files map[string][]byte) st
 	return dir
 }
 
-// patience bounds what a test waits for: the first election after a leader stopped takes up to two election timers.
-const patience = 60 * time.Second
+// patience bounds what a test waits for, on a machine with much else to do: the first election after a leader stopped takes up to two
+// election timers, and elections in which a member does not get to vote in time are repeated.
+const patience = 3 * time.Minute
 
 // Eventually waits until f returns nil.
 func Eventually(t testing.TB, what string, f func() error) {
