@@ -19,9 +19,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
+// port is one that nobody is given by chance. Each server has an address of its own; servers is how many there were so far.
+const port = 6640
+
+var servers int
+
 // server is an ovsdb-server that asks its clients for certificates.
 type server struct {
-	port int
+	host string
 	dir  string
 	// by is the authority of its own certificate.
 	by *Authority
@@ -43,13 +48,9 @@ func serve(t *testing.T, by *Authority, trust []byte) server {
 	if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.port = free.Addr().(*net.TCPAddr).Port
-	_ = free.Close()
-	argv = append(supervisortest.Program(t, "usr/sbin/ovsdb-server"), database, fmt.Sprintf("--remote=pssl:%d:127.0.0.1", s.port),
+	servers++
+	s.host = fmt.Sprintf("127.0.7.%d", servers)
+	argv = append(supervisortest.Program(t, "usr/sbin/ovsdb-server"), database, fmt.Sprintf("--remote=pssl:%d:%s", port, s.host),
 		"--private-key="+file("key", own.Key), "--certificate="+file("certificate", own.Certificate), "--ca-cert="+file("trust", trust),
 		"--unixctl="+filepath.Join(s.dir, "ctl"), "-vconsole:off", "-vsyslog:off")
 	process := exec.Command(argv[0], argv[1:]...)
@@ -62,13 +63,15 @@ func serve(t *testing.T, by *Authority, trust []byte) server {
 		_ = process.Wait()
 	})
 	for t.Context().Err() == nil {
-		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.port)); err == nil {
+		if conn, err := net.Dial("tcp", s.address()); err == nil {
 			_ = conn.Close()
 			break
 		}
 	}
 	return s
 }
+
+func (s server) address() string { return fmt.Sprintf("%s:%d", s.host, port) }
 
 // answers says whether a client that shows this certificate, with a chain, gets through its handshake and is answered.
 func (s server) answers(t *testing.T, kp KeyPair, chain []byte) bool {
@@ -77,7 +80,7 @@ func (s server) answers(t *testing.T, kp KeyPair, chain []byte) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.port), &tls.Config{
+	conn, err := tls.Dial("tcp", s.address(), &tls.Config{
 		Certificates: []tls.Certificate{shown}, RootCAs: s.by.Pool(), ServerName: "ovn-nb",
 	})
 	if err != nil {
@@ -152,7 +155,7 @@ func speaksTo(t *testing.T, s server, client KeyPair) {
 	}
 	argv := append(supervisortest.Program(t, "usr/bin/ovsdb-client"), "--private-key="+filepath.Join(s.dir, "c.key"),
 		"--certificate="+filepath.Join(s.dir, "c.crt"), "--ca-cert="+filepath.Join(s.dir, "c.ca"), "--timeout=30",
-		"list-dbs", fmt.Sprintf("ssl:127.0.0.1:%d", s.port))
+		"list-dbs", "ssl:"+s.address())
 	if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
 		t.Errorf("ovsdb-client: %v: %s", err, out)
 	}

@@ -43,17 +43,16 @@ func (m *member) Compact(context.Context) error {
 	return errors.New("cannot store a snapshot while leaving cluster")
 }
 
+// endpoints is how many there were so far: each has an address of its own.
+var endpoints byte
+
 // endpoint serves a member and returns its address and how to make clients' configurations.
 func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, config func(callers supervisortest.Authority, serverName string) *tls.Config, callers supervisortest.Authority) {
 	t.Helper()
 	servers, callers := supervisortest.NewAuthority(t, "servers"), supervisortest.NewAuthority(t, "admin")
 	dir = servers.TLSDir(t, "ovn-nb", map[string][]byte{"admin-ca.crt": callers.PEM})
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = netip.MustParseAddrPort(free.Addr().String())
-	_ = free.Close()
+	endpoints++
+	address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 8, endpoints}), 6651) // nobody is given such a port by chance
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, address.String(), dir, Handler(db)) }()
