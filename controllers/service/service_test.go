@@ -127,11 +127,13 @@ func TestServicesDeletedWhileTheControllerWasDown(t *testing.T) {
 	first := w.Start(steps)
 	gone, kept := newService("gone"), newService("kept")
 	w.Create(gone, kept)
-	one := map[string]map[string]string{}
+	one, other := map[string]map[string]string{}, map[string]map[string]string{}
 	for _, protocol := range []string{"tcp", "udp"} {
 		one[protocol] = map[string]string{kept.Spec.ClusterIP + ":53": ""}
+		other[protocol] = map[string]string{gone.Spec.ClusterIP + ":53": ""}
 	}
 	balanced(w, "kept", one)
+	balanced(w, "gone", other)
 	first.Stop()
 	w.Delete(gone)
 	second := w.Start(steps)

@@ -46,6 +46,7 @@ func TestAPrivateSubnetHasNoOpenWindow(t *testing.T) {
 	}
 	n.rules(closed...)
 
+	n.idle() // the other subnets of the start may still be on their way
 	before := n.process.Transactions()
 	n.change(s, func() {
 		s.Spec.AllowSubnets = []string{"10.21.0.0/24"}
@@ -206,6 +207,7 @@ func TestACIDRGrowsInPlaceAndShrinksOnlyWhereNothingIs(t *testing.T) {
 	n.rows("Logical_Router_Policy", "match", "ip4.dst == 10.16.0.0/16", "ip4.dst == 10.20.0.0/23", "ip4.dst == 100.64.0.0/16",
 		"ip6.dst == fd00:100:64::/112", "ip6.dst == fd00:10:16::/64", "ip6.dst == fd00:20::/48")
 	n.hold("db.default", "shop", "10.20.1.7")
+	n.idle()
 	for _, refused := range []struct {
 		message string
 		change  func()

@@ -75,8 +75,8 @@ func (n *network) addSubnets(from, to int) {
 	}
 }
 
-// gathered is longer than changes of use are gathered for.
-const gathered = 1500 * time.Millisecond
+// gathered is longer than changes of use are gathered for, and than a machine with much else to do is late.
+const gathered = 3 * time.Second
 
 // idle waits until what the controllers gather for a while is done: the status of the default VPC names every subnet of it, and no
 // subnet was worked on for a while.

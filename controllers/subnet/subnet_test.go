@@ -111,6 +111,7 @@ func TestWhatIsInForceIsNotSentAgain(t *testing.T) {
 	n := start(t)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Router_Static_Route", "nexthop", "100.64.0.1", "fd00:100:64::1")
+	n.idle() // the join subnet may still be on its way
 	before, s := n.process.Transactions(), n.subnet("ovn-default")
 	n.Change(s, func() { s.Spec.NATOutgoing = false }) // the agents' part
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
