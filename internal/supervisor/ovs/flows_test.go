@@ -51,6 +51,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	try(t, err)
 	a, b := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
 	supervisortest.Eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
+	command(t, "usr/bin/ovn-nbctl", northbound(c), "--timeout=120", "--wait=hv", "sync") // packets pass before the last flow is there
 	before := flowsOf(t, o)
 	try(t, stop())
 	if err := pingFrom(b, "10.0.0.1"); err == nil {
@@ -105,9 +106,8 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 // logicalPort makes a port of the logical switch `s`, and a namespace with its interface and address, which it returns.
 func logicalPort(t *testing.T, o Options, c central, name, address string) netns.NsHandle {
 	t.Helper()
-	northbound := "--db=unix:" + filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock")
 	mac := "02:00:00:00:00:0" + strings.Split(address, ".")[3][:1]
-	command(t, "usr/bin/ovn-nbctl", northbound, "--may-exist", "ls-add", "s", "--", "lsp-add", "s", name,
+	command(t, "usr/bin/ovn-nbctl", northbound(c), "--may-exist", "ls-add", "s", "--", "lsp-add", "s", name,
 		"--", "lsp-set-addresses", name, mac+" "+strings.Split(address, "/")[0])
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -123,9 +123,14 @@ func logicalPort(t *testing.T, o Options, c central, name, address string) netns
 	link := must(inside.LinkByName(name + "_c"))
 	try(t, inside.LinkSetUp(link))
 	try(t, inside.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(address))}))
-	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=20", "add-port", integrationBridge, name+"_h",
+	command(t, "usr/bin/ovs-vsctl", "--db=unix:"+o.socket(), "--timeout=120", "add-port", integrationBridge, name+"_h",
 		"--", "set", "Interface", name+"_h", "external_ids:iface-id="+name)
 	return there
+}
+
+// northbound is how tools reach the northbound database.
+func northbound(c central) string {
+	return "--db=unix:" + filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock")
 }
 
 func command(t *testing.T, program string, args ...string) {

@@ -32,7 +32,7 @@ func reach(t *testing.T, from netns.NsHandle, address string, ports []int) []int
 	defer func() { try(t, netns.Set(here)) }()
 	var open []int
 	for _, port := range ports {
-		conn, err := net.DialTimeout("tcp", net.JoinHostPort(address, fmt.Sprint(port)), 5*time.Second)
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort(address, fmt.Sprint(port)), time.Minute)
 		switch {
 		case err == nil:
 			open = append(open, port)

@@ -46,7 +46,7 @@ func mountAnew(t *testing.T, directory string, by supervisortest.Authority, unti
 // ask sends an echo (ovsdb-server(7)) and reads the answer.
 func ask(conn *tls.Conn) error {
 	const echo = `{"id":1,"method":"echo","params":["still here"]}`
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
 	if _, err := conn.Write([]byte(echo)); err != nil {
