@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,7 +86,10 @@ func (w *world) operate(report func(oc *v1alpha1.OVNCluster)) {
 			}
 			seen = oc.Generation
 			report(oc)
-			if err := w.objects.Status().Update(ctx, oc); err != nil && ctx.Err() == nil {
+			switch err := w.objects.Status().Update(ctx, oc); {
+			case apierrors.IsConflict(err):
+				seen = 0 // what has changed meanwhile is told next
+			case err != nil && ctx.Err() == nil:
 				w.Error(err)
 			}
 		}
