@@ -28,12 +28,12 @@ func TestARivalDoesNotEndConnections(t *testing.T) {
 		return err
 	}))
 	t.Cleanup(func() { _ = connection.Close() })
-	first, err := talk(connection, "udp")
+	first, err := talk(connection, "udp", patience)
 	must(t, err)
 	for i := range 20 { // an endpoint drawn anew is the same one now and then
 		w.serves("waiting", here([]*pod{c, a}[i%2]))
 		w.expect(nil, "udp", clusterIP(rival), nodeIPs[0].Addr(), []string{"c", "a"}[i%2])
-		if now, err := talk(connection, "udp"); err != nil || now != first {
+		if now, err := talk(connection, "udp", patience); err != nil || now != first {
 			t.Fatalf("a client of the holder had %q and has %q, %v", first, now, err)
 		}
 	}

@@ -81,7 +81,7 @@ func (w *world) heldConnection(p *pod) func() {
 		if _, err := connection.Write([]byte("still")); err != nil {
 			w.Fatalf("the connection is gone: %v", err)
 		}
-		if text, err := talk(connection, "tcp"); err != nil || text != "still" {
+		if text, err := talk(connection, "tcp", patience); err != nil || text != "still" {
 			w.Fatalf("the connection answers %q, %v", text, err)
 		}
 	}

@@ -107,7 +107,7 @@ func (w *world) expect(from ns.NetNS, network string, to netip.AddrPort, clientA
 	w.eventually(func() string {
 		seen := map[string]bool{}
 		for range 20 {
-			a := w.ask(from, network, to)
+			a := w.ask(from, network, to, shortly)
 			if a.err != nil || a.client != clientAddress.String() {
 				return fmt.Sprintf("%s %s: %s, want %v who see %s", network, to, a, servers, clientAddress)
 			}
@@ -130,7 +130,7 @@ func (w *world) expect(from ns.NetNS, network string, to netip.AddrPort, clientA
 func (w *world) fails(from ns.NetNS, network string, to netip.AddrPort, want error) {
 	w.Helper()
 	w.eventually(func() string {
-		a := w.ask(from, network, to)
+		a := w.ask(from, network, to, shortly)
 		if errors.Is(want, errTimeout) {
 			var timeout net.Error
 			if !errors.As(a.err, &timeout) || !timeout.Timeout() {
@@ -303,9 +303,9 @@ func TestAffinity(t *testing.T) {
 	}
 	for _, front := range fronts {
 		var first answer
-		w.eventually(func() string { first = w.ask(w.far, "tcp", front); return errorText(first.err) })
+		w.eventually(func() string { first = w.ask(w.far, "tcp", front, shortly); return errorText(first.err) })
 		for range 20 {
-			if a := w.ask(w.far, "tcp", front); a.server != first.server {
+			if a := w.ask(w.far, "tcp", front, patience); a.server != first.server {
 				t.Fatalf("%s: %s after %s", front, a, first)
 			}
 		}
@@ -313,14 +313,14 @@ func TestAffinity(t *testing.T) {
 		w.start() // a restart forgets nobody
 		others := slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.name == first.server })
 		for range 20 {
-			if a := w.ask(w.far, "tcp", front); a.server != first.server {
+			if a := w.ask(w.far, "tcp", front, patience); a.server != first.server {
 				t.Fatalf("%s: %s after %s and a restart", front, a, first)
 			}
 		}
 		w.serves("sticky", others...)
 		var second answer
 		w.eventually(func() string {
-			second = w.ask(w.far, "tcp", front)
+			second = w.ask(w.far, "tcp", front, shortly)
 			if second.err != nil || second.server == first.server {
 				return fmt.Sprintf("%s: %s, but %s is gone", front, second, first.server)
 			}
@@ -328,7 +328,7 @@ func TestAffinity(t *testing.T) {
 		})
 		w.serves("sticky", all...)
 		for range 20 {
-			if a := w.ask(w.far, "tcp", front); a.server != second.server {
+			if a := w.ask(w.far, "tcp", front, patience); a.server != second.server {
 				t.Fatalf("%s: %s after %s", front, a, second)
 			}
 		}
@@ -355,7 +355,7 @@ func TestUDPFollowsEndpoints(t *testing.T) {
 	} {
 		w.serves("udp", here(a))
 		w.eventually(func() string {
-			if got := w.ask(w.far, "udp", front); got.server != "a" {
+			if got := w.ask(w.far, "udp", front, shortly); got.server != "a" {
 				return got.String()
 			}
 			return ""
@@ -368,7 +368,7 @@ func TestUDPFollowsEndpoints(t *testing.T) {
 		from := func(server string) {
 			t.Helper()
 			w.eventually(func() string {
-				got, err := talk(c, "udp")
+				got, err := talk(c, "udp", shortly)
 				if err != nil || !strings.HasPrefix(got, server+" ") {
 					return fmt.Sprintf("%s: %q %v, want %s", front, got, err, server)
 				}

@@ -369,28 +369,34 @@ func (a answer) String() string {
 	return a.server + " sees " + a.client
 }
 
-// ask connects from a namespace, nil for the node.
-func (w *world) ask(from ns.NetNS, network string, to netip.AddrPort) (a answer) {
+// Whoever asks again and again does not wait long for an answer; who asks once gives a machine with much else to do its time.
+const (
+	shortly  = time.Second
+	patience = 2 * time.Minute
+)
+
+// ask connects from a namespace, nil for the node, and waits so long for it and for an answer.
+func (w *world) ask(from ns.NetNS, network string, to netip.AddrPort, limit time.Duration) (a answer) {
 	w.Helper()
 	do := func(f func(ns.NetNS) error) error { return f(nil) }
 	if from != nil {
 		do = from.Do
 	}
 	a.err = do(func(ns.NetNS) error {
-		c, err := net.DialTimeout(network, to.String(), time.Second)
+		c, err := net.DialTimeout(network, to.String(), limit)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		text, err := talk(c, network)
+		text, err := talk(c, network, limit)
 		a.server, a.client, _ = strings.Cut(text, " ")
 		return err
 	})
 	return a
 }
 
-func talk(c net.Conn, network string) (string, error) {
-	_ = c.SetDeadline(time.Now().Add(time.Second))
+func talk(c net.Conn, network string, limit time.Duration) (string, error) {
+	_ = c.SetDeadline(time.Now().Add(limit))
 	if network == "udp" {
 		if _, err := c.Write([]byte("?")); err != nil {
 			return "", err
@@ -406,7 +412,7 @@ func (w *world) eventually(what func() string) {
 	w.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		wrong := what()
 		if wrong == "" {
