@@ -114,8 +114,8 @@ func (c *container) runtime() *libcni.RuntimeConf {
 	}}
 }
 
-// patience bounds one operation of the runtime.
-const patience = 30 * time.Second
+// patience bounds one operation of the runtime, and what is waited for, on a machine with much else to do. The agent gives an ADD up somewhat later.
+const patience = 90 * time.Second
 
 func (c *container) add() (*types100.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -139,7 +139,9 @@ func (c *container) mustAdd() *types100.Result {
 }
 
 func (c *container) del() error {
-	return c.cni.DelNetworkList(context.Background(), c.list, c.runtime())
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return c.cni.DelNetworkList(ctx, c.list, c.runtime())
 }
 
 func (c *container) mustDel() {

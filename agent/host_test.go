@@ -332,12 +332,12 @@ func exchange(t testing.TB, from, to ns.NetNS, address netip.Addr, text string) 
 		received <- seen{connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), err}
 	}()
 	must(t, in(from, func() error {
-		connection, err := net.DialTimeout("tcp", listener.Addr().String(), 10*time.Second)
+		connection, err := net.DialTimeout("tcp", listener.Addr().String(), patience)
 		if err != nil {
 			return err
 		}
 		defer connection.Close()
-		must(t, connection.SetDeadline(time.Now().Add(10*time.Second)))
+		must(t, connection.SetDeadline(time.Now().Add(patience)))
 		_, err = connection.Write([]byte(text))
 		return err
 	}))

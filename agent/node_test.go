@@ -325,17 +325,16 @@ func (n *node) health(path string) int {
 // eventually waits for something that happens in another process.
 func (n *node) eventually(what string, holds func() bool) {
 	n.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !holds() {
 		if time.Now().After(deadline) {
-			n.Fatalf("not within 30 seconds: %s", what)
+			n.Fatalf("not within %s: %s", patience, what)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// interfaces are those with a container's ID in Open vSwitch, by their names.
-// interfaces are the rows of containers, read from the database itself: the cache of this client may not yet have what the agent's has.
+// interfaces are the rows of containers by their names, read from the database itself: the cache of this client may not yet have what the agent's has.
 func (n *node) interfaces() map[string]vswitch.Interface {
 	n.Helper()
 	results, err := n.ovs.Transact(n.Context(), ovsdb.Operation{
@@ -394,7 +393,7 @@ func (n *node) detach(name string) {
 
 func (n *node) vsctl(args ...string) {
 	n.Helper()
-	line := append(supervisortest.Program(n.TB, "usr/bin/ovs-vsctl"), "--db=unix:"+n.options.OVSSocket, "--timeout=10")
+	line := append(supervisortest.Program(n.TB, "usr/bin/ovs-vsctl"), "--db=unix:"+n.options.OVSSocket, "--timeout=60")
 	line = append(line, args...)
 	if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
 		n.Fatalf("ovs-vsctl %v: %v\n%s", args, err, out)

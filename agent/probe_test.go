@@ -62,10 +62,10 @@ func TestTheNodeProbesPodsOfCustomVPCs(t *testing.T) {
 		if from := exchange(t, nil, tenant.ns, podIP, strings.Repeat("k", 200_000)); from.WithZone("") != sources[i] {
 			t.Errorf("the pod sees %s, want %s", from, sources[i])
 		}
-		if _, err := net.DialTimeout("tcp", netip.AddrPortFrom(podIP, 1).String(), 5*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := net.DialTimeout("tcp", netip.AddrPortFrom(podIP, 1).String(), patience); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("a port of %s that nobody listens on: %v", podIP, err)
 		}
-		if out, err := exec.Command("ping", "-c", "1", "-W", "2", podIP.String()).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ping", "-c", "1", "-W", "30", podIP.String()).CombinedOutput(); err != nil {
 			t.Errorf("ping %s: %v: %s", podIP, err, out)
 		}
 		n.cannotReachTheNode(tenant, sources[i])

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +43,7 @@ func TestWhatLeavesCustomVPCs(t *testing.T) {
 				listener := n.listen(pod.ns, podIP, 8080)
 				defer listener.Close()
 				err = gateway.Do(func(ns.NetNS) error {
-					connection, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, 8080).String(), 5*time.Second)
+					connection, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, 8080).String(), patience)
 					if err != nil {
 						return err
 					}
