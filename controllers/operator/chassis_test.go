@@ -17,6 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -209,9 +210,13 @@ func (w *world) request(t *testing.T, user string, node []string, template *x509
 		},
 	}
 	change(&request.Spec)
-	if err := c.Create(t.Context(), request); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Eventually(func() error { // the API server hears of the rights some time after they were written
+		err := c.Create(t.Context(), request)
+		if err != nil && !apierrors.IsForbidden(err) {
+			t.Fatal(err)
+		}
+		return err
+	}).Should(Succeed())
 	return request
 }
 

@@ -198,7 +198,7 @@ func (l *live) pass() {
 // until passes are made until there are so many members that serve.
 func (l *live) until(what string, members int) {
 	l.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for {
 		l.pass()
 		serving := 0

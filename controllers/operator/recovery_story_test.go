@@ -132,7 +132,8 @@ func (s *story) recovered(t *testing.T) {
 	g.Expect(s.admin.Update(t.Context(), writer)).To(Succeed())
 	g.Eventually(phase).Should(Equal(v1alpha1.RecoveryCompleted))
 	g.Eventually(s.condition(t, "Degraded")).ShouldNot(ContainSubstring("QuorumLost"))
-	g.Expect(s.events(t)).To(ContainElements("Warning QuorumLost", "Warning DatabaseRecovery", "Normal DatabaseRecovered"))
+	g.Eventually(func() []string { return s.events(t) }).Should(
+		ContainElements("Warning QuorumLost", "Warning DatabaseRecovery", "Normal DatabaseRecovered"))
 	g.Expect(s.cluster(t).Status.Southbound.Recovery).To(BeNil())
 	g.Expect(s.admin.Delete(t.Context(), writer, client.GracePeriodSeconds(0))).To(Succeed())
 	g.Expect(nb().Recovery.ID).To(Equal("r1"))

@@ -85,7 +85,7 @@ func (s *story) upgraded(t *testing.T) {
 	for db, m := range s.members {
 		g.Expect(m.Schemas(t.Context())).To(Equal(adminapi.Schemas{Database: "7.10.0", Image: "7.10.0"}), db)
 	}
-	g.Expect(s.events(t)).To(ContainElement("Normal SchemaConverted"))
+	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Normal SchemaConverted"))
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow, imageNext}))
 	for _, row := range s.cluster(t).Status.Components {
 		g.Expect(row.Updated).To(Equal(row.Desired), row.Name)

@@ -333,6 +333,7 @@ func (w *world) settle(t *testing.T, o client.Object, count int32) {
 	t.Helper()
 	g := NewWithT(t)
 	g.Expect(w.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o)).To(Succeed())
+	before := o.DeepCopyObject().(client.Object)
 	switch s := o.(type) {
 	case *appsv1.StatefulSet:
 		s.Status = appsv1.StatefulSetStatus{
@@ -345,7 +346,7 @@ func (w *world) settle(t *testing.T, o client.Object, count int32) {
 			ObservedGeneration: s.Generation, DesiredNumberScheduled: count, NumberReady: count, UpdatedNumberScheduled: count,
 		}
 	}
-	g.Expect(w.admin.Status().Update(t.Context(), o)).To(Succeed())
+	g.Expect(w.admin.Status().Patch(t.Context(), o, client.MergeFrom(before))).To(Succeed()) // the operator may be about to write it
 }
 
 func revisionOf(s *appsv1.StatefulSet) string {
