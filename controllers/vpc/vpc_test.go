@@ -81,7 +81,7 @@ func TestStaticRoutes(t *testing.T) {
 	})
 	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, validation.ReasonNextHopUnreachable,
 		"staticRoutes[0]: next hop 10.0.0.5", "staticRoutes[3]: next hop fd00:10::5")
-	n.newSubnet("net", "tenant", "10.0.0.0/24,fd00:10::/64")
+	n.Ready(n.newSubnet("net", "tenant", "10.0.0.0/24,fd00:10::/64"))
 	n.Ready(vpc)
 	want := []string{
 		"dst-ip 10.9.0.0/16 by 10.0.0.5", "dst-ip 10.9.0.0/16 by 10.0.0.6 map[ecmp_symmetric_reply:true]",
@@ -145,7 +145,7 @@ func TestPolicyRoutes(t *testing.T) {
 		}
 		return fmt.Sprintf("%v %s: %s %s", row["priority"], row["match"], row["action"], row.Strings("nexthops"))
 	}
-	n.newSubnet("net", "tenant", "10.0.0.0/24,fd00:10::/64")
+	net := n.newSubnet("net", "tenant", "10.0.0.0/24,fd00:10::/64")
 	vpc := n.newVpc("tenant", func(s *kubeovnv1.VpcSpec) {
 		s.PolicyRoutes = []*kubeovnv1.PolicyRoute{
 			{Priority: 11, Match: "ip4.src == 10.0.0.9", Action: "drop"},
@@ -153,7 +153,7 @@ func TestPolicyRoutes(t *testing.T) {
 			{Priority: 9, Match: "ip4.src == 10.0.0.0/24", Action: "allow"},
 		}
 	})
-	n.Ready(vpc)
+	n.Ready(vpc, net) // the subnet's rows cost transactions of their own
 	want := []string{
 		"10 ip4 && (tcp.dst == 80): reroute [10.0.0.5 10.0.0.6]", "10 ip6 && (tcp.dst == 80): reroute [fd00:10::5]",
 		"11 ip4.src == 10.0.0.9: drop []", "9 ip4.src == 10.0.0.0/24: allow []",
