@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/kiln-net/kiln/agent"
@@ -115,7 +114,7 @@ func buildPlugins(directory string) error {
 	return nil
 }
 
-func startAPI(kubeconfigFile string) (*envtest.Environment, error) {
+func startAPI(kubeconfigFile string) (*apiserver.Server, error) {
 	server, err := apiserver.New("subnets", "vpcs", "ips")
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
 const (
@@ -43,7 +44,7 @@ type world struct {
 	// address of the databases and of the system under test, on the loopback interface.
 	address string
 	layout  layout
-	api     *envtest.Environment
+	api     *apiserver.Server
 	config  *rest.Config
 	clients *kubernetes.Clientset
 	running map[string]*process
@@ -119,12 +120,13 @@ func (w *world) startAPI(crds string) error {
 	if err != nil {
 		return err
 	}
-	w.api = &envtest.Environment{
+	w.api = &apiserver.Server{Environment: envtest.Environment{
 		CRDDirectoryPaths:        []string{crds},
 		ErrorIfCRDPathMissing:    true,
+		CRDInstallOptions:        envtest.CRDInstallOptions{MaxTime: time.Minute},
 		ControlPlaneStartTimeout: time.Minute,
-		ControlPlaneStopTimeout:  10 * time.Second,
-	}
+		ControlPlaneStopTimeout:  time.Minute,
+	}}
 	w.api.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
 	w.api.ControlPlane.Etcd.Configure().Set("unsafe-no-fsync", "true")
 	w.api.ControlPlane.APIServer = &envtest.APIServer{Path: server}
