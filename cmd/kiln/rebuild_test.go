@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,22 @@ func content(server *nbtest.Server) map[string]map[string]nbtest.Row {
 	return all
 }
 
+// settled is what the database holds once that was the same for a while: nobody tells when the last controller is done.
+func settled(t *testing.T, server *nbtest.Server) (last map[string]map[string]nbtest.Row) {
+	t.Helper()
+	since := time.Now()
+	eventually(t, func() string {
+		if now := content(server); !cmp.Equal(last, now) {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < 3*time.Second {
+			return "the database still changes"
+		}
+		return ""
+	})
+	return last
+}
+
 // TestTheDatabaseIsRebuiltFromTheAPI makes the northbound database anew, empty, behind a running controller: it ends, and the next one writes
 // what there was, row for row, and says when that is done.
 func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
@@ -43,7 +60,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	self := newPod("controller")
 	self.Spec.HostNetwork = true
 	must(t, c.Create(t.Context(), self))
-	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", soon...)
+	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", long...)
 	written := func(id string) func() string {
 		return func() string {
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(self), self); err != nil {
@@ -58,7 +75,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	populate(t, c)
 	eventually(t, func() string { return allocated(c, "p9", "10.16.0.11") })
 	eventually(t, written("one"))
-	before := content(database)
+	before := settled(t, database)
 	if len(before[nb.ACLTable]) == 0 || len(before[nb.LoadBalancerTable]) == 0 || len(before[nb.LogicalSwitchPortTable]) < 10 {
 		t.Fatalf("the database holds too little to compare: %v", before)
 	}
@@ -74,7 +91,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	if err := controller.Wait(); err == nil {
 		t.Error("the controller ended as if all was well")
 	}
-	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", soon...)
+	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", long...)
 	eventually(t, written("two"))
 	if diff := cmp.Diff(before, content(fresh)); diff != "" {
 		t.Errorf("the database is not what it was (-), but (+):\n%s", diff)

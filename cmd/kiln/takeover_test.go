@@ -6,7 +6,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -22,6 +24,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -32,8 +35,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// soon are flags by which a Lease of a dead process runs out within the time of a test.
-var soon = []string{"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"}
+// long are flags by which nobody loses the Lease, however busy the machine is, and is noticed soon when the Lease has run out.
+var long = []string{"--leader-elect-lease-duration=24h", "--leader-elect-renew-deadline=23h", "--leader-elect-retry-period=500ms"}
 
 // envController makes the test's own program `kiln controller`: a process that can be killed.
 const envController = "KILN_TEST_CONTROLLER"
@@ -61,16 +64,17 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	direct := os.Getenv("KUBECONFIG")
 	seen, proxied := countRequests(t, direct)
 
-	leader := startController(t, certificates, "leader", direct, "127.77.0.11:10660", soon...)
+	leader := startController(t, certificates, "leader", direct, "127.77.0.11:10660", long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	must(t, c.Create(t.Context(), newPod("first")))
 	eventually(t, func() string { return allocated(c, "first", "10.16.0.2") })
 	led := holder(t, c)
 
-	standby := startController(t, certificates, "standby", proxied, "127.77.0.12:10660", soon...)
+	standby := startController(t, certificates, "standby", proxied, "127.77.0.12:10660", long...)
 	for _, kind := range []string{
 		"pods", "nodes", "namespaces", "services", "endpointslices", "subnets", "vpcs", "ips", "statefulsets", "ippools", "vips", "ovn-eips",
-		"networkpolicies", "security-groups", "customresourcedefinitions",
+		"networkpolicies", "security-groups", "customresourcedefinitions", "servicecidrs", "router-lb-rules", "switch-lb-rules",
+		"customresourcedefinitions metadata.name=virtualmachines.kubevirt.io",
 	} {
 		eventually(t, func() string { return seen.whether(kind, standby) })
 	}
@@ -79,6 +83,7 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	}
 	before := seen.lists()
 	must(t, leader.Process.Kill())
+	runOut(t, c)
 	must(t, c.Create(t.Context(), newPod("second")))
 	eventually(t, func() string { return allocated(c, "second", "10.16.0.3") })
 	if now := holder(t, c); now == led {
@@ -99,7 +104,6 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(t.Context(), cluster))
 	moveTo(t, c, cluster, "127.77.0.5")
-	long := []string{"--leader-elect-lease-duration=24h", "--leader-elect-renew-deadline=23h", "--leader-elect-retry-period=500ms"}
 
 	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
@@ -147,10 +151,18 @@ func holder(t *testing.T, c client.Client) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// requests are those that came through a proxy.
+// runOut ends the time of the Lease, whose holder does not live any more.
+func runOut(t *testing.T, c client.Client) {
+	t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: k8s.EventRecorder}}
+	must(t, c.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
+}
+
+// requests are those that came through a proxy and read whole collections.
 type requests struct {
 	mu    sync.Mutex
-	paths []string // of those that read whole collections, in order
+	asked []string        // collections, in this order
+	read  map[string]bool // those whose whole content was passed on
 }
 
 // countRequests starts a proxy of the API server, and gives the kubeconfig by which it is reached.
@@ -162,10 +174,20 @@ func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
 	must(t, err)
 	transport, err := rest.TransportFor(config)
 	must(t, err)
-	seen := &requests{}
+	seen := &requests{read: map[string]bool{}}
 	proxy := &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
-		Rewrite: func(r *httputil.ProxyRequest) { seen.add(r.In); r.SetURL(to) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			seen.add(r.In)
+			r.SetURL(to)
+			r.Out.Header.Set("Accept-Encoding", "identity") // so that passed can read it
+		},
+		ModifyResponse: func(r *http.Response) error {
+			if collectionOf(r.Request) != "" && r.StatusCode == http.StatusOK {
+				r.Body = &passed{ReadCloser: r.Body, what: collectionOf(r.Request), to: seen}
+			}
+			return nil
+		},
 	}
 	server := httptest.NewServer(proxy)
 	t.Cleanup(server.CloseClientConnections)
@@ -178,29 +200,63 @@ func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
 	return seen, file
 }
 
-// add notes a request for a whole collection: a list, or a watch that begins with one.
-func (s *requests) add(r *http.Request) {
+// collectionOf is the path of the collection that a request wants as a whole, with what is selected of its fields: a list, or a watch that
+// begins with one.
+func collectionOf(r *http.Request) string {
 	query := r.URL.Query()
 	whole := query.Get("watch") == "" || query.Get("sendInitialEvents") == "true"
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	if r.Method != http.MethodGet || !whole || slices.Contains(parts, "leases") {
+		return ""
+	}
+	return strings.TrimSpace(r.URL.Path + " " + query.Get("fieldSelector"))
+}
+
+func (s *requests) add(r *http.Request) {
+	what := collectionOf(r)
+	if what == "" {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.paths = append(s.paths, r.URL.Path)
+	s.asked = append(s.asked, what)
+}
+
+// passed is an answer with a whole collection, which ends with the answer or, in a watch, with a bookmark that says so.
+type passed struct {
+	io.ReadCloser
+	what string
+	to   *requests
+	last []byte // what was read before, as much as the mark may begin in
+}
+
+func (p *passed) Read(b []byte) (int, error) {
+	n, err := p.ReadCloser.Read(b)
+	const mark = metav1.InitialEventsAnnotationKey
+	p.last = append(p.last, b[:n]...)
+	if errors.Is(err, io.EOF) || bytes.Contains(p.last, []byte(mark)) {
+		p.to.mu.Lock()
+		defer p.to.mu.Unlock()
+		p.to.read[p.what] = true
+	}
+	p.last = slices.Clone(p.last[max(0, len(p.last)-len(mark)):])
+	return n, err
 }
 
 func (s *requests) lists() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.paths)
+	return slices.Clone(s.asked)
 }
 
-// whether a collection was asked for, in words when it was not.
+// whether a collection was read, in words when it was not.
 func (s *requests) whether(kind string, by *exec.Cmd) string {
-	if slices.ContainsFunc(s.lists(), func(path string) bool { return strings.HasSuffix(path, "/"+kind) }) {
-		return ""
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for what := range s.read {
+		if strings.HasSuffix(what, "/"+kind) {
+			return ""
+		}
 	}
-	return fmt.Sprintf("process %d has not asked for %s: %v", by.Process.Pid, kind, s.lists())
+	return fmt.Sprintf("process %d has not read %s: it asked for %v", by.Process.Pid, kind, s.asked)
 }
