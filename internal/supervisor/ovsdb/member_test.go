@@ -214,9 +214,7 @@ func TestCluster(t *testing.T) {
 		if err := fourth.halt(); err != nil {
 			t.Fatal(err)
 		}
-		if err := tr.admin(first, tr.callers).Kick(t.Context(), four.ServerID); err != nil {
-			t.Fatal(err)
-		}
+		supervisortest.Eventually(t, "it is kicked", func() error { return tr.admin(first, tr.callers).Kick(t.Context(), four.ServerID) })
 		tr.untilConnected(first, 2)
 	})
 }
