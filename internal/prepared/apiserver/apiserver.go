@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
-// patience is how long an API server may take to start or to stop.
+// patience is how long an API server may take to start, to learn of our kinds and to stop.
 const patience = 2 * time.Minute
 
 // Server is an API server with its etcd.
@@ -45,6 +45,7 @@ func New(kinds ...string) (*Server, error) {
 		BinaryAssetsDirectory: filepath.Dir(server), CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true,
 		// Several start at once when packages are tested: 20 seconds, as it is otherwise, are not enough for a busy machine.
 		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
+		CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience}, // of ten seconds
 	}}, nil
 }
 
