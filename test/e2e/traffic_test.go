@@ -29,9 +29,9 @@ const oneConnection = `exec 3<>"/dev/tcp/$1/$2"; cat <&3 >/tmp/replies & n=0
 while [ ! -e /tmp/stop ]; do printf 'GET /hostname HTTP/1.1\r\nHost: test\r\n\r\n' >&3 || break; n=$((n+1)); sleep 0.1; done
 echo $n >/tmp/asked`
 
-// aRestart of ovs-vswitchd loses more packets than this, a second's worth. What is less comes from pods that start on the nodes of the flow,
+// aRestart of ovs-vswitchd loses more packets than this, half a second's worth. What is less comes from pods that start on the nodes of the flow,
 // which cost it packets with the userspace datapath (startPing says why). Packets are counted, not seconds: a busy machine makes ping pause too.
-const aRestart = 100
+const aRestart = 50
 
 // startTraffic pings every 10 ms, talks over one TCP connection, and starts one pod after another on every node. The function that it returns
 // ends that, reports what was lost, and expects no more gaps of a restart in the ping than nodes of the two pods restarted their Open vSwitch.
