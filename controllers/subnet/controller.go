@@ -106,8 +106,8 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	if len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
 		return result{unbuilt: true}
 	}
-	if err := r.tell(in.subnet.Name, checked.network); err != nil {
-		return result{err: fmt.Errorf("tell the allocator: %w", err)}
+	if problem, err := r.tell(in.subnet, checked.network); problem != nil || err != nil {
+		return result{problem: problem, err: err}
 	}
 	var noQuerier error
 	checked.querier, noQuerier = r.querier(ctx, in.subnet, checked.network)
@@ -125,16 +125,24 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	return result{err: errors.Join(err, noQuerier), querier: checked.querier}
 }
 
-// tell makes the allocator know a subnet's addresses. It says nothing twice: whoever waits for an address would be woken.
-func (r *Reconciler) tell(name string, network validation.Network) error {
-	if r.knows(name, network) {
-		return nil
+// tell makes the allocator know a subnet's addresses, unless a pod has got one since the check that would be cut off. It says nothing twice:
+// whoever waits for an address would be woken.
+func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*validation.Problem, error) {
+	if r.knows(s.Name, network) {
+		return nil, nil
 	}
-	if err := r.Allocator.SetSubnet(name, ipam.Subnet(network)); err != nil {
-		return err
+	held, err := r.Allocator.ChangeSubnet(s.Name, ipam.Subnet(network), func(h ipam.Holder) bool {
+		return s.Name != kubeovnv1.JoinSubnet && h.Port != translate.QuerierHolder(s.Name) &&
+			(outside(h.Address, network) || isGateway(h.Address, network))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tell the allocator: %w", err)
 	}
-	r.told.Store(name, fmt.Sprint(network))
-	return nil
+	if len(held) > 0 {
+		return cutOff(s, network, held), nil
+	}
+	r.told.Store(s.Name, fmt.Sprint(network))
+	return nil, nil
 }
 
 // knows reports whether the allocator was told just this of a subnet.

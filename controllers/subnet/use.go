@@ -28,28 +28,38 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 		return nil
 	}
 	if port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name)); port != nil {
-		was := translate.VpcOfRouterPort(port, s.Name)
-		held := r.holders(s.Name, func(netip.Addr) bool { return was != selection.VpcOf(s) })
-		if len(held) > 0 {
-			return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete what has them, or create another subnet",
-				was, selection.VpcOf(s), listed(held))
+		was, is := translate.VpcOfRouterPort(port, s.Name), selection.VpcOf(s)
+		if was != is {
+			if held := r.holders(s.Name, func(netip.Addr) bool { return true }); len(held) > 0 {
+				return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete what has them, or create another subnet",
+					was, is, listed(held))
+			}
 		}
 	}
 	if r.knows(s.Name, network) {
 		return nil
 	}
-	outside := func(a netip.Addr) bool {
-		return !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(a) })
-	}
-	if held := r.holders(s.Name, outside); len(held) > 0 {
-		return inUse("cidrBlock %s leaves out addresses in use: %s: delete what has them, or choose a cidrBlock that holds them",
-			s.Spec.CIDRBlock, listed(held))
-	}
-	if held := r.holders(s.Name, func(a netip.Addr) bool { return slices.Contains(network.Gateways, a) }); len(held) > 0 {
-		return inUse("gateway is in use: %s: delete what has it, or choose another one", listed(held))
-	}
-	return nil
+	return cutOff(s, network, r.holders(s.Name, func(a netip.Addr) bool { return outside(a, network) || isGateway(a, network) }))
 }
+
+// cutOff is what is wrong with a network on account of those that hold addresses in it.
+func cutOff(s *kubeovnv1.Subnet, network validation.Network, held []ipam.Holder) *validation.Problem {
+	out := slices.DeleteFunc(slices.Clone(held), func(h ipam.Holder) bool { return !outside(h.Address, network) })
+	switch {
+	case len(held) == 0:
+		return nil
+	case len(out) > 0:
+		return inUse("cidrBlock %s leaves out addresses in use: %s: delete what has them, or choose a cidrBlock that holds them",
+			s.Spec.CIDRBlock, listed(out))
+	}
+	return inUse("gateway is in use: %s: delete what has it, or choose another one", listed(held))
+}
+
+func outside(a netip.Addr, network validation.Network) bool {
+	return !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(a) })
+}
+
+func isGateway(a netip.Addr, network validation.Network) bool { return slices.Contains(network.Gateways, a) }
 
 // holders are those held addresses of a subnet that are meant, but for what the subnet itself uses.
 func (r *Reconciler) holders(subnet string, meant func(netip.Addr) bool) []ipam.Holder {

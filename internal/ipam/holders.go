@@ -27,11 +27,15 @@ func (a *Allocator) Holders(subnet string, meant func(netip.Addr) bool) []Holder
 	}
 	s.Lock()
 	defer s.Unlock()
+	return s.holders(func(h Holder) bool { return meant(h.Address) })
+}
+
+func (s *subnet) holders(meant func(Holder) bool) []Holder {
 	var holders []Holder
 	for family := range s.pools {
 		for _, slot := range s.pools[family].slots {
-			if slot.port != "" && meant(slot.addr) {
-				holders = append(holders, Holder{Address: slot.addr, Port: slot.port})
+			if h := (Holder{Address: slot.addr, Port: slot.port}); h.Port != "" && meant(h) {
+				holders = append(holders, h)
 			}
 		}
 	}

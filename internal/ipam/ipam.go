@@ -167,8 +167,15 @@ func (a *Allocator) Notify(f func(subnet string)) {
 
 // SetSubnet makes a subnet known, or changes it. Leases stay as they are, those outside of the new CIDRs, too, and so do its pools.
 func (a *Allocator) SetSubnet(name string, s Subnet) error {
+	_, err := a.ChangeSubnet(name, s, nil)
+	return err
+}
+
+// ChangeSubnet is SetSubnet, unless ports hold addresses that are in its way: then it changes nothing and gives these, in order. No port gets one
+// in between. inTheWay may be nil; it is called with the subnet's lock held.
+func (a *Allocator) ChangeSubnet(name string, s Subnet, inTheWay func(Holder) bool) ([]Holder, error) {
 	if _, err := newLayout(s, nil); err != nil {
-		return fmt.Errorf("subnet %s: %w", name, err)
+		return nil, fmt.Errorf("subnet %s: %w", name, err)
 	}
 	a.mu.Lock()
 	sub, ok := a.subnets[name]
@@ -177,7 +184,7 @@ func (a *Allocator) SetSubnet(name string, s Subnet) error {
 		a.subnets[name] = sub
 	}
 	a.mu.Unlock()
-	return a.set(sub, func(spec *Subnet, _ *[]Pool) { *spec = s })
+	return a.set(sub, func(spec *Subnet, _ *[]Pool) { *spec = s }, inTheWay)
 }
 
 // SetPools says how a subnet is divided. Of pools that overlap the first has what both name. Leases stay as they
@@ -190,7 +197,8 @@ func (a *Allocator) SetPools(subnet string, pools []Pool) error {
 	if sub.isDivided(pools) {
 		return nil
 	}
-	return a.set(sub, func(_ *Subnet, set *[]Pool) { *set = pools })
+	_, err := a.set(sub, func(_ *Subnet, set *[]Pool) { *set = pools }, nil)
+	return err
 }
 
 // Pools are the names of a subnet's pools.
@@ -208,12 +216,15 @@ func (a *Allocator) Pools(subnet string) []string {
 	return names
 }
 
-func (a *Allocator) set(sub *subnet, change func(*Subnet, *[]Pool)) error {
-	if err := sub.setLayout(change); err != nil {
-		return fmt.Errorf("subnet %s: %w", sub.name, err)
+func (a *Allocator) set(sub *subnet, change func(*Subnet, *[]Pool), inTheWay func(Holder) bool) ([]Holder, error) {
+	held, err := sub.setLayout(change, inTheWay)
+	if err != nil {
+		return nil, fmt.Errorf("subnet %s: %w", sub.name, err)
 	}
-	a.changed(sub.name)
-	return nil
+	if len(held) == 0 {
+		a.changed(sub.name)
+	}
+	return held, nil
 }
 
 // DeleteSubnet forgets a subnet and every lease in it.

@@ -397,3 +397,28 @@ func TestUsageNamesABoundedNumberOfRanges(t *testing.T) {
 		t.Errorf("a /64 has about 2^64 addresses, got %v", u.IPv6().Available)
 	}
 }
+
+func TestASubnetThatWouldLeaveAddressesOutStaysAsItIs(t *testing.T) {
+	a := with(t, spec(t, "10.0.0.0/23,fd00::/64", "10.0.0.1,fd00::1"))
+	allocate(t, a, "in.ns", "10.0.0.2")
+	allocate(t, a, "out.ns", "10.0.1.9")
+	small := spec(t, "10.0.0.0/24,fd00::/64", "10.0.0.1,fd00::1")
+	outside := func(h Holder) bool { return !small.CIDRs[0].Contains(h.Address) && h.Address.Is4() }
+	told := 0
+	a.Notify(func(string) { told++ })
+	held, err := a.ChangeSubnet("s", small, outside)
+	if err != nil || len(held) != 1 || held[0].String() != "10.0.1.9 (out.ns)" || told != 0 {
+		t.Fatalf("in the way are %v (%v), told %d times; want 10.0.1.9", held, err, told)
+	}
+	if got := allocate(t, a, "more.ns", "10.0.1.10"); !strings.HasPrefix(got, "10.0.1.10") {
+		t.Errorf("after a refused change a port gets %s", got)
+	}
+	a.Release("more.ns")
+	a.Release("out.ns")
+	if held, err := a.ChangeSubnet("s", small, outside); err != nil || len(held) != 0 {
+		t.Fatalf("in the way are %v (%v), want nothing", held, err)
+	}
+	if _, err := a.Allocate("late.ns", static("10.0.1.9")); err == nil {
+		t.Error("a port gets an address outside of the smaller CIDR")
+	}
+}

@@ -42,15 +42,20 @@ func newSubnet(name string) *subnet {
 	return &subnet{name: name, pools: [2]pool{newPool(), newPool()}, macs: map[[6]byte]string{}}
 }
 
-// setLayout makes the layout anew after a change of the spec or of the pools.
-func (s *subnet) setLayout(change func(*Subnet, *[]Pool)) error {
+// setLayout makes the layout anew after a change of the spec or of the pools, unless held addresses are in the way, which may be nil.
+func (s *subnet) setLayout(change func(*Subnet, *[]Pool), inTheWay func(Holder) bool) ([]Holder, error) {
 	s.Lock()
 	defer s.Unlock()
 	spec, pools := s.spec, s.set
 	change(&spec, &pools)
 	l, err := newLayout(spec, pools)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if inTheWay != nil {
+		if held := s.holders(inTheWay); len(held) > 0 {
+			return held, nil
+		}
 	}
 	s.spec, s.set = spec, pools
 	s.cidrs = l.cidrs
@@ -65,7 +70,7 @@ func (s *subnet) setLayout(change func(*Subnet, *[]Pool)) error {
 		}
 		s.pools[family].setSpans(sp)
 	}
-	return nil
+	return nil, nil
 }
 
 // isDivided reports whether these are the subnet's pools.
