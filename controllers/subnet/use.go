@@ -59,7 +59,9 @@ func outside(a netip.Addr, network validation.Network) bool {
 	return !slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(a) })
 }
 
-func isGateway(a netip.Addr, network validation.Network) bool { return slices.Contains(network.Gateways, a) }
+func isGateway(a netip.Addr, network validation.Network) bool {
+	return slices.Contains(network.Gateways, a)
+}
 
 // holders are those held addresses of a subnet that are meant, but for what the subnet itself uses.
 func (r *Reconciler) holders(subnet string, meant func(netip.Addr) bool) []ipam.Holder {
