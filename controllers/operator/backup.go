@@ -73,7 +73,7 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 		}
 		report, err := r.askAt(ctx, config, pod.Status.PodIP, adminapi.PortArchive)
 		if err != nil {
-			p.notes[render.BackupsName] = note{text: err.Error()}
+			p.note(render.BackupsName, note{text: err.Error()})
 			p.wakeAt(p.now.Add(backupSlack))
 			continue
 		}
@@ -97,7 +97,7 @@ func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Sta
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
 		if report.BackupFailure != "" {
-			p.notes[db.Workload] = note{stuck: true, text: fmt.Sprintf("node %s has made no backup: %s", node, report.BackupFailure)}
+			p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("node %s has made no backup: %s", node, report.BackupFailure)})
 			p.wakeAt(p.now.Add(backupRetry))
 		}
 		for _, b := range report.Backups {
@@ -122,7 +122,7 @@ func (p *pass) recordArchive(db render.Database) {
 		return
 	}
 	if p.archive.BackupFailure != "" {
-		p.notes[render.BackupsName] = note{stuck: true, text: fmt.Sprintf("no backup was made on the claim %s: %s", p.archive.claim, p.archive.BackupFailure)}
+		p.note(render.BackupsName, note{stuck: true, text: fmt.Sprintf("no backup was made on the claim %s: %s", p.archive.claim, p.archive.BackupFailure)})
 		p.wakeAt(p.now.Add(backupRetry))
 	}
 	if all := p.archive.Backups; len(all) > 0 {
@@ -186,7 +186,7 @@ func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Sta
 		return
 	}
 	p.wakeAt(p.now.Add(membershipDelay)) // members make it by themselves, and nothing tells
-	if _, noted := p.notes[db.Workload]; !noted {
-		p.notes[db.Workload] = note{text: fmt.Sprintf("backup %s waits for %s", request, cmp.Or(strings.Join(waits, ", "), "a member that serves"))}
+	if len(p.notes[db.Workload]) == 0 {
+		p.note(db.Workload, note{text: fmt.Sprintf("backup %s waits for %s", request, cmp.Or(strings.Join(waits, ", "), "a member that serves"))})
 	}
 }

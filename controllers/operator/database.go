@@ -37,7 +37,7 @@ func (r *Reconciler) runSouthbound(ctx context.Context, p *pass) error {
 func (p *pass) noteDisks(db render.Database, reports map[string]adminapi.Status) {
 	for _, node := range sortedNodes(reports) {
 		if why := reports[node].DiskFailure; why != "" {
-			p.notes[db.Workload] = note{stuck: true, text: fmt.Sprintf("node %s: %s", node, why)}
+			p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("node %s: %s", node, why)})
 		}
 	}
 }

@@ -96,7 +96,7 @@ func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step
 	if step.message == "" {
 		return nil
 	}
-	p.notes[db.Workload] = note{text: step.message, stuck: step.stuck}
+	p.note(db.Workload, note{text: step.message, stuck: step.stuck})
 	p.wakeAt(p.now.Add(membershipDelay))
 	var err error
 	switch status := p.database(db); step.action {

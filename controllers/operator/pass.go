@@ -46,7 +46,7 @@ type pass struct {
 	unfit        []string
 	nodeTroubles []nodeTrouble
 	// notes are what components wait for beside their pods, by name.
-	notes map[string]note
+	notes map[string][]note
 	// wake is when there will be something to do that no watch tells; zero is never.
 	wake time.Time
 }
@@ -130,12 +130,15 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		pods:    pods.Items,
 		kept:    map[objectKey]bool{},
 		live:    map[string]client.Object{},
-		notes:   map[string]note{},
+		notes:   map[string][]note{},
 	}, nil
 }
 
 // removing says whether the OVNCluster is being deleted.
 func (p *pass) removing() bool { return !p.cluster.DeletionTimestamp.IsZero() }
+
+// note adds to what a component waits for.
+func (p *pass) note(component string, n note) { p.notes[component] = append(p.notes[component], n) }
 
 // wakeAt asks for another pass at this time.
 func (p *pass) wakeAt(t time.Time) {

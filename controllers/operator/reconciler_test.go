@@ -476,6 +476,14 @@ func (s *story) fullDisk(t *testing.T) {
 	s.members["sb"].set(func(status *adminapi.Status) { *status = before })
 	s.setReady(t, pod, true)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+
+	// What else there is to say does not take its place.
+	s.members["nb"].set(func(status *adminapi.Status) { status.BackupFailure = "no space" })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(ContainSubstring("has made no backup: no space"), ContainSubstring("label a node")))
+	s.members["nb"].set(func(status *adminapi.Status) { status.BackupFailure = "" })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 1 })
+	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 }
 
 func (s *story) foreignMember(t *testing.T) {

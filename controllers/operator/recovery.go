@@ -109,7 +109,7 @@ func (r *Reconciler) finishRecovery(p *pass, db render.Database) {
 			return
 		}
 	}
-	p.notes[db.Workload] = note{text: fmt.Sprintf("recovery %s waits for %s to bring the database up to date", status.Recovery.ID, db.Writer)}
+	p.note(db.Workload, note{text: fmt.Sprintf("recovery %s waits for %s to bring the database up to date", status.Recovery.ID, db.Writer)})
 }
 
 // quorumLost: of the members so many are missing that the others cannot elect a leader.

@@ -129,7 +129,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		c.serves, c.complete = false, false
 	}
 	c.row.Message = c.message(rollout, unreachable, leaderless)
-	if n, noted := p.notes[name]; noted {
+	for _, n := range p.notes[name] {
 		c.complete = false
 		c.row.Message = strings.TrimPrefix(c.row.Message+"; "+n.text, "; ")
 		if n.stuck {
