@@ -126,13 +126,13 @@ func TestTheFirstDatabaseGoesToTheOldestUsableNode(t *testing.T) {
 		return n
 	}
 	nodes := []corev1.Node{
-		node("b", 50, nil),
 		node("a", 50, nil),
-		node("worker", 90, func(n *corev1.Node) { n.Labels = nil }),
+		node("b", 50, nil),
 		node("cordoned", 90, func(n *corev1.Node) { n.Spec.Unschedulable = true }),
-		node("silent", 90, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }),
 		node("never-heard", 90, func(n *corev1.Node) { n.Status.Conditions = nil }),
+		node("silent", 90, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }),
 		node("without-address", 90, func(n *corev1.Node) { n.Status.Addresses = nil }),
+		node("worker", 90, func(n *corev1.Node) { n.Labels = nil }),
 	}
 	p := &pass{nodes: nodes, cluster: &v1alpha1.OVNCluster{}}
 	if chosen := p.chooseNode(nil); chosen == nil || chosen.Name != "a" {

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,7 +28,7 @@ type pass struct {
 	now time.Time
 	// before is the OVNCluster as it was read; cluster is the copy whose status the phases change.
 	before, cluster *v1alpha1.OVNCluster
-	// nodes that run Linux, and foreign ones, which have no network of ours.
+	// nodes that run Linux, sorted by name, and foreign ones, which have no network of ours.
 	nodes, foreign []corev1.Node
 	pods           []corev1.Pod
 	config         render.Config
@@ -120,6 +122,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	// A cache lists in any order, and what the status says must not depend on it.
 	slices.SortFunc(nodes.Items, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	pods.Items = slices.DeleteFunc(pods.Items, leftBehind)
 	ours, foreign := bySystem(nodes.Items)
 	return &pass{
 		now:     r.Now(),
@@ -132,6 +135,13 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		live:    map[string]client.Object{},
 		notes:   map[string][]note{},
 	}, nil
+}
+
+// leftBehind says whether a Deployment has another pod in place of this one, which has ended: a kubelet leaves such pods when its node is shut
+// down, or has no room for them, and they stay for as long as nobody deletes them.
+func leftBehind(pod corev1.Pod) bool {
+	owner := metav1.GetControllerOf(&pod)
+	return owner != nil && owner.Kind == "ReplicaSet" && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded)
 }
 
 // removing says whether the OVNCluster is being deleted.
@@ -148,12 +158,11 @@ func (p *pass) wakeAt(t time.Time) {
 }
 
 func (p *pass) node(name string) *corev1.Node {
-	for i := range p.nodes {
-		if p.nodes[i].Name == name {
-			return &p.nodes[i]
-		}
+	at, found := sort.Find(len(p.nodes), func(i int) int { return cmp.Compare(name, p.nodes[i].Name) })
+	if !found {
+		return nil
 	}
-	return nil
+	return &p.nodes[at]
 }
 
 // podsOf are the pods of one workload.

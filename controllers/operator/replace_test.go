@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -76,6 +77,7 @@ func (s *story) upgraded(t *testing.T) {
 	g := NewWithT(t)
 	w := s.atWork(t)
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
+	left := s.shutDown(t)
 	for _, m := range s.members {
 		m.offer("7.1.0", "7.10.0")
 	}
@@ -92,6 +94,27 @@ func (s *story) upgraded(t *testing.T) {
 		g.Expect(row.Image).To(Equal(imageNext), row.Name)
 	}
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
+	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
+	g.Expect(s.admin.Delete(t.Context(), left, client.GracePeriodSeconds(0))).To(Succeed())
+}
+
+// shutDown leaves what a kubelet leaves of a Deployment's pod when its node is shut down: a pod that has failed and that nobody deletes.
+func (s *story) shutDown(t *testing.T) *corev1.Pod {
+	t.Helper()
+	pod := s.newPod("northd-shut-down", render.NorthdName, "worker-1", "of-another-time")
+	pod.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "northd", UID: "u", Controller: new(true)},
+	}
+	if err := s.admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated", ContainerStatuses: []corev1.ContainerStatus{{
+		Name: render.NorthdName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}},
+	}}}
+	if err := s.admin.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod
 }
 
 func (s *story) setBack(t *testing.T) {

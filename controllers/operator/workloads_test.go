@@ -94,8 +94,12 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 		return err
 	}
 	var kept []corev1.Pod
+	gone := false
 	for i := range pods.Items {
 		pod := &pods.Items[i]
+		if pod.Status.Phase == corev1.PodFailed {
+			continue // as ReplicaSets do
+		}
 		if pod.DeletionTimestamp.IsZero() {
 			kept = append(kept, *pod)
 			continue
@@ -103,11 +107,12 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 		if err := w.admin.Delete(ctx, pod, client.GracePeriodSeconds(0)); err != nil {
 			return err
 		}
+		gone = true
 		w.mu.Lock()
 		w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName)
 		w.mu.Unlock()
 	}
-	if len(kept) < len(pods.Items) {
+	if gone {
 		return nil // their successors come in the next turn
 	}
 	key := client.ObjectKey{Namespace: testNamespace, Name: name}

@@ -1,0 +1,36 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// BenchmarkPodsOfManyNodes is what a pass does with the pods of a DaemonSet: one per node, each seen with its node.
+func BenchmarkPodsOfManyNodes(b *testing.B) {
+	const nodes = 2000
+	r, p := &Reconciler{}, &pass{cluster: &v1alpha1.OVNCluster{}}
+	for i := range nodes {
+		name := fmt.Sprintf("worker-%05d", i)
+		p.nodes = append(p.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		p.pods = append(p.pods, corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{render.ComponentLabel: render.AgentName}},
+			Spec:       corev1.PodSpec{NodeName: name, Containers: make([]corev1.Container, 1)},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		})
+	}
+	p.cluster.Status.Upgrade.Images = []string{""}
+	for b.Loop() {
+		for _, pod := range p.podsOf(render.AgentName) {
+			r.see(p, render.AgentName, "", pod)
+		}
+	}
+}
