@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
@@ -20,6 +21,14 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 		return fmt.Errorf("watch who leads: %w", err)
 	}
 	defer conn.Close()
+	// Asked by itself: the member's row comes some time after the server has begun to listen.
+	var databases []string
+	if err := conn.Call("list_dbs", []any{}, &databases); err != nil {
+		return fmt.Errorf("ask for the server's databases: %w", err)
+	}
+	if !slices.Contains(databases, database) {
+		return errLeft // it gives the database up, and then closes all connections
+	}
 	request := []any{"_Server", nil, map[string]any{
 		"Database": []any{map[string]any{"columns": []string{"name", "leader"}}},
 	}}
@@ -27,14 +36,9 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 	if err := conn.Call("monitor", request, &first); err != nil {
 		return fmt.Errorf("watch who leads: %w", err)
 	}
-	known := false
 	for update := first; ; {
-		present, err := readLeader(update, database, changed)
-		if err != nil {
+		if err := readLeader(update, database, changed); err != nil {
 			return err
-		}
-		if known = known || present; !known {
-			return errLeft // it gives the database up, and then closes all connections
 		}
 		n, err := conn.Receive()
 		if err != nil {
@@ -51,8 +55,8 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 // errLeft says that the server has given the database up: it has left the cluster, or was kicked. It never takes part again.
 var errLeft = errors.New("the member has left the cluster")
 
-// readLeader reports whether the update has the member's row.
-func readLeader(update json.RawMessage, database string, changed func(leads bool)) (present bool, err error) {
+// readLeader calls changed with what an update has of the member's row.
+func readLeader(update json.RawMessage, database string, changed func(leads bool)) error {
 	var tables map[string]map[string]struct {
 		New *struct {
 			Name   string `json:"name"`
@@ -60,13 +64,12 @@ func readLeader(update json.RawMessage, database string, changed func(leads bool
 		} `json:"new"`
 	}
 	if err := json.Unmarshal(update, &tables); err != nil {
-		return false, fmt.Errorf("decode who leads: %w", err)
+		return fmt.Errorf("decode who leads: %w", err)
 	}
 	for _, row := range tables["Database"] {
 		if row.New != nil && row.New.Name == database {
-			present = true
 			changed(row.New.Leader)
 		}
 	}
-	return present, nil
+	return nil
 }
