@@ -7,15 +7,31 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
+// page is what is written, one line at a time, and tells of a first line with a mark.
+type page struct {
+	bytes.Buffer
+	mark  string
+	heard chan struct{}
+	once  sync.Once
+}
+
+func (p *page) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), p.mark) {
+		p.once.Do(func() { close(p.heard) })
+	}
+	return p.Buffer.Write(line)
+}
+
 func TestStepReportsStartHeartbeatAndEnd(t *testing.T) {
-	var out bytes.Buffer
+	out := page{mark: "still at it", heard: make(chan struct{})}
 	r := New(&out)
 	r.every = time.Millisecond
-	if err := r.Step("build", func() error { <-time.After(20 * time.Millisecond); return nil }); err != nil {
+	if err := r.Step("build", func() error { <-out.heard; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"..  build\n", "build: still at it after", "ok  build ("} {
