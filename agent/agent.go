@@ -115,6 +115,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	if err != nil {
 		return err
 	}
+	mtuChanged := make(chan struct{}, 1)
 	node := &host.Reconciler{
 		Client:          mgr.GetClient(),
 		Node:            o.Node,
@@ -124,6 +125,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		FixedMTU:        o.MTU,
 		TunnelType:      o.TunnelType,
 		TunnelInterface: o.TunnelInterface,
+		MTUChanged:      mtuChanged,
 		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Socket: o.CNISocket},
 	}
 	pods, err := cniserver.NewPods(ctx, mgr.GetCache(), mgr.GetAPIReader())
@@ -131,7 +133,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		return err
 	}
 	server := &cniserver.Server{
-		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, MTU: node.MTU,
+		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, MTU: node.MTU, MTUChanged: mtuChanged,
 		Ready: func(ctx context.Context) error {
 			if !pods.Synced() {
 				return errors.New("the pods of this node are not known yet")

@@ -176,9 +176,11 @@ func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interfa
 func (s *Server) relink(iface sandbox.Interface, names []string, free string) (string, error) {
 	for _, name := range names {
 		iface.HostName = name
-		intact, err := iface.Intact()
-		if intact || err != nil {
-			return name, err
+		switch intact, err := iface.Intact(); {
+		case err != nil:
+			return "", err
+		case intact:
+			return name, iface.Resize() // it may have been made for tunnels of another MTU
 		}
 		if err := sandbox.Remove(name); err != nil {
 			return "", err

@@ -131,6 +131,9 @@ func (s *Server) check(ctx context.Context, r wire.Request) (*wire.Response, err
 	}
 	iface.HostName = port.Name
 	followed(&iface, r.PrevResult, port)
+	if iface.MTU, err = sandbox.MTU(port.Name); err != nil {
+		return nil, err
+	}
 	if err := iface.Verify(); err != nil {
 		return nil, fmt.Errorf("container %s: %w", r.ContainerID, err)
 	}

@@ -15,11 +15,13 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -45,6 +47,10 @@ func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 			GenericFunc: func(event.GenericEvent) bool { return false },
 		})).
 		WithOptions(k8s.Workers(followers)).
+		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			go s.enqueueAll(ctx, q.Add)
+			return nil
+		})).
 		Complete(reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			return ctrl.Result{}, s.follow(ctx, req.NamespacedName)
 		}))
@@ -94,6 +100,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 			if !numbered(a, network) {
 				failed = append(failed, s.renumberInTurn(ctx, a, network))
 			}
+			failed = append(failed, s.resize(ctx, a, network))
 		}
 	}
 	return errors.Join(failed...)

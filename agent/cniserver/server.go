@@ -40,6 +40,8 @@ type Server struct {
 	Pods   *Pods
 	// MTU of pods on subnets that say nothing of it, in bytes.
 	MTU func(context.Context) (int, error)
+	// MTUChanged tells that it is another one than before.
+	MTUChanged <-chan struct{}
 	// Ready returns nil when containers can be attached now, and otherwise what is missing.
 	Ready func(context.Context) error
 

@@ -52,6 +52,17 @@ func (r *Reconciler) MTU(ctx context.Context) (int, error) {
 }
 
 func (r *Reconciler) findMTU(ctx context.Context) (int, error) {
+	mtu, err := r.lookForMTU(ctx)
+	if err == nil && r.podMTU.Swap(int64(mtu)) != int64(mtu) {
+		select {
+		case r.MTUChanged <- struct{}{}:
+		default: // it is heard already
+		}
+	}
+	return mtu, err
+}
+
+func (r *Reconciler) lookForMTU(ctx context.Context) (int, error) {
 	if r.FixedMTU != 0 {
 		return r.FixedMTU, nil
 	}

@@ -55,10 +55,13 @@ type Reconciler struct {
 	// TunnelType is geneve or vxlan, TunnelInterface the one configured, if any.
 	TunnelType      string
 	TunnelInterface string
+	// MTUChanged hears when the MTU of pods is another one than before. It holds one.
+	MTUChanged chan<- struct{}
 	// Plugin is installed once pods can be attached.
 	Plugin Plugin
 
 	tunnel  atomic.Pointer[tunnel] // nil when it is not known
+	podMTU  atomic.Int64           // as MTUChanged was told; 0 before the first
 	status  status
 	gateway atomic.Pointer[bool] // the node may carry what leaves a subnet or a VPC; nil while that is not known
 	links   links                // those that the node's part as a gateway depends on

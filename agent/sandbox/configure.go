@@ -70,14 +70,11 @@ func (i Interface) take(steps []step) error {
 
 // enableIPv6 undoes what nodes without IPv6 of their own hand on to new namespaces.
 func (i Interface) enableIPv6(netlinksafe.Handle, netlink.Link) error {
-	if !slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+	if !i.hasIPv6() {
 		return nil
 	}
 	if err := CheckFamilies(i.Addresses); err != nil {
 		return err
-	}
-	if i.MTU < minIPv6MTU {
-		return fmt.Errorf("an MTU of %d is too small for IPv6, which needs %d", i.MTU, minIPv6MTU)
 	}
 	for _, scope := range []string{"all", i.Name} {
 		if err := setSysctl("net/ipv6/conf/"+scope+"/disable_ipv6", "0"); err != nil {
@@ -85,6 +82,10 @@ func (i Interface) enableIPv6(netlinksafe.Handle, netlink.Link) error {
 		}
 	}
 	return nil
+}
+
+func (i Interface) hasIPv6() bool {
+	return slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
 // CheckFamilies returns an error when the kernel does not have the family of one of the addresses. One without IPv6 refuses to do anything
@@ -125,16 +126,27 @@ func (i Interface) setLink(kernel netlinksafe.Handle, link netlink.Link) error {
 			return fmt.Errorf("set hardware address %s: %w", i.MAC, err)
 		}
 	}
-	if link.Attrs().MTU != i.MTU {
-		if err := kernel.LinkSetMTU(link, i.MTU); err != nil {
-			return fmt.Errorf("set MTU %d: %w", i.MTU, err)
-		}
+	if err := i.setMTU(kernel, link); err != nil {
+		return err
 	}
 	if link.Attrs().Flags&net.FlagUp != 0 {
 		return nil
 	}
 	if err := kernel.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up: %w", err)
+	}
+	return nil
+}
+
+func (i Interface) setMTU(kernel netlinksafe.Handle, link netlink.Link) error {
+	if i.MTU < minIPv6MTU && i.hasIPv6() {
+		return fmt.Errorf("an MTU of %d is too small for IPv6, which needs %d", i.MTU, minIPv6MTU)
+	}
+	if link.Attrs().MTU == i.MTU {
+		return nil
+	}
+	if err := kernel.LinkSetMTU(link, i.MTU); err != nil {
+		return fmt.Errorf("set MTU %d: %w", i.MTU, err)
 	}
 	return nil
 }

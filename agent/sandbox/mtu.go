@@ -1,0 +1,34 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+)
+
+// MTU of the host's end of a veth, in bytes; 0 when it is not there.
+func MTU(hostName string) (int, error) {
+	link, err := find(hostName)
+	if link == nil {
+		return 0, err
+	}
+	return link.Attrs().MTU, nil
+}
+
+// Resize gives both ends of a running container's link the MTU of i, the host's end last: that tells whether it was done.
+func (i Interface) Resize() error {
+	if err := i.inside(i.setMTU); err != nil {
+		return fmt.Errorf("resize %w", err)
+	}
+	host, err := find(i.HostName)
+	if host == nil {
+		return err
+	}
+	if err := netlink.LinkSetMTU(host, i.MTU); err != nil {
+		return fmt.Errorf("set MTU %d of %s: %w", i.MTU, i.HostName, err)
+	}
+	return nil
+}
