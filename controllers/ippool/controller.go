@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,6 +32,9 @@ type Reconciler struct {
 	Pools      *selection.Pools
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
+
+	// subnets are those of the pools that were seen, by the pools' names.
+	subnets sync.Map
 }
 
 // Reconcile brings a pool, and with it the division of its subnet, up to date.
@@ -40,8 +44,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, fmt.Errorf("get IPPool: %w", err)
 		}
-		return ctrl.Result{}, r.apply(ctx, req.Name, nil)
+		return ctrl.Result{}, r.forget(ctx, req.Name)
 	}
+	r.subnets.Store(pool.Name, pool.Spec.Subnet)
 	if pool.DeletionTimestamp == nil {
 		if err := k8s.AddFinalizer(ctx, r.Client, pool); err != nil {
 			return ctrl.Result{}, err
@@ -88,13 +93,24 @@ func (r *Reconciler) unused(pool *kubeovnv1.IPPool) bool {
 
 // end gives a pool's addresses back to its subnet and lets the pool go.
 func (r *Reconciler) end(ctx context.Context, pool *kubeovnv1.IPPool) error {
-	if _, err := r.divide(ctx, pool.Spec.Subnet, pool.Name, pool.Name); k8s.Unless(err, errWaiting) != nil {
-		return err
-	}
-	if err := r.apply(ctx, pool.Name, nil); err != nil {
+	if err := r.forget(ctx, pool.Name); err != nil {
 		return err
 	}
 	return k8s.RemoveFinalizer(ctx, r.Client, pool)
+}
+
+// forget gives a pool's addresses back to its subnet, also those of a pool whose finalizer somebody took away.
+func (r *Reconciler) forget(ctx context.Context, name string) error {
+	if subnet, seen := r.subnets.Load(name); seen {
+		if _, err := r.divide(ctx, subnet.(string), name, name); k8s.Unless(err, errWaiting) != nil {
+			return err
+		}
+	}
+	if err := r.apply(ctx, name, nil); err != nil {
+		return err
+	}
+	r.subnets.Delete(name)
+	return nil
 }
 
 // divide tells the allocator of a subnet's pools, but for one that ends. It returns what is wrong with the pool of a name.

@@ -204,6 +204,27 @@ func TestAPoolGoesOnceItsAddressesAreFree(t *testing.T) {
 	})
 }
 
+// A user who loses patience takes the finalizers away: what the pool set apart is for all again.
+func TestAPoolThatIsTornAwayGivesItsAddressesBack(t *testing.T) {
+	w := newWorld(t)
+	pool := w.pool("torn", nil, "10.16.0.2..10.16.0.3")
+	process := w.start()
+	w.Ready(pool)
+	user := w.has(w.pod("user", "ip_pool", "torn"), "10.16.0.2", "10.16.0.3")
+	w.Delete(pool)
+	w.Get(pool)
+	w.LetGo(pool)
+	w.Gone(pool)
+	w.Eventually(func() string {
+		if pools := process.Allocator.Pools("ovn-default"); len(pools) > 0 {
+			return fmt.Sprintf("the allocator still has %v", pools)
+		}
+		return ""
+	})
+	other := map[string]string{"10.16.0.2": "10.16.0.3", "10.16.0.3": "10.16.0.2"}[user]
+	w.has(w.pod("plain", "ip_address", other), other)
+}
+
 func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
 	w := newWorld(t)
 	older := w.pool("a-b", nil, "10.16.0.8")
