@@ -106,11 +106,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.Sets.Applied(client.ObjectKeyFromObject(pod), revision)
 	r.journeys.reached(pod.UID, legCommitted)
-	if err := r.publish(ctx, pod, a.network()); err != nil {
+	if err := r.publish(ctx, pod, a.network(), specIn(a.subnet)); err != nil {
 		return ctrl.Result{}, err
 	}
 	for _, other := range others {
-		if err := r.publish(ctx, other, a.networkFor(other)); err != nil {
+		if err := r.publish(ctx, other, a.networkFor(other), specIn(a.subnet)); err != nil {
 			return ctrl.Result{}, err
 		}
 	}

@@ -50,9 +50,9 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 			r := &Reconciler{Sets: podset.New()}
 			before := podAt("u1", "98", nil)
 			r.ledger.hold(before)
-			r.ledger.write(before, network)
+			r.ledger.write(before, network, specOf{})
 			if c.answered {
-				r.ledger.wrote(answer, network)
+				r.ledger.wrote(answer, network, specOf{})
 			}
 			before.Spec.NodeName, c.after.Spec.NodeName = "n1", "n1"
 			q := newQueue(t)
@@ -61,7 +61,7 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 				t.Errorf("news: %t", got)
 			}
 			if !c.answered {
-				r.ledger.wrote(answer, network)
+				r.ledger.wrote(answer, network, specOf{})
 			}
 			r.ledger.newest(podAt("u1", "100", network))
 			if e := r.ledger.pods[key("a")]; e.annotations != nil || e.results != nil {

@@ -6,10 +6,14 @@ package pod_test
 import (
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
@@ -34,6 +38,47 @@ func TestPodsFollowASubnetThatGrows(t *testing.T) {
 	if got := ipfamily.Join(w.allocated(w.pod("default", "later")).CIDRs); got != "10.16.0.0/23,fd00:10:16::/64" {
 		t.Errorf("a later pod has addresses of %s", got)
 	}
+}
+
+// TestAPodFollowsASubnetThatChangesBeforeTheCacheHasItsNetwork: a change of a subnet finds its pods in the cache.
+func TestAPodFollowsASubnetThatChangesBeforeTheCacheHasItsNetwork(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24")
+	held := make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	steps := stepsAt(pod.RecordPace{})
+	steps.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: func(o any) (any, error) {
+		if p, ok := o.(*corev1.Pod); ok && p.Name == "late" && address(p) != "" {
+			<-held
+		}
+		return o, nil
+	}}}
+	process := w.Start(steps)
+	t.Cleanup(release)
+	early := w.pod("default", "early")
+	w.Eventually(func() string {
+		cached := &corev1.Pod{}
+		w.Must(process.Client.Get(w.Context(), client.ObjectKeyFromObject(early), cached))
+		if address(cached) == "" {
+			return "the cache has the early pod without its network"
+		}
+		return ""
+	})
+	late := w.pod("default", "late")
+	w.Change(s, func() { s.Spec.CIDRBlock = "10.16.0.0/23" })
+	w.InForce(s, process)
+	followed := func(p *corev1.Pod) {
+		t.Helper()
+		w.Eventually(func() string {
+			if w.Get(p); p.Annotations["ovn.kubernetes.io/cidr"] != "10.16.0.0/23" {
+				return fmt.Sprintf("annotations of %s are %v", p.Name, p.Annotations)
+			}
+			return ""
+		})
+	}
+	followed(early) // the change was heard of
+	release()
+	followed(late)
 }
 
 func TestAChangedSubnetCostsEachOfItsPodsOnePatch(t *testing.T) {

@@ -24,10 +24,20 @@ type entry struct {
 	uid types.UID
 	// results are the annotations that a patch brings to the pod; nil when the cache has them.
 	results map[string]string
+	// from is the subnet's spec that they come from.
+	from specOf
 	// resourceVersion and annotations are the pod's as the server answered the patch; empty before that, and when the cache has them.
 	resourceVersion string
 	annotations     map[string]string
 }
+
+// specOf is the spec of an object as it was at a time.
+type specOf struct {
+	uid        types.UID
+	generation int64
+}
+
+func specIn(o client.Object) specOf { return specOf{o.GetUID(), o.GetGeneration()} }
 
 // hold says that the lease of that name is the pod's.
 func (l *ledger) hold(pod *corev1.Pod) {
@@ -41,32 +51,32 @@ func (l *ledger) holder(key types.NamespacedName) types.UID {
 	return l.pods[key].uid
 }
 
-// write says that a patch which brings these results to the pod is about to be sent.
-func (l *ledger) write(pod *corev1.Pod, results map[string]string) {
-	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: results})
+// write says that a patch which brings these results to the pod is about to be sent, and from which spec of the subnet they come.
+func (l *ledger) write(pod *corev1.Pod, results map[string]string, from specOf) {
+	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: results, from: from})
 }
 
 // wrote keeps what the server answered to the patch.
-func (l *ledger) wrote(pod *metav1.PartialObjectMetadata, results map[string]string) {
+func (l *ledger) wrote(pod *metav1.PartialObjectMetadata, results map[string]string, from specOf) {
 	l.set(client.ObjectKeyFromObject(pod), entry{
-		uid: pod.UID, results: results, resourceVersion: pod.ResourceVersion, annotations: maps.Clone(pod.Annotations),
+		uid: pod.UID, results: results, from: from, resourceVersion: pod.ResourceVersion, annotations: maps.Clone(pod.Annotations),
 	})
 }
 
 // shows takes note of what the cache has of a pod now. It reports whether those are the results that this process has written, or is
-// about to: then there is nothing to do about them.
-func (l *ledger) shows(cached *corev1.Pod) bool {
+// about to: then there is nothing to do about them, unless the subnet's spec is another one by now.
+func (l *ledger) shows(cached *corev1.Pod) (own bool, from specOf) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.pods[client.ObjectKeyFromObject(cached)]
 	if !ok || e.uid != cached.UID || e.results == nil {
-		return false
+		return false, from
 	}
-	own := len(difference(cached.Annotations, e.results)) == 0
+	own = len(difference(cached.Annotations, e.results)) == 0
 	if e.resourceVersion != "" && !older(cached.ResourceVersion, e.resourceVersion) {
 		l.put(client.ObjectKeyFromObject(cached), entry{uid: e.uid})
 	}
-	return own
+	return own, e.from
 }
 
 // newest returns the pod with what was written on it, when the cache has it from before that.

@@ -130,7 +130,7 @@ func podAt(uid types.UID, resourceVersion string, annotations map[string]string)
 func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
 	var l ledger
 	l.hold(podAt("u1", "5", nil))
-	l.wrote(&metav1.PartialObjectMetadata{ObjectMeta: podAt("u1", "100", map[string]string{"k": "written"}).ObjectMeta}, map[string]string{})
+	l.wrote(&metav1.PartialObjectMetadata{ObjectMeta: podAt("u1", "100", map[string]string{"k": "written"}).ObjectMeta}, map[string]string{}, specOf{})
 	for _, c := range []struct {
 		what   string
 		cached *corev1.Pod

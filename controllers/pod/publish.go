@@ -52,8 +52,9 @@ func keysOf(annotations ...kubeovnv1.Annotation) []string {
 // free to bring more pods into the next transaction.
 const patchesInFlight = 40
 
-// publish writes the network on the pod, in one patch which only this very pod takes; nothing when it is there already.
-func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork) error {
+// publish writes the network on the pod, in one patch which only this very pod takes; nothing when it is there already. The network comes from
+// a subnet's spec.
+func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork, from specOf) error {
 	want := network.Annotations()
 	changes := difference(pod.Annotations, want)
 	if len(changes) == 0 {
@@ -63,7 +64,7 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	if err != nil {
 		return fmt.Errorf("encode annotations: %w", err)
 	}
-	r.ledger.write(pod, want)
+	r.ledger.write(pod, want, from)
 	written, err := r.patch(ctx, client.ObjectKeyFromObject(pod), patch)
 	switch {
 	case err == nil:
@@ -74,7 +75,7 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	}
 	r.journeys.reached(pod.UID, legAnnotated)
 	r.records.podCame()
-	r.ledger.wrote(written, want)
+	r.ledger.wrote(written, want, from)
 	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // the cache may have it by now
 	return err
 }

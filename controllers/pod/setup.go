@@ -89,8 +89,8 @@ func (r *Reconciler) onPod() handler.EventHandler {
 				r.arrived(pod, q)
 			}
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			r.updated(e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod), q)
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			r.updated(ctx, e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod), q)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			r.journeys.end(e.Object.GetUID())
@@ -112,9 +112,12 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
 	k8s.AddWith(q, 0, requestFor(pod))
 }
 
-func (r *Reconciler) updated(before, after *corev1.Pod, q queue) {
+func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q queue) {
 	r.relabelled(before, after)
-	own := r.ledger.shows(after)
+	own, from := r.ledger.shows(after)
+	if own && r.outdated(ctx, after, from) {
+		k8s.AddWith(q, handler.LowPriority, requestFor(after))
+	}
 	if before.UID != after.UID || !onPodNetwork(after) || !own && publishedFor(after) {
 		r.journeys.end(before.UID)
 	}
@@ -125,6 +128,14 @@ func (r *Reconciler) updated(before, after *corev1.Pod, q queue) {
 	default:
 		q.Add(requestFor(after))
 	}
+}
+
+// outdated reports whether the subnet of a pod has another spec than the one that the pod was told of. A change of the subnet finds its pods in
+// the cache: it has missed those whose networks the cache had not seen yet.
+func (r *Reconciler) outdated(ctx context.Context, pod *corev1.Pod, from specOf) bool {
+	name := pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]
+	s := &kubeovnv1.Subnet{}
+	return name != "" && r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy) == nil && specIn(s) != from
 }
 
 func requestFor(o client.Object) ctrl.Request {
