@@ -127,10 +127,10 @@ func falseMessages(s *kubeovnv1.Subnet) []string {
 	return messages
 }
 
-// warnings are the messages of a pod's warning events.
-func warnings(ctx context.Context, namespace, pod string) ([]string, error) {
+// warnings are the messages of the warning events about objects of a name.
+func warnings(ctx context.Context, namespace, name string) ([]string, error) {
 	events, err := suite.Cluster.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"involvedObject.name": pod, "type": corev1.EventTypeWarning}.String(),
+		FieldSelector: fields.Set{"involvedObject.name": name, "type": corev1.EventTypeWarning}.String(),
 	})
 	if err != nil {
 		return nil, err

@@ -14,6 +14,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/test/cluster"
 )
@@ -101,6 +103,31 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			}
 		}
 	}, SpecTimeout(4*time.Minute))
+
+	It("leave an address that two ask for to the older one, and tell the other", func(ctx SpecContext) {
+		asking := func(name, server string) *corev1.Service {
+			return serviceOf(ctx, name, func(s *corev1.ServiceSpec) {
+				s.Selector, s.ExternalIPs = map[string]string{"name": server}, []string{"192.0.2.81", "2001:db8::81"}
+			})
+		}
+		older, younger := asking("asks-first", "near"), asking("asks-second", "far")
+		reached := func(server string) {
+			GinkgoHelper()
+			for _, address := range older.Spec.ExternalIPs {
+				front := netip.AddrPortFrom(netip.MustParseAddr(address), 80)
+				servedBy(ctx, fromNode(suite.Workers[0]), front, server)
+				servedBy(ctx, fromPod(far), front, server)
+			}
+		}
+		reached("near")
+		Eventually(warnings).WithContext(ctx).WithArguments(serviceNamespace, younger.Name).WithTimeout(30 * time.Second).
+			Should(ContainElement(ContainSubstring("leads to Service " + serviceNamespace + "/" + older.Name)))
+		Expect(warnings(ctx, serviceNamespace, older.Name)).NotTo(ContainElement(ContainSubstring("leads to Service")))
+		_, err := suite.Cluster.CoreV1().Services(older.Namespace).Patch(ctx, older.Name, types.MergePatchType,
+			[]byte(`{"spec":{"externalIPs":null}}`), metav1.PatchOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		reached("far")
+	}, SpecTimeout(3*time.Minute))
 
 	It("tell load balancers which nodes have endpoints", func(ctx SpecContext) {
 		s := serviceOf(ctx, "checked", func(s *corev1.ServiceSpec) {
