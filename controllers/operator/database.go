@@ -14,6 +14,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
@@ -80,8 +82,14 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 		return err
 	}
 	if askErr != nil {
-		return &halt{reason: "WaitingForDatabase", retry: askErr, message: fmt.Sprintf(
-			"a member of the %s is ready but does not answer on its admin endpoint, port %d", db.Title, db.AdminPort)}
+		why := fmt.Sprintf("a member of the %s is ready but does not answer on its admin endpoint, port %d", db.Title, db.AdminPort)
+		if len(reports) == 0 || status.ClusterID == "" || status.Leader == "" {
+			return &halt{reason: "WaitingForDatabase", retry: askErr, message: why}
+		}
+		// The others have a leader, and what comes next needs no more.
+		log.FromContext(ctx).Error(askErr, "going on without a member")
+		p.note(db.Workload, note{text: why})
+		p.wakeAt(p.now.Add(askRetry))
 	}
 	if status.Recovering() && status.ClusterID == "" {
 		return &halt{reason: "Recovering", message: fmt.Sprintf("the %s: %s", db.Title, step.message)}
@@ -186,10 +194,17 @@ func (r *Reconciler) removeMisplaced(ctx context.Context, p *pass, db render.Dat
 			may := allowedNodes(pod)
 			misplaced = observed && len(may) > 0 && !sets.New(may...).Equal(sets.New(nodes...))
 		}
-		if !misplaced || !pod.DeletionTimestamp.IsZero() {
+		// Of a node that does not answer nobody ever hears that the pod has ended, and the StatefulSet makes none of its name before that. What
+		// may still run there is no member.
+		stuck := misplaced && silent(p.node(pod.Spec.NodeName))
+		if !misplaced || !stuck && !pod.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if err := r.remove(ctx, pod, "Pod"); err != nil {
+		var options []client.DeleteOption
+		if stuck {
+			options = append(options, client.GracePeriodSeconds(0))
+		}
+		if err := r.remove(ctx, pod, "Pod", options...); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,9 @@ import (
 // membershipDelay is how long a step of a membership is given: nothing tells when the database has taken it.
 const membershipDelay = 2 * time.Second
 
+// askRetry is after what time a member is asked again that was ready and did not answer.
+const askRetry = 10 * time.Second
+
 // membership is what the next step follows from.
 func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) membership {
 	status := *p.database(db)

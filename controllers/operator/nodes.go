@@ -50,7 +50,7 @@ func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) 
 		address, field, cidr := within(lists, &n)
 		switch {
 		case field == "":
-		case !slices.Contains(used, cidr.String()):
+		case !slices.ContainsFunc(used, func(s string) bool { used, err := netip.ParsePrefix(s); return err == nil && used == cidr }):
 			return &halt{reason: "InvalidNetwork", degraded: true, message: fmt.Sprintf(
 				"%s %s holds %s, the address of node %s: choose a CIDR that no node is in", field, cidr, address, n.Name)}
 		default:

@@ -66,6 +66,72 @@ func (s *story) nodeAddresses(t *testing.T) {
 	s.settledOn(t, s.cluster(t).Spec.Image)
 }
 
+// memberCutOff is ready, and has a leader, but the operator does not reach it: that holds up nothing that goes on without it.
+func (s *story) memberCutOff(t *testing.T) {
+	g := NewWithT(t)
+	w := s.atWork(t)
+	set := &appsv1.StatefulSet{}
+	g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
+	s.world.members.mu.Lock()
+	s.world.members.cutOff = netip.MustParseAddr("192.0.2.99")
+	s.world.members.mu.Unlock()
+	pod := s.addPod(t, "ovn-central-nb-1", render.NorthboundName, node, "192.0.2.99", revisionOf(set))
+	s.setReady(t, pod, true)
+	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("is ready but does not answer on its admin endpoint, port 6651"))
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 3 })
+	g.Eventually(w.history).Should(Equal(forward[:4]))
+	g.Expect(s.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
+	w.forget()
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
+	g.Eventually(w.history).Should(Equal(forward[:4]))
+	s.settledOn(t, s.cluster(t).Spec.Image)
+}
+
+// joinerSilent: the node of a member that has yet to join falls silent. Another node gets the member, and the pod, which nobody there ends.
+func (s *story) joinerSilent(t *testing.T) {
+	g := NewWithT(t)
+	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[render.ControlPlaneLabel] = "" })
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
+	recorded := func() (nodes []string) {
+		for _, m := range s.cluster(t).Status.Northbound.Members {
+			nodes = append(nodes, m.Node)
+		}
+		return nodes
+	}
+	g.Eventually(recorded).Should(Equal([]string{node, "worker-1"}))
+	s.addPod(t, "ovn-central-nb-1", render.NorthboundName, "worker-1", "192.0.2.99", "") // which the operator does not reach
+	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("node worker-1, whose member has yet to join, does not answer, and there is no other node"))
+	s.addNode(t, "control-plane-3", "192.0.2.3", map[string]string{render.ControlPlaneLabel: ""})
+	g.Eventually(recorded).Should(Equal([]string{node, "control-plane-3"}))
+	g.Eventually(s.absent(t, &corev1.Pod{}, "ovn-central-nb-1")).Should(BeTrue())
+
+	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 1 })
+	g.Eventually(recorded).Should(Equal([]string{node}))
+	g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control-plane-3"}})).To(Succeed())
+	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
+	s.setNode(t, "worker-1", func(n *corev1.Node) { delete(n.Labels, render.ControlPlaneLabel) })
+	s.atWork(t)
+}
+
+// setNode changes a node and its status.
+func (s *story) setNode(t *testing.T, name string, change func(*corev1.Node)) {
+	t.Helper()
+	n := &corev1.Node{}
+	if err := s.admin.Get(t.Context(), client.ObjectKey{Name: name}, n); err != nil {
+		t.Fatal(err)
+	}
+	before := n.DeepCopy()
+	change(n)
+	changed := n.DeepCopy()
+	if err := s.admin.Patch(t.Context(), n, client.StrategicMergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.admin.Status().Patch(t.Context(), changed, client.StrategicMergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (s *story) nodeEvents(t *testing.T, node string) (all []string) {
 	var list eventsv1.EventList
 	if err := s.admin.List(t.Context(), &list); err != nil {

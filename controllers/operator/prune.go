@@ -62,9 +62,10 @@ func (r *Reconciler) prune(ctx context.Context, p *pass) error {
 }
 
 // remove deletes exactly this object, not one of the same name that has taken its place.
-func (r *Reconciler) remove(ctx context.Context, o client.Object, kind string) error {
+func (r *Reconciler) remove(ctx context.Context, o client.Object, kind string, options ...client.DeleteOption) error {
 	uid := o.GetUID()
-	err := r.Delete(ctx, o, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	options = append(options, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := r.Delete(ctx, o, options...)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s %s: %w", kind, o.GetName(), err)
 	}

@@ -67,6 +67,8 @@ func TestOneInstallation(t *testing.T) {
 		{"in mode Paused nothing is replaced", (*story).paused},
 		{"a network that cannot be changes nothing and says what to change", (*story).invalidNetwork},
 		{"what is wrong with a node's address holds that node alone, and is told", (*story).nodeAddresses},
+		{"a member that the operator does not reach holds up nothing that goes on without it", (*story).memberCutOff},
+		{"a node that falls silent before its member has joined gives its place and its pod to another", (*story).joinerSilent},
 		{"a backup that is asked for is told of once it is there", (*story).backedUp},
 		{"while an upgrade is held backups go on, and on the right claim", (*story).claimChanged},
 		{"a claim for backups is nothing that the network waits for", (*story).claimed},

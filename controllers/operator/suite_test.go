@@ -193,13 +193,17 @@ type fakeMembers struct {
 	now     func() time.Time
 	mu      sync.Mutex
 	servers map[uint16]*httptest.Server
+	// cutOff is an address that the operator does not reach.
+	cutOff netip.Addr
 }
 
 func (f *fakeMembers) client(address netip.AddrPort, config *tls.Config) *adminapi.Client {
 	config.Time = f.now
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if s := f.servers[address.Port()]; s != nil {
+	if s := f.servers[address.Port()]; address.Addr() == f.cutOff {
+		address = netip.MustParseAddrPort("127.0.0.1:1")
+	} else if s != nil {
 		address = netip.MustParseAddrPort(s.Listener.Addr().String())
 	}
 	return adminapi.NewClient(address, config)

@@ -176,7 +176,7 @@ func (w *workloads) statefulSet(ctx context.Context, key client.ObjectKey, pods 
 		return w.start(ctx, key.Name+"-0", key.Name, node, set.Spec.Template)
 	}
 	status := set.Status
-	set.Status.ObservedGeneration, set.Status.Replicas, set.Status.UpdateRevision = set.Generation, 1, revisionOf(&set)
+	set.Status.ObservedGeneration, set.Status.Replicas, set.Status.UpdateRevision = set.Generation, int32(len(pods)), revisionOf(&set)
 	set.Status.UpdatedReplicas, set.Status.ReadyReplicas = count(pods, set.Spec.Template)
 	if status.String() == set.Status.String() {
 		return nil
