@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -423,8 +424,27 @@ func gcRemoves(t *testing.T, n *node) {
 	lost.hasNoPort()
 	must(t, kept.check())
 	must(t, other.check())
+	for _, list := range []string{"", `"cni.dev/attachments": [{"containerID": "` + kept.id + `", "ifname": "eth0"}],`} {
+		err := kept.gc(list)
+		if (err == nil) != (list != "") {
+			t.Errorf("GC with %q: %v", list, err)
+		}
+		must(t, kept.check())
+	}
 	kept.mustDel()
 	other.mustDel()
+}
+
+// gc executes the plugin as a runtime does that is not of libcni, with more in the configuration.
+func (c *container) gc(more string) error {
+	command := exec.Command(filepath.Join(c.options.CNIBinDir, "kube-ovn"))
+	command.Env = []string{"CNI_COMMAND=GC", "CNI_PATH=" + c.options.CNIBinDir}
+	command.Stdin = strings.NewReader(fmt.Sprintf(`{%s"cniVersion":"1.1.0","name":"kube-ovn","type":"kube-ovn","server_socket":%q}`, more, c.options.CNISocket))
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 // renamed is the agent's conflist as a network of another name.

@@ -20,6 +20,10 @@ type config struct {
 	ServerSocket string         `json:"server_socket"`
 	Provider     string         `json:"provider"`
 	Routes       []*types.Route `json:"routes"`
+	// Valid and Attachments are what GC is told to keep: libcni says both, and runtimes that go by the text of CNI spec 1.1.0 the second
+	// only. Nil is that nothing was said; null is none.
+	Valid       json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attachments json.RawMessage `json:"cni.dev/attachments"`
 
 	identity identity
 	previous *types100.Result
@@ -57,21 +61,35 @@ func parse(args *skel.CmdArgs) (*config, error) {
 	return c, nil
 }
 
+// attachments are those that GC is to keep. Without a word about them none could be told from all.
+func (c *config) attachments() (keep []types.GCAttachment, err error) {
+	told := c.Valid
+	if told == nil {
+		told = c.Attachments
+	}
+	if told == nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "GC needs cni.dev/valid-attachments", "nothing is removed without")
+	}
+	if err := json.Unmarshal(told, &keep); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "cni.dev/valid-attachments is not valid", err.Error())
+	}
+	return keep, nil
+}
+
 func (c *config) client() *wire.Client { return wire.NewClient(c.ServerSocket) }
 
 func (c *config) request(args *skel.CmdArgs) wire.Request {
 	return wire.Request{
-		Network:          c.Name,
-		Provider:         c.Provider,
-		PodName:          string(c.identity.K8S_POD_NAME),
-		PodNamespace:     string(c.identity.K8S_POD_NAMESPACE),
-		PodUID:           string(c.identity.K8S_POD_UID),
-		ContainerID:      args.ContainerID,
-		NetNS:            args.Netns,
-		IfName:           args.IfName,
-		Routes:           c.Routes,
-		DNS:              c.DNS,
-		PrevResult:       c.previous,
-		ValidAttachments: c.ValidAttachments,
+		Network:      c.Name,
+		Provider:     c.Provider,
+		PodName:      string(c.identity.K8S_POD_NAME),
+		PodNamespace: string(c.identity.K8S_POD_NAMESPACE),
+		PodUID:       string(c.identity.K8S_POD_UID),
+		ContainerID:  args.ContainerID,
+		NetNS:        args.Netns,
+		IfName:       args.IfName,
+		Routes:       c.Routes,
+		DNS:          c.DNS,
+		PrevResult:   c.previous,
 	}
 }

@@ -81,9 +81,13 @@ func gc(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	request := c.request(args)
+	if request.ValidAttachments, err = c.attachments(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), shortTimeout)
 	defer cancel()
-	return failure(c.client().GC(ctx, c.request(args)), types.ErrTryAgainLater)
+	return failure(c.client().GC(ctx, request), types.ErrTryAgainLater)
 }
 
 func status(args *skel.CmdArgs) error {
