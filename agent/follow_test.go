@@ -161,12 +161,16 @@ func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 		return there
 	})
 	before := n.followed()
+	tunnels := n.link("eth1")
+	must(t, netlink.LinkSetMTU(tunnels, tunnelMTU-60))
+	t.Cleanup(func() { must(t, netlink.LinkSetMTU(tunnels, tunnelMTU)) })
 	n.move(c.pod, grown, grownGWs)
 	n.eventually("the change has been looked at", func() bool { return n.followed() > before })
 	must(t, n.server.Process.Signal(syscall.SIGCONT))
 	must(t, <-added)
 	t.Cleanup(c.mustDel)
 	c.hasMoved("the pod has what was written last", grown, grownGWs)
+	n.eventually("the pod has the MTU that tunnels leave now", func() bool { return c.mtus() == fmt.Sprint(podMTU-60, podMTU-60, podMTU-60) })
 }
 
 // followed is how often the agent has looked at a pod.

@@ -100,13 +100,13 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 			if !numbered(a, network) {
 				failed = append(failed, s.renumberInTurn(ctx, a, network))
 			}
-			failed = append(failed, s.resize(ctx, a, network))
+			failed = append(failed, s.resizeInTurn(ctx, a, network))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// catchUp does what follow could not do while there was no port: the annotations may have changed since the ADD has read them.
+// catchUp does what follow could not do while there was no port: the annotations, or the MTU, may have changed since the ADD has read them.
 func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) error {
 	a, found, err := s.Bridge.Find(ctx, name)
 	if err != nil || !found {
@@ -117,7 +117,7 @@ func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) er
 		return err
 	}
 	if network, missing := allocation(pod, types.UID(a.PodUID), had.Provider); missing == "" {
-		return s.renumber(ctx, a, network)
+		return errors.Join(s.renumber(ctx, a, network), s.resize(ctx, a, network))
 	}
 	return nil
 }

@@ -43,17 +43,9 @@ func (s *Server) enqueueAll(ctx context.Context, add func(reconcile.Request)) {
 	}
 }
 
-// resize gives a container's link the MTU of its subnet, or that of pods on this node. What the host's end has is what it was given.
-func (s *Server) resize(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) error {
-	want := network.MTU
-	if want == 0 {
-		var err error
-		if want, err = s.MTU(ctx); err != nil {
-			return err
-		}
-	}
-	have, err := sandbox.MTU(a.Name)
-	if err != nil || have == 0 || have == want {
+// resizeInTurn is resize for who has not the turn on the container. One that is as it should be is not waited for.
+func (s *Server) resizeInTurn(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) error {
+	if want, err := s.otherMTU(ctx, a, network); want == 0 || err != nil {
 		return err
 	}
 	unlock, err := s.locks.lock(ctx, a.ContainerID, a.IfName)
@@ -61,6 +53,15 @@ func (s *Server) resize(ctx context.Context, a ovs.Attachment, network v1.PodNet
 		return err
 	}
 	defer unlock()
+	return s.resize(ctx, a, network)
+}
+
+// resize gives a container's link the MTU of its subnet, or that of pods on this node.
+func (s *Server) resize(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) error {
+	want, err := s.otherMTU(ctx, a, network)
+	if want == 0 || err != nil {
+		return err
+	}
 	iface := sandbox.Interface{NetNS: a.NetNS, Name: a.IfName, HostName: a.Name, MTU: want}
 	for _, address := range a.Addresses {
 		iface.Addresses = append(iface.Addresses, netip.PrefixFrom(address, address.BitLen()))
@@ -70,4 +71,20 @@ func (s *Server) resize(ctx context.Context, a ovs.Attachment, network v1.PodNet
 		return fmt.Errorf("container %s of pod %s/%s: %w", a.ContainerID, a.PodNamespace, a.PodName, err)
 	}
 	return nil
+}
+
+// otherMTU is the one that a container is to have, where it has another; else 0. What the host's end has is what it was given.
+func (s *Server) otherMTU(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) (int, error) {
+	want := network.MTU
+	if want == 0 {
+		var err error
+		if want, err = s.MTU(ctx); err != nil {
+			return 0, err
+		}
+	}
+	have, err := sandbox.MTU(a.Name)
+	if have == 0 || have == want {
+		return 0, err
+	}
+	return want, err
 }
