@@ -138,6 +138,7 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 	n.move(c.pod, grown, grownGWs)
 	n.startAgent()
 	c.hasMoved("the pod has followed what happened while the agent was away", grown, grownGWs, ownRoutes...)
+	n.waitReady() // pods are followed before that
 	if err := c.check(); err != nil {
 		t.Errorf("CHECK with the result of the ADD: %v", err)
 	}

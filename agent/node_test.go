@@ -310,6 +310,13 @@ func serving(t testing.TB) *node {
 func (n *node) waitReady() {
 	n.Helper()
 	n.eventually("the agent is ready", func() bool { return n.health("/readyz") == http.StatusOK })
+	n.eventually("the plugin reaches the agent", func() bool {
+		connection, err := net.Dial("unix", n.options.CNISocket)
+		if err == nil {
+			connection.Close()
+		}
+		return err == nil
+	})
 }
 
 func (n *node) health(path string) int {
