@@ -13,6 +13,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // rule is a rule of either kind.
@@ -52,6 +53,18 @@ func (r *rule) reference() metav1.OwnerReference {
 // owns reports whether the rule is one of an object's owners.
 func (r *rule) owns(o client.Object) bool {
 	return slices.ContainsFunc(o.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == r.GetUID() })
+}
+
+// wrong reports whether the rule's spec cannot be served, whatever else there is.
+func (r *rule) wrong() bool {
+	switch o := r.Object.(type) {
+	case *kubeovnv1.RouterLBRule:
+		return validation.RouterLBRule(&o.Spec) != nil
+	case *kubeovnv1.SwitchLBRule:
+		_, problem := validation.LBRuleVIPs(o.Spec.VIP)
+		return problem != nil || validation.LBRuleBackends(r.spec) != nil
+	}
+	return false
 }
 
 func (r *rule) String() string { return r.kind + " " + r.GetName() }

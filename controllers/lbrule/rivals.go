@@ -16,7 +16,9 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -48,14 +50,20 @@ func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validati
 
 // rivalRule is what is wrong with a rule on account of another one at the same address.
 func (r *controller) rivalRule(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
-	if !older(other, rule) || validation.LBRuleBackends(other.spec) != nil {
+	if !older(other, rule) {
 		return nil, nil
+	}
+	theirs := portsOf(other.spec)
+	if other.wrong() { // it has what it had before
+		if theirs = r.portsInForce(other, vip); len(theirs) == 0 {
+			return nil, nil
+		}
 	}
 	vpc, err := r.vpcOf(ctx, other)
 	if err != nil {
 		return nil, err
 	}
-	front := common(portsOf(other.spec), s.in.Ports)
+	front := common(theirs, s.in.Ports)
 	switch {
 	case vpc != s.in.Vpc && rule.kind == translate.KindRouterLBRule && other.kind == rule.kind:
 		return inUse("ovnEip: the older %s uses it for VPC %s: name another OvnEip", other, vpc), nil
@@ -63,6 +71,23 @@ func (r *controller) rivalRule(ctx context.Context, rule, other *rule, s *state,
 		return inUse("%s: the older %s has %s %s: choose another address or port", fieldOf(rule), other, vip, front), nil
 	}
 	return nil, nil
+}
+
+// portsInForce are the ports at an address that a rule's load balancers have.
+func (r *controller) portsInForce(rule *rule, vip netip.Addr) []translate.LBRulePort {
+	var ports []translate.LBRulePort
+	for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+		balancer := northbound.Get[nb.LoadBalancer](r.Northbound, translate.LBRuleRef(rule.kind, rule.GetName(), p))
+		if balancer == nil {
+			continue
+		}
+		for text := range balancer.Vips {
+			if front, err := netip.ParseAddrPort(text); err == nil && front.Addr() == vip {
+				ports = append(ports, translate.LBRulePort{Protocol: p, Port: front.Port()})
+			}
+		}
+	}
+	return ports
 }
 
 // fieldOf is the field by which a rule has its addresses.

@@ -327,12 +327,18 @@ func TestWrongRouterLBRules(t *testing.T) {
 		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
 		w.servesRouter(name, "")
 	}
-	good := newRouterRule("good", "front", to("10.16.0.20"))
-	w.Create(good)
-	w.servesRouter("good", frontToA)
-	w.Says(good, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
-	w.Change(good, func() { good.Spec.Ports = nil })
-	w.Says(good, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
-	w.servesRouter("good", frontToA) // what worked goes on
-	w.exposed("rlr-good", frontV4, frontV6)
+	// Rules that are wrong have nothing, though most are older, by their names if not by their times.
+	right := newRouterRule("right", "front", to("10.16.0.20"))
+	w.Create(right)
+	w.servesRouter("right", frontToA)
+	w.Says(right, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.Change(right, func() { right.Spec.Ports = nil })
+	w.Says(right, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
+	w.servesRouter("right", frontToA) // what worked goes on
+	w.exposed("rlr-right", frontV4, frontV6)
+	younger := newRouterRule("younger", "front", to("10.16.0.20"))
+	w.Create(younger)
+	w.Says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "the older RouterLBRule right has 10.99.0.10 80/TCP")
+	w.Change(younger, func() { younger.Spec.Ports[0].Port = 81 })
+	w.servesRouter("younger", at81(frontToA))
 }

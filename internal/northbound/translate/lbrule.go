@@ -6,6 +6,7 @@ package translate
 import (
 	"maps"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -59,6 +60,11 @@ func LBRulePrefix(kind string) string {
 		return "rlr-"
 	}
 	return "slr-"
+}
+
+// LBRuleRef is a rule's load balancer of a protocol.
+func LBRuleRef(kind, name string, p corev1.Protocol) desired.Ref {
+	return desired.Ref{Owner: LBRuleOwner(kind, name), Key: strings.ToLower(string(p))}
 }
 
 // LBRule returns one load balancer per protocol of a rule, in the load balancer group of its VPC, and a health check for each address
