@@ -44,7 +44,7 @@ func startTraffic(ctx context.Context, from, to *corev1.Pod) func(ctx context.Co
 	_, err = suite.Cluster.Exec(ctx, from, "bash", "-c", fmt.Sprintf("bash -c '%s' tcp %s %d >/tmp/tcp 2>&1 &",
 		strings.ReplaceAll(oneConnection, "'", `'"'"'`), address, cluster.HTTPPort))
 	Expect(err).NotTo(HaveOccurred())
-	stop := startPods(ctx)
+	nodes, stop := startPods(ctx)
 	begun := time.Now()
 	return func(ctx context.Context, what string, gaps int) {
 		GinkgoHelper()
@@ -64,7 +64,7 @@ func startTraffic(ctx context.Context, from, to *corev1.Pod) func(ctx context.Co
 		AddReportEntry(what, fmt.Sprintf("%s; %d packets lost in gaps of %s; %d requests answered on one connection; %d pods started, the slowest after %s; failed: %v",
 			took, lost, found, answers, started, slowest.Round(100*time.Millisecond), failures))
 		Expect(failures).To(BeEmpty(), "pods that did not start")
-		Expect(started).To(BeNumerically(">=", len(suite.Lab.Nodes())))
+		Expect(started).To(BeNumerically(">=", nodes))
 		found = slices.DeleteFunc(found, func(g gap) bool { return g.packets < aRestart })
 		Expect(len(found)).To(BeNumerically("<=", gaps), "gaps: %v", found)
 	}
@@ -111,15 +111,19 @@ func lossOf(out string) (lost int, gaps []gap) {
 	return lost, gaps
 }
 
-// startPods starts pods on every node, one after another, until the function that it returns is called.
-func startPods(ctx context.Context) func() (started int, slowest time.Duration, failures []string) {
+// startPods starts pods on every node that there is, one after another, until the function that it returns is called. Machines that a fault has
+// removed from the cluster are no nodes any more.
+func startPods(ctx context.Context) (nodes int, stop func() (started int, slowest time.Duration, failures []string)) {
+	GinkgoHelper()
+	var list corev1.NodeList
+	Expect(suite.Objects.List(ctx, &list)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	var started int
 	var slowest time.Duration
 	var failures []string
-	for _, n := range suite.Lab.Nodes() {
+	for _, n := range list.Items {
 		group.Go(func() {
 			defer GinkgoRecover()
 			for i := 0; ctx.Err() == nil; i++ {
@@ -139,7 +143,7 @@ func startPods(ctx context.Context) func() (started int, slowest time.Duration, 
 			}
 		})
 	}
-	return func() (int, time.Duration, []string) {
+	return len(list.Items), func() (int, time.Duration, []string) {
 		cancel()
 		group.Wait()
 		return started, slowest, failures
