@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // pool is one port of a Service in one family: where it is reached, and by which endpoints it is served.
@@ -58,8 +59,7 @@ func (p *pool) place(f front) place {
 // served reports whether the node is to serve a Service. Those of other VPCs are served there: their endpoints' addresses mean
 // nothing here.
 func served(s *corev1.Service) bool {
-	vpc := cmp.Or(s.Annotations[v1.AnnotationLogicalRouter.Key()], s.Annotations[v1.AnnotationVpc.Key()], v1.DefaultVpc)
-	return vpc == v1.DefaultVpc && s.Spec.Type != corev1.ServiceTypeExternalName && len(s.Spec.ClusterIPs) > 0 &&
+	return k8s.VpcNoted(s) == v1.DefaultVpc && s.Spec.Type != corev1.ServiceTypeExternalName && len(s.Spec.ClusterIPs) > 0 &&
 		s.Spec.ClusterIPs[0] != corev1.ClusterIPNone
 }
 

@@ -158,8 +158,7 @@ func sharedWith(other *corev1.Service, vip netip.Addr, s *state) string {
 	if !slices.Contains(vipsOf(other), vip.String()) {
 		return "" // it is of a RouterLBRule, which is looked at itself
 	}
-	vpc := cmp.Or(other.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], other.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
-	if vpc != s.in.Vpc {
+	if k8s.VpcNoted(other) != s.in.Vpc {
 		return ""
 	}
 	var ports []translate.LBRulePort

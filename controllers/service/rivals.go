@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
@@ -48,7 +47,7 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 // is for the rule to give way (package lbrule).
 func outranks(other, s *corev1.Service, vpc string, address netip.Addr) bool {
 	theirs, ours := rightOf(other, address), rightOf(s, address)
-	return theirs.Service != ours.Service && vpcNoted(other) == vpc && !translate.Unserved(other, vpc) &&
+	return theirs.Service != ours.Service && k8s.VpcNoted(other) == vpc && !translate.Unserved(other, vpc) &&
 		(theirs.Given || !translate.OfRouterLBRule(other)) && theirs.Before(ours)
 }
 
@@ -56,11 +55,6 @@ func rightOf(s *corev1.Service, address netip.Addr) k8s.Right {
 	return k8s.Right{
 		Given: slices.Contains(k8s.ClusterIPs(s), address), Since: s.CreationTimestamp, Service: client.ObjectKeyFromObject(s),
 	}
-}
-
-// vpcNoted is the VPC of a Service as its annotations have it.
-func vpcNoted(s *corev1.Service) string {
-	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
 }
 
 // common are the fronts that two Services have at an address.

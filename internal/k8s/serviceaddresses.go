@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // ClusterIPs are the addresses that a Service has from the API server: no other Service has them.
@@ -48,6 +50,11 @@ func addresses(texts []string) []netip.Addr {
 		}
 	}
 	return all
+}
+
+// VpcNoted is the VPC of a Service as its annotations have it: the one that a user names, or else the one that the controller of Services noted.
+func VpcNoted(s *corev1.Service) string {
+	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
 }
 
 // Right is by what a Service has an address and port that others ask for as well. Controller and agents compare rights in one way, so that
