@@ -114,23 +114,24 @@ func refusal(asked seccompNotification) syscall.Errno {
 	return unix.EOPNOTSUPP
 }
 
-// startAgentWithoutIPv6 starts the agent's process on what it takes for a kernel without IPv6.
-func (n *node) startAgentWithoutIPv6() {
-	n.Helper()
-	const parameters = "/proc/sys/net/ipv6"
-	must(n.TB, unix.Mount("none", parameters, "tmpfs", unix.MS_RDONLY, ""))
-	n.Cleanup(func() { must(n.TB, unix.Unmount(parameters, 0)) })
-	n.Setenv(envWithoutIPv6, "1")
-	n.startAgent()
-}
-
-func TestANodeWithoutIPv6ServesIPv4(t *testing.T) {
+// nodeWithoutIPv6 is a node of one family, whose agent's process runs on what it takes for a kernel without IPv6.
+func nodeWithoutIPv6(t *testing.T) *node {
+	t.Helper()
 	n := newNode(t)
 	n.families = 1
 	n.register()
 	n.allocate()
-	n.startAgentWithoutIPv6()
+	const parameters = "/proc/sys/net/ipv6"
+	must(t, unix.Mount("none", parameters, "tmpfs", unix.MS_RDONLY, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(parameters, 0)) })
+	t.Setenv(envWithoutIPv6, "1")
+	n.startAgent()
 	n.waitReady()
+	return n
+}
+
+func TestANodeWithoutIPv6ServesIPv4(t *testing.T) {
+	n := nodeWithoutIPv6(t)
 	n.router()
 	wantRoutes(n, true, "10.16.0.0/16")
 	first, second := n.sandbox(n.pod("first", 10), newID()), n.sandbox(n.pod("second", 11), newID())
@@ -155,12 +156,7 @@ func TestANodeWithoutIPv6ServesIPv4(t *testing.T) {
 
 func TestANodeWithoutIPv6SaysThatItIsMissing(t *testing.T) {
 	const missing = "the kernel of this node has no IPv6"
-	n := newNode(t)
-	n.families = 1
-	n.register()
-	n.allocate()
-	n.startAgentWithoutIPv6()
-	n.waitReady()
+	n := nodeWithoutIPv6(t)
 	n.families = 2
 	pod := n.sandbox(n.pod("pod", 10), newID())
 	if _, err := pod.add(); err == nil || !strings.Contains(err.Error(), missing) {

@@ -69,6 +69,14 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 			m.reports[node] = r
 		}
 	}
+	silentJoiner := func(m *membership) {
+		m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
+		for node, r := range m.reports {
+			r.Members = r.Members[:1]
+			m.reports[node] = r
+		}
+		delete(m.reports, "n2")
+	}
 	for _, c := range []struct {
 		name           string
 		n, nodes, want int
@@ -83,26 +91,12 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"nothing without a leader", 3, 5, 5, func(m *membership) { m.status.Leader = "" }, actionNone, "", "", false},
 		{"a member more", 1, 3, 3, nil, actionRecord, "joins on node n2", "n1 n2", false},
 		{"one at a time", 2, 3, 3, func(m *membership) { m.status.Members[1].ServerID = "" }, actionNone, "n2 joins", "", false},
-		{"whose place another node takes when its own falls silent before it has joined", 2, 3, 3, func(m *membership) {
-			m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
-			for node, r := range m.reports {
-				r.Members = r.Members[:1]
-				m.reports[node] = r
-			}
-			delete(m.reports, "n2")
-		}, actionRecord, "n3 takes the place of node n2, which does not answer", "n1 n3", false},
+		{"whose place another node takes when its own falls silent before it has joined", 2, 3, 3, silentJoiner, actionRecord, "n3 takes the place of node n2, which does not answer", "n1 n3", false},
 		{"once what it had begun is undone", 3, 4, 3, func(m *membership) {
 			m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
 			delete(m.reports, "n2")
 		}, actionKick, "n2, which does not answer and has not joined", "", false},
-		{"if there is one that answers", 2, 2, 3, func(m *membership) {
-			m.status.Members[1].ServerID, m.silent = "", map[string]bool{"n2": true}
-			for node, r := range m.reports {
-				r.Members = r.Members[:1]
-				m.reports[node] = r
-			}
-			delete(m.reports, "n2")
-		}, actionNone, "start it, label another", "", true},
+		{"if there is one that answers", 2, 2, 3, silentJoiner, actionNone, "start it, label another", "", true},
 		{"a member that has joined stays, however silent its node", 3, 4, 3, func(m *membership) {
 			m.silent = map[string]bool{"n2": true}
 			delete(m.reports, "n2")
