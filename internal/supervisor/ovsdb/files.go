@@ -87,7 +87,7 @@ func (f files) identify(ctx context.Context) (*identity, error) {
 	if id.unusable = f.check(ctx); id.unusable != nil {
 		return id, ctx.Err()
 	}
-	if id.clusterID, err = f.clusterIDOf(ctx, f.path); err != nil {
+	if id.clusterID, err = f.clusterID(ctx); err != nil {
 		return nil, err
 	}
 	id.serverID, err = f.run(ctx, "db-sid", f.path)
@@ -168,9 +168,23 @@ func (f files) writeSince(since time.Time) error {
 	return nil
 }
 
-// clusterIDOf a file is empty for the exit status that means "not yet known".
-func (f files) clusterIDOf(ctx context.Context, path string) (string, error) {
-	id, err := f.run(ctx, "db-cid", path)
+// aside is the name under which a file stays that has no use any more.
+func (f files) aside() string {
+	return f.path + ".aside-" + time.Now().UTC().Format("20060102T150405.000")
+}
+
+// setAside gives the file another name and returns it. Nothing is ever deleted.
+func (f files) setAside() (string, error) {
+	aside := f.aside()
+	if err := os.Rename(f.path, aside); err != nil {
+		return "", fmt.Errorf("set the database file aside: %w", err)
+	}
+	return aside, syncDir(filepath.Dir(f.path))
+}
+
+// clusterID is empty for the exit status that means "not yet known".
+func (f files) clusterID(ctx context.Context) (string, error) {
+	id, err := f.run(ctx, "db-cid", f.path)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
 		return "", nil
 	}

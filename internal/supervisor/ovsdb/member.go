@@ -140,7 +140,6 @@ func (m *member) serve(ctx context.Context) error {
 func (m *member) follow(ctx context.Context, f files, began time.Time) error {
 	due := time.NewTimer(0)
 	defer due.Stop()
-	pruned := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -151,7 +150,6 @@ func (m *member) follow(ctx context.Context, f files, began time.Time) error {
 		if superseded(began, m.options.Database.Of(m.cluster.Status)) {
 			return errSuperseded
 		}
-		pruned = pruned || m.pruneAside(ctx, f)
 		due.Reset(m.backUpIfDue(ctx, f))
 	}
 }
