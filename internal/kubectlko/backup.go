@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -21,8 +21,9 @@ import (
 // backupsDirectory is where members keep backups, as their pods see it.
 const backupsDirectory = "/etc/ovn/backups"
 
-// newID names a backup or a recovery as none before it.
-func newID() string { return "ko-" + strings.ToLower(time.Now().UTC().Format("20060102t150405z")) }
+// newID names a backup or a recovery as none before it, nor one of the same second: under the name of an earlier one, its outcome would be
+// taken for this one's.
+func newID() string { return "ko-" + time.Now().UTC().Format("20060102t150405z") + "-" + rand.String(5) }
 
 // backup brings a backup of a database into a directory here.
 func (p *plugin) backup(db ovnDatabase) *cobra.Command {

@@ -162,6 +162,18 @@ func TestRestore(t *testing.T) {
 	w.fails("Invalid value", "nb", "restore", "--yes", "--from=nothing")
 }
 
+// A recovery asked for within a second of another would be told the other's outcome, were they of one name.
+func TestNamesOfOneSecondDiffer(t *testing.T) {
+	seen := map[string]bool{}
+	for range 100 {
+		id := newID()
+		if seen[id] {
+			t.Fatalf("%s was given twice", id)
+		}
+		seen[id] = true
+	}
+}
+
 func TestBackupIsAskedFor(t *testing.T) {
 	w := newWorld(t)
 	w.operate(func(oc *v1alpha1.OVNCluster) {
