@@ -23,7 +23,9 @@ const backupsDirectory = "/etc/ovn/backups"
 
 // newID names a backup or a recovery as none before it, nor one of the same second: under the name of an earlier one, its outcome would be
 // taken for this one's.
-func newID() string { return "ko-" + time.Now().UTC().Format("20060102t150405z") + "-" + rand.String(5) }
+func newID() string {
+	return "ko-" + time.Now().UTC().Format("20060102t150405z") + "-" + rand.String(5)
+}
 
 // backup brings a backup of a database into a directory here.
 func (p *plugin) backup(db ovnDatabase) *cobra.Command {
