@@ -240,15 +240,20 @@ func (s *supervised) watchStatus(ctx context.Context) {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	told, active, written, runs := false, 0, "", ""
+	var asked *supervisor.Process // the one that active counts the answers of
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
+		with, process := s.with.Load(), s.running.Load() // in this order: what runs with something else comes after that
 		status, err := s.call(ctx, "status")
 		if err != nil && s.running.Load() != nil {
 			continue // in the middle of a long computation, which changes nothing of its role
+		}
+		if process != asked {
+			asked, active = process, 0
 		}
 		leads := status == "Status: active"
 		if active++; !leads {
@@ -259,7 +264,6 @@ func (s *supervised) watchStatus(ctx context.Context) {
 			s.active.Store(leads)
 			send(ctx, s.options.Leads, leads)
 		}
-		with := s.with.Load()
 		if members := with.members(); members != runs && s.ready(ctx) == nil {
 			runs = members
 			send(ctx, s.options.Runs, members)
