@@ -88,6 +88,7 @@ func (tr *trial) recovery(on *trialMember, source v1alpha1.RecoverySource, backu
 // recover plays the operator: everybody that runs gets the record, and then that of the new cluster.
 func (tr *trial) recover(on *trialMember, status v1alpha1.DatabaseStatus, running ...*trialMember) (v1alpha1.DatabaseStatus, adminapi.Status) {
 	tr.t.Helper()
+	status = *status.DeepCopy() // the caller's is that of before
 	for _, m := range running {
 		m.tell(status, v1alpha1.Backup{})
 	}
