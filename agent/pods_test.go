@@ -30,7 +30,7 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 	must(t, err)
 	n.eventually("the pods are known", pods.Synced)
 
-	bare, refused, broken, other := n.createPod("bare"), n.createPod("refused"), n.createPod("broken"), n.pod("other", 500)
+	bare, refused, broken := n.createPod("bare"), n.createPod("refused"), n.createPod("broken")
 	for i, reason := range []string{"OlderReason", "AcquireAddressFailed"} {
 		must(t, n.api.Create(t.Context(), &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{GenerateName: "refused-", Namespace: "default"},
@@ -42,6 +42,7 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 	base := broken.DeepCopy()
 	broken.Annotations = map[string]string{v1.AnnotationMACAddress.Key(): "not-a-mac"}
 	must(t, n.api.Patch(t.Context(), broken, client.MergeFrom(base)))
+	other := n.pod("other", 500) // behind all that is to be known
 	n.eventually("the last pod is known", func() bool {
 		known, err := pods.Exists(t.Context(), client.ObjectKeyFromObject(other), other.UID)
 		return known && err == nil
