@@ -96,13 +96,12 @@ func (l *links) has(index int) bool {
 }
 
 // listen calls changed when something that the agent made may have gone: ovn0, one of its addresses, a route; when the tunnel's interface
-// changes; or one of r.links. When the kernel drops messages it begins again, and calls changed for what it may have missed.
+// changes; or one of r.links. When the kernel drops messages it begins again. Whenever it has begun, it calls changed for what it may have missed.
 func (r *Reconciler) listen(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		if err := r.listenOnce(ctx, changed); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "lost the kernel's messages; beginning again")
 		}
-		changed()
 		select {
 		case <-time.After(resubscribe):
 		case <-ctx.Done():
@@ -137,6 +136,7 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: report}); err != nil {
 		return fmt.Errorf("subscribe to routes: %w", err)
 	}
+	changed()
 	index := 0 // of ovn0, as last seen
 	for {
 		select {

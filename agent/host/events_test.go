@@ -1,0 +1,23 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// What happens before the kernel is listened to, or between one time and the next, nobody tells of.
+func TestWhatWasMissedIsLookedForOnceTheKernelIsListenedTo(t *testing.T) {
+	ctx, looked := context.WithTimeout(t.Context(), time.Minute)
+	defer looked()
+	if err := (&Reconciler{}).listenOnce(ctx, looked); err != nil {
+		t.Fatal(err)
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		t.Error("it listens, and does not look")
+	}
+}
