@@ -23,6 +23,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
 // envRole makes the test's own program an ovn-northd of which only the control socket works; it is the role that it tells of.
@@ -100,7 +101,7 @@ func newTrial(t *testing.T, role, health string) *trial {
 	tr := &trial{T: t, clusters: make(chan *v1alpha1.OVNCluster), turn: make(chan struct{})}
 	leads, writes, runs := make(chan bool), make(chan string), make(chan string)
 	tr.options = Options{
-		RunDir: t.TempDir(), TLSDir: t.TempDir(), HealthAddress: health, Program: []string{os.Args[0]}, Clusters: tr.clusters,
+		RunDir: supervisortest.RunDir(t), TLSDir: t.TempDir(), HealthAddress: health, Program: []string{os.Args[0]}, Clusters: tr.clusters,
 		Leads: leads, Writes: writes, Runs: runs, Log: testr.New(t),
 		Turn: func(ctx context.Context, _ string) {
 			tr.say("waits")

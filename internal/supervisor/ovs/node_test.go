@@ -98,7 +98,7 @@ func startCentral(t *testing.T) central {
 		BootstrapNode: "node-1", Members: []v1alpha1.DatabaseMember{{Node: "node-1", Address: "127.0.0.1"}},
 	}
 	c.cluster = &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Northbound: bootstrap, Southbound: bootstrap}}
-	run := t.TempDir()
+	run := supervisortest.RunDir(t)
 	for i, database := range []ovsdb.Database{ovsdb.Northbound, ovsdb.Southbound} {
 		trusted := c.servers.PEM
 		if database.Name == ovsdb.Southbound.Name {
@@ -168,7 +168,7 @@ func nodeOptions(t *testing.T, c central) Options {
 	return Options{
 		Datapath: v1alpha1.DatapathUserspace, TunnelInterface: "eth1", TunnelType: v1alpha1.TunnelGeneve,
 		Node: "node-1", NodeAddress: "192.0.2.1", TrustDir: trust,
-		RunDir: t.TempDir(), OVNRunDir: t.TempDir(), ConfigDir: filepath.Join(t.TempDir(), "openvswitch"),
+		RunDir: supervisortest.RunDir(t), OVNRunDir: supervisortest.RunDir(t), ConfigDir: filepath.Join(t.TempDir(), "openvswitch"),
 		HealthAddress: "127.0.0.1:10672",
 		Programs: Programs{
 			Tool:       supervisortest.Program(t, "usr/bin/ovsdb-tool"),

@@ -41,7 +41,7 @@ func TestControllersFollowOnlyWhenTold(t *testing.T) {
 	for i := range 20 { // an index that the new cluster does not reach by itself
 		m.insert(t, fmt.Sprint("a", i))
 	}
-	dir := t.TempDir()
+	dir := supervisortest.RunDir(t)
 	conf, control, log := filepath.Join(dir, "conf.db"), filepath.Join(dir, "controller.ctl"), filepath.Join(dir, "controller.log")
 	_, err := newFiles(m.options).run(t.Context(), "create", conf, supervisortest.File(t, "/usr/share/openvswitch/vswitch.ovsschema"))
 	tr.must(err)

@@ -9,6 +9,8 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
 // TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt plays a server whose process is held up between its first listener and its first
@@ -24,7 +26,7 @@ func TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt(t *testing.T
 		"it has left":         {`["_Server"]`, `{}`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			socket := filepath.Join(t.TempDir(), "db.sock")
+			socket := filepath.Join(supervisortest.RunDir(t), "db.sock")
 			listener, err := net.Listen("unix", socket)
 			if err != nil {
 				t.Fatal(err)

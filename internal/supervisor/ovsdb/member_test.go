@@ -61,7 +61,7 @@ func (tr *trial) add(node, address string) *trialMember {
 	m.options = Options{
 		Database: database,
 		DataDir:  filepath.Join(tr.t.TempDir(), "data"),
-		RunDir:   tr.t.TempDir(),
+		RunDir:   supervisortest.RunDir(tr.t),
 		TLSDir: tr.servers.TLSDir(tr.t, "ovn-sb", map[string][]byte{
 			"ca.crt": tr.servers.PEM, "admin-ca.crt": tr.callers.PEM,
 		}),

@@ -36,6 +36,15 @@ func File(t testing.TB, path string) string {
 	return file
 }
 
+// RunDir makes a directory for sockets: the name that testing.T.TempDir gives one can be too long for their paths (unix(7)).
+func RunDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "run")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 // Authority signs certificates.
 type Authority struct {
 	certificate *x509.Certificate

@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
 // daemon answers each request that a client sends with the next of the answers.
 func daemon(t *testing.T, answers ...string) (socket string, requests <-chan string) {
 	t.Helper()
-	socket = filepath.Join(t.TempDir(), "d.ctl")
+	socket = filepath.Join(supervisortest.RunDir(t), "d.ctl")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
