@@ -86,7 +86,7 @@ func TestManifestsForKubeOVNAndSamplesApplyUnchanged(t *testing.T) {
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}},
 		} {
-			if err := api.Create(t.Context(), object); err != nil {
+			if err := client.IgnoreAlreadyExists(api.Create(t.Context(), object)); err != nil {
 				t.Fatal(err)
 			}
 		}

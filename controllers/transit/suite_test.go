@@ -6,6 +6,7 @@ package transit_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +45,13 @@ func (l *leases) Expect(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expected[node] = true
+}
+
+// expecting are the nodes whose Leases are expected, in order.
+func (l *leases) expecting() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.expected))
 }
 
 func (l *leases) Subscribe(f func(string)) {
