@@ -5,6 +5,7 @@ package k8s_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -74,7 +76,7 @@ func TestAStatusGoesBackThoughTheCacheIsBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&kubeovnv1.Subnet{}).
-		WithObjects(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}).Build()
+		WithObjects(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: types.UID(rand.Text())}}).Build() // what was written stays known
 	read := func() *kubeovnv1.Subnet {
 		s := &kubeovnv1.Subnet{}
 		if err := server.Get(t.Context(), client.ObjectKey{Name: "a"}, s); err != nil {
