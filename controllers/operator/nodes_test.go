@@ -36,6 +36,7 @@ func (s *story) nodeAddresses(t *testing.T) {
 			return eligible(set.Spec.Template.Spec, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "inside", Labels: map[string]string{corev1.LabelOSStable: "linux"}}})
 		}).Should(BeFalse(), name)
 	}
+	s.deserted(t, "inside") // by the pods that it got before it was held
 	s.settledOn(t, s.cluster(t).Spec.Image)
 	w.forget()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 2 })
@@ -51,15 +52,7 @@ func (s *story) nodeAddresses(t *testing.T) {
 		g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 	}
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
-	g.Eventually(func() []string { // pods of nodes that are gone, which nobody else ends here
-		var pods corev1.PodList
-		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
-		var on []string
-		for _, p := range pods.Items {
-			on = append(on, p.Spec.NodeName)
-		}
-		return on
-	}).ShouldNot(ContainElement(BeElementOf("inside", "twin")))
+	s.deserted(t, "inside", "twin") // nobody else ends the pods of nodes that are gone
 	w.forget()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
@@ -131,6 +124,21 @@ func (s *story) setNode(t *testing.T, name string, change func(*corev1.Node)) {
 	if err := s.admin.Status().Patch(t.Context(), changed, client.StrategicMergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// deserted waits until no pod of a component is on one of the nodes.
+func (s *story) deserted(t *testing.T, nodes ...string) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Eventually(func() []string {
+		var pods corev1.PodList
+		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
+		var on []string
+		for _, p := range pods.Items {
+			on = append(on, p.Spec.NodeName)
+		}
+		return on
+	}).ShouldNot(ContainElement(BeElementOf(nodes)))
 }
 
 func (s *story) nodeEvents(t *testing.T, node string) (all []string) {
