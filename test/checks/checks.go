@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kiln-net/kiln/test/cluster"
 )
@@ -141,6 +142,9 @@ func prepare(ctx context.Context, env Env) (*fixture, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list endpoints of service kubernetes: %w", err)
 	}
+	if err := awaitDNS(ctx, c); err != nil {
+		return nil, err
+	}
 	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -149,6 +153,28 @@ func prepare(ctx context.Context, env Env) (*fixture, error) {
 		f.nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
 	return f, nil
+}
+
+// awaitDNS waits until the cluster's DNS serves: on a new network its pods have just got their addresses, as those of the checks have.
+func awaitDNS(ctx context.Context, c *cluster.Cluster) error {
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		list, err := c.DiscoveryV1().EndpointSlices("kube-system").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kube-dns"})
+		if err != nil {
+			return false, err
+		}
+		for i := range list.Items {
+			for _, e := range list.Items[i].Endpoints {
+				if e.Conditions.Ready != nil && *e.Conditions.Ready {
+					return true, nil
+				}
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for a ready endpoint of Service kube-system/kube-dns: %w", err)
+	}
+	return nil
 }
 
 // addressOf is the pod's address in the family of like.

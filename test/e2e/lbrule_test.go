@@ -50,10 +50,11 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 		expectConditions(ctx, rule, &rule.Status.Conditions, kubeovnv1.ConditionReady, kubeovnv1.ConditionEndpointsChecked)
 		for _, from := range []*corev1.Pod{near, far} {
 			for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
-				Eventually(askRule).WithContext(ctx).WithArguments(from, vip).WithTimeout(30*time.Second).Should(BeElementOf(backends), "from %s", from.Name)
-				first := askRule(ctx, from, vip)
+				front := netip.AddrPortFrom(netip.MustParseAddr(vip), 80)
+				first := answerOf(ctx, fromPod(from), front)
+				Expect(first).To(BeElementOf(backends), "from %s", from.Name)
 				for range 5 { // sessionAffinity: ClientIP
-					Expect(askRule(ctx, from, vip)).To(Equal(first))
+					Expect(answerOf(ctx, fromPod(from), front)).To(Equal(first))
 				}
 			}
 		}

@@ -110,7 +110,7 @@ var _ = Describe("security groups", Ordered, func() {
 		By("the same group")
 		connects(ctx, replica, database, tcp, 8080, true)
 		By("another protocol")
-		Expect(pings(ctx, stranger, database)).To(Equal(2))
+		Eventually(pings).WithContext(ctx).WithArguments(stranger, database).WithTimeout(20 * time.Second).Should(Equal(2))
 		Expect(pings(ctx, stranger, web)).To(BeZero())
 	}, SpecTimeout(3*time.Minute))
 
@@ -185,7 +185,7 @@ var _ = Describe("security groups", Ordered, func() {
 		}
 		tenant, asker := run("tenant", "database", 0), run("asker", "", 1)
 		connects(ctx, asker, tenant, tcp, 5432, false)
-		Expect(pings(ctx, asker, tenant)).To(Equal(2))
+		Eventually(pings).WithContext(ctx).WithArguments(asker, tenant).WithTimeout(20 * time.Second).Should(Equal(2))
 		nameGroups(ctx, asker, "shop-web")
 		connects(ctx, asker, tenant, tcp, 5432, true)
 		connects(ctx, asker, tenant, tcp, 8080, false)

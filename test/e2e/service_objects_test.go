@@ -210,9 +210,37 @@ func refused(ctx context.Context, from origin, front netip.AddrPort) {
 	}).WithContext(ctx).WithTimeout(30*time.Second).Should(ContainSubstring("refused"), front.String())
 }
 
-// talkUDP asks who serves, over and over from one port, and returns the answers.
-func talkUDP(ctx context.Context, from origin, to netip.AddrPort, times int) string {
-	const script = `exec 3<>"/dev/udp/$1/$2"; for i in $(seq $3); do echo hostname >&3; timeout .5 dd bs=100 count=1 <&3 2>/dev/null; echo; sleep .5; done; true`
-	out, _ := from(ctx, "bash", "-c", script, "udp", to.Addr().String(), strconv.Itoa(int(to.Port())), strconv.Itoa(times))
-	return out
+// connections opens one connection after another until enough is closed, and says how many of them failed.
+func connections(ctx context.Context, from origin, to netip.AddrPort, enough <-chan struct{}) string {
+	// A few seconds' worth at a time, and how many they were and how many of them failed.
+	const script = `n=0 bad=0; end=$((SECONDS+5)); while [ $SECONDS -lt $end ]; do n=$((n+1)); timeout 3 bash -c '` + httpGet + `' x "$1" "$2" /hostname >/dev/null 2>&1 || bad=$((bad+1)); done; echo $n $bad`
+	all, failed := 0, 0
+	for done := false; !done; {
+		select {
+		case <-enough:
+			done = true // with those that follow the last change
+		default:
+		}
+		out, err := from(ctx, "bash", "-c", script, "loop", to.Addr().String(), strconv.Itoa(int(to.Port())))
+		var n, bad int
+		if _, scanned := fmt.Sscan(out, &n, &bad); err != nil || scanned != nil {
+			return fmt.Sprintf("%q %v", out, err)
+		}
+		all, failed = all+n, failed+bad
+	}
+	return fmt.Sprintf("%d of %d connections failed", failed, all)
+}
+
+// talkUDP asks who serves, over and over from one port, until it hangs up. What it has heard so far is in a file beside it.
+func talkUDP(ctx context.Context, from origin, to netip.AddrPort) (heard func(context.Context) (string, error), hangUp func(context.Context)) {
+	GinkgoHelper()
+	file := fmt.Sprintf("/tmp/udp-%d", time.Now().UnixNano())
+	const script = `exec 3<>"/dev/udp/$1/$2"; while :; do echo hostname >&3; timeout .5 dd bs=100 count=1 <&3; echo; sleep .5; done`
+	_, err := from(ctx, "bash", "-c", fmt.Sprintf("bash -c '%s' udp %s %d </dev/null >%s 2>/dev/null & echo $! >%[4]s.pid", script, to.Addr(), to.Port(), file))
+	Expect(err).NotTo(HaveOccurred())
+	hangUp = func(ctx context.Context) {
+		_, _ = from(ctx, "bash", "-c", "kill $(cat "+file+".pid) && rm "+file+".pid")
+	}
+	DeferCleanup(func(ctx SpecContext) { hangUp(ctx) }, NodeTimeout(time.Minute)) // when the spec fails on its way
+	return func(ctx context.Context) (string, error) { return from(ctx, "cat", file) }, hangUp
 }

@@ -53,10 +53,8 @@ var _ = Describe("subnets", func() {
 		expectReach(ctx, stranger, web, false)
 		expectReach(ctx, neighbour, web, true)
 
-		subnet := &kubeovnv1.Subnet{}
-		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "frontends"}, subnet)).To(Succeed())
-		subnet.Spec.ACLs[0].Match = "tcp.port == 8080"
-		Expect(suite.Objects.Update(ctx, subnet)).To(Succeed())
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "frontends"}}
+		change(ctx, subnet, func(s *kubeovnv1.SubnetSpec) { s.ACLs[0].Match = "tcp.port == 8080" })
 		Eventually(func(g Gomega) {
 			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(subnet), subnet)).To(Succeed())
 			g.Expect(falseMessages(subnet)).To(ContainElement(ContainSubstring("there is no such field: write tcp.dst")))

@@ -57,7 +57,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 		for i, a := range addressesOf(alone) {
 			Expect(reached(ctx, orange, a)).To(BeEmpty(), "from another VPC")
-			Expect(reached(ctx, violet, a)).To(Equal("violet-alone"))
+			Eventually(reached).WithContext(ctx).WithArguments(violet, a).WithTimeout(20 * time.Second).Should(Equal("violet-alone"))
 			Expect(reached(ctx, orange, addressesOf(shop)[i])).To(BeEmpty(), "a pod of the default VPC by its address")
 		}
 		for _, n := range suite.NodeAddresses {
@@ -179,10 +179,12 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 				WithContext(ctx).WithTimeout(90 * time.Second).WithPolling(100 * time.Millisecond).Should(Equal("shop"))
 			AddReportEntry("transit node dead → a Service through the other one", fmt.Sprintf("%s: after %s", ip, time.Since(died).Round(100*time.Millisecond)))
 		}
-		Expect(expectTransit(ctx, "orange")).NotTo(Equal(active))
+		Eventually(func() string { return expectTransit(ctx, "orange") }).WithContext(ctx).WithTimeout(30 * time.Second).ShouldNot(Equal(active))
 		for _, like := range cluster.PodAddrs(orange) {
-			_, err := seenBy(ctx, orange, like)
-			Expect(err).NotTo(HaveOccurred(), "to the outside in the family of %s", like)
+			Eventually(func() error {
+				_, err := seenBy(ctx, orange, like)
+				return err
+			}).WithContext(ctx).WithTimeout(30*time.Second).Should(Succeed(), "to the outside in the family of %s", like)
 		}
 	}, SpecTimeout(6*time.Minute))
 })

@@ -45,8 +45,8 @@ var _ = Describe("custom VPCs", Ordered, ContinueOnFailure, func() {
 		green := tenantPod(ctx, "green", "client", near, "10.51.0.10", "fd00:10:51::10")
 		onlyBlue := tenantPod(ctx, "blue", "alone", near, "10.50.0.30", "fd00:10:50::30")
 		for _, a := range addressesOf(redServer) {
-			Expect(reached(ctx, blueClient, a)).To(Equal("blue-server"))
-			Expect(reached(ctx, redClient, a)).To(Equal("red-server"))
+			Eventually(reached).WithContext(ctx).WithArguments(blueClient, a).WithTimeout(20 * time.Second).Should(Equal("blue-server"))
+			Eventually(reached).WithContext(ctx).WithArguments(redClient, a).WithTimeout(20 * time.Second).Should(Equal("red-server"))
 			Eventually(reached).WithContext(ctx).WithArguments(green, a).WithTimeout(20*time.Second).Should(Equal("red-server"), "over the link")
 		}
 		for i, a := range addressesOf(onlyBlue) {
@@ -64,8 +64,10 @@ var _ = Describe("custom VPCs", Ordered, ContinueOnFailure, func() {
 		for _, a := range addressesOf(redServer) {
 			Eventually(reached).WithContext(ctx).WithArguments(green, a).WithTimeout(20*time.Second).Should(BeEmpty(), "without the link")
 		}
-		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "red"}, vpc)).To(Succeed())
-		Expect(meta.FindStatusCondition(vpc.Status.Conditions, kubeovnv1.ConditionReady).Message).To(ContainSubstring("VPC green has no peering with this one"))
+		Eventually(func(g Gomega) {
+			g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "red"}, vpc)).To(Succeed())
+			g.Expect(meta.FindStatusCondition(vpc.Status.Conditions, kubeovnv1.ConditionReady).Message).To(ContainSubstring("VPC green has no peering with this one"))
+		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 	}, SpecTimeout(8*time.Minute))
 
 	It("send through an appliance what a policy and a route say", func(ctx SpecContext) {
