@@ -26,6 +26,7 @@ type workloads struct {
 	// fails are images whose pods end with an error.
 	mu       sync.Mutex
 	fails    map[string]bool
+	held     string   // a component whose pods do not start
 	replaced []string // component/node
 	serial   int
 }
@@ -73,6 +74,13 @@ func (w *workloads) fail(image string, fails bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fails[image] = fails
+}
+
+// hold has the pods of a component not start, until it is called for another, or for none.
+func (w *workloads) hold(component string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = component
 }
 
 func (w *workloads) turn(ctx context.Context) error {
@@ -221,7 +229,13 @@ func count(pods []corev1.Pod, template corev1.PodTemplateSpec) (updated, serving
 
 // start makes a pod and, unless its image fails, makes it ready.
 func (w *workloads) start(ctx context.Context, name, component, on string, template corev1.PodTemplateSpec) error {
-	image := imageOf(template)
+	w.mu.Lock()
+	held, image := w.held == component, imageOf(template)
+	fails := w.fails[image]
+	w.mu.Unlock()
+	if held {
+		return nil
+	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testNamespace, Labels: template.Labels, Annotations: template.Annotations},
 		Spec:       corev1.PodSpec{NodeName: on, HostNetwork: true, Containers: []corev1.Container{{Name: component, Image: image}}},
@@ -229,9 +243,6 @@ func (w *workloads) start(ctx context.Context, name, component, on string, templ
 	if err := w.admin.Create(ctx, pod); err != nil {
 		return err
 	}
-	w.mu.Lock()
-	fails := w.fails[image]
-	w.mu.Unlock()
 	pod.Status = corev1.PodStatus{PodIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: "192.0.2.1"}}}
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}
 	if fails {
