@@ -6,11 +6,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,27 +27,25 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
 // controllerAddress is where the process under test serves its health; members listen on other addresses of the loopback network.
-const controllerAddress = "127.77.0.1:10660"
+var controllerAddress = healthAt(1)
+
+// healthAt is where a process serves its health, on an address of this run's own.
+func healthAt(host byte) string {
+	return netip.AddrPortFrom(supervisortest.Loopback(host), 10660).String()
+}
 
 // TestControllerFromTheOVNClusterToAPod runs the whole process against a real API server and a real database behind TLS.
 func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	c := startAPIServer(t)
 	server := nbtest.Start(t)
 	certificates := newCertificates(t)
-	t.Setenv("POD_NAMESPACE", "default")
-	t.Setenv("POD_NAME", "controller")
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	cmd := newControllerCommand()
-	cmd.SetArgs([]string{
-		"--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir=" + certificates.Dir, "--address=" + controllerAddress,
-	})
-	go func() { ended <- cmd.ExecuteContext(ctx) }()
-	t.Cleanup(stop)
+	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), controllerAddress, "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64")
+	ctx := t.Context()
 
 	eventually(t, func() string { return probe("/healthz", http.StatusOK) })
 	eventually(t, func() string { return probe("/readyz", http.StatusInternalServerError) })
@@ -54,8 +53,8 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(ctx, cluster))
-	closeFirst := listen(t, certificates, "127.77.0.2", server)
-	moveTo(t, c, cluster, "127.77.0.2")
+	closeFirst := listen(t, certificates, 2, server)
+	moveTo(t, c, cluster, 2)
 	eventually(t, func() string { return probe("/readyz", http.StatusOK) })
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
@@ -64,8 +63,8 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	eventually(t, func() string { return allocated(c, "first", "10.16.0.2,fd00:10:16::2") })
 
 	closeFirst()
-	listen(t, certificates, "127.77.0.3", server)
-	moveTo(t, c, cluster, "127.77.0.3")
+	listen(t, certificates, 3, server)
+	moveTo(t, c, cluster, 3)
 	must(t, c.Create(ctx, newPod("second")))
 	eventually(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
 	eventually(t, func() string { // pods do not wait for the node's
@@ -76,10 +75,10 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 		return ""
 	})
 
-	stop()
-	must(t, <-ended)
+	must(t, controller.Process.Signal(syscall.SIGTERM))
+	must(t, controller.Wait())
 	lease := &coordinationv1.Lease{}
-	must(t, c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
+	must(t, c.Get(ctx, client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
 	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
 		t.Errorf("the process ended and still holds the Lease as %s", *lease.Spec.HolderIdentity)
 	}
@@ -132,15 +131,15 @@ func newCertificates(t *testing.T) *nbtest.TLS {
 }
 
 // listen serves the database with TLS at an address until the test ends, or until the function it returns is called.
-func listen(t *testing.T, certificates *nbtest.TLS, address string, server *nbtest.Server) (stop func()) {
+func listen(t *testing.T, certificates *nbtest.TLS, host byte, server *nbtest.Server) (stop func()) {
 	t.Helper()
-	return certificates.Listen(t, net.JoinHostPort(address, fmt.Sprint(northboundPort)), server)
+	return certificates.Listen(t, netip.AddrPortFrom(supervisortest.Loopback(host), northboundPort).String(), server)
 }
 
 // moveTo makes the OVNCluster name one member of the northbound database.
-func moveTo(t *testing.T, c client.Client, cluster *v1alpha1.OVNCluster, address string) {
+func moveTo(t *testing.T, c client.Client, cluster *v1alpha1.OVNCluster, host byte) {
 	t.Helper()
-	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: "n1", Address: address}}
+	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: "n1", Address: supervisortest.Loopback(host).String()}}
 	must(t, c.Status().Update(t.Context(), cluster))
 }
 

@@ -52,15 +52,15 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
 	database := nbtest.Start(t)
-	stop := listen(t, certificates, "127.77.0.8", database)
+	stop := listen(t, certificates, 8, database)
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(t.Context(), cluster))
 	cluster.Status.Northbound.ClusterID = "one"
-	moveTo(t, c, cluster, "127.77.0.8")
+	moveTo(t, c, cluster, 8)
 	self := newPod("controller")
 	self.Spec.HostNetwork = true
 	must(t, c.Create(t.Context(), self))
-	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", long...)
+	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	written := func(id string) func() string {
 		return func() string {
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(self), self); err != nil {
@@ -82,7 +82,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 
 	stop()
 	fresh := nbtest.Start(t)
-	listen(t, certificates, "127.77.0.8", fresh)
+	listen(t, certificates, 8, fresh)
 	cluster.Status.Northbound.ClusterID = "" // while the database is made anew
 	cluster.Status.Northbound.Recovery = &v1alpha1.RecoveryStatus{ID: "r", Phase: v1alpha1.RecoveryCreating}
 	must(t, c.Status().Update(t.Context(), cluster))
@@ -91,7 +91,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	if err := controller.Wait(); err == nil {
 		t.Error("the controller ended as if all was well")
 	}
-	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", long...)
+	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	eventually(t, written("two"))
 	if diff := cmp.Diff(before, content(fresh)); diff != "" {
 		t.Errorf("the database is not what it was (-), but (+):\n%s", diff)

@@ -15,10 +15,12 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -38,7 +40,7 @@ import (
 // long are flags by which nobody loses the Lease, however busy the machine is, and is noticed soon when the Lease has run out.
 var long = []string{"--leader-elect-lease-duration=24h", "--leader-elect-renew-deadline=23h", "--leader-elect-retry-period=500ms"}
 
-// envController makes the test's own program `kiln controller`: a process that can be killed.
+// envController makes the test's own program `kiln controller`: a process that can be killed, and of which there can be many.
 const envController = "KILN_TEST_CONTROLLER"
 
 func TestMain(m *testing.M) {
@@ -47,7 +49,10 @@ func TestMain(m *testing.M) {
 	}
 	cmd := newControllerCommand()
 	cmd.SetArgs(os.Args[1:])
-	if err := cmd.ExecuteContext(context.Background()); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	err := cmd.ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		os.Exit(1)
 	}
 }
@@ -57,24 +62,24 @@ func TestMain(m *testing.M) {
 func TestAWarmStandbyTakesOver(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
-	listen(t, certificates, "127.77.0.4", nbtest.Start(t))
+	listen(t, certificates, 4, nbtest.Start(t))
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(t.Context(), cluster))
-	moveTo(t, c, cluster, "127.77.0.4")
+	moveTo(t, c, cluster, 4)
 	direct := os.Getenv("KUBECONFIG")
 	seen, proxied := countRequests(t, direct)
 
-	leader := startController(t, certificates, "leader", direct, "127.77.0.11:10660", long...)
+	leader := startController(t, certificates, "leader", direct, healthAt(11), long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	must(t, c.Create(t.Context(), newPod("first")))
 	eventually(t, func() string { return allocated(c, "first", "10.16.0.2") })
 	led := holder(t, c)
 
-	standby := startController(t, certificates, "standby", proxied, "127.77.0.12:10660", long...)
+	standby := startController(t, certificates, "standby", proxied, healthAt(12), long...)
 	for _, kind := range []string{
 		"pods", "nodes", "namespaces", "services", "endpointslices", "subnets", "vpcs", "ips", "statefulsets", "ippools", "vips", "ovn-eips",
 		"networkpolicies", "security-groups", "customresourcedefinitions", "servicecidrs", "router-lb-rules", "switch-lb-rules",
-		"customresourcedefinitions metadata.name=virtualmachines.kubevirt.io",
+		"customresourcedefinitions metadata.name=virtualmachines.kubevirt.io", "ovnclusters metadata.name=default",
 	} {
 		eventually(t, func() string { return seen.whether(kind, standby) })
 	}
@@ -100,20 +105,20 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
 	server := nbtest.Start(t)
-	listen(t, certificates, "127.77.0.5", server)
+	listen(t, certificates, 5, server)
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(t.Context(), cluster))
-	moveTo(t, c, cluster, "127.77.0.5")
+	moveTo(t, c, cluster, 5)
 
-	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), "127.77.0.13:10660", long...)
+	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	must(t, c.Create(t.Context(), newPod("first")))
 	eventually(t, func() string { return allocated(c, "first", "10.16.0.2") })
-	startController(t, certificates, "standby", os.Getenv("KUBECONFIG"), "127.77.0.14:10660", long...)
+	startController(t, certificates, "standby", os.Getenv("KUBECONFIG"), healthAt(14), long...)
 
 	must(t, leader.Process.Kill())
 	must(t, c.Create(t.Context(), newPod("second")))
-	startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), "127.77.0.15:10660", long...)
+	startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(15), long...)
 	eventually(t, func() string { return allocated(c, "second", "10.16.0.3") })
 	if now := holder(t, c); now != "leader" {
 		t.Errorf("the Lease is held by %q", now)

@@ -49,11 +49,11 @@ func newLive(t *testing.T, nodes int) *live {
 	}
 	l.m = membership{want: 1, nodes: map[netip.Addr]string{}}
 	for i := range nodes {
-		name, address := fmt.Sprintf("n%d", i+1), netip.MustParseAddr(fmt.Sprintf("127.0.5.%d", i+1))
+		name, address := fmt.Sprintf("n%d", i+1), supervisortest.Loopback(byte(i+1))
 		l.m.nodes[address] = name
 		l.nodes[name] = l.node(name, address)
 	}
-	l.m.status = v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{{Node: "n1", Address: "127.0.5.1"}}}
+	l.m.status = v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{{Node: "n1", Address: supervisortest.Loopback(1).String()}}}
 	t.Cleanup(func() {
 		for _, n := range l.nodes {
 			n.halt()
@@ -67,7 +67,7 @@ func (l *live) node(name string, address netip.Addr) *liveNode {
 	database := ovsdb.Southbound
 	database.Schema = supervisortest.File(l.T, database.Schema)
 	n.options = ovsdb.Options{
-		Database: database, DataDir: filepath.Join(l.TempDir(), "data"), RunDir: l.TempDir(), Node: name, Address: address, Listen: address,
+		Database: database, DataDir: filepath.Join(l.TempDir(), "data"), RunDir: supervisortest.RunDir(l.T), Node: name, Address: address, Listen: address,
 		TLSDir:        l.servers.TLSDir(l.T, "ovn-sb", map[string][]byte{"ca.crt": l.servers.PEM, "admin-ca.crt": l.callers.PEM}),
 		HealthAddress: netip.AddrPortFrom(address, 6662).String(),
 		Programs: ovsdb.Programs{
@@ -167,7 +167,7 @@ func (l *live) pass() {
 	for i := len(l.nodes); i > 0; i-- {
 		if name := nodeOf(i); !slices.ContainsFunc(m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == name }) {
 			m.free = freeNode(i)
-			m.free.Status.Addresses[0].Address = fmt.Sprintf("127.0.5.%d", i)
+			m.free.Status.Addresses[0].Address = supervisortest.Loopback(byte(i)).String()
 		}
 	}
 	if err := record(&m.status, m.reports); err != nil {

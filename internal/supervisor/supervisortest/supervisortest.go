@@ -12,6 +12,8 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	mathrand "math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,6 +45,15 @@ func RunDir(t testing.TB) string {
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	return dir
+}
+
+// network is one of the loopback networks, as IPv4 has them.
+var network = [2]byte{byte(64 + mathrand.IntN(128)), byte(mathrand.IntN(256))}
+
+// Loopback is an address, from 1 on, of a loopback network that was drawn for this process: processes of tests in other packages, and in other
+// checkouts, listen on the same ports beside it.
+func Loopback(host byte) netip.Addr {
+	return netip.AddrFrom4([4]byte{127, network[0], network[1], host})
 }
 
 // Authority signs certificates.
