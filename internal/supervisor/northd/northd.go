@@ -111,9 +111,9 @@ func sameSet(a, b []string) bool {
 type supervised struct {
 	options Options
 	running atomic.Pointer[supervisor.Process]
-	// with is what runs; active: it is the active one.
+	// with is what runs; active is the one that has said last that it is the active one.
 	with   atomic.Pointer[databases]
-	active atomic.Bool
+	active atomic.Pointer[supervisor.Process]
 }
 
 // Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
@@ -185,7 +185,7 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 			}
 			forget()
 			pending, turn = databases{}, nil
-			if process != nil && s.active.Load() && next.onlyMoved(current) && !next.equal(current) {
+			if process != nil && s.active.Load() == process && next.onlyMoved(current) && !next.equal(current) {
 				own, cancel := context.WithCancel(ctx)
 				pending, forget = next, cancel
 				turn = s.awaitTurn(own, next.members())
@@ -259,9 +259,13 @@ func (s *supervised) watchStatus(ctx context.Context) {
 		if active++; !leads {
 			active = 0
 		}
+		if leads {
+			s.active.Store(process)
+		} else {
+			s.active.Store(nil)
+		}
 		if leads != told {
 			told = leads
-			s.active.Store(leads)
 			send(ctx, s.options.Leads, leads)
 		}
 		if members := with.members(); members != runs && s.ready(ctx) == nil {

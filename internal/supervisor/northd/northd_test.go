@@ -197,6 +197,19 @@ func TestTheActiveOneStartsAgainAfterOneThatStandsBy(t *testing.T) {
 	tr.until("it starts with both members", func() bool { return len(tr.starts()) == 2 && strings.Contains(tr.starts()[1], "192.0.2.2") })
 }
 
+// Of two that start again one after the other, the first is not the active one any more: were it to wait for the other, they would wait for each other.
+func TestTheOneThatWasActiveStartsAgainAtOnce(t *testing.T) {
+	tr := newTrial(t, "active", "127.0.6.5:10671")
+	tr.clusters <- clusterOf("c", "192.0.2.1")
+	tr.untilSaid("leads true")
+	t.Setenv(envRole, "standby") // of the next
+	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2")
+	tr.turn <- struct{}{}
+	tr.until("it starts with both members", func() bool { return len(tr.starts()) == 2 })
+	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2", "192.0.2.3")
+	tr.until("it starts with all members", func() bool { return len(tr.starts()) == 3 })
+}
+
 func TestOneThatStandsByStartsAgainAtOnce(t *testing.T) {
 	tr := newTrial(t, "standby", "127.0.6.2:10671")
 	tr.clusters <- clusterOf("c", "192.0.2.1")
