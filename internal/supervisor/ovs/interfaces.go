@@ -31,6 +31,19 @@ func checkDatapath(o Options) error {
 	return nil
 }
 
+// dumps is how often the kernel is asked for a list.
+const dumps = 20
+
+// whole is a list of the kernel's. One in which something changed while it was told may lack what was there all the time: it is asked for again.
+func whole[T any](dump func() ([]T, error)) (list []T, err error) {
+	for range dumps {
+		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return list, err
+}
+
 // tunnelInterface returns the interface of the tunnels: the named one, or that of the node's address.
 func tunnelInterface(o Options) (netlink.Link, error) {
 	if o.TunnelInterface != "" {
@@ -39,7 +52,7 @@ func tunnelInterface(o Options) (netlink.Link, error) {
 			return link, err
 		}
 	}
-	links, err := netlink.LinkList()
+	links, err := whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -60,7 +73,7 @@ func linkOfAddress(links []netlink.Link, o Options) (netlink.Link, error) {
 		return nil, fmt.Errorf("the address of node %s: %w", o.Node, err)
 	}
 	for _, link := range links {
-		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		list, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
 		}

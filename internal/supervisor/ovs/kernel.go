@@ -18,7 +18,7 @@ import (
 // addresses returns the global addresses of an interface, IPv4 first, as the kernel lists them. Link-local and temporary ones are
 // the interface's own and are not moved.
 func addresses(link netlink.Link) ([]netip.Prefix, error) {
-	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	list, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
 	}
@@ -38,7 +38,9 @@ func addresses(link netlink.Link) ([]netip.Prefix, error) {
 // of router advertisements, which the bridge receives itself. Routes over several interfaces are left alone.
 func routes(link netlink.Link) ([]route, error) {
 	filter := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_UNSPEC}
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	list, err := whole(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes of %s: %w", link.Attrs().Name, err)
 	}

@@ -4,6 +4,7 @@
 package ovs
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -78,5 +79,28 @@ func TestRoutesSurviveTheDatabase(t *testing.T) {
 	}
 	if list := must(addresses(eth1)); !slices.Equal(list, prefixes("192.0.2.1/24", "2001:db8::1/64")) {
 		t.Errorf("addresses: %v", list)
+	}
+}
+
+// Interfaces come and go with pods, and a list of them that is told meanwhile may lack others.
+func TestAListThatWasInterruptedIsAskedForAgain(t *testing.T) {
+	times, broken := 0, errors.New("broken")
+	dump := func(then error) func() ([]int, error) {
+		times = 0
+		return func() ([]int, error) {
+			if times++; times < 3 {
+				return []int{1}, netlink.ErrDumpInterrupted
+			}
+			return []int{1, 2}, then
+		}
+	}
+	if list, err := whole(dump(nil)); err != nil || len(list) != 2 {
+		t.Errorf("got %v, %v", list, err)
+	}
+	if _, err := whole(dump(broken)); !errors.Is(err, broken) || times != 3 {
+		t.Errorf("after %d times: %v", times, err)
+	}
+	if _, err := whole(dump(netlink.ErrDumpInterrupted)); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		t.Errorf("a list that is never whole is taken for one: %v", err)
 	}
 }

@@ -286,7 +286,7 @@ func checkRemoved(t *testing.T, o Options) {
 	if missing := without(want, seen.uplinkAddresses); len(missing) > 0 || len(seen.uplinkRoutes) != 2 {
 		t.Errorf("eth1 has %v and %v", seen.uplinkAddresses, seen.uplinkRoutes)
 	}
-	for _, link := range must(netlink.LinkList()) {
+	for _, link := range must(whole(netlink.LinkList)) {
 		if name := link.Attrs().Name; name != "lo" && name != "eth1" {
 			t.Errorf("interface %s is left", name)
 		}
