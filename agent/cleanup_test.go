@@ -34,6 +34,7 @@ func kernelState(t *testing.T) string {
 // TestCleanUp has an agent make all that it ever makes, and wants the node as it was before.
 func TestCleanUp(t *testing.T) {
 	n := newNode(t)
+	must(t, agent.CleanUp(t.Context(), n.options)) // what other tests' agents have left
 	loopback := filepath.Join(n.options.CNIBinDir, "loopback")
 	must(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
 	nft(t, "add table inet of-others")
