@@ -60,6 +60,8 @@ func TestPodsFollowTheMTUOfTunnels(t *testing.T) {
 	must(t, netlink.LinkSetMTU(tunnels, tunnelMTU-20))
 	n.startAgent()
 	follow(podMTU - 20)
+	must(t, netlink.LinkSetMTU(tunnels, tunnelMTU))
+	follow(podMTU)
 	n.vsctl("set", "Open_vSwitch", ".", "external_ids:ovn-encap-ip="+nodeIPs[1].Addr().String())
-	follow(podMTU - 20) // eth0 has 20 bytes more, and headers of IPv6 take them
+	follow(podMTU - 20) // eth0 has as much, and headers of IPv6 take 20 bytes more
 }
