@@ -18,6 +18,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/google/uuid"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -108,7 +109,7 @@ func addConfigures(t *testing.T, n *node) {
 		if features["tx-checksum-ip-generic"] {
 			t.Error("checksum offload is on in the userspace datapath")
 		}
-		list, _ := netlink.AddrList(link, netlink.FAMILY_V6)
+		list, _ := netlinksafe.AddrList(link, netlink.FAMILY_V6)
 		for _, a := range list {
 			if a.IP.IsGlobalUnicast() && a.Flags&0x40 != 0 { // IFA_F_TENTATIVE
 				t.Errorf("%s is tentative", a)
@@ -228,7 +229,7 @@ func addAfterHalf(t *testing.T, n *node) {
 		if err != nil {
 			return err
 		}
-		addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		addresses, err := netlinksafe.AddrList(link, netlink.FAMILY_V4)
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,7 +50,7 @@ func (c *container) numbers() (addresses, routes []string) {
 			if err != nil {
 				return err
 			}
-			list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+			list, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
 			if err != nil {
 				return err
 			}
@@ -59,7 +60,7 @@ func (c *container) numbers() (addresses, routes []string) {
 				}
 			}
 		}
-		list, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+		list, err := netlinksafe.RouteList(nil, netlink.FAMILY_ALL)
 		for _, r := range list {
 			if r.Gw != nil {
 				routes = append(routes, r.Dst.String()+" via "+r.Gw.String())

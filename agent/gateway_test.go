@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -46,7 +47,7 @@ func claimed(name string) string {
 	if err != nil {
 		return err.Error()
 	}
-	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	list, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return err.Error()
 	}
@@ -185,7 +186,7 @@ func (n *node) losesItsTranslation(from, to ns.NetNS, address netip.Addr) {
 // forgetConnections empties the connection table of the current namespace.
 func forgetConnections() error {
 	for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, everything{}); err != nil {
+		if _, err := netlinksafe.ConntrackDeleteFilters(netlink.ConntrackTable, family, everything{}); err != nil {
 			return err
 		}
 	}
@@ -265,7 +266,7 @@ func TestExternalGateway(t *testing.T) {
 	n.startAgent()
 	n.waitReady()
 	n.eventually("nothing of it is left", func() bool { return ownState() == "" })
-	if list, err := netlink.RuleListFiltered(netlink.FAMILY_V4, foreign, netlink.RT_FILTER_TABLE); err != nil || len(list) != 1 {
+	if list, err := netlinksafe.RuleListFiltered(netlink.FAMILY_V4, foreign, netlink.RT_FILTER_TABLE); err != nil || len(list) != 1 {
 		t.Errorf("a rule that is not the agent's is gone: %v, %v", list, err)
 	}
 	n.change("ovn-default", func(s *v1.SubnetSpec) { s.ExternalEgressGateway = "203.0.113.9" }) // in no network of the node

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
@@ -409,7 +410,7 @@ func hasAddress(name, prefix string) bool {
 	if err != nil || link.Attrs().Flags&net.FlagUp == 0 {
 		return false
 	}
-	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	list, err := netlinksafe.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return false
 	}
@@ -429,7 +430,7 @@ func cidr(s string) *net.IPNet {
 // route is the route to a CIDR; nil when there is none.
 func route(n *node, to string) *netlink.Route {
 	n.Helper()
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: cidr(to)}, netlink.RT_FILTER_DST)
+	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: cidr(to)}, netlink.RT_FILTER_DST)
 	must(n.TB, err)
 	if len(list) == 0 {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
@@ -27,7 +27,7 @@ func probeRoutes() string {
 
 func probeLinks(t *testing.T) (names []string) {
 	t.Helper()
-	links, err := netlink.LinkList()
+	links, err := netlinksafe.LinkList()
 	must(t, err)
 	for _, l := range links {
 		if strings.HasPrefix(l.Attrs().Name, sandbox.ProbePrefix) {
