@@ -160,6 +160,10 @@ func (s *story) webhookDown(t *testing.T) {
 	g.Eventually(func() string { // the API server hears of its webhook some time later
 		ref := &v1alpha1.IssuerReference{Name: fmt.Sprint("try-", time.Now().UnixNano())}
 		g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = ref })).To(Succeed())
+		g.Eventually(func() bool { // a pass may take longer than it is until the next try
+			c := s.cluster(t)
+			return c.Status.ObservedGeneration == c.Generation
+		}).Should(BeTrue())
 		return s.condition(t, "Degraded")()
 	}).Should(ContainSubstring("failed calling webhook"))
 	g.Expect(s.admin.Delete(t.Context(), s.named(&corev1.ConfigMap{}, render.TrustConfigMap))).To(Succeed())
