@@ -33,7 +33,8 @@ func (s *story) nodeAddresses(t *testing.T) {
 		set := &appsv1.DaemonSet{}
 		g.Eventually(func() bool {
 			g.Expect(s.exists(t, set, name)()).To(Succeed())
-			return eligible(set.Spec.Template.Spec, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "inside", Labels: map[string]string{corev1.LabelOSStable: "linux"}}})
+			inside := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "inside", Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
+			return eligible(set.Spec.Template.Spec, inside) || set.Status.ObservedGeneration < set.Generation
 		}).Should(BeFalse(), name)
 	}
 	s.deserted(t, "inside") // by the pods that it got before it was held

@@ -112,13 +112,13 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 			kept = append(kept, *pod)
 			continue
 		}
+		w.mu.Lock()
+		w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName) // before anybody can see that it is gone
+		w.mu.Unlock()
 		if err := w.admin.Delete(ctx, pod, client.GracePeriodSeconds(0)); err != nil {
 			return err
 		}
 		gone = true
-		w.mu.Lock()
-		w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName)
-		w.mu.Unlock()
 	}
 	if gone {
 		return nil // their successors come in the next turn
