@@ -29,14 +29,7 @@ func (s *story) nodeAddresses(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True NodeAddresses: node inside gets no network"),
 		ContainSubstring("its address 10.16.3.4 lies in network.podCIDRs 10.16.0.0/16; give the node an address outside")))
 	g.Eventually(func() []string { return s.nodeEvents(t, "inside") }).Should(ContainElement("Warning AddressInNetwork"))
-	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
-		set := &appsv1.DaemonSet{}
-		g.Eventually(func() bool {
-			g.Expect(s.exists(t, set, name)()).To(Succeed())
-			inside := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "inside", Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
-			return eligible(set.Spec.Template.Spec, inside) || set.Status.ObservedGeneration < set.Generation
-		}).Should(BeFalse(), name)
-	}
+	s.seenHeld(t, "inside", true)
 	s.deserted(t, "inside") // by the pods that it got before it was held
 	s.settledOn(t, s.cluster(t).Spec.Image)
 	w.forget()
@@ -53,6 +46,7 @@ func (s *story) nodeAddresses(t *testing.T) {
 		g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 	}
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
+	s.seenHeld(t, "inside", false)  // by whoever may still take it for a node
 	s.deserted(t, "inside", "twin") // nobody else ends the pods of nodes that are gone
 	w.forget()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
@@ -124,6 +118,20 @@ func (s *story) setNode(t *testing.T, name string, change func(*corev1.Node)) {
 	}
 	if err := s.admin.Status().Patch(t.Context(), changed, client.StrategicMergeFrom(before)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// seenHeld waits until the DaemonSets leave a node out, or do not, and their controller has seen that.
+func (s *story) seenHeld(t *testing.T, name string, held bool) {
+	t.Helper()
+	g := NewWithT(t)
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
+	for _, of := range []string{render.OpenVSwitch, render.AgentName} {
+		g.Eventually(func() bool {
+			set := &appsv1.DaemonSet{}
+			g.Expect(s.exists(t, set, of)()).To(Succeed())
+			return eligible(set.Spec.Template.Spec, n) != held && set.Status.ObservedGeneration == set.Generation
+		}).Should(BeTrue(), of)
 	}
 }
 

@@ -135,6 +135,8 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 	mgr, err := ctrl.NewManager(operator, ctrl.Options{
 		Scheme: scheme, Cache: CacheOptions(testNamespace), Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "kiln-operator", LeaderElectionNamespace: testNamespace,
+		// Nobody else wants to lead, and a machine with much else to do may be late.
+		LeaseDuration: new(5 * time.Minute), RenewDeadline: new(4 * time.Minute),
 	})
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
