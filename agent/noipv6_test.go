@@ -206,6 +206,8 @@ func TestANodeThatHasIPv6DisabledServesBothFamilies(t *testing.T) {
 		exchange(t, nil, second.ns, address, "hello")
 	}
 	must(t, os.WriteFile(all, []byte("1"), 0o644)) // again, on all that is there
-	n.eventually("ovn0 has its addresses again", func() bool { return hasAddress(host.JoinInterface, "fd00:100:64::2/112") })
+	n.eventually("ovn0 has its address and its route again", func() bool {
+		return hasAddress(host.JoinInterface, "fd00:100:64::2/112") && route(n, "fd00:10:16::/112") != nil
+	})
 	exchange(t, nil, second.ns, addressesOf(11)[1], "hello")
 }
