@@ -120,9 +120,10 @@ var _ = Describe("network policies", Ordered, func() {
 		It("let through what they say: "+c.name, func(ctx SpecContext) {
 			policies := m.apply(ctx, c.policies)
 			Eventually(func() []string { return m.differences(ctx, policies) }).WithContext(ctx).WithTimeout(time.Minute).Should(BeEmpty())
-			for _, p := range m.pods { // probes pass
-				_, err := suite.Cluster.WaitPod(ctx, p.Namespace, p.Name, cluster.Ready)
+			for _, p := range m.pods {
+				now, err := suite.Cluster.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 				Expect(err).NotTo(HaveOccurred())
+				Expect(cluster.Ready(now)).To(BeTrue(), "probes of %s/%s pass", p.Namespace, p.Name)
 			}
 		}, SpecTimeout(2*time.Minute))
 	}
