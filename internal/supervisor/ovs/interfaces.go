@@ -35,6 +35,7 @@ func checkDatapath(o Options) error {
 const dumps = 20
 
 // whole is a list of the kernel's. One in which something changed while it was told may lack what was there all the time: it is asked for again.
+// Package netlinksafe would make do with such a one in the end; here what it lacks, of addresses and routes that move to a bridge, would be lost.
 func whole[T any](dump func() ([]T, error)) (list []T, err error) {
 	for range dumps {
 		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
