@@ -22,6 +22,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -90,6 +91,13 @@ func runInside(m *testing.M) (int, error) {
 	}
 	directory := os.Getenv(envDirectory)
 	plugins = filepath.Join(directory, "plugins")
+	programs, err := os.MkdirTemp(directory, "programs")
+	if err != nil {
+		return 1, err
+	}
+	if err := prepared.UseImagePrograms(programs); err != nil {
+		return 1, err
+	}
 	server, err := startAPI(filepath.Join(directory, "kubeconfig"))
 	if err != nil {
 		return 1, err

@@ -73,7 +73,7 @@ func runInside(m *testing.M) (int, error) {
 		return 1, err
 	}
 	defer os.RemoveAll(directory)
-	if err := errors.Join(imageNFT(directory, filepath.Join(cache, "rootfs")), connectNode()); err != nil {
+	if err := errors.Join(prepared.UseImagePrograms(directory), connectNode()); err != nil {
 		return 1, err
 	}
 	if err := v1.AddToScheme(scheme.Scheme); err != nil {
@@ -94,15 +94,6 @@ func runInside(m *testing.M) (int, error) {
 	}
 	code := m.Run()
 	return code, server.Stop()
-}
-
-// imageNFT puts the nft of the image first in the path: the machine's may be another version.
-func imageNFT(directory, root string) error {
-	script := fmt.Sprintf("#!/bin/sh\nexec %[1]s/lib64/ld-linux-x86-64.so.2 --library-path %[1]s/usr/lib/x86_64-linux-gnu %[1]s/usr/sbin/nft \"$@\"\n", root)
-	if err := os.WriteFile(filepath.Join(directory, "nft"), []byte(script), 0o755); err != nil {
-		return err
-	}
-	return os.Setenv("PATH", directory+":"+os.Getenv("PATH"))
 }
 
 // Addresses of the test's networks: outside, between the node and the router, and of pods.

@@ -26,14 +26,6 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// TestMain makes informers list and watch: the fake API server does not send initial events in watches.
-func TestMain(m *testing.M) {
-	if err := os.Setenv("KUBE_FEATURE_WatchListClient", "false"); err != nil {
-		panic(err)
-	}
-	os.Exit(m.Run())
-}
-
 // signer is an API server whose operator signs each request at once.
 func signer(t *testing.T, authority supervisortest.Authority) certificatesv1.CertificateSigningRequestInterface {
 	t.Helper()
