@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
 // TestTheCostOfASubnetDoesNotGrow counts: what a subnet and a VPC cost must depend neither on how many there are nor on the nodes.
@@ -20,7 +21,8 @@ func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	there, nodes := 0, 0
-	for _, step := range []struct{ subnets, nodes int }{{20, 0}, {100, 0}, {100, 100}, {200, 0}} {
+	size := controllertest.Size(30, 100)
+	for _, step := range []struct{ subnets, nodes int }{{20, 0}, {size, 0}, {size, size}, {2 * size, 0}} {
 		n.join(nodes, nodes+step.nodes)
 		nodes += step.nodes
 		n.idle()

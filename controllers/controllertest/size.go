@@ -1,0 +1,15 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllertest
+
+import "os"
+
+// Size returns how many objects a test of costs works with: small in `make test`, where a ratio of three shows whether the work grows with
+// the cluster, and full in `make test-long`, which sets KILN_TEST_FULL.
+func Size(small, full int) int {
+	if os.Getenv("KILN_TEST_FULL") != "" {
+		return full
+	}
+	return small
+}
