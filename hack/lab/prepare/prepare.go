@@ -23,6 +23,8 @@ type Options struct {
 	Report *progress.Reporter
 	// Lab is the lab's own program, which runs containerd for a moment while the images are imported.
 	Lab string
+	// Race has the packages installed that the race detector needs.
+	Race bool
 }
 
 // Run makes whatever of the cache is missing or out of date. When nothing is, it takes a moment.
@@ -40,8 +42,14 @@ func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
 		return err
 	}
 	defer unlock()
-	if err := hostPackages(ctx, o); err != nil {
-		return err
+	for _, step := range []func() error{
+		func() error { return checkHost(o) },
+		func() error { return installHostPackages(ctx, o) },
+		func() error { return useHostPath(ctx, o) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	for _, a := range artifacts {
 		if err := o.Cache.Ensure(ctx, o.Report, a); err != nil {

@@ -7,9 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
@@ -18,8 +16,6 @@ import (
 
 // Suite is the Debian release of the image and the nodes.
 const Suite = "trixie"
-
-const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // imagePackages make layer 1 of Kiln's image.
 var imagePackages = []string{
@@ -45,7 +41,7 @@ func rootFileSystems(o Options) []cache.Artifact {
 }
 
 func imageRootfs(o Options) cache.Artifact {
-	return rootfs(o, "rootfs", "make the Debian "+Suite+" root file system of the image", imagePackages, nil)
+	return rootfs(o, Suite, "rootfs", "make the Debian "+Suite+" root file system of the image", imagePackages, nil)
 }
 
 func nodeRootfs(o Options) cache.Artifact {
@@ -57,9 +53,20 @@ func nodeRootfs(o Options) cache.Artifact {
 	for _, path := range foreign {
 		options = append(options, `--customize-hook=rm -rf "$1"`+path)
 	}
-	a := rootfs(o, "node", "make the Debian "+Suite+" root file system of the nodes", packages, options)
+	a := rootfs(o, Suite, "node", "make the Debian "+Suite+" root file system of the nodes", packages, options)
 	a.InUse = standing
 	return a
+}
+
+// freshPackages are what a machine for the README's two commands has, beyond Debian's minimum and Go.
+var freshPackages = []string{"make", "ca-certificates"}
+
+// FreshName is the name, in the cache, of the root file system of a machine with nothing prepared.
+func FreshName(suite string) string { return "fresh-" + suite }
+
+// FreshRootfs makes the root file system of a machine with nothing prepared.
+func FreshRootfs(ctx context.Context, o Options, suite string) error {
+	return ensure(ctx, o, rootfs(o, suite, FreshName(suite), "make a minimal Debian "+suite, freshPackages, nil))
 }
 
 // standing says whether there are nodes, whose root file system may not be taken from below them.
@@ -72,18 +79,18 @@ func standing() (string, error) {
 }
 
 // rootfs is an archive <name>.tar made by mmdebstrap and, unpacked, the directory <name>.
-func rootfs(o Options, name, title string, packages, options []string) cache.Artifact {
+func rootfs(o Options, suite, name, title string, packages, options []string) cache.Artifact {
 	return cache.Artifact{
 		Name: name, Title: title, Outputs: []string{name + ".tar", name},
 		Inputs: func() ([]string, error) {
-			return append(append([]string{Suite}, packages...), options...), nil
+			return append(append([]string{suite}, packages...), options...), nil
 		},
 		Build: func(ctx context.Context, into string) error {
 			archive, dir := filepath.Join(into, name+".tar"), filepath.Join(into, name)
 			args := append([]string{
 				"--mode=root", "--variant=minbase", "--keyring=" + keyring, "--include=" + strings.Join(packages, ","),
 			}, options...)
-			args = append(append(args, Suite, archive), mirror()...)
+			args = append(append(args, suite, archive), mirror()...)
 			if err := run(ctx, o.Cache.Log(name), into, nil, "mmdebstrap", args...); err != nil {
 				return err
 			}
@@ -106,46 +113,4 @@ func unpack(ctx context.Context, log, archive, dir string) error {
 	}
 	return run(ctx, log, dir, nil, "tar", "--extract", "--preserve-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*",
 		"--file="+archive)
-}
-
-// fakeTime is what tests give a database server a clock of its own with.
-const fakeTime = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
-
-// hostPackages installs what prepare itself and tests call. Nothing else of the lab comes from the host.
-func hostPackages(ctx context.Context, o Options) error {
-	missing := missingPackages()
-	if len(missing) == 0 {
-		return nil
-	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("the lab needs the packages %s, and only on Debian and its kin can it install them itself: "+
-			"install mmdebstrap and Debian's archive keyring at %s", strings.Join(missing, ", "), keyring)
-	}
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("the lab needs the packages %s: run as root, or install them", strings.Join(missing, ", "))
-	}
-	return o.Report.Step("install the Debian packages "+strings.Join(missing, ", "), func() error {
-		log := o.Cache.Log("apt")
-		env := []string{"DEBIAN_FRONTEND=noninteractive"}
-		if err := run(ctx, log, "/", env, "apt-get", "update"); err != nil {
-			return err
-		}
-		return run(ctx, log, "/", env, "apt-get", append([]string{"install", "--yes", "--no-install-recommends"}, missing...)...)
-	})
-}
-
-func missingPackages() []string {
-	var missing []string
-	for program, pkg := range map[string]string{"mmdebstrap": "mmdebstrap", "gpgv": "gpgv", "tar": "tar"} {
-		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, pkg)
-		}
-	}
-	for file, pkg := range map[string]string{keyring: "debian-archive-keyring", fakeTime: "libfaketime"} {
-		if _, err := os.Stat(file); err != nil {
-			missing = append(missing, pkg)
-		}
-	}
-	slices.Sort(missing)
-	return missing
 }
