@@ -14,40 +14,51 @@ import (
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/hack/lab/fresh"
 	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
 func (l *lab) prepare() *cobra.Command {
-	return &cobra.Command{
+	race := false
+	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Build programs, root file systems and images into the cache, where they are missing or out of date",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := l.fill(cmd.Context())
+			_, err := l.fill(cmd.Context(), race)
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&race, "race", race, "install the packages that the race detector needs as well")
+	return cmd
 }
 
-func (l *lab) fill(ctx context.Context) (cache.Dir, error) {
+// fill prepares, and returns the cache.
+func (l *lab) fill(ctx context.Context, race bool) (cache.Dir, error) {
 	if err := needRoot(); err != nil {
 		return "", err
 	}
-	dir, err := cache.Open()
+	o, err := l.preparation(race)
 	if err != nil {
 		return "", err
 	}
-	source, err := prepare.Source()
-	if err != nil {
-		return "", err
+	return o.Cache, prepare.Run(ctx, o)
+}
+
+func (l *lab) preparation(race bool) (o prepare.Options, err error) {
+	o = prepare.Options{Report: l.report, Race: race}
+	if o.Cache, err = cache.Open(); err != nil {
+		return o, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program: %w", err)
+	if o.Source, err = prepare.Source(); err != nil {
+		return o, err
 	}
-	return dir, prepare.Run(ctx, prepare.Options{Cache: dir, Source: source, Report: l.report, Lab: self})
+	if o.Lab, err = os.Executable(); err != nil {
+		return o, fmt.Errorf("find this program: %w", err)
+	}
+	return o, nil
 }
 
 func (l *lab) up() *cobra.Command {
@@ -62,7 +73,7 @@ func (l *lab) up() *cobra.Command {
 				return err
 			}
 			plan.KubeProxy = kubeProxy
-			dir, err := l.fill(cmd.Context())
+			dir, err := l.fill(cmd.Context(), false)
 			if err != nil {
 				return err
 			}
@@ -138,6 +149,33 @@ func (l *lab) load() *cobra.Command {
 			return c.Load(cmd.Context(), args[0], l.report)
 		})),
 	}
+}
+
+func (l *lab) fresh() *cobra.Command {
+	suite, goCaches := "bookworm", false
+	cmd := &cobra.Command{
+		Use:   "fresh [flags] COMMAND",
+		Short: "Run a shell command, such as 'make test', in a clone of this repository on a minimal Debian with nothing prepared",
+		Args:  cobra.ExactArgs(1),
+		RunE: asRoot(func(cmd *cobra.Command, args []string) error {
+			o, err := l.preparation(false)
+			if err != nil {
+				return err
+			}
+			err = fresh.Run(cmd.Context(), fresh.Options{
+				Cache: o.Cache, Source: o.Source, Report: l.report, Lab: o.Lab, Suite: suite, Dir: l.state + "-fresh-" + suite, GoCaches: goCaches,
+				Command: args[0], Out: os.Stdout,
+			})
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && exit.ExitCode() > 0 {
+				return exitStatus(exit.ExitCode())
+			}
+			return err
+		}),
+	}
+	cmd.Flags().StringVar(&suite, "suite", suite, "Debian release: bookworm (12) or trixie (13)")
+	cmd.Flags().BoolVar(&goCaches, "go-caches", goCaches, "share the host's Go module and build caches with the machine")
+	return cmd
 }
 
 // run is what a command does.
