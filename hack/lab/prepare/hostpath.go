@@ -23,8 +23,8 @@ var tools = []string{"go", "gofmt", "make"}
 // binaries are the directories in which Debian's packages have programs. The other names of these directories link to them.
 var binaries = []string{"/usr/bin", "/usr/sbin"}
 
-// permitted returns the programs, by name, that tests may call on the host: those of hostPackages, of the packages that every Debian has, of
-// what these depend on, and tools.
+// permitted returns the programs, by name, that tests may call on the host: the programs of hostPackages, of the
+// packages that every Debian has and of the dependencies of both, and tools.
 func permitted(ctx context.Context) (map[string]string, error) {
 	status, err := exec.CommandContext(ctx, "dpkg-query", "--show", "--showformat", statusFormat).Output()
 	if err != nil {
@@ -101,7 +101,7 @@ func packageName(relation string) string {
 	return notName.ReplaceAllString(strings.TrimSpace(relation), "")
 }
 
-// closure returns the installed packages among names, those that every Debian has, and what they depend on.
+// closure returns the installed packages among names, the packages that every Debian has, and the dependencies of both.
 func closure(all []installed, names []string) []string {
 	real, providers := map[string]installed{}, map[string][]installed{}
 	for _, p := range all {
