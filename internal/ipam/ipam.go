@@ -45,8 +45,8 @@ type Request struct {
 	Addresses []netip.Addr
 	// Families to get an address of; nil means every family of the subnet.
 	Families []ipfamily.Family
-	// Pools to have addresses of, in order. A family that none of them has addresses of, and without pools every family, gets an address
-	// that is of no pool.
+	// Pools to have addresses of, in order. A family of which none of their Ranges names an address, and without pools every family, gets
+	// an address that is of no pool. ErrExhausted is the error when the named addresses are all held, excluded or of an earlier pool.
 	Pools []string
 	// AnyPool lets Addresses be of any pool.
 	AnyPool bool
@@ -70,7 +70,7 @@ type Lease struct {
 var (
 	// ErrNoSubnet says that the allocator does not know the subnet.
 	ErrNoSubnet = errors.New("no such subnet")
-	// ErrExhausted says that every address of the subnet is held or excluded.
+	// ErrExhausted says that every address of the subnet, or of the pools that a request names, is held or excluded.
 	ErrExhausted = errors.New("no free address")
 	// ErrNoPool says that the subnet has no pool of a name that is asked for.
 	ErrNoPool = errors.New("no such IPPool in the subnet")

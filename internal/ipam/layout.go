@@ -44,6 +44,8 @@ type part struct {
 	name    string
 	allowed []ipfamily.Range
 	size    float64
+	// hasFamily is true for a pool whose ranges name addresses of the family, even if none of them is allowed.
+	hasFamily bool
 }
 
 func newLayout(s Subnet, pools []Pool) (*layout, error) {
@@ -113,7 +115,7 @@ func (s *spans) divide(pools []Pool) {
 	rest := s.allowed
 	for _, pool := range pools {
 		ranges := sorted(pool.Ranges)
-		p := part{name: pool.Name, allowed: intersect(rest, ranges)}
+		p := part{name: pool.Name, allowed: intersect(rest, ranges), hasFamily: s.namedBy(ranges)}
 		p.size = count(p.allowed)
 		rest = subtractAll(rest, p.allowed)
 		s.parts = append(s.parts, p)
@@ -135,6 +137,13 @@ func (s *spans) divide(pools []Pool) {
 	for i, o := range all {
 		s.split[i], s.partOf[i] = o.Range, o.part
 	}
+}
+
+// namedBy reports whether one of the ranges is of the family. It is false for a family that the subnet does not have.
+func (s *spans) namedBy(ranges []ipfamily.Range) bool {
+	return s.usable.From.IsValid() && slices.ContainsFunc(ranges, func(r ipfamily.Range) bool {
+		return ipfamily.Of(r.From) == ipfamily.Of(s.usable.From)
+	})
 }
 
 // sorted are the ranges in order, disjoint.

@@ -47,12 +47,15 @@ func (m *model) poolOf(addr netip.Addr) string {
 	return ""
 }
 
-// meant are the pools, empty for what is of none, that a request gets addresses of a family from.
+// meant lists the pools from which a request gets addresses of a family. The empty name stands for the addresses that no pool sets apart.
+// A pool has a family when its ranges, the spec.ips of the IPPool, name addresses of the family, even if excludeIps or an older pool takes
+// all of them (docs/addresses.md, Pools).
 func (m *model) meant(r Request, family ipfamily.Family) []string {
 	var with []string
-	for _, name := range r.Pools {
-		if m.count(family, func(a netip.Addr) bool { return m.poolOf(a) == name }) > 0 {
-			with = append(with, name)
+	for _, p := range m.pools {
+		hasFamily := slices.ContainsFunc(p.Ranges, func(r ipfamily.Range) bool { return ipfamily.Of(r.From) == family })
+		if hasFamily && slices.Contains(r.Pools, p.Name) {
+			with = append(with, p.Name)
 		}
 	}
 	if with == nil {

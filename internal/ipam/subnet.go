@@ -201,7 +201,8 @@ func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
 	return true
 }
 
-// fitsPools reports whether what was not asked for by its address is of a pool that the request may have.
+// fitsPools reports whether what was not asked for by its address is of a pool that the request may have. An address that the subnet excludes
+// by now still fits the pool that names it: the port that holds it keeps it.
 func (s *subnet) fitsPools(h holding, r Request) bool {
 	if r.AnyPool {
 		return true
@@ -214,6 +215,7 @@ func (s *subnet) fitsPools(h holding, r Request) bool {
 		sl := &p.slots[i]
 		switch {
 		case slices.Contains(r.Addresses, sl.addr):
+		case sl.area == nowhere && s.namedByPool(r.Pools, sl.addr):
 		case sl.area > 0 && !slices.Contains(r.Pools, p.areas[sl.area].name), sl.area <= 0 && p.ofPools(r.Pools):
 			return false
 		}
@@ -221,11 +223,19 @@ func (s *subnet) fitsPools(h holding, r Request) bool {
 	return true
 }
 
-// ofPools reports whether one of these pools has addresses of the family.
+// namedByPool reports whether the ranges of one of these pools hold the address, which may be excluded.
+func (s *subnet) namedByPool(names []string, addr netip.Addr) bool {
+	return slices.ContainsFunc(s.set, func(p Pool) bool {
+		return slices.Contains(names, p.Name) && slices.ContainsFunc(p.Ranges, func(r ipfamily.Range) bool { return r.Contains(addr) })
+	})
+}
+
+// ofPools reports whether a request for these pools gets its address of the family from them. One pool that names addresses of the family is
+// enough, also when all of them are excluded: the request then fails, and does not get an address from outside of its pools.
 func (p *pool) ofPools(names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		at := p.areaOf(name)
-		return at != nowhere && len(p.areas[at].allowed) > 0
+		return at != nowhere && p.areas[at].hasFamily
 	})
 }
 

@@ -1,0 +1,97 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kiln-net/kiln/internal/ipfamily"
+)
+
+func poolOf(t *testing.T, name string, ips ...string) Pool {
+	t.Helper()
+	ranges, err := ipfamily.ParseRanges(ips)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Pool{Name: name, Ranges: ranges}
+}
+
+func TestAPoolDecidesByTheFamiliesOfItsIPs(t *testing.T) {
+	const dual, gateways = "10.0.0.0/28,fd00::/124", "10.0.0.1,fd00::1"
+	for _, c := range []struct {
+		name     string
+		subnet   Subnet
+		pools    []Pool
+		request  []string
+		families []ipfamily.Family
+		want     string // addresses, or the error
+	}{
+		{name: "an IPv4 pool leaves IPv6 to the rest of the subnet", subnet: spec(t, dual, gateways),
+			pools: []Pool{poolOf(t, "a", "10.0.0.9")}, request: []string{"a"}, want: "10.0.0.9,fd00::2"},
+		{name: "a pool of both families gives both", subnet: spec(t, dual, gateways),
+			pools: []Pool{poolOf(t, "a", "10.0.0.9", "fd00::9")}, request: []string{"a"}, want: "10.0.0.9,fd00::9"},
+		{name: "a pool with every address excluded gives none", subnet: spec(t, "10.0.0.0/28", "10.0.0.1", "10.0.0.9"),
+			pools: []Pool{poolOf(t, "a", "10.0.0.9")}, request: []string{"a"}, want: "subnet s: port p: no free address of family IPv4 in IPPool a"},
+		{name: "a pool with one family excluded gives none", subnet: spec(t, dual, gateways, "fd00::9"),
+			pools: []Pool{poolOf(t, "a", "10.0.0.9", "fd00::9")}, request: []string{"a"}, want: "subnet s: port p: no free address of family IPv6 in IPPool a"},
+		{name: "the excluded family does not matter to a request for the other one", subnet: spec(t, dual, gateways, "fd00::9"),
+			pools: []Pool{poolOf(t, "a", "10.0.0.9", "fd00::9")}, request: []string{"a"}, families: []ipfamily.Family{ipfamily.IPv4}, want: "10.0.0.9"},
+		{name: "of two pools the one with addresses left is used", subnet: spec(t, "10.0.0.0/28", "10.0.0.1", "10.0.0.9"),
+			pools: []Pool{poolOf(t, "a", "10.0.0.9"), poolOf(t, "b", "10.0.0.10")}, request: []string{"a", "b"}, want: "10.0.0.10"},
+		{name: "an IPv6 pool does not replace an excluded IPv4 pool", subnet: spec(t, dual, gateways, "10.0.0.9"),
+			pools: []Pool{poolOf(t, "a", "10.0.0.9"), poolOf(t, "b", "fd00::9")}, request: []string{"a", "b"},
+			want: "subnet s: port p: no free address of family IPv4 in IPPool a, b"},
+		{name: "a pool inside of an earlier pool gives none", subnet: spec(t, "10.0.0.0/28", "10.0.0.1"),
+			pools: []Pool{poolOf(t, "a", "10.0.0.8/30"), poolOf(t, "b", "10.0.0.9")}, request: []string{"b"},
+			want: "subnet s: port p: no free address of family IPv4 in IPPool b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := with(t, c.subnet)
+			if err := a.SetPools("s", c.pools); err != nil {
+				t.Fatal(err)
+			}
+			l, err := a.Allocate("p", Request{Subnet: "s", Pools: c.request, Families: c.families})
+			got := ipfamily.Join(l.Addresses)
+			if err != nil {
+				got = err.Error()
+				if !errors.Is(err, ErrExhausted) {
+					t.Errorf("%v is not ErrExhausted", err)
+				}
+			}
+			if got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// Fits decides whether a pod of a StatefulSet keeps its address when it is created again.
+func TestWhichAddressesFitAPool(t *testing.T) {
+	for _, c := range []struct {
+		name, exclude string
+		held          string
+		fits          bool
+	}{
+		{"one from outside of the pool", "10.0.0.14", "10.0.0.5", false},
+		{"one from outside of a pool whose addresses are all excluded", "10.0.0.8/30", "10.0.0.5", false},
+		{"one of the pool", "10.0.0.14", "10.0.0.9", true},
+		{"one of the pool that was excluded later", "10.0.0.9", "10.0.0.9", true},
+		{"one of the pool whose addresses were all excluded later", "10.0.0.8/30", "10.0.0.9", true},
+		{"an excluded one from outside of the pool", "10.0.0.14", "10.0.0.14", false},
+	} {
+		a := with(t, spec(t, "10.0.0.0/28", "10.0.0.1"))
+		allocate(t, a, "p", c.held)
+		if err := errors.Join(
+			a.SetPools("s", []Pool{poolOf(t, "a", "10.0.0.8/30")}),
+			a.SetSubnet("s", spec(t, "10.0.0.0/28", "10.0.0.1", c.exclude)),
+		); err != nil {
+			t.Fatal(err)
+		}
+		if fits := a.Fits("p", Request{Subnet: "s", Pools: []string{"a"}}); fits != c.fits {
+			t.Errorf("%s: Fits of pool a is %v for %s, want %v", c.name, fits, c.held, c.fits)
+		}
+	}
+}
