@@ -220,9 +220,6 @@ func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Dat
 		return nil
 	}
 	pods := p.podsOf(db.Workload)
-	if len(pods) < int(*set.Spec.Replicas) {
-		return nil
-	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return strings.Compare(a.Labels[db.LeaderLabel]+a.Name, b.Labels[db.LeaderLabel]+b.Name)
 	})
@@ -232,7 +229,7 @@ func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Dat
 		member.ready = member.ready && reports[pod.Spec.NodeName].Connected
 		members = append(members, member)
 	}
-	if i := nextMember(members); i >= 0 {
+	if i := nextMember(int(*set.Spec.Replicas), members); i >= 0 {
 		pod := pods[i]
 		if err := r.replace(ctx, pod); err != nil {
 			return err

@@ -338,8 +338,11 @@ func (u upgrade) candidates() (nodes []upgradeNode, canary bool) {
 	return u.nodes, false
 }
 
-// nextMember is the index of the member of a database to replace: when all others serve, the first. -1 is none.
-func nextMember(members []upgradePod) int {
+// nextMember returns the index of the member of a database to replace, the first old one, when all others of the wanted number serve. -1 is none.
+func nextMember(want int, members []upgradePod) int {
+	if len(members) < want {
+		return -1
+	}
 	return slices.IndexFunc(members, func(m upgradePod) bool {
 		others := func(o upgradePod) bool { return o.name != m.name && !o.serves() }
 		return m.old() && m.there && !slices.ContainsFunc(members, others)

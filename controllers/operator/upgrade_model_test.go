@@ -32,7 +32,16 @@ type modelNode struct {
 type modelSet struct {
 	deployment, paused bool
 	image              string
-	pods               []*modelPod
+	pods               []*modelPod // nil for a pod of a StatefulSet that is not created again yet
+}
+
+func (s *modelSet) present() (pods []*modelPod) {
+	for _, p := range s.pods {
+		if p != nil {
+			pods = append(pods, p)
+		}
+	}
+	return pods
 }
 
 // upgradeModel is a cluster, its controllers and kubelets, and an operator that may end between any two of its steps.
@@ -48,6 +57,7 @@ type upgradeModel struct {
 	sets           map[string]*modelSet
 	bad            map[string]bool // images that never become ready
 	serial         int
+	replaced       int // members of databases
 	history        []string
 }
 
@@ -90,25 +100,27 @@ func (m *upgradeModel) fail(format string, args ...any) {
 	m.t.Fatalf(format, args...)
 }
 
+// see returns what the operator sees of a pod.
+func (m *upgradeModel) see(p *modelPod) upgradePod {
+	if p == nil {
+		return upgradePod{}
+	}
+	seen := upgradePod{
+		name: fmt.Sprint(p.serial), there: !p.ending, current: p.image == m.wanted, newer: newer(m.images, m.wanted, p.image), ready: p.ready,
+	}
+	if m.bad[p.image] {
+		seen.ready, seen.trouble, seen.dead = false, "it crashes", true
+	}
+	return seen
+}
+
 func (m *upgradeModel) observe() upgrade {
 	u := upgrade{mode: m.mode, maxUnavailable: m.maxUnavailable, sets: map[string]upgradeSet{}}
-	see := func(p *modelPod) upgradePod {
-		if p == nil {
-			return upgradePod{}
-		}
-		seen := upgradePod{
-			name: fmt.Sprint(p.serial), there: !p.ending, current: p.image == m.wanted, newer: newer(m.images, m.wanted, p.image), ready: p.ready,
-		}
-		if m.bad[p.image] {
-			seen.trouble, seen.dead = "it crashes", true
-		}
-		return seen
-	}
 	for _, n := range m.nodes {
 		if n.silent {
 			continue
 		}
-		seen := upgradeNode{name: n.name, canary: n.canary, openVSwitch: see(n.openVSwitch), cni: see(n.cni)}
+		seen := upgradeNode{name: n.name, canary: n.canary, openVSwitch: m.see(n.openVSwitch), cni: m.see(n.cni)}
 		if n.cni != nil && seen.openVSwitch.trouble != "" {
 			seen.cni.ready, seen.cni.trouble = false, "there is no Open vSwitch"
 		}
@@ -116,8 +128,8 @@ func (m *upgradeModel) observe() upgrade {
 	}
 	for name, s := range m.sets {
 		set := upgradeSet{want: len(s.pods), untold: s.deployment && (s.image != m.wanted || s.paused)}
-		for _, p := range s.pods {
-			set.pods = append(set.pods, see(p))
+		for _, p := range s.present() {
+			set.pods = append(set.pods, m.see(p))
 		}
 		u.sets[name] = set
 	}
@@ -175,25 +187,38 @@ func (m *upgradeModel) apply(name string, s *modelSet, p upgradePlan) {
 	if !p.allows(name) {
 		return
 	}
-	for i, pod := range s.pods {
-		others := 0
-		for j, other := range s.pods {
-			if j != i && other.ready && !other.ending {
-				others++
-			}
-		}
-		if pod.image == m.wanted || pod.ending || others < len(s.pods)-1 {
-			continue
-		}
-		pod.ending, pod.ready = true, false
-		m.log("%s: a member is replaced", name)
-		return
+	pods := s.present()
+	var members []upgradePod
+	for _, pod := range pods {
+		members = append(members, m.see(pod))
+	}
+	if i := nextMember(len(s.pods), members); i >= 0 {
+		m.replaceMember(name, s, pods[i])
 	}
 }
 
-// northdMayRun: no ovn-controller is older than the northd that was let loose.
+// replaceMember deletes the pod of a member. The checks do not use the operator's code: every other member has to serve, and the pod has to be old.
+func (m *upgradeModel) replaceMember(name string, s *modelSet, pod *modelPod) {
+	m.log("%s: pod %d, a member, is replaced", name, pod.serial)
+	if pod.image == m.wanted || pod.ending {
+		m.fail("%s: pod %d of image %s is replaced, ending=%v, and %s is wanted", name, pod.serial, pod.image, pod.ending, m.wanted)
+	}
+	for _, other := range s.pods {
+		if other != pod && (other == nil || other.ending || !other.ready || m.bad[other.image]) {
+			m.fail("%s: pod %d is replaced while another member does not serve: %+v", name, pod.serial, other)
+		}
+	}
+	pod.ending, pod.ready = true, false
+	m.replaced++
+}
+
+// northdMayRun fails when northd is released to an image that is newer than that of some ovn-controller. A northd that goes back may meet such a
+// node: one that was silent while northd went forward. It gets closer to the node then.
 func (m *upgradeModel) northdMayRun() {
 	at := slices.Index(m.images, m.wanted)
+	if slices.ContainsFunc(m.sets[render.NorthdName].pods, func(p *modelPod) bool { return slices.Index(m.images, p.image) > at }) {
+		return
+	}
 	for _, n := range m.nodes {
 		if n.silent || n.openVSwitch == nil {
 			continue
@@ -205,7 +230,7 @@ func (m *upgradeModel) northdMayRun() {
 }
 
 func (m *upgradeModel) serves(n *modelNode) bool {
-	return n.openVSwitch != nil && n.openVSwitch.ready && n.cni != nil && n.cni.ready && !m.bad[n.openVSwitch.image]
+	return n.openVSwitch != nil && m.see(n.openVSwitch).ready && n.cni != nil && m.see(n.cni).ready
 }
 
 func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
@@ -272,6 +297,10 @@ func (m *upgradeModel) world() {
 	for _, name := range render.Components {
 		if s := m.sets[name]; s != nil {
 			for i := range s.pods {
+				if p := s.pods[i]; !s.deployment && p != nil && p.ending && m.random.IntN(3) == 0 {
+					s.pods[i] = nil
+					continue
+				}
 				m.move(&s.pods[i], s.successor())
 			}
 			s.roll()
@@ -347,6 +376,11 @@ func (m *upgradeModel) disturb() {
 				n.openVSwitch.ready = false
 			}
 		}
+	case 8: // a member loses its cluster for a moment
+		s := m.sets[[]string{render.NorthboundName, render.SouthboundName}[m.random.IntN(2)]]
+		if p := s.pods[m.random.IntN(len(s.pods))]; p != nil {
+			p.ready = false
+		}
 	case 6:
 		if n := m.nodes[m.random.IntN(len(m.nodes))]; n.openVSwitch != nil {
 			n.openVSwitch.ready = false // it comes back by itself
@@ -357,6 +391,7 @@ func (m *upgradeModel) disturb() {
 // TestUpgradesAtRandom: whatever image is wanted when, wherever the operator ends and whatever fails, nodes, members and versions are never where
 // they must not be, and once nothing happens any more all is as wanted.
 func TestUpgradesAtRandom(t *testing.T) {
+	replaced := 0
 	for seed := range uint64(400) {
 		m := newUpgradeModel(t, seed)
 		for range 200 {
@@ -374,6 +409,10 @@ func TestUpgradesAtRandom(t *testing.T) {
 		if p := m.observe().plan(); p.stage != "" || !m.observe().nodesDone(false) {
 			m.fail("seed %d: it does not end: %s: %s", seed, p.stage, p.message)
 		}
+		replaced += m.replaced
+	}
+	if replaced == 0 {
+		t.Error("no member of a database was replaced: the model tries nothing")
 	}
 }
 

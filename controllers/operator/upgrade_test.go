@@ -207,16 +207,20 @@ func TestTheNextMemberOfADatabase(t *testing.T) {
 		members []upgradePod
 		want    int
 	}{
-		{"none is old", []upgradePod{newPod("0"), newPod("1")}, -1},
+		{"none while another is missing", []upgradePod{oldPod("0"), oldPod("1")}, -1},
+		{"none is old", []upgradePod{newPod("0"), newPod("1"), newPod("2")}, -1},
 		{"the first that is old", []upgradePod{newPod("0"), oldPod("1"), oldPod("2")}, 1},
 		{"none while another does not serve", []upgradePod{oldPod("0"), starting(newPod("1")), oldPod("2")}, -1},
 		{"one that fails itself", []upgradePod{oldPod("0"), failing(oldPod("1")), oldPod("2")}, 1},
 		{"none while one is going", []upgradePod{oldPod("0"), ending(oldPod("1")), oldPod("2")}, -1},
-		{"a single one", []upgradePod{oldPod("0")}, 0},
+		{"the first of all", []upgradePod{oldPod("0"), oldPod("1"), oldPod("2")}, 0},
 	} {
-		if got := nextMember(c.members); got != c.want {
+		if got := nextMember(3, c.members); got != c.want {
 			t.Errorf("%s: %d, and not %d", c.name, got, c.want)
 		}
+	}
+	if got := nextMember(1, []upgradePod{oldPod("0")}); got != 0 {
+		t.Errorf("of a single member the index is %d", got)
 	}
 }
 
