@@ -27,6 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -169,16 +170,16 @@ func (a *archive) Open(name string) (io.ReadCloser, error) {
 }
 
 // fetch brings the backup that a recovery is to be made from to this node, if it is in the archive.
-func (m *member) fetch(ctx context.Context, f files, p plan) error {
-	if p.archive == "" {
+func (m *member) fetch(ctx context.Context, f files, p startup.Plan) error {
+	if p.Archive == "" {
 		return nil
 	}
-	if _, err := os.Stat(filepath.Join(f.backups(), p.backup)); err == nil {
+	if _, err := os.Stat(filepath.Join(f.backups(), p.Backup)); err == nil {
 		return nil // before a restart
 	}
-	address, err := netip.ParseAddr(p.archive)
+	address, err := netip.ParseAddr(p.Archive)
 	if err != nil {
-		return fmt.Errorf("fetch backup %s: %w", p.backup, err)
+		return fmt.Errorf("fetch backup %s: %w", p.Backup, err)
 	}
 	config, err := clientTLS(m.options.TLSDir, adminapi.ArchiveName)
 	if err != nil {
@@ -186,7 +187,7 @@ func (m *member) fetch(ctx context.Context, f files, p plan) error {
 	}
 	client := adminapi.NewClient(netip.AddrPortFrom(address, adminapi.PortArchive), config)
 	defer client.Close()
-	return f.takeIn(ctx, p.backup, func(to io.Writer) error { return client.Backup(ctx, p.backup, to) })
+	return f.takeIn(ctx, p.Backup, func(to io.Writer) error { return client.Backup(ctx, p.Backup, to) })
 }
 
 // clientTLS is for a connection to the server of this name.

@@ -22,19 +22,8 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor/ovncluster"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
 )
-
-// identity is what a database file says about itself.
-type identity struct {
-	path string
-	// clusterID is empty while a joining member does not know it.
-	clusterID string
-	serverID  string
-	// since is the record by which the member joined; zero for the one that created the cluster.
-	since time.Time
-	// unusable is why the file cannot serve here.
-	unusable error
-}
 
 // files makes and reads the database file of a member, through ovsdb-tool(1).
 type files struct {
@@ -73,7 +62,7 @@ func (f files) probe() (err error) {
 }
 
 // identify reads the file; nil when there is none.
-func (f files) identify(ctx context.Context) (*identity, error) {
+func (f files) identify(ctx context.Context) (*startup.File, error) {
 	if _, err := os.Stat(f.path); errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no file is a state, not a failure
 	} else if err != nil {
@@ -83,14 +72,14 @@ func (f files) identify(ctx context.Context) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := &identity{path: f.path, since: since}
-	if id.unusable = f.check(ctx); id.unusable != nil {
+	id := &startup.File{Path: f.path, Since: since}
+	if id.Unusable = f.check(ctx); id.Unusable != nil {
 		return id, ctx.Err()
 	}
-	if id.clusterID, err = f.clusterID(ctx); err != nil {
+	if id.ClusterID, err = f.clusterID(ctx); err != nil {
 		return nil, err
 	}
-	id.serverID, err = f.run(ctx, "db-sid", f.path)
+	id.ServerID, err = f.run(ctx, "db-sid", f.path)
 	return id, err
 }
 
@@ -203,18 +192,18 @@ func (f files) create(ctx context.Context) error {
 
 // recover makes the first member of a new cluster from what the plan says, over the file that is there, which stays under another name.
 // Only once it is whole is it known by its date: after a crash before that it is made again, from itself, and nobody has seen it yet.
-func (f files) recover(ctx context.Context, p plan) (aside string, err error) {
+func (f files) recover(ctx context.Context, p startup.Plan) (aside string, err error) {
 	whole := f.path + ".standalone"
 	if err := removeIfThere(whole, lockOf(whole)); err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, removeIfThere(whole, lockOf(whole))) }()
 	from := whole
-	switch p.source {
+	switch p.Source {
 	case v1alpha1.RecoverMember:
 		_, err = f.run(ctx, "cluster-to-standalone", whole, f.path)
 	case v1alpha1.RecoverBackup:
-		backup := filepath.Join(f.backups(), p.backup)
+		backup := filepath.Join(f.backups(), p.Backup)
 		if _, err = f.verify(ctx, backup); err == nil {
 			_, err = f.run(ctx, "convert", backup, f.database.Schema, whole) // it may be of an older schema
 		}
@@ -235,20 +224,20 @@ func (f files) recover(ctx context.Context, p plan) (aside string, err error) {
 	}); err != nil {
 		return "", err
 	}
-	return aside, f.writeSince(p.since)
+	return aside, f.writeSince(p.Since)
 }
 
 // join makes a member that joins the plan's cluster through any of its remotes.
-func (f files) join(ctx context.Context, p plan) error {
+func (f files) join(ctx context.Context, p startup.Plan) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o750); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
-	if err := f.writeSince(p.since); err != nil {
+	if err := f.writeSince(p.Since); err != nil {
 		return err
 	}
 	return f.place(ctx, func(path string) []string {
-		args := []string{"--cid=" + p.clusterID, "join-cluster", path, f.database.Name, f.local}
-		for _, r := range p.remotes {
+		args := []string{"--cid=" + p.ClusterID, "join-cluster", path, f.database.Name, f.local}
+		for _, r := range p.Remotes {
 			args = append(args, ovncluster.Endpoint(r, f.database.RaftPort))
 		}
 		return args

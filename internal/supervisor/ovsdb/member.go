@@ -19,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 	"github.com/kiln-net/kiln/internal/version"
 )
@@ -147,7 +148,7 @@ func (m *member) follow(ctx context.Context, f files, began time.Time) error {
 		case m.cluster = <-m.options.Clusters:
 		case <-due.C:
 		}
-		if superseded(began, m.options.Database.Of(m.cluster.Status)) {
+		if startup.Superseded(began, m.options.Database.Of(m.cluster.Status)) {
 			return errSuperseded
 		}
 		due.Reset(m.backUpIfDue(ctx, f))
@@ -179,29 +180,29 @@ func (m *member) tryToBegin(ctx context.Context, f files) (begun bool, err error
 	if err != nil {
 		return false, err
 	}
-	if why := m.refused.Load(); why != nil && file != nil && file.unusable == nil {
-		file.unusable = fmt.Errorf("%w: %s", errRefused, *why)
+	if why := m.refused.Load(); why != nil && file != nil && file.Unusable == nil {
+		file.Unusable = fmt.Errorf("%w: %s", errRefused, *why)
 	}
-	plan, err := decide(file, m.options.Database.Of(m.cluster.Status), m.options.Node, m.options.Address)
+	plan, err := startup.Decide(file, m.options.Database.Of(m.cluster.Status), m.options.Node, m.options.Address)
 	if err != nil {
 		return false, err
 	}
-	if plan.step != stepWait {
+	if plan.Step != startup.Wait {
 		return true, m.begin(ctx, f, plan)
 	}
-	m.waiting.Store(&adminapi.Status{Waiting: plan.reason, NeedsRejoin: plan.rejoin})
-	m.options.Log.Info("waiting", "reason", plan.reason)
+	m.waiting.Store(&adminapi.Status{Waiting: plan.Reason, NeedsRejoin: plan.Rejoin})
+	m.options.Log.Info("waiting", "reason", plan.Reason)
 	return false, nil
 }
 
-func (m *member) begin(ctx context.Context, f files, p plan) error {
+func (m *member) begin(ctx context.Context, f files, p startup.Plan) error {
 	m.refused.Store(nil)
-	switch p.step {
-	case stepCreate:
+	switch p.Step {
+	case startup.Create:
 		m.options.Log.Info("creating the cluster", "file", f.path, "address", f.local)
 		return f.create(ctx)
-	case stepRecover:
-		m.options.Log.Info("making the database anew", "file", f.path, "from", p.source, "backup", p.backup)
+	case startup.Recover:
+		m.options.Log.Info("making the database anew", "file", f.path, "from", p.Source, "backup", p.Backup)
 		if err := m.fetch(ctx, f, p); err != nil {
 			return err
 		}
@@ -210,17 +211,17 @@ func (m *member) begin(ctx context.Context, f files, p plan) error {
 			m.options.Log.Info("kept the database file", "as", aside)
 		}
 		return err
-	case stepRejoin:
+	case startup.Rejoin:
 		aside, err := f.setAside()
 		if err != nil {
 			return err
 		}
-		m.options.Log.Info("set the database file aside", "reason", p.reason, "to", aside)
+		m.options.Log.Info("set the database file aside", "reason", p.Reason, "to", aside)
 		fallthrough
-	case stepJoin:
-		m.options.Log.Info("joining the cluster", "file", f.path, "address", f.local, "clusterID", p.clusterID, "through", p.remotes)
+	case startup.Join:
+		m.options.Log.Info("joining the cluster", "file", f.path, "address", f.local, "clusterID", p.ClusterID, "through", p.Remotes)
 		return f.join(ctx, p)
-	case stepWait, stepStart:
+	case startup.Wait, startup.Start:
 	}
 	m.options.Log.Info("starting the member", "file", f.path)
 	return nil

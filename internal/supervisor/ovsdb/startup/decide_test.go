@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package ovsdb
+package startup
 
 import (
 	"errors"
@@ -24,8 +24,8 @@ func TestDecide(t *testing.T) {
 		{Node: "cp-2", Address: "192.0.2.2", ServerID: "a1b2"},
 		{Node: "cp-3", Address: "2001:db8::3"},
 	}
-	file := func(id string) *identity {
-		return &identity{path: "/etc/ovn/ovnnb_db.db", clusterID: id, serverID: "s1"}
+	file := func(id string) *File {
+		return &File{Path: "/etc/ovn/ovnnb_db.db", ClusterID: id, ServerID: "s1"}
 	}
 	recorded := func(server string, since *metav1.Time) v1alpha1.DatabaseStatus {
 		return v1alpha1.DatabaseStatus{ClusterID: "c", BootstrapNode: node, Members: []v1alpha1.DatabaseMember{
@@ -43,9 +43,9 @@ func TestDecide(t *testing.T) {
 
 	tests := []struct {
 		name   string
-		file   *identity
+		file   *File
 		status v1alpha1.DatabaseStatus
-		want   plan
+		want   Plan
 		reason string // part of the reason to wait
 		err    string // part of the refusal
 	}{
@@ -61,17 +61,17 @@ func TestDecide(t *testing.T) {
 		{
 			name:   "this node is to create the cluster: create",
 			status: v1alpha1.DatabaseStatus{BootstrapNode: node},
-			want:   plan{step: stepCreate},
+			want:   Plan{Step: Create},
 		},
 		{
 			name:   "a cluster is recorded: join it through members that serve",
 			status: v1alpha1.DatabaseStatus{ClusterID: "c", BootstrapNode: node, Members: members},
-			want:   plan{step: stepJoin, clusterID: "c", remotes: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
+			want:   Plan{Step: Join, ClusterID: "c", Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
 		},
 		{
 			name:   "a cluster is recorded and no member is known to serve: join through any, never through itself",
 			status: v1alpha1.DatabaseStatus{ClusterID: "c", Members: []v1alpha1.DatabaseMember{members[0], members[2]}},
-			want:   plan{step: stepJoin, clusterID: "c", remotes: []netip.Addr{netip.MustParseAddr("2001:db8::3")}},
+			want:   Plan{Step: Join, ClusterID: "c", Remotes: []netip.Addr{netip.MustParseAddr("2001:db8::3")}},
 		},
 		{
 			name:   "the only member's file is gone: never create a second cluster",
@@ -82,13 +82,13 @@ func TestDecide(t *testing.T) {
 			name:   "a file, and its server is recorded: start",
 			file:   file("c"),
 			status: recorded("s1", nil),
-			want:   plan{step: stepStart},
+			want:   Plan{Step: Start},
 		},
 		{
 			name:   "a file that has just joined and is not recorded yet: start",
-			file:   &identity{clusterID: "c", serverID: "s1", since: now.Time},
+			file:   &File{ClusterID: "c", ServerID: "s1", Since: now.Time},
 			status: recorded("", &now),
-			want:   plan{step: stepStart},
+			want:   Plan{Step: Start},
 		},
 		{
 			name:   "no member is to be here: wait",
@@ -100,13 +100,13 @@ func TestDecide(t *testing.T) {
 			name:   "a file that has not finished joining: start, it goes on",
 			file:   file(""),
 			status: recorded("", nil),
-			want:   plan{step: stepStart},
+			want:   Plan{Step: Start},
 		},
 		{
 			name:   "this node created the file and the ID is not recorded yet: start",
 			file:   file("c"),
 			status: v1alpha1.DatabaseStatus{BootstrapNode: node},
-			want:   plan{step: stepStart},
+			want:   Plan{Step: Start},
 		},
 		{
 			name:   "a file from before, while another node is to create the cluster: wait, it may turn out to be foreign",
@@ -118,60 +118,60 @@ func TestDecide(t *testing.T) {
 			name:   "a file of another cluster, and this member is to join: set it aside",
 			file:   file("old"),
 			status: recorded("", &now),
-			want:   plan{step: stepRejoin, clusterID: "c", remotes: through, since: now.Time},
+			want:   Plan{Step: Rejoin, ClusterID: "c", Remotes: through, Since: now.Time},
 			reason: "belongs to cluster old, but the OVNCluster's is c",
 		},
 		{
 			name:   "a file of another cluster, and this member has joined: it has to be kicked first",
 			file:   file("old"),
 			status: recorded("s1", nil),
-			want:   plan{rejoin: true},
+			want:   Plan{Rejoin: true},
 			reason: "belongs to cluster old",
 		},
 		{
 			name:   "a file of an earlier membership: set it aside",
-			file:   &identity{clusterID: "c", serverID: "s1", since: now.Add(-time.Hour)},
+			file:   &File{ClusterID: "c", ServerID: "s1", Since: now.Add(-time.Hour)},
 			status: recorded("", &now),
-			want:   plan{step: stepRejoin, clusterID: "c", remotes: through, since: now.Time},
+			want:   Plan{Step: Rejoin, ClusterID: "c", Remotes: through, Since: now.Time},
 			reason: "earlier membership",
 		},
 		{
 			name:   "a file of another server: kicked first",
 			file:   file("c"),
 			status: recorded("s2", nil),
-			want:   plan{rejoin: true},
+			want:   Plan{Rejoin: true},
 			reason: "is of server s1, but s2 is recorded",
 		},
 		{
 			name:   "a file that cannot be read: kicked first",
-			file:   &identity{unusable: errors.New("syntax error")},
+			file:   &File{Unusable: errors.New("syntax error")},
 			status: recorded("s1", nil),
-			want:   plan{rejoin: true},
+			want:   Plan{Rejoin: true},
 			reason: "syntax error",
 		},
 		{
 			name:   "no file, and this member has joined: kicked first",
 			status: recorded("s1", nil),
-			want:   plan{rejoin: true},
+			want:   Plan{Rejoin: true},
 			reason: "no database file is here",
 		},
 		{
 			name:   "this node makes the database anew from its file",
 			file:   file("c"),
 			status: recovering(node, v1alpha1.RecoverMember),
-			want:   plan{step: stepRecover, since: now.Time, source: v1alpha1.RecoverMember, backup: "b"},
+			want:   Plan{Step: Recover, Since: now.Time, Source: v1alpha1.RecoverMember, Backup: "b"},
 		},
 		{
 			name:   "it has done so: start",
-			file:   &identity{clusterID: "new", serverID: "s1", since: now.Time},
+			file:   &File{ClusterID: "new", ServerID: "s1", Since: now.Time},
 			status: recovering(node, v1alpha1.RecoverMember),
-			want:   plan{step: stepStart},
+			want:   Plan{Step: Start},
 		},
 		{
 			name:   "what it made cannot be read: make it again",
-			file:   &identity{since: now.Time, unusable: errors.New("syntax error")},
+			file:   &File{Since: now.Time, Unusable: errors.New("syntax error")},
 			status: recovering(node, v1alpha1.RecoverBackup),
-			want:   plan{step: stepRecover, since: now.Time, source: v1alpha1.RecoverBackup, backup: "b"},
+			want:   Plan{Step: Recover, Since: now.Time, Source: v1alpha1.RecoverBackup, Backup: "b"},
 		},
 		{
 			name:   "without a file there is nothing to make it from",
@@ -180,14 +180,14 @@ func TestDecide(t *testing.T) {
 		},
 		{
 			name:   "nor from one that cannot be read",
-			file:   &identity{unusable: errors.New("syntax error")},
+			file:   &File{Unusable: errors.New("syntax error")},
 			status: recovering(node, v1alpha1.RecoverMember),
 			reason: "syntax error",
 		},
 		{
 			name:   "but from nothing it can be made so",
 			status: recovering(node, v1alpha1.RecoverRebuild),
-			want:   plan{step: stepRecover, since: now.Time, source: v1alpha1.RecoverRebuild, backup: "b"},
+			want:   Plan{Step: Recover, Since: now.Time, Source: v1alpha1.RecoverRebuild, Backup: "b"},
 		},
 		{
 			name:   "another node makes the database anew: wait, whatever is here",
@@ -197,14 +197,14 @@ func TestDecide(t *testing.T) {
 		},
 		{
 			name:   "the node that creates the cluster has a file that cannot be read: a person decides",
-			file:   &identity{unusable: errors.New("syntax error")},
+			file:   &File{Unusable: errors.New("syntax error")},
 			status: v1alpha1.DatabaseStatus{BootstrapNode: node},
 			err:    "syntax error",
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := decide(test.file, test.status, node, self)
+			got, err := Decide(test.file, test.status, node, self)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Fatalf("got error %v, want one with %q", err, test.err)
@@ -214,25 +214,13 @@ func TestDecide(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(got.reason, test.reason) || (test.reason == "") != (got.reason == "") {
-				t.Errorf("reason %q, want one with %q", got.reason, test.reason)
+			if !strings.Contains(got.Reason, test.reason) || (test.reason == "") != (got.Reason == "") {
+				t.Errorf("reason %q, want one with %q", got.Reason, test.reason)
 			}
-			got.reason = ""
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(plan{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			got.Reason = ""
+			if diff := cmp.Diff(test.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Error(diff)
 			}
 		})
-	}
-}
-
-func TestPassive(t *testing.T) {
-	for address, want := range map[string]string{
-		"::":         "pssl:6641:[::]",
-		"0.0.0.0":    "pssl:6641:0.0.0.0",
-		"2001:db8::": "pssl:6641:[2001:db8::]",
-	} {
-		if got := passive(6641, netip.MustParseAddr(address)); got != want {
-			t.Errorf("passive(6641, %s) = %s, want %s", address, got, want)
-		}
 	}
 }

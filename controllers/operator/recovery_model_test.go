@@ -1,0 +1,505 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
+)
+
+// disaster is a model of nodes, files, processes and clusters in which anything may fail, the operator between any two of its steps.
+type disaster struct {
+	*testing.T
+	random *rand.Rand
+	m      membership // the record is what the API has
+	clock  int64
+	nodes  map[int]*machine
+	next   int
+	pods   []int
+	raft   map[string][]voter
+	made   map[int64][]string // clusters that ran, by the date of their record
+	asked  int
+	// kept are the backups of the archive, at kept.address, which is empty while its pod is away.
+	kept     archive
+	restored int // clusters that were made from a backup
+}
+
+type voter struct {
+	node   int
+	server string
+}
+
+// machine is a node.
+type machine struct {
+	alive   bool
+	backups []adminapi.Backup
+	file    *dataFile
+	running *dataFile // what its server runs
+	says    adminapi.Status
+}
+
+type dataFile struct {
+	cluster, server string
+	since           int64
+}
+
+func newDisaster(t *testing.T, seed uint64) *disaster {
+	d := &disaster{T: t, random: rand.New(rand.NewPCG(seed, 2)), nodes: map[int]*machine{}, next: 6, clock: 1000, raft: map[string][]voter{}, made: map[int64][]string{}}
+	for i := 1; i <= 5; i++ {
+		d.nodes[i] = &machine{alive: true}
+	}
+	d.m = membership{want: 3, status: v1alpha1.DatabaseStatus{BootstrapNode: "n1", Members: []v1alpha1.DatabaseMember{recordOf(1, "")}}}
+	return d
+}
+
+func numberOf(node string) (i int) {
+	_, _ = fmt.Sscanf(node, "n%d", &i)
+	return i
+}
+
+// schedule does what the StatefulSet's controller and the scheduler do. A pod on a node that is silent stays there.
+func (d *disaster) schedule() {
+	n := len(d.m.status.Members)
+	if len(d.pods) > n {
+		for _, i := range d.pods[n:] {
+			d.stop(i)
+		}
+		d.pods = d.pods[:n]
+	}
+	for len(d.pods) < n {
+		d.pods = append(d.pods, 0)
+	}
+	for ordinal, on := range d.pods {
+		recorded := slices.ContainsFunc(d.m.status.Members, func(r v1alpha1.DatabaseMember) bool { return r.Node == nodeOf(on) })
+		if on != 0 && d.nodes[on] != nil && (recorded || !d.nodes[on].alive) {
+			continue
+		}
+		d.stop(on)
+		d.pods[ordinal] = 0
+		for _, r := range d.m.status.Members {
+			if i := numberOf(r.Node); d.nodes[i] != nil && d.nodes[i].alive && !slices.Contains(d.pods, i) {
+				d.pods[ordinal] = i
+				break
+			}
+		}
+	}
+}
+
+func (d *disaster) stop(i int) {
+	if m := d.nodes[i]; m != nil {
+		m.running = nil
+	}
+}
+
+// member lets a node's supervisor look at the record. It decides by the supervisor's own code.
+func (d *disaster) member(i int) {
+	node := d.nodes[i]
+	if node == nil || !node.alive || !slices.Contains(d.pods, i) {
+		return
+	}
+	status := d.m.status
+	if node.running != nil && startup.Superseded(dateOf(node.running.since), status) {
+		node.running = nil
+	}
+	if node.running != nil {
+		d.join(i)
+		if !d.left(i) {
+			return
+		}
+		node.running = nil
+	}
+	plan, err := startup.Decide(d.identify(i), status, nodeOf(i), netip.MustParseAddr(recordOf(i, "").Address))
+	if err != nil { // a person has to look at the file
+		node.says = adminapi.Status{Waiting: err.Error()}
+		return
+	}
+	node.says = adminapi.Status{Waiting: plan.Reason, NeedsRejoin: plan.Rejoin}
+	switch plan.Step {
+	case startup.Wait:
+	case startup.Start:
+		d.start(i)
+	case startup.Create:
+		node.file = d.create(i, 0)
+		d.start(i)
+	case startup.Recover:
+		d.recover(i, plan)
+	case startup.Join, startup.Rejoin:
+		node.file = &dataFile{cluster: plan.ClusterID, server: fmt.Sprintf("s%d-%d", i, d.clock), since: secondsOf(plan.Since)}
+		d.start(i)
+	}
+}
+
+// recover makes a new cluster from the source of the plan, or waits for the source. The member of a recovery from a member has a file.
+func (d *disaster) recover(i int, plan startup.Plan) {
+	node, before := d.nodes[i], int64(0)
+	if node.file != nil {
+		before = node.file.since
+	}
+	has := func(all []adminapi.Backup) bool {
+		return slices.ContainsFunc(all, func(b adminapi.Backup) bool { return b.Name == plan.Backup })
+	}
+	switch plan.Source {
+	case v1alpha1.RecoverMember:
+		if node.file == nil {
+			d.Fatalf("node %d makes a cluster from a file that it does not have", i)
+		}
+	case v1alpha1.RecoverBackup:
+		if plan.Backup == "" {
+			d.Fatalf("node %d makes a cluster from a backup that is not named", i)
+		}
+		switch {
+		case has(node.backups):
+		case plan.Archive != "" && plan.Archive == d.kept.address && has(d.kept.Backups):
+			node.backups = append(node.backups, adminapi.Backup{Name: plan.Backup})
+		default:
+			node.says.Waiting = "backup " + plan.Backup + " cannot be read"
+			return
+		}
+	case v1alpha1.RecoverRebuild, v1alpha1.RecoverNone:
+	}
+	node.file = d.create(i, secondsOf(plan.Since))
+	if d.random.IntN(4) == 0 { // it crashes before the date is written: nobody has seen this cluster
+		node.file.since = before
+		return
+	}
+	if plan.Source == v1alpha1.RecoverBackup {
+		d.restored++
+	}
+	d.start(i)
+}
+
+// identify returns what the file of a node says about itself; nil when there is none.
+func (d *disaster) identify(i int) *startup.File {
+	f := d.nodes[i].file
+	if f == nil {
+		return nil
+	}
+	file := &startup.File{Path: "file", ClusterID: f.cluster, ServerID: f.server, Since: dateOf(f.since)}
+	if slices.Contains(d.raft["left"], voter{i, f.server}) {
+		file.Unusable = errors.New("it is of a server that has left its cluster")
+	}
+	return file
+}
+
+// dateOf a record; the zero time is that of the first cluster.
+func dateOf(seconds int64) time.Time {
+	if seconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0)
+}
+
+func secondsOf(date time.Time) int64 {
+	if date.IsZero() {
+		return 0
+	}
+	return date.Unix()
+}
+
+func (d *disaster) create(i int, since int64) *dataFile {
+	d.next++
+	cluster := fmt.Sprintf("c%d", d.next)
+	server := "s-" + cluster
+	d.raft[cluster] = []voter{{i, server}}
+	return &dataFile{cluster: cluster, server: server, since: since}
+}
+
+func (d *disaster) start(i int) {
+	file := *d.nodes[i].file
+	d.nodes[i].running = &file
+	status := d.m.status
+	if status.ClusterID == "" && !slices.Contains(d.made[file.since], file.cluster) {
+		d.made[file.since] = append(d.made[file.since], file.cluster)
+	}
+	d.join(i)
+}
+
+// join makes a running server a voter, if its cluster can agree on that.
+func (d *disaster) join(i int) {
+	file := d.nodes[i].running
+	if !slices.Contains(d.raft[file.cluster], voter{i, file.server}) && d.nodes[i].file.server == file.server && d.quorum(file.cluster) && !d.left(i) {
+		d.raft[file.cluster] = append(d.raft[file.cluster], voter{i, file.server})
+	}
+}
+
+// left: a server that was kicked or has left does not come back under its ID.
+func (d *disaster) left(i int) bool {
+	return slices.Contains(d.raft["left"], voter{i, d.nodes[i].running.server})
+}
+
+func (d *disaster) up(cluster string) (up []int) {
+	for _, v := range d.raft[cluster] {
+		if m := d.nodes[v.node]; m != nil && m.alive && m.running != nil && m.running.server == v.server {
+			up = append(up, v.node)
+		}
+	}
+	return up
+}
+
+func (d *disaster) quorum(cluster string) bool { return 2*len(d.up(cluster)) > len(d.raft[cluster]) }
+
+// reports are what members say to the operator.
+func (d *disaster) reports() map[string]adminapi.Status {
+	reports := map[string]adminapi.Status{}
+	for _, i := range d.pods {
+		node := d.nodes[i]
+		if node == nil || !node.alive {
+			continue
+		}
+		if node.running == nil {
+			r := node.says
+			r.Backups = node.backups
+			reports[nodeOf(i)] = r
+			continue
+		}
+		f := node.running
+		up := d.up(f.cluster)
+		r := adminapi.Status{
+			ClusterID: f.cluster, ServerID: f.server, Address: raftAddress(i), Role: adminapi.RoleFollower, Term: 1,
+			Since: dateOf(f.since), Backups: node.backups, Connected: d.quorum(f.cluster) && slices.Contains(up, i),
+		}
+		if r.Connected && up[0] == i {
+			r.Role = adminapi.RoleLeader
+		}
+		for _, v := range d.raft[f.cluster] {
+			r.Members = append(r.Members, adminapi.Member{ServerID: v.server, Address: raftAddress(v.node)})
+		}
+		reports[nodeOf(i)] = r
+	}
+	return reports
+}
+
+// pass is one of the operator's. It may end before the record is written.
+func (d *disaster) pass(crashes bool) memberStep {
+	d.clock++
+	m := d.m
+	m.status, m.now = *d.m.status.DeepCopy(), metav1.Unix(d.clock, 0)
+	m.archive = d.kept
+	(&pass{archive: d.kept}).refindArchive(&m.status)
+	m.reports, m.nodes, m.free, m.last, m.missing = d.reports(), map[netip.Addr]string{}, nil, "", map[string]string{}
+	if len(d.pods) > 0 && d.pods[len(d.pods)-1] != 0 {
+		m.last = nodeOf(d.pods[len(d.pods)-1])
+	}
+	for i, node := range d.nodes {
+		m.nodes[netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i))] = nodeOf(i)
+		taken := slices.ContainsFunc(m.status.Members, func(r v1alpha1.DatabaseMember) bool { return r.Node == nodeOf(i) })
+		if !taken && node.alive {
+			m.free = freeNode(i)
+		}
+	}
+	if err := record(&m.status, m.reports); err != nil {
+		d.Fatal(err)
+	}
+	for _, r := range m.status.Members {
+		if node := d.nodes[numberOf(r.Node)]; node == nil || !node.alive || m.reports[r.Node].NeedsRejoin {
+			m.missing[r.Node] = "lost"
+		}
+	}
+	step := m.next()
+	switch step.action {
+	case actionRecord:
+		m.status.Members = step.members
+	case actionRecover:
+		m.status = step.recovered
+	case actionKick, actionLeave:
+		address := step.server
+		if step.action == actionLeave {
+			address = m.reports[step.node].Address
+		}
+		cluster := m.status.ClusterID
+		at := slices.IndexFunc(d.raft[cluster], func(v voter) bool { return raftAddress(v.node) == address })
+		if at >= 0 {
+			d.raft["left"] = append(d.raft["left"], d.raft[cluster][at])
+			d.raft[cluster] = slices.Delete(slices.Clone(d.raft[cluster]), at, at+1)
+		}
+	case actionNone:
+	}
+	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryFilling && m.status.Leader != "" {
+		r.Phase = v1alpha1.RecoveryCompleted
+	}
+	if crashes && d.random.IntN(3) == 0 {
+		return step
+	}
+	d.m.status = m.status
+	return step
+}
+
+// something happens.
+func (d *disaster) something() {
+	i := 1 + d.random.IntN(max(5, len(d.nodes)))
+	node := d.nodes[i]
+	switch d.random.IntN(18) {
+	case 16:
+		if node != nil && node.running != nil && d.quorum(node.running.cluster) {
+			node.backups = append(node.backups, d.backup())
+		}
+	case 17:
+		d.changeArchive()
+	case 0:
+		d.m.want = []int{1, 3, 5}[d.random.IntN(3)]
+	case 1: // a node is removed, another one comes
+		if node != nil && d.random.IntN(2) == 0 {
+			delete(d.nodes, i)
+			d.next++
+			if d.next < 250 {
+				d.nodes[d.next] = &machine{alive: true}
+			}
+		}
+	case 2, 3:
+		if node != nil {
+			node.alive = !node.alive
+			node.running = nil
+		}
+	case 4:
+		if node != nil && d.random.IntN(3) == 0 {
+			node.file, node.running, node.backups = nil, nil, nil
+		}
+	case 5:
+		if d.random.IntN(2) == 0 {
+			d.ask(d.random.IntN(4) == 0)
+		}
+	case 6, 7, 8, 9:
+		d.pass(true)
+	default:
+		d.schedule()
+		d.member(i)
+	}
+	d.check()
+}
+
+func (d *disaster) backup() adminapi.Backup {
+	d.clock++
+	return adminapi.Backup{Name: fmt.Sprint("b", d.clock), Time: time.Unix(d.clock, 0)}
+}
+
+// changeArchive has the archive's pod take a backup, go, or come at another address. The claim keeps the backups.
+func (d *disaster) changeArchive() {
+	switch d.random.IntN(3) {
+	case 0:
+		d.kept.address = ""
+	case 1:
+		d.kept.address = fmt.Sprintf("198.51.100.%d", 1+d.random.IntN(200))
+	case 2:
+		if d.kept.address != "" && d.m.status.Leader != "" {
+			d.kept.Backups = slices.Insert(d.kept.Backups, 0, d.backup())
+		}
+	}
+}
+
+// ask for a recovery from any source; a quarter of them name the node, and half of those from a backup name the backup, which may not exist any more.
+func (d *disaster) ask(always bool) {
+	d.asked++
+	source := []v1alpha1.RecoverySource{v1alpha1.RecoverMember, v1alpha1.RecoverRebuild, v1alpha1.RecoverBackup}[d.random.IntN(3)]
+	d.m.recovery = &recovery{id: fmt.Sprint(d.asked), source: source, always: always}
+	if d.random.IntN(4) == 0 {
+		d.m.recovery.node = nodeOf(1 + d.random.IntN(6))
+	}
+	var known []adminapi.Backup
+	for _, node := range d.nodes {
+		known = append(known, node.backups...)
+	}
+	known = append(known, d.kept.Backups...)
+	slices.SortFunc(known, func(a, b adminapi.Backup) int { return strings.Compare(a.Name, b.Name) }) // d.nodes is a map
+	if source == v1alpha1.RecoverBackup && len(known) > 0 && d.random.IntN(2) == 0 {
+		d.m.recovery.backup = known[d.random.IntN(len(known))].Name
+	}
+}
+
+// check: of each record at most one cluster came, and at no time do two have a quorum once everybody has seen the record.
+func (d *disaster) check() {
+	for since, clusters := range d.made { // one whose only file was lost at once may have had another one before
+		up := slices.DeleteFunc(slices.Clone(clusters), func(c string) bool { return len(d.up(c)) == 0 })
+		if len(up) > 1 {
+			d.Fatalf("of the record of %d came the clusters %v", since, up)
+		}
+	}
+	if len(d.made) > d.asked+1 {
+		d.Fatalf("%d recoveries were asked for, and there were %d clusters", d.asked, len(d.made))
+	}
+	since := int64(0)
+	if d.m.status.Since != nil {
+		since = d.m.status.Since.Unix()
+	}
+	var serving []string
+	for cluster := range d.raft {
+		if cluster == "left" || !d.quorum(cluster) {
+			continue
+		}
+		for _, i := range d.up(cluster) { // those that have not looked yet are about to stop
+			if d.nodes[i].running.since >= since {
+				serving = append(serving, cluster)
+				break
+			}
+		}
+	}
+	if len(serving) > 1 {
+		d.Fatalf("two clusters serve: %v", serving)
+	}
+}
+
+// TestRecoveriesConverge lets nodes, disks, members and the operator fail in any order, quorum or not, while recoveries are asked for: there are never
+// two clusters, each recovery is carried out at most once, and in the end a last one, if it takes one, makes everything as wanted.
+func TestRecoveriesConverge(t *testing.T) {
+	const histories = 400
+	lost, recovered, restored := 0, 0, 0
+	for seed := range uint64(histories) {
+		d := newDisaster(t, seed)
+		for range 40 {
+			d.schedule()
+			d.member(1)
+			d.pass(true)
+		}
+		for range 150 {
+			d.something()
+		}
+		for _, node := range d.nodes {
+			node.alive = true
+		}
+		var said []string
+		for round := range 200 {
+			d.schedule()
+			for i := range d.next + 1 {
+				d.member(i)
+			}
+			s := d.pass(false)
+			if s.message != "" {
+				said = append(said, s.message)
+			}
+			d.check()
+			if round == 30 && d.m.status.Leader != "" && s.stuck { // it asks for a person, who withdraws it
+				d.m.recovery = nil
+			}
+			if round == 30 && d.m.status.Leader == "" {
+				lost++
+				d.asked++
+				d.m.recovery = &recovery{id: fmt.Sprint(d.asked), source: v1alpha1.RecoverRebuild, always: true}
+			}
+		}
+		if len(d.made) > 1 {
+			recovered++
+		}
+		restored += d.restored
+		status := d.m.status
+		if up := d.up(status.ClusterID); len(up) != d.m.want || len(status.Members) != d.m.want || len(d.raft[status.ClusterID]) != d.m.want {
+			t.Fatalf("seed %d: %d members wanted; cluster %s has %v, up %v, recorded %+v, pods %v\n%s", seed, d.m.want, status.ClusterID,
+				d.raft[status.ClusterID], up, status, d.pods, strings.Join(said[max(0, len(said)-25):], "\n"))
+		}
+	}
+	if lost == 0 || recovered == 0 || restored == 0 {
+		t.Errorf("%d histories ended without a leader, %d had recoveries, %d clusters came from a backup: the test tries nothing", lost, recovered, restored)
+	}
+	t.Logf("%d of %d histories needed a last recovery, %d had one; %d clusters came from a backup", lost, histories, recovered, restored)
+}

@@ -1,0 +1,184 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package startup decides how a member of a database begins. It is pure, so that the model of recoveries in controllers/operator uses it, too.
+package startup
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// Step is what a supervisor does about the database file before it starts the server.
+type Step int
+
+// The steps of a Plan.
+const (
+	// Wait for a change of the record.
+	Wait Step = iota
+	// Start the server on the file that is there.
+	Start
+	// Create the first file of a new cluster.
+	Create
+	// Join the recorded cluster with a new file.
+	Join
+	// Rejoin renames the file that is there and joins with a new one.
+	Rejoin
+	// Recover renames the file that is there and makes a new cluster from the source of the Plan.
+	Recover
+)
+
+// File is what a database file says about itself.
+type File struct {
+	Path string
+	// ClusterID is empty while a joining member does not know it.
+	ClusterID string
+	ServerID  string
+	// Since is the record by which the member joined; zero for the member that created the cluster.
+	Since time.Time
+	// Unusable is the reason why the file cannot serve on this node.
+	Unusable error
+}
+
+// Plan is a step, with its reason or its arguments.
+type Plan struct {
+	Step Step
+	// Reason of Wait and Rejoin, for readers.
+	Reason string
+	// Rejoin is set with Wait: the member waits until the operator has removed its server from the cluster and records that it joins again.
+	Rejoin bool
+	// ClusterID and Remotes (addresses) of the cluster to join, and the record to join by.
+	ClusterID string
+	Remotes   []netip.Addr
+	Since     time.Time
+	// Source and Backup are what Recover makes the new cluster from. Archive is the IP address of the server that has the backup, if this node
+	// does not have it.
+	Source  v1alpha1.RecoverySource
+	Backup  string
+	Archive string
+}
+
+// Decide says how a member of a database begins, from the API and the file that is there (nil: none). Only the recorded node may create a
+// cluster, and only while no cluster ID is recorded, so that there is never a second cluster. An error needs a person.
+func Decide(file *File, status v1alpha1.DatabaseStatus, node string, self netip.Addr) (Plan, error) {
+	switch recovery := status.Recovery; {
+	case status.ClusterID == "" && recovery != nil && recovery.Phase == v1alpha1.RecoveryCreating:
+		return decideRecovery(file, status, node), nil
+	case status.ClusterID == "":
+		return decideFirst(file, status, node)
+	}
+	at := slices.IndexFunc(status.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
+	if at < 0 {
+		return Plan{Reason: fmt.Sprintf("node %s is to hold no member of the database", node)}, nil
+	}
+	record := status.Members[at]
+	why := whyNotStart(file, record, status.ClusterID)
+	switch {
+	case why == "":
+		return Plan{Step: Start}, nil
+	case record.ServerID != "":
+		return Plan{Rejoin: true, Reason: why + ": the member joins anew once the operator has taken it out of the cluster, " +
+			"for which the other members must have a leader"}, nil
+	}
+	p := decideJoin(status, self)
+	if record.Since != nil {
+		p.Since = record.Since.Time
+	}
+	if p.Step == Join && file != nil {
+		p.Step, p.Reason = Rejoin, why
+	}
+	return p, nil
+}
+
+// decideRecovery is Decide while a recovery makes a new cluster, on the node that is recorded. Everybody else waits for its cluster ID.
+func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Plan {
+	recovery := status.Recovery
+	p := Plan{Step: Recover, Since: since(status), Source: recovery.Source, Backup: recovery.Backup, Archive: recovery.BackupAddress}
+	switch {
+	case status.BootstrapNode != node:
+		return Plan{Reason: fmt.Sprintf("node %s makes the database anew", status.BootstrapNode)}
+	case file != nil && file.Unusable == nil && file.Since.Equal(p.Since):
+		return Plan{Step: Start}
+	case recovery.Source == v1alpha1.RecoverMember && file == nil:
+		return Plan{Reason: "no database file is here to make the database from: recover from another node, or another source, under a new id"}
+	case recovery.Source == v1alpha1.RecoverMember && file.Unusable != nil:
+		return Plan{Reason: fmt.Sprintf("the database cannot be made from its file: %s: recover from another node, or another source, under a new id",
+			file.Unusable)}
+	}
+	return p
+}
+
+// since is when the cluster that is recorded was made anew; zero for the first one.
+func since(status v1alpha1.DatabaseStatus) time.Time {
+	if status.Since == nil {
+		return time.Time{}
+	}
+	return status.Since.Time
+}
+
+// Superseded reports whether a file of this date is of a cluster that the record has replaced, or is about to replace, by a new one.
+func Superseded(began time.Time, status v1alpha1.DatabaseStatus) bool {
+	return began.Before(since(status))
+}
+
+// decideFirst is Decide before a cluster ID is recorded.
+func decideFirst(file *File, status v1alpha1.DatabaseStatus, node string) (Plan, error) {
+	switch {
+	case status.BootstrapNode == "":
+		return Plan{Reason: "the operator has not recorded yet which node creates the database"}, nil
+	case file != nil && status.BootstrapNode != node:
+		return Plan{Reason: fmt.Sprintf("%s is here already, but no cluster ID is recorded and node %q creates the database",
+			file.Path, status.BootstrapNode)}, nil
+	case status.BootstrapNode != node:
+		return Plan{Reason: fmt.Sprintf("node %s creates the database", status.BootstrapNode)}, nil
+	case file == nil:
+		return Plan{Step: Create}, nil
+	case file.Unusable != nil:
+		return Plan{}, file.Unusable
+	}
+	return Plan{Step: Start}, nil
+}
+
+// whyNotStart says why the file is not the recorded member's, or nothing.
+func whyNotStart(file *File, record v1alpha1.DatabaseMember, clusterID string) string {
+	switch {
+	case file == nil:
+		return "no database file is here"
+	case file.Unusable != nil:
+		return file.Unusable.Error()
+	case file.ClusterID != "" && file.ClusterID != clusterID:
+		return fmt.Sprintf("%s belongs to cluster %s, but the OVNCluster's is %s", file.Path, file.ClusterID, clusterID)
+	case record.Since != nil && file.Since.Before(record.Since.Time):
+		return fmt.Sprintf("%s is of an earlier membership of this node", file.Path)
+	case record.ServerID != "" && file.ServerID != record.ServerID:
+		return fmt.Sprintf("%s is of server %s, but %s is recorded", file.Path, file.ServerID, record.ServerID)
+	}
+	return ""
+}
+
+// decideJoin joins through the members that are known to serve, or else through all others.
+func decideJoin(status v1alpha1.DatabaseStatus, self netip.Addr) Plan {
+	var joined, others []netip.Addr
+	for _, m := range status.Members {
+		address, err := netip.ParseAddr(m.Address)
+		if err != nil || address == self {
+			continue
+		}
+		others = append(others, address)
+		if m.ServerID != "" {
+			joined = append(joined, address)
+		}
+	}
+	if len(joined) > 0 {
+		others = joined
+	}
+	if len(others) == 0 {
+		return Plan{Reason: fmt.Sprintf("cluster %s is recorded, but its file is not here and no other member is known to join through: "+
+			"put the file back from the node's disk or a backup", status.ClusterID)}
+	}
+	return Plan{Step: Join, ClusterID: status.ClusterID, Remotes: others}
+}
