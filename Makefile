@@ -80,7 +80,7 @@ fresh: ## `make test` (RUN=… another command) in a clone of HEAD on a minimal 
 	$(LAB) fresh --suite $(or $(DEBIAN),bookworm) $(if $(GO_CACHES),--go-caches) '$(or $(RUN),make test)'
 
 .PHONY: soak
-soak: ## VPCs, subnets and pods come and go in random order while the controller is killed (needs `make prepare`; SOAK_SEED=… repeats a run)
+soak: ## VPCs, subnets and pods come and go in random order while the controller is killed (needs `make prepare`; KILN_SEED=… repeats a run)
 	SOAK_VPCS=$(or $(SOAK_VPCS),20) SOAK_SUBNETS=$(or $(SOAK_SUBNETS),300) SOAK_PODS=$(or $(SOAK_PODS),2000) \
 	SOAK_NODES=$(or $(SOAK_NODES),10) SOAK_KILLS=$(or $(SOAK_KILLS),8) go test -timeout 60m -count=1 -v ./test/soak
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/seed"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -305,8 +306,7 @@ func first(up []int, _ int) []int { return up }
 // TestMembershipsConverge lets nodes and disks fail at random while the number of members changes: no step may take the quorum, and in the end
 // there are as many members as wanted, each with a pod and data.
 func TestMembershipsConverge(t *testing.T) {
-	for seed := range uint64(1000) {
-		random := rand.New(rand.NewPCG(seed, 1))
+	seed.Histories(t, nil, 1000, func(t *testing.T, _ uint64, random *rand.Rand) {
 		l := newLab(t)
 		l.m.now = metav1.Unix(1000, 0)
 		var said []string
@@ -342,8 +342,8 @@ func TestMembershipsConverge(t *testing.T) {
 		}
 		up, _ := l.up()
 		if len(l.listed) != l.m.want || len(l.m.status.Members) != l.m.want || len(up) != l.m.want {
-			t.Fatalf("seed %d: %d members wanted; the cluster has %v, recorded %v, up %v, pods %v, nodes %v\n%s", seed, l.m.want, l.listed,
+			t.Fatalf("%d members wanted; the cluster has %v, recorded %v, up %v, pods %v, nodes %v\n%s", l.m.want, l.listed,
 				l.m.status.Members, up, l.pods, l.nodes, strings.Join(said, "\n"))
 		}
-	}
+	})
 }

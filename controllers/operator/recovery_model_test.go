@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/seed"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
 )
@@ -56,8 +58,8 @@ type dataFile struct {
 	since           int64
 }
 
-func newDisaster(t *testing.T, seed uint64) *disaster {
-	d := &disaster{T: t, random: rand.New(rand.NewPCG(seed, 2)), nodes: map[int]*machine{}, next: 6, clock: 1000, raft: map[string][]voter{}, made: map[int64][]string{}}
+func newDisaster(t *testing.T, random *rand.Rand) *disaster {
+	d := &disaster{T: t, random: random, nodes: map[int]*machine{}, next: 6, clock: 1000, raft: map[string][]voter{}, made: map[int64][]string{}}
 	for i := 1; i <= 5; i++ {
 		d.nodes[i] = &machine{alive: true}
 	}
@@ -455,8 +457,8 @@ func (d *disaster) check() {
 func TestRecoveriesConverge(t *testing.T) {
 	const histories = 400
 	lost, recovered, restored := 0, 0, 0
-	for seed := range uint64(histories) {
-		d := newDisaster(t, seed)
+	seed.Histories(t, []uint64{4120505280}, histories, func(t *testing.T, _ uint64, random *rand.Rand) {
+		d := newDisaster(t, random)
 		for range 40 {
 			d.schedule()
 			d.member(1)
@@ -494,9 +496,12 @@ func TestRecoveriesConverge(t *testing.T) {
 		restored += d.restored
 		status := d.m.status
 		if up := d.up(status.ClusterID); len(up) != d.m.want || len(status.Members) != d.m.want || len(d.raft[status.ClusterID]) != d.m.want {
-			t.Fatalf("seed %d: %d members wanted; cluster %s has %v, up %v, recorded %+v, pods %v\n%s", seed, d.m.want, status.ClusterID,
+			t.Fatalf("%d members wanted; cluster %s has %v, up %v, recorded %+v, pods %v\n%s", d.m.want, status.ClusterID,
 				d.raft[status.ClusterID], up, status, d.pods, strings.Join(said[max(0, len(said)-25):], "\n"))
 		}
+	})
+	if os.Getenv(seed.Env) != "" {
+		return // one history does not have everything
 	}
 	if lost == 0 || recovered == 0 || restored == 0 {
 		t.Errorf("%d histories ended without a leader, %d had recoveries, %d clusters came from a backup: the test tries nothing", lost, recovered, restored)

@@ -6,7 +6,6 @@ package pod_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // statefulSet creates a StatefulSet; its pods are the test's to create.
@@ -349,6 +349,7 @@ func (w world) told(ip *kubeovnv1.IP, text string) {
 // at any point of its work.
 func TestStatefulSetPodsKeepTheirAddressesHoweverOftenTheControllerIsKilled(t *testing.T) {
 	const pods, rounds, restarts = 6, 12, 8
+	drawn := seed.New(t)
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/28,fd00:10:16::/124")
 	process := w.start()
@@ -363,19 +364,21 @@ func TestStatefulSetPodsKeepTheirAddressesHoweverOftenTheControllerIsKilled(t *t
 	var wg sync.WaitGroup
 	for i := range pods {
 		wg.Go(func() {
+			random := seed.Rand(drawn, uint64(2+i))
 			for round := range rounds {
 				err := w.Client.Delete(w.Context(), replica(set, i, "n1"), client.GracePeriodSeconds(0))
-				<-time.After(time.Duration(rand.IntN(80)) * time.Millisecond)
+				<-time.After(time.Duration(random.IntN(80)) * time.Millisecond)
 				again := w.Client.Create(w.Context(), replica(set, i, w.Nodes[round%2]))
 				if err := errors.Join(client.IgnoreNotFound(err), client.IgnoreAlreadyExists(again)); err != nil {
 					w.Error(err)
 				}
-				<-time.After(time.Duration(rand.IntN(80)) * time.Millisecond)
+				<-time.After(time.Duration(random.IntN(80)) * time.Millisecond)
 			}
 		})
 	}
+	random := seed.Rand(drawn, 1)
 	for range restarts {
-		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
+		<-time.After(time.Duration(random.IntN(300)) * time.Millisecond)
 		process.Stop()
 		process = w.start()
 		taker := newPod("default", "taker") // wants what is free by mistake

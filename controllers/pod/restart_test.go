@@ -27,6 +27,7 @@ import (
 
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // reconciled is how often a controller of any process has finished a pass.
@@ -212,6 +213,7 @@ func (w world) get(p *corev1.Pod) *corev1.Pod {
 // that was told it is there.
 func TestPodsRecreatedUnderOneNameWhileTheControllerRestarts(t *testing.T) {
 	const names, rounds, restarts = 8, 50, 6
+	drawn := seed.New(t)
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/28") // 13 addresses, so that they are used again soon
 	stop := watchHolders(w)
@@ -220,7 +222,7 @@ func TestPodsRecreatedUnderOneNameWhileTheControllerRestarts(t *testing.T) {
 	var wg sync.WaitGroup
 	begun := make(chan struct{})
 	for i := range names {
-		wg.Go(func() { recreate(w, fmt.Sprintf("p%d", i), rounds, begun) })
+		wg.Go(func() { recreate(w, seed.Rand(drawn, uint64(i)), fmt.Sprintf("p%d", i), rounds, begun) })
 	}
 	go func() { wg.Wait(); close(begun) }()
 	n := 0
@@ -246,7 +248,7 @@ const patientEvery = 3
 
 // recreate deletes and creates a pod again and again, on alternating nodes. It tells of each round; in every third one it waits for the
 // pod's address, and in the others for a moment at most.
-func recreate(w world, name string, rounds int, begun chan<- struct{}) {
+func recreate(w world, random *rand.Rand, name string, rounds int, begun chan<- struct{}) {
 	for round := range rounds {
 		p := newPod("default", name)
 		p.Spec.NodeName = w.Nodes[round%2]
@@ -255,7 +257,7 @@ func recreate(w world, name string, rounds int, begun chan<- struct{}) {
 			return
 		}
 		begun <- struct{}{}
-		patience := time.Duration(rand.IntN(60)) * time.Millisecond
+		patience := time.Duration(random.IntN(60)) * time.Millisecond
 		if round%patientEvery == 0 {
 			patience = time.Minute
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // model is the allocator said naively: who holds which address, and what a subnet is.
@@ -244,17 +245,13 @@ func sameAddresses(a, b []netip.Addr) bool {
 }
 
 func TestAllocatorAgreesWithTheModel(t *testing.T) {
-	for seed := range uint64(200) {
-		rng := rand.New(rand.NewPCG(seed, 1))
+	seed.Histories(t, []uint64{0}, 200, func(t *testing.T, _ uint64, random *rand.Rand) {
 		ops := make([]byte, 600)
 		for i := range ops {
-			ops[i] = byte(rng.Uint32())
+			ops[i] = byte(random.Uint32())
 		}
 		play(t, ops)
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
+	})
 }
 
 func TestAvoidedAddressesAreGivenToOthers(t *testing.T) {

@@ -4,10 +4,11 @@
 package northbound
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // clock is the time of a simulated engine.
@@ -148,7 +149,7 @@ func TestGathering(t *testing.T) {
 
 // TestGatheringOfRandomArrivals: singly or in clumps, on a server that is not idle.
 func TestGatheringOfRandomArrivals(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seed.Rand(seed.New(t), 1)
 	for _, rate := range []float64{160, 250} {
 		for _, clump := range []int{1, 3} {
 			for _, commit := range []time.Duration{3 * time.Millisecond, 10 * time.Millisecond} {

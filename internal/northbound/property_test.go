@@ -15,6 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // randomPod is a pod somewhere, in some groups and sets, or none.
@@ -49,8 +50,7 @@ func randomPod(r *rand.Rand, name string) []desired.Row {
 
 // However the present state came about, step by step or at once, the database is the same, and applying it again sends nothing.
 func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
-	for seed := range uint64(8) {
-		r := rand.New(rand.NewPCG(seed, 0))
+	seed.Histories(t, nil, 8, func(t *testing.T, seed uint64, r *rand.Rand) {
 		server := nbtest.Start(t)
 		proxy := server.Proxy()
 		e := lead(t, proxy.Endpoint())
@@ -110,5 +110,5 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 			t.Errorf("seed %d: (-at once +step by step) %s", seed, diff)
 		}
 		e.stop()
-	}
+	})
 }

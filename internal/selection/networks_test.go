@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // addressIndex is what the cache's index of addresses does.
@@ -41,7 +43,7 @@ func randomPrefix(random *rand.Rand) netip.Prefix {
 }
 
 func TestAddressesAreFoundByWhateverOverlaps(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seed.Rand(seed.New(t), 1)
 	x := addressIndex{}
 	var all []netip.Prefix
 	for range 400 {

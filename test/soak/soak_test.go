@@ -8,7 +8,6 @@ package soak
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // clients is how many requests of users are under way at a time.
@@ -40,15 +40,15 @@ type soak struct {
 }
 
 func TestSoak(t *testing.T) {
-	seed := uint64(setting("SOAK_SEED", int(time.Now().Unix())))
+	drawn := seed.New(t)
 	m := &maker{
 		sizes: sizes{
 			vpcs: setting("SOAK_VPCS", 6), subnets: setting("SOAK_SUBNETS", 24), pods: setting("SOAK_PODS", 80),
 			namespaces: 8, nodes: setting("SOAK_NODES", 4), kills: setting("SOAK_KILLS", 3),
 		},
-		random: rand.New(rand.NewPCG(seed, 1)),
+		random: seed.Rand(drawn, 1),
 	}
-	t.Logf("SOAK_SEED=%d %+v", seed, m.sizes)
+	t.Logf("%+v", m.sizes)
 	s := &soak{world: newWorld(t), maker: m}
 	s.populate()
 	s.start()

@@ -18,6 +18,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 func northboundModel(t testing.TB) model.DatabaseModel {
@@ -76,7 +77,7 @@ func TestRowsAreDecodedAsLibovsdbDoes(t *testing.T) {
 	decoders := newRowDecoders(m)
 	for _, table := range slices.Sorted(maps.Keys(m.Types())) {
 		t.Run(table, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(1, 2))
+			random := seed.Rand(seed.New(t), 1)
 			for range 50 {
 				in := randomRow(t, random, m, table)
 				want, err := byLibrary(m, table, someUUID, in)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
+	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // model answers by looking at everything.
@@ -112,9 +113,7 @@ func names(m Membership) []string {
 // TestIndexAgreesWithTheModel makes random changes and compares what the index says, and what its changes told others, with a model
 // that looks at everything each time.
 func TestIndexAgreesWithTheModel(t *testing.T) {
-	for seed := range uint64(40) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 1))) })
-	}
+	seed.Histories(t, nil, 40, func(t *testing.T, _ uint64, random *rand.Rand) { walk(t, random) })
 }
 
 func walk(t *testing.T, random *rand.Rand) {
