@@ -287,7 +287,7 @@ func explain(subnet string, err error) (string, bool) {
 	case errors.Is(err, ipam.ErrNoPool):
 		return err.Error() + ": its condition Validated may say why", true
 	case errors.As(err, &exhausted) && len(exhausted.Pools) > 0:
-		return err.Error() + ": delete pods or add to its ips", true
+		return err.Error() + ": delete pods, add to its ips or shorten excludeIps of the subnet", true
 	case errors.As(err, &exhausted):
 		return fmt.Sprintf("subnet %s is full, it has no free %s address: delete pods, enlarge its cidrBlock or shorten its excludeIps",
 			subnet, exhausted.Family), true
