@@ -4,15 +4,18 @@
 package ovs
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -41,6 +44,7 @@ func (k thief) try(t *testing.T, port int, operations ...string) string {
 		Error   string
 		Details string
 		Count   *int
+		Rows    *[]json.RawMessage
 	}
 	if err := json.Unmarshal(output, &results); err != nil {
 		t.Fatalf("%s: %v", output, err)
@@ -49,11 +53,26 @@ func (k thief) try(t *testing.T, port int, operations ...string) string {
 		if r.Error != "" {
 			return r.Error + ": " + r.Details
 		}
-		if r.Count != nil && *r.Count == 0 {
+		if r.Count != nil && *r.Count == 0 || r.Rows != nil && len(*r.Rows) == 0 {
 			t.Fatalf("%s: there is no such row: this proves nothing", operations)
 		}
 	}
 	return ""
+}
+
+// handshake returns why the server of a port refuses a connection of a TLS version with the key; nil when it accepts it. A server of TLS 1.2
+// has checked the client's certificate when the handshake ends.
+func (k thief) handshake(t *testing.T, port int, version uint16) error {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(k.dir, "tls.crt"), filepath.Join(k.dir, "tls.key"))
+	try(t, err)
+	conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
+	try(t, err)
+	defer conn.Close()
+	try(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	return tls.Client(conn, &tls.Config{
+		Certificates: []tls.Certificate{pair}, MinVersion: version, MaxVersion: version, InsecureSkipVerify: true, // the server decides here
+	}).HandshakeContext(t.Context())
 }
 
 func registration(node, address string) []string {
@@ -67,6 +86,12 @@ func registration(node, address string) []string {
 // uuidIn is the UUID of the row of the southbound database whose column has a value.
 func uuidIn(t *testing.T, socket, table, column, value string) (string, error) {
 	t.Helper()
+	return uuidOf(t, socket, table, []string{column, "==", value})
+}
+
+// uuidOf is the UUID of the one row of a table of the southbound database that meets the conditions.
+func uuidOf(t *testing.T, socket, table string, where ...[]string) (string, error) {
+	t.Helper()
 	conn, err := jsonrpc.Dial(t.Context(), socket)
 	if err != nil {
 		return "", err
@@ -78,13 +103,13 @@ func uuidIn(t *testing.T, socket, table, column, value string) (string, error) {
 		}
 	}
 	err = conn.Call("transact", []any{"OVN_Southbound", map[string]any{
-		"op": "select", "table": table, "where": []any{[]string{column, "==", value}},
+		"op": "select", "table": table, "where": append([][]string{}, where...),
 	}}, &answer)
 	if err != nil {
 		return "", err
 	}
 	if len(answer[0].Rows) != 1 {
-		return "", fmt.Errorf("%s has %d rows of %s", table, len(answer[0].Rows), value)
+		return "", fmt.Errorf("%s has %d rows with %v", table, len(answer[0].Rows), where)
 	}
 	return answer[0].Rows[0].UUID[1], nil
 }
@@ -119,11 +144,13 @@ func TestAStolenNodeKey(t *testing.T) {
 		})
 	}
 	ofVictim, ofPod := `"where":[["name","==","node-1"]]`, `"where":[["logical_port","==","pod"]]`
-	own := ""
+	own, datapath := "", ""
 	supervisortest.Eventually(t, "northd makes the port's row", func() (err error) {
 		own, err = uuidIn(t, c.southbound, "Chassis", "name", "node-2")
 		_, portErr := uuidIn(t, c.southbound, "Port_Binding", "logical_port", "pod")
-		return errors.Join(err, portErr)
+		var datapathErr error
+		datapath, datapathErr = uuidOf(t, c.southbound, "Datapath_Binding") // of the only switch
+		return errors.Join(err, portErr, datapathErr)
 	})
 	const refused, noConnection = "permission error", "no connection"
 	for _, attempt := range []struct {
@@ -144,10 +171,18 @@ func TestAStolenNodeKey(t *testing.T) {
 		{"to open a listener without a role", 6642, `{"op":"insert","table":"Connection","row":{"target":"pssl:7000"}}`, refused},
 		{"to change addresses of a port", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"mac":"02:00:00:00:00:66 10.0.0.66"}}`, refused},
 		{"to delete a port", 6642, `{"op":"delete","table":"Port_Binding",` + ofPod + `}`, refused},
+		{"to insert an IGMP group of another chassis", 6642, `{"op":"insert","table":"IGMP_Group","row":{"address":"239.0.0.1","chassis_name":"node-1"}}`, refused},
 		{"to change its own chassis", 6642, `{"op":"update","table":"Chassis","where":[["name","==","node-2"]],"row":{"external_ids":["map",[["is","mine"]]]}}`, ""},
 		// What stays open in OVN 25.03.
 		{"to say that a port of another is up", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"up":true}}`, ""},
 		{"to bind a port of another", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"chassis":["uuid","` + own + `"]}}`, ""},
+		{"to insert a MAC binding", 6642, `{"op":"insert","table":"MAC_Binding","row":{"logical_port":"pod","ip":"10.0.0.9","mac":"02:00:00:00:00:66",` +
+			`"datapath":["uuid","` + datapath + `"]}}`, ""},
+		{"to insert an FDB entry", 6642, `{"op":"insert","table":"FDB","row":{"mac":"02:00:00:00:00:66","dp_key":1,"port_key":1}}`, ""},
+		{"to insert an IGMP group", 6642, `{"op":"insert","table":"IGMP_Group","row":{"address":"239.0.0.1","datapath":["uuid","` + datapath + `"],` +
+			`"chassis":["uuid","` + own + `"],"chassis_name":"node-2"}}`, ""},
+		{"to take an encapsulation address that is free", 6642, `{"op":"update","table":"Encap","where":[["chassis_name","==","node-2"]],"row":{"ip":"192.0.2.77"}}`, ""},
+		{"to read the southbound database", 6642, `{"op":"select","table":"Port_Binding",` + ofPod + `}`, ""},
 		// What the guard is for.
 		{"to write without a role", 6645, `{"op":"update","table":"SB_Global","where":[],"row":{"external_ids":["map",[["thief","was here"]]]}}`, ""},
 	} {
@@ -158,6 +193,27 @@ func TestAStolenNodeKey(t *testing.T) {
 			}
 		})
 	}
+	server := thief{c.servers.TLSDir(t, "another-server", nil), trust}
+	t.Run("to join the Raft of the northbound database", func(t *testing.T) {
+		if why := server.handshake(t, 6643, tls.VersionTLS12); why != nil {
+			t.Fatalf("a server is refused, too: %v", why)
+		}
+		if why := stolen.handshake(t, 6643, tls.VersionTLS12); why == nil {
+			t.Error("it is not refused")
+		}
+	})
+	t.Run("TLS older than 1.2", func(t *testing.T) {
+		for _, port := range []int{6641, 6642, 6643, 6644} {
+			if why := server.handshake(t, port, tls.VersionTLS12); why != nil {
+				t.Fatalf("port %d refuses TLS 1.2: %v", port, why)
+			}
+			for _, old := range []uint16{tls.VersionTLS10, tls.VersionTLS11} {
+				if why := server.handshake(t, port, old); why == nil {
+					t.Errorf("port %d accepts %s", port, tls.VersionName(old))
+				}
+			}
+		}
+	})
 	t.Run("to reach the port without a role from its own node", func(t *testing.T) {
 		if open := reach(t, there, "192.0.2.1", []int{6641, 6642, 6645}); len(open) != 3 {
 			t.Errorf("open without the guard are %v", open)
