@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -41,18 +40,7 @@ func TestControllersFollowOnlyWhenTold(t *testing.T) {
 	for i := range 20 { // an index that the new cluster does not reach by itself
 		m.insert(t, fmt.Sprint("a", i))
 	}
-	dir := supervisortest.RunDir(t)
-	conf, control, log := filepath.Join(dir, "conf.db"), filepath.Join(dir, "controller.ctl"), filepath.Join(dir, "controller.log")
-	_, err := newFiles(m.options).run(t.Context(), "create", conf, supervisortest.File(t, "/usr/share/openvswitch/vswitch.ovsschema"))
-	tr.must(err)
-	socket := filepath.Join(dir, "db.sock")
-	background(t, "usr/sbin/ovsdb-server", conf, "--remote=punix:"+socket, "--unixctl="+filepath.Join(dir, "db.ctl"))
-	vsctl := slices.Concat(supervisortest.Program(t, "usr/bin/ovs-vsctl"), []string{
-		"--no-wait", "--timeout=20", "--db=unix:" + socket, "init", "--", "set", "Open_vSwitch", ".", "external_ids:system-id=n1",
-		"external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=127.0.3.9", "external_ids:ovn-remote=unix:" + m.options.socket(),
-	})
-	supervisortest.Eventually(t, "the node is configured", func() error { return exec.Command(vsctl[0], vsctl[1:]...).Run() })
-	background(t, "usr/bin/ovn-controller", "unix:"+socket, "--unixctl="+control, "--log-file="+log)
+	control, log := tr.controller(m, "n1")
 	until := func(want string) {
 		t.Helper()
 		supervisortest.Eventually(t, "ovn-controller is "+want, func() error {
