@@ -138,9 +138,16 @@ func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 	n.renew("n2")
 	s := n.centralized("s", "10.17.0.0/24", "n1,n2", nil)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+	n.Measures(1, "centralized_subnet_info", "subnet_name", "s", "active_gateway", "n1", "nexthops", "100.64.0.1,fd00:100:64::1", "match", "10.17.0.0/24")
+	failovers, _ := n.Metric("kiln_gateway_failovers_total", "subnet_name", "s")
 	stop() // the node's data path is dead; its kubelet is not
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
 	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.Measures(1, "centralized_subnet_info", "subnet_name", "s", "active_gateway", "n2")
+	n.Measures(failovers+1, "kiln_gateway_failovers_total", "subnet_name", "s")
+	if _, there := n.Metric("centralized_subnet_info", "subnet_name", "s", "active_gateway", "n1"); there {
+		t.Error("the series of the former gateway is still there")
+	}
 	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
 
 	n.run() // a controller that has heard of nobody yet does not move it back

@@ -44,6 +44,8 @@ func TestARuleIsServedAndChecked(t *testing.T) {
 	w.owns("web:web")
 	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
+	w.Measures(4, "kiln_switch_lb_rule_endpoints", "rule", "web", "checked", "true")
+	w.Measures(0, "kiln_switch_lb_rule_endpoints", "rule", "web", "checked", "false")
 	if rule.Status.Ports != "80/TCP" || rule.Status.Service != "default/slr-web" {
 		t.Errorf("the status is %+v", rule.Status)
 	}

@@ -104,6 +104,8 @@ func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
 	w.servesRouter("web", frontToBoth)
 	w.owns("web:web")
 	w.Says(rule, kubeovnv1.ConditionEndpointsChecked, metav1.ConditionTrue, "")
+	w.Measures(4, "kiln_router_lb_rule_endpoints", "rule", "web", "checked", "true")
+	w.Measures(0, "kiln_router_lb_rule_endpoints", "rule", "web", "checked", "false")
 	if rule.Status.Ports != "80/TCP" || rule.Status.Service != "default/rlr-web" {
 		t.Errorf("the status is %+v", rule.Status)
 	}

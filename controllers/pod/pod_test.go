@@ -74,6 +74,37 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 	}
 }
 
+// A pod that gets its network is measured once, by each leg of docs/metrics.md and as a whole.
+func TestWhatIsMeasuredOfAPod(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.start()
+	w.pod("default", "first")
+	count := func(leg string) float64 {
+		n, _ := w.Metric("kiln_pod_leg_seconds", "leg", leg)
+		return n
+	}
+	legs := []string{"seen", "address", "committed", "annotated"}
+	w.Eventually(func() string { // the first pod may just be measured
+		if count("annotated") == 0 {
+			return "no pod is measured"
+		}
+		return ""
+	})
+	before := map[string]float64{}
+	for _, leg := range legs {
+		before[leg] = count(leg)
+	}
+	whole, _ := w.Metric("kiln_pod_network_seconds")
+	p := w.pod("default", "second")
+	w.Measures(whole+1, "kiln_pod_network_seconds")
+	for _, leg := range legs {
+		w.Measures(before[leg]+1, "kiln_pod_leg_seconds", "leg", leg)
+	}
+	w.record(p)
+	w.Measures(0, "kiln_pod_records_held")
+}
+
 func TestRequestsOfAPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")

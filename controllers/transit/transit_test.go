@@ -51,9 +51,13 @@ func TestAWayOutComesMovesAndGoes(t *testing.T) {
 		t.Errorf("%v are expected to renew Leases, want %s and %s", expected, first.Node, first.Standby)
 	}
 
+	c.Measures(1, "kiln_vpc_transit_info", "vpc", "blue", "node", first.Node, "standby", first.Standby, "addresses", strings.Join(first.Addresses, ","))
+	failovers, _ := c.Metric("kiln_vpc_transit_failovers_total", "vpc", "blue")
+
 	c.leases.set(first.Standby, gateway.Beating)
 	c.leases.set(first.Node, gateway.Stopped)
 	c.routers("blue_gateway on " + first.Standby)
+	c.Measures(failovers+1, "kiln_vpc_transit_failovers_total", "vpc", "blue")
 	c.Eventually(func() string {
 		if c.Get(v); v.Status.Transit.Node != first.Standby || v.Status.Transit.Standby == first.Node || !slices.Equal(v.Status.Transit.Addresses, first.Addresses) {
 			return fmt.Sprintf("the way out has become %+v, and was %+v", *v.Status.Transit, first)

@@ -1,0 +1,64 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllertest
+
+import (
+	"fmt"
+
+	dto "github.com/prometheus/client_model/go"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// Metric returns the value of the first series of a metric of this process that has these labels, given as name, value, name, value and so on.
+// Of a histogram it is the number of observations. It is false when there is no such series.
+func (w *World) Metric(name string, labels ...string) (float64, bool) {
+	w.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			if !hasLabels(m, labels) {
+				continue
+			}
+			switch family.GetType() {
+			case dto.MetricType_COUNTER:
+				return m.GetCounter().GetValue(), true
+			case dto.MetricType_HISTOGRAM:
+				return float64(m.GetHistogram().GetSampleCount()), true
+			default:
+				return m.GetGauge().GetValue(), true
+			}
+		}
+	}
+	return 0, false
+}
+
+func hasLabels(m *dto.Metric, labels []string) bool {
+	has := map[string]string{}
+	for _, l := range m.GetLabel() {
+		has[l.GetName()] = l.GetValue()
+	}
+	for i := 0; i+1 < len(labels); i += 2 {
+		if value, there := has[labels[i]]; !there || value != labels[i+1] {
+			return false
+		}
+	}
+	return true
+}
+
+// Measures waits until a series of Metric is there and has the value.
+func (w *World) Measures(want float64, name string, labels ...string) {
+	w.Helper()
+	w.Eventually(func() string {
+		if got, there := w.Metric(name, labels...); !there || got != want {
+			return fmt.Sprintf("metric %s%v is %v (there: %v), want %v", name, labels, got, there, want)
+		}
+		return ""
+	})
+}
