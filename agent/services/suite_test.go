@@ -29,6 +29,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/prepared"
@@ -92,7 +93,7 @@ func runInside(m *testing.M) (int, error) {
 	if err := os.WriteFile(kubeconfig, server.KubeConfig, 0o600); err != nil {
 		return 1, errors.Join(err, server.Stop())
 	}
-	code := m.Run()
+	code := golden.Check(m.Run())
 	return code, server.Stop()
 }
 

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
@@ -67,7 +68,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	code := m.Run()
+	code := golden.Check(m.Run())
 	if err := server.Stop(); err != nil {
 		fmt.Fprintf(os.Stderr, "stop the API server: %v\n", err)
 		return 1

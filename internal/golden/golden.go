@@ -1,10 +1,12 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package golden has tests compare what they make with files, which their flag -update writes anew.
+// Package golden compares the results of tests with files in testdata. The flag -update writes the files, and the test fails for each that changed.
+// Main and Check fail a package with files in testdata that no test read.
 package golden
 
 import (
+	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
@@ -29,6 +31,7 @@ func Each[T any](t *testing.T, pattern string, f func(t *testing.T, in T, out st
 		name := strings.TrimSuffix(path, ".in.yaml")
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			var in T
+			read(path)
 			data, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -54,19 +57,26 @@ func YAML(t *testing.T, path string, value any) {
 // Compare fails the test unless the file holds just this.
 func Compare(t *testing.T, path string, got []byte) {
 	t.Helper()
+	read(path)
 	if *update {
+		before, err := os.ReadFile(path)
+		if err == nil && bytes.Equal(before, got) {
+			return
+		}
+		t.Errorf("%s is updated: look at the diff, and run the test again without -update", path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
+		return
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatalf("%v (go test with -update writes it)", err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got; go test with -update writes it anew):\n%s", path, diff)
+		t.Errorf("%s differs (-want +got; go test with -update writes it):\n%s", path, diff)
 	}
 }
