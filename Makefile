@@ -79,6 +79,18 @@ test-long: ## The unit suites with the cost tests at full size and the large soa
 fresh: ## `make test` (RUN=… another command) in a clone of HEAD on a minimal Debian with nothing prepared (DEBIAN=trixie; GO_CACHES=1 shares Go's caches)
 	$(LAB) fresh --suite $(or $(DEBIAN),bookworm) $(if $(GO_CACHES),--go-caches) '$(or $(RUN),make test)'
 
+# How long each fuzz target runs.
+FUZZTIME ?= 1m
+
+.PHONY: fuzz
+fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is written to testdata/fuzz: commit it with the fix
+	@for file in $$(grep -rl '^func Fuzz' --include='*_test.go' agent api cmd cni controllers hack internal); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' $$file); do \
+			echo "$$target in $$(dirname $$file)"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file) || exit 1; \
+		done; \
+	done
+
 .PHONY: soak
 soak: ## VPCs, subnets and pods come and go in random order while the controller is killed (needs `make prepare`; KILN_SEED=… repeats a run)
 	SOAK_VPCS=$(or $(SOAK_VPCS),20) SOAK_SUBNETS=$(or $(SOAK_SUBNETS),300) SOAK_PODS=$(or $(SOAK_PODS),2000) \

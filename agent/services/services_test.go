@@ -403,6 +403,46 @@ func TestClientsOfLoadBalancers(t *testing.T) {
 	w.expect(w.far, "tcp", at("198.51.100.84", 80), joinIPs[0].Addr(), "a")
 }
 
+// loadBalancerSourceRanges hold for the node itself and for its pods as for anyone else.
+func TestSourceRangesHoldForPodsAndNodes(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", 2), w.pod("b", 3)
+	s := w.service("guarded", func(s *corev1.ServiceSpec) {
+		s.Type = corev1.ServiceTypeLoadBalancer
+		s.LoadBalancerSourceRanges = []string{"172.30.0.99/32"} // the host outside
+	})
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.84"}}
+	must(t, w.client.Status().Update(t.Context(), s))
+	w.serves("guarded", here(a))
+	front := at("198.51.100.84", 80)
+	allow := func(ranges ...string) {
+		t.Helper()
+		must(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(s), s))
+		s.Spec.LoadBalancerSourceRanges = ranges
+		must(t, w.client.Update(t.Context(), s))
+	}
+	serves := func(from ns.NetNS, client string) {
+		t.Helper()
+		w.eventually(func() string {
+			if got := w.ask(from, "tcp", front, shortly); got.server != "a" {
+				return fmt.Sprintf("%s: %s, want an answer of a", client, got)
+			}
+			return ""
+		})
+	}
+	serves(w.far, "the host outside")
+	w.fails(nil, "tcp", front, errTimeout)
+	w.fails(b.ns, "tcp", front, errTimeout)
+	allow(nodeIPs[0].Addr().String() + "/32")
+	serves(nil, "the node")
+	w.fails(b.ns, "tcp", front, errTimeout)
+	w.fails(w.far, "tcp", front, errTimeout)
+	allow(b.ips[0].String() + "/32")
+	serves(b.ns, "the pod")
+	w.fails(nil, "tcp", front, errTimeout)
+	w.fails(w.far, "tcp", front, errTimeout)
+}
+
 // Two Services may ask for one external address and port. The older one has it until it goes.
 func TestOneAddressOfTwoServices(t *testing.T) {
 	w := newWorld(t)
