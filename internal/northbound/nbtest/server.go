@@ -124,6 +124,35 @@ func (s *Server) Restart() {
 	s.start()
 }
 
+// Convert converts the database to its schema with a change, while it serves. Clients that do not ask for changes of the schema are cut off
+// (ovsdb-server(7), section 4.1.24).
+func (s *Server) Convert(change func(tables map[string]any)) {
+	s.t.Helper()
+	text, err := os.ReadFile(s.schema())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	schema := map[string]any{}
+	if err := decoder.Decode(&schema); err != nil {
+		s.t.Fatal(err)
+	}
+	change(schema["tables"].(map[string]any))
+	schema["version"] = "99.0.0"
+	delete(schema, "cksum")
+	if text, err = json.Marshal(schema); err != nil {
+		s.t.Fatal(err)
+	}
+	path := filepath.Join(s.dir, "newer.ovsschema")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if out, err := s.program("usr/bin/ovsdb-client", "--timeout=30", "convert", s.Endpoint(), path).CombinedOutput(); err != nil {
+		s.t.Fatalf("convert: %v: %s", err, out)
+	}
+}
+
 // lastID numbers the requests of all tests.
 var lastID atomic.Int64
 
