@@ -5,11 +5,16 @@ package operator
 
 import (
 	"maps"
+	"strings"
 	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
 
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
 // series are the values of a metric, by their labels' values in the order of the labels' names.
@@ -27,7 +32,7 @@ func series(t *testing.T, name string) map[string]float64 {
 				labels += l.GetValue() + " "
 			}
 			if family.GetName() == name {
-				values[labels] = m.GetGauge().GetValue()
+				values[labels] = m.GetGauge().GetValue() + m.GetCounter().GetValue() // one of them is zero
 			}
 		}
 	}
@@ -50,5 +55,29 @@ func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
 	upgradePlan{}.measure(nil)
 	if got := series(t, "kiln_upgrade_info"); len(got) != 0 {
 		t.Errorf("with nothing to replace: %v", got)
+	}
+}
+
+// measured looks at the metrics after upgrades, a backup and the issue of certificates.
+func (s *story) measured(t *testing.T) {
+	g := NewWithT(t)
+	for name, labels := range map[string]string{
+		"kiln_pods_replaced_total":                    render.OpenVSwitch + " ",
+		"kiln_component_pods":                         render.ControllerName + " ready ",
+		"kiln_database_last_backup_timestamp_seconds": "nb node ",
+		"kiln_authority_expiration_timestamp_seconds": "nb-server operator ",
+	} {
+		g.Eventually(func() map[string]float64 { return series(t, name) }).Should(HaveKeyWithValue(labels, BeNumerically(">", 0)), name)
+	}
+	g.Eventually(func() string {
+		var all []string
+		for labels := range series(t, "kiln_component_version_pods") {
+			all = append(all, labels)
+		}
+		return strings.Join(all, "\n")
+	}).Should(ContainSubstring(render.OpenVSwitch + " v"))
+	for labels, until := range series(t, "kiln_authority_expiration_timestamp_seconds") {
+		years := time.Unix(int64(until), 0).Sub(s.now()).Hours() / 24 / 365
+		g.Expect(years).To(And(BeNumerically(">", 9), BeNumerically("<", 11)), labels)
 	}
 }

@@ -70,6 +70,7 @@ func TestOneInstallation(t *testing.T) {
 		{"a member that the operator does not reach holds up nothing that goes on without it", (*story).memberCutOff},
 		{"a node that falls silent before its member has joined gives its place and its pod to another", (*story).joinerSilent},
 		{"a backup that is asked for is told of once it is there", (*story).backedUp},
+		{"what happened so far is in the metrics", (*story).measured},
 		{"while an upgrade is held backups go on, and on the right claim", (*story).claimChanged},
 		{"a claim for backups is nothing that the network waits for", (*story).claimed},
 		{"issuers that cannot be are refused", (*story).wrongIssuers},
