@@ -1,0 +1,232 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package oracle judges what the end-to-end tests have recorded: the output of ping, of long-lived connections and of daemons. Every
+// function is pure, so that its table test needs no cluster.
+package oracle
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Answer is the first answer to one packet or request.
+type Answer struct {
+	Number int // of the packet, from 1
+	At     time.Time
+}
+
+// Flow is a series of numbered packets or requests and the answers to them.
+type Flow struct {
+	// Sent is the number of packets or requests, including those after the last answer.
+	Sent int
+	// Answers are sorted by number and have no duplicates.
+	Answers []Answer
+	// Interval is the mean time between two packets.
+	Interval time.Duration
+	// Slowest is the longest time between a request and its answer, for flows that record when they send.
+	Slowest time.Duration
+	// InFlight is how many packets at the end may lack an answer because the sender ended before it could arrive.
+	InFlight int
+}
+
+// Gap is a time without answers.
+type Gap struct {
+	First   int // packet without an answer
+	Packets int
+	Took    time.Duration
+	// Open is true when no answer followed.
+	Open bool
+}
+
+func (g Gap) String() string {
+	end := ""
+	if g.Open {
+		end = ", until the end"
+	}
+	return fmt.Sprintf("%d from packet %d in %s%s", g.Packets, g.First, g.Took.Round(10*time.Millisecond), end)
+}
+
+// pingInFlight is what SIGINT may cut off: ping prints its summary at once and does not wait for answers on their way.
+const pingInFlight = 20
+
+var (
+	// echoReply is an answer, with the time that `ping -D` prints. Lines with `From … icmp_seq=7 Destination Host Unreachable` and
+	// `no answer yet for icmp_seq=7` are none.
+	echoReply = regexp.MustCompile(`(?m)^\[([0-9.]+)\] \d+ bytes from .*icmp_seq=(\d+)`)
+	summary   = regexp.MustCompile(`(?m)^(\d+) packets transmitted, (\d+) received,.* time (\d+)ms`)
+)
+
+// sequences is how many packets ping numbers before it begins at 0 again.
+const sequences = 1 << 16
+
+// Ping reads the output of `ping -D` that was ended by SIGINT. Without the summary of ping there is no flow to judge, which is an error.
+func Ping(output string) (Flow, error) {
+	s := summary.FindStringSubmatch(output)
+	if s == nil {
+		return Flow{}, fmt.Errorf("ping printed no summary: it was not ended by SIGINT, or never started: %s", tail(output))
+	}
+	sent, _ := strconv.Atoi(s[1])
+	took, _ := strconv.Atoi(s[3])
+	f := Flow{Sent: sent, InFlight: pingInFlight}
+	if sent > 0 {
+		f.Interval = time.Duration(took) * time.Millisecond / time.Duration(sent)
+	}
+	last := 0
+	for _, m := range echoReply.FindAllStringSubmatch(output, -1) {
+		at, err := timeOf(m[1])
+		if err != nil {
+			return f, err
+		}
+		number, _ := strconv.Atoi(m[2])
+		for number+sequences/2 < last {
+			number += sequences
+		}
+		last = max(last, number)
+		f.Answers = append(f.Answers, Answer{Number: number, At: at})
+	}
+	f.Answers = firsts(f.Answers)
+	return f, nil
+}
+
+// Exchange reads the record of requests on one connection or socket, a line each:
+//
+//	sent 17 1763813000.123456
+//	answered 17 1763813000.124001
+//	end
+//
+// The record ends with a line `end` when the sender was asked to stop. Any other end means that the connection ended by itself.
+func Exchange(record string) (Flow, error) {
+	var f Flow
+	sent := map[int]time.Time{}
+	ended := false
+	for line := range strings.Lines(record) {
+		fields := strings.Fields(line)
+		if len(fields) == 1 && fields[0] == "end" {
+			ended = true
+		}
+		if len(fields) != 3 {
+			continue
+		}
+		number, err := strconv.Atoi(fields[1])
+		if err != nil {
+			return f, fmt.Errorf("line %q of a record: %w", line, err)
+		}
+		at, err := timeOf(fields[2])
+		if err != nil {
+			return f, err
+		}
+		switch fields[0] {
+		case "sent":
+			f.Sent = max(f.Sent, number)
+			sent[number] = at
+		case "answered":
+			f.Answers = append(f.Answers, Answer{Number: number, At: at})
+		}
+	}
+	f.Answers = firsts(f.Answers)
+	for _, a := range f.Answers {
+		f.Slowest = max(f.Slowest, a.At.Sub(sent[a.Number]))
+	}
+	if f.Sent > 1 {
+		f.Interval = sent[f.Sent].Sub(sent[1]) / time.Duration(f.Sent-1)
+	}
+	if !ended {
+		return f, fmt.Errorf("the connection ended after %d requests and %d answers: %s", f.Sent, len(f.Answers), tail(record))
+	}
+	return f, nil
+}
+
+// Gaps are the times without an answer, from the first packet to the last. Losses within a second of one another are one gap.
+func (f Flow) Gaps() []Gap {
+	var gaps []Gap
+	var ended time.Time
+	before := Answer{}
+	add := func(missing int, took time.Duration) {
+		if len(gaps) == 0 || before.At.Sub(ended) >= time.Second {
+			gaps = append(gaps, Gap{First: before.Number + 1})
+		}
+		last := &gaps[len(gaps)-1]
+		last.Packets += missing
+		last.Took += took
+	}
+	for _, a := range f.Answers {
+		if missing := a.Number - before.Number - 1; missing > 0 {
+			took := a.At.Sub(before.At)
+			if before.Number == 0 {
+				took = time.Duration(missing) * f.Interval
+			}
+			add(missing, took)
+			ended = a.At
+		}
+		before = a
+	}
+	if missing := f.Sent - before.Number; missing > f.InFlight || missing > 0 && before.Number == 0 {
+		add(missing, time.Duration(missing)*f.Interval)
+		gaps[len(gaps)-1].Open = true
+	}
+	return gaps
+}
+
+// Lost is the number of packets without an answer.
+func (f Flow) Lost() int {
+	lost := 0
+	for _, g := range f.Gaps() {
+		lost += g.Packets
+	}
+	return lost
+}
+
+// AnsweredAfter says whether an answer arrived after a moment.
+func (f Flow) AnsweredAfter(moment time.Time) bool {
+	return slices.ContainsFunc(f.Answers, func(a Answer) bool { return a.At.After(moment) })
+}
+
+// Check returns an error when the flow is no proof of anything, because hardly anything was sent, or when no answer arrived after moment.
+func (f Flow) Check(moment time.Time) error {
+	const few = 5
+	if f.Sent < few {
+		return fmt.Errorf("only %d packets were sent", f.Sent)
+	}
+	if !f.AnsweredAfter(moment) {
+		return fmt.Errorf("no answer after %s: the flow does not work any more; %s", moment.Format(time.TimeOnly), f)
+	}
+	return nil
+}
+
+func (f Flow) String() string {
+	if gaps := f.Gaps(); len(gaps) > 0 {
+		return fmt.Sprintf("%d of %d packets without an answer, in %d gaps: %v", f.Lost(), f.Sent, len(gaps), gaps)
+	}
+	return fmt.Sprintf("all %d packets answered", f.Sent)
+}
+
+// firsts sorts answers by number and keeps the first of each.
+func firsts(answers []Answer) []Answer {
+	slices.SortStableFunc(answers, func(a, b Answer) int { return a.Number - b.Number })
+	return slices.CompactFunc(answers, func(a, b Answer) bool { return a.Number == b.Number })
+}
+
+// timeOf reads seconds since 1970 with a fraction of six digits at most.
+func timeOf(text string) (time.Time, error) {
+	whole, fraction, _ := strings.Cut(text, ".")
+	s, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time %q: %w", text, err)
+	}
+	micros, err := strconv.ParseInt((fraction + "000000")[:6], 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time %q: %w", text, err)
+	}
+	return time.Unix(s, micros*1000), nil
+}
+
+// tail is the end of a text, for an error message.
+func tail(text string) string {
+	const length = 300
+	return strconv.Quote(text[max(0, len(text)-length):])
+}
