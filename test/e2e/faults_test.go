@@ -30,23 +30,28 @@ type fault struct {
 	inject func(ctx context.Context) (end func(ctx context.Context))
 	// lasts is how long it is left so.
 	lasts time.Duration
-	// forwards is false when what forwards packets is hit itself: then losses are told, and no failure.
-	forwards bool
+	// pauses is how long flows pause when what forwards packets is hit itself. Otherwise they lose nothing.
+	pauses time.Duration
+	// writes and healed are those of the table. What is observed may be three times as much, and more on a slow machine.
+	writes, healed time.Duration
 }
 
 // observation is what was seen of one.
 type observation struct {
-	writes, pod, healed time.Duration
-	lost                map[string]int
+	writes  time.Duration // from the fault to the first address that is written after it
+	address time.Duration // the longest time that a pod waited for its address
+	pod     time.Duration // until pods that were created during the fault, one on each worker, are ready
+	healed  time.Duration
+	flows   flows
 }
 
 var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
-	var from, to *corev1.Pod
+	var p *pair
 	var spec v1alpha1.OVNClusterSpec
 	report := &strings.Builder{}
 
 	BeforeAll(func(ctx SpecContext) {
-		from, to = makePair(ctx, faultsNamespace)
+		p = makePair(ctx, faultsNamespace)
 		spec = asInstalled()
 		labelNodes(ctx, membersLabel, new(""))
 		makeNowhere(ctx) // without the label
@@ -68,14 +73,18 @@ var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
 	}, NodeTimeout(8*time.Minute))
 
 	try := func(ctx SpecContext, f fault) {
-		seen := watchFault(ctx, f, from, to)
-		fmt.Fprintf(report, "| %s | %s | %s | %s | %d, %d |\n", f.did, seconds(seen.writes), seconds(seen.pod), seconds(seen.healed),
-			seen.lost["IPv4"], seen.lost["IPv6"])
-		AddReportEntry(f.did, fmt.Sprintf("writes after %s, a pod waited at most %s, healed after %s, lost %v",
-			seconds(seen.writes), seconds(seen.pod), seconds(seen.healed), seen.lost))
-		if f.forwards {
-			Expect(seen.lost).To(Equal(map[string]int{"IPv4": 0, "IPv6": 0}), "packets lost")
-		}
+		seen := watchFault(ctx, f, p)
+		fmt.Fprintf(report, "| %s | %s | %s | %s | %s | %d, %d |\n", f.did, seconds(seen.writes), seconds(seen.address), seconds(seen.pod),
+			seconds(seen.healed), seen.flows.named("ping to the other node, IPv4").Lost(), seen.flows.named("ping to the other node, IPv6").Lost())
+		AddReportEntry(f.did, fmt.Sprintf("writes after %s, an address took at most %s, pods on both workers ready after %s, healed after %s",
+			seconds(seen.writes), seconds(seen.address), seconds(seen.pod), seconds(seen.healed)))
+		Expect(seen.flows.ofTCP().losses()).To(BeEmpty(), "requests without an answer")
+		Expect(seen.flows.withinNode().gapsOver(bound(f.pauses))).To(BeEmpty(), "losses within a node")
+		Expect(seen.flows.gapsOver(bound(f.pauses)+podsPause())).To(BeEmpty(), "losses between nodes")
+		Expect(seen.writes).To(BeNumerically("<=", f.lasts+bound(f.writes+calibration.address)), "the first address after the fault")
+		Expect(seen.address).To(BeNumerically("<=", f.lasts+bound(f.writes+calibration.address)), "the address of a pod created during the fault")
+		Expect(seen.pod).To(BeNumerically("<=", f.lasts+bound(f.writes+f.pauses+kubeletRetry+calibration.podStart)), "pods on both workers")
+		Expect(seen.healed).To(BeNumerically("<=", f.lasts+bound(f.healed+kubeletRetry+calibration.podStart)), "healed")
 		Eventually(disagreements).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
 	}
 	for _, f := range faults() {
@@ -83,33 +92,69 @@ var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
 	}
 })
 
-// watchFault injects a fault while packets flow every 10 ms in both families and pods ask for addresses, and waits until all is well again.
-func watchFault(ctx context.Context, f fault, from, to *corev1.Pod) observation {
+// kubeletRetry is how long the kubelet takes to try a failed ADD again.
+const kubeletRetry = 2 * time.Second
+
+// podsPause is what pods that start on the nodes of a flow cost it with the userspace datapath (watch says why): gaps of 10 to 170 ms.
+func podsPause() time.Duration {
+	return time.Duration(float64(200*time.Millisecond) * calibration.slowdown)
+}
+
+// watchFault injects a fault while flows run, pods ask for addresses, and pods start on both workers, and waits until all is well again.
+func watchFault(ctx context.Context, f fault, p *pair) observation {
 	GinkgoHelper()
-	lost := map[string]func(context.Context) []int{}
-	for _, a := range cluster.PodAddrs(to) {
-		lost["IPv"+map[bool]string{true: "4", false: "6"}[a.Is4()]] = startPing(ctx, from, a)
-	}
+	running := startFlows(ctx, p)
 	a := startArrivals(ctx, faultsNamespace)
 	DeferCleanup(func() { a.enough(); a.forget() }) // when the spec fails on its way
 	Expect(pause(ctx, time.Second)).To(Succeed())
 	start := time.Now()
 	end := f.inject(ctx)
+	during := startOnWorkers(ctx, "during")
 	Expect(pause(ctx, f.lasts)).To(Succeed())
 	if end != nil {
 		end(ctx)
 	}
-	// The pods' own view: until one that came after the fault has its address, nothing is healed.
-	Expect(pause(ctx, time.Second)).To(Succeed())
+	seen := observation{pod: during(ctx)}
 	Eventually(a.waiting).WithContext(ctx).WithTimeout(3*time.Minute).WithPolling(everyArrival/5).Should(Or(BeEmpty(), HaveLen(1)), "pods without an address")
 	healthy(ctx)
-	seen := observation{healed: time.Since(start), lost: map[string]int{}}
+	// Nothing is healed until each worker has served an ADD that began after the fault.
+	startOnWorkers(ctx, "after")(ctx)
+	seen.healed = time.Since(start)
 	a.end(ctx, faultsNamespace)
-	seen.writes, seen.pod = a.since(start)
-	for family, f := range lost {
-		seen.lost[family] = len(f(ctx))
-	}
+	seen.writes, seen.address = a.since(start)
+	seen.flows = running.end(ctx)
+	removePods(ctx, faultsNamespace, namesOnWorkers("during")...)
+	removePods(ctx, faultsNamespace, namesOnWorkers("after")...)
 	return seen
+}
+
+func namesOnWorkers(when string) []string {
+	var names []string
+	for _, w := range suite.Workers {
+		names = append(names, when+"-"+w)
+	}
+	return names
+}
+
+// startOnWorkers creates a pod on each worker. The function that it returns waits until all are ready, and returns how long that took.
+func startOnWorkers(ctx context.Context, when string) func(context.Context) time.Duration {
+	begun := time.Now()
+	errs := make(chan error, len(suite.Workers))
+	for i, name := range namesOnWorkers(when) {
+		go func() {
+			limit, done := context.WithTimeout(ctx, 4*time.Minute)
+			defer done()
+			_, err := suite.Cluster.Run(limit, cluster.Server(faultsNamespace, name, suite.Workers[i]))
+			errs <- err
+		}()
+	}
+	return func(context.Context) time.Duration {
+		GinkgoHelper()
+		for range suite.Workers {
+			Expect(<-errs).To(Succeed())
+		}
+		return time.Since(begun)
+	}
 }
 
 // struck are the pods whose main process was killed, and how often each had been started then.
@@ -122,18 +167,45 @@ func strike(ctx context.Context, pod *corev1.Pod) {
 	struck[pod.UID] = before
 }
 
-// healthy waits until what was killed runs again, both databases have three members and every component is as it should be.
+// daemon is a process of a node that was killed.
+type daemon struct{ node, find, pid string }
+
+// killed are the daemons that have to run again.
+var killed []daemon
+
+// killDaemon kills the process of each of these nodes that a command finds.
+func killDaemon(ctx context.Context, find string, nodes ...string) {
+	GinkgoHelper()
+	for _, node := range nodes {
+		d := daemon{node: node, find: find, pid: strings.TrimSpace(exec(ctx, node, "bash", "-c", find))}
+		Expect(d.pid).To(MatchRegexp(`^[0-9]+$`), "%s on %s", find, node)
+		exec(ctx, node, "kill", "-9", d.pid)
+		killed = append(killed, d)
+	}
+}
+
+// healthy waits until what was killed runs again, the pods of DaemonSets are ready, both databases have three members and every component is as it should be.
 func healthy(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 		for i := range pods.Items {
-			before, was := struck[pods.Items[i].UID]
-			g.Expect(!was || restarts(&pods.Items[i]) > before).To(BeTrue(), "%s runs again", pods.Items[i].Name)
+			pod := &pods.Items[i]
+			before, was := struck[pod.UID]
+			g.Expect(!was || restarts(pod) > before).To(BeTrue(), "%s runs again", pod.Name)
+			if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && pod.Spec.NodeName != nowhere {
+				g.Expect(cluster.Ready(pod)).To(BeTrue(), "%s is ready", pod.Name)
+			}
+		}
+		for _, d := range killed {
+			pid, err := suite.Node.Exec(ctx, d.node, "bash", "-c", d.find)
+			g.Expect(err).NotTo(HaveOccurred(), "%s on %s", d.find, d.node)
+			g.Expect(strings.TrimSpace(pid)).To(And(MatchRegexp(`^[0-9]+$`), Not(Equal(d.pid))), "%s on %s", d.find, d.node)
 		}
 	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(everyArrival).Should(Succeed())
 	clear(struck)
+	killed = nil
 	for _, db := range trialDatabases {
 		settled(ctx, db, 3)
 	}
@@ -143,32 +215,34 @@ func healthy(ctx context.Context) {
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
 func faults() []fault {
+	ms, sec := time.Millisecond, time.Second
 	list := []fault{
-		{did: "operator: kill -9", forwards: true, inject: killAll("kiln-operator")},
-		{did: "active ovn-northd and its standby: kill -9", forwards: true, inject: killAll("ovn-central-northd")},
-		{did: "leading controller: kill -9", forwards: true, inject: killLeader},
-		{did: "both controllers: kill -9", forwards: true, inject: killAll("kube-ovn-controller")},
-		{did: "agents of all nodes: kill -9", forwards: true, inject: killAll("kube-ovn-cni")},
-		{did: "ovn-controller of both nodes: kill -9", forwards: true, inject: onWorkers("kill -9 $(pidof ovn-controller)")},
-		{did: "both nodes' own ovsdb-server: kill -9", forwards: true, inject: onWorkers("kill -9 $(pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch')")},
-		{did: "one node's ovs-vswitchd: kill -9", lasts: 5 * time.Second, inject: onFirstWorker("kill -9 $(pidof ovs-vswitchd)")},
-		{did: "certificates of databases, northd and controllers: expired, operator away for 60 s", forwards: true, lasts: time.Minute, inject: expireCertificates},
-		{did: "API server: stopped for 60 s", forwards: true, lasts: time.Minute, inject: stopAPIServer},
+		{did: "operator: kill -9", healed: 2 * sec, inject: killAll("kiln-operator")},
+		{did: "active ovn-northd and its standby: kill -9", writes: 700 * ms, healed: 3 * sec, inject: killAll("ovn-central-northd")},
+		{did: "leading controller: kill -9", writes: 4300 * ms, healed: 4400 * ms, inject: killLeader},
+		{did: "both controllers: kill -9", writes: 2900 * ms, healed: 3900 * ms, inject: killAll("kube-ovn-controller")},
+		{did: "agents of all nodes: kill -9", healed: 1800 * ms, inject: killAll("kube-ovn-cni")},
+		{did: "ovn-controller of both nodes: kill -9", healed: sec, inject: killOnWorkers("pidof ovn-controller")},
+		{did: "both nodes' own ovsdb-server: kill -9", healed: sec, inject: killOnWorkers("pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch'")},
+		{did: "one node's ovs-vswitchd: kill -9", pauses: 1300 * ms, healed: 2 * sec, inject: killOnFirstWorker("pidof ovs-vswitchd")},
+		{did: "certificates of databases, northd and controllers: expired, operator away for 60 s",
+			lasts: time.Minute, writes: 33 * sec, healed: 53 * sec, inject: expireCertificates},
+		{did: "API server: stopped for 60 s", lasts: time.Minute, writes: 6 * sec, healed: 6 * sec, inject: stopAPIServer},
 	}
 	for _, db := range trialDatabases {
 		list = append(list,
-			fault{did: db.workload + ", leader: kill -9", forwards: true, inject: damage(db, leader, "true")},
-			fault{did: db.workload + ", all members at once: kill -9", forwards: true, inject: killAll(db.workload)},
-			fault{did: db.workload + ", leader's file gone", forwards: true, inject: damage(db, leader, "rm "+dataDir+db.file)},
-			fault{did: db.workload + ", leader's directory gone", forwards: true, inject: damage(db, leader, "rm -r "+dataDir+"*")},
-			fault{did: db.workload + ", leader's file truncated", forwards: true, inject: damage(db, leader, "truncate -s 100 "+dataDir+db.file)},
-			fault{did: db.workload + ", leader's file replaced by an old copy", forwards: true, inject: oldCopy(db)},
-			fault{did: db.workload + ", leader's disk full for 20 s", forwards: true, lasts: 20 * time.Second, inject: fullDisk(db, leader)},
-			fault{did: db.workload + ", a follower's disk full for 20 s", forwards: true, lasts: 20 * time.Second, inject: fullDisk(db, follower)},
-			fault{did: db.workload + ", a follower's file ends before what it says is committed", forwards: true, inject: damage(db, follower, commitBeyond(db))},
+			fault{did: db.workload + ", leader: kill -9", writes: 5500 * ms, healed: 10 * sec, inject: damage(db, leader, "true")},
+			fault{did: db.workload + ", all members at once: kill -9", writes: 13 * sec, healed: 38 * sec, inject: killAll(db.workload)},
+			fault{did: db.workload + ", leader's file gone", writes: 5500 * ms, healed: 11 * sec, inject: damage(db, leader, "rm "+dataDir+db.file)},
+			fault{did: db.workload + ", leader's directory gone", writes: 5500 * ms, healed: 12 * sec, inject: damage(db, leader, "rm -r "+dataDir+"*")},
+			fault{did: db.workload + ", leader's file truncated", writes: 5500 * ms, healed: 10 * sec, inject: damage(db, leader, "truncate -s 100 "+dataDir+db.file)},
+			fault{did: db.workload + ", leader's file replaced by an old copy", writes: 5500 * ms, healed: 19 * sec, inject: oldCopy(db)},
+			fault{did: db.workload + ", leader's disk full for 20 s", lasts: 20 * sec, writes: 5500 * ms, healed: 91 * sec, inject: fullDisk(db, leader)},
+			fault{did: db.workload + ", a follower's disk full for 20 s", lasts: 20 * sec, writes: sec, healed: 39 * sec, inject: fullDisk(db, follower)},
+			fault{did: db.workload + ", a follower's file ends before what it says is committed", writes: sec, healed: 9 * sec, inject: damage(db, follower, commitBeyond(db))},
 		)
 	}
-	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", forwards: true, inject: loseNode})
+	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", writes: sec, healed: 65 * sec, inject: loseNode})
 }
 
 func killAll(app string) func(context.Context) func(context.Context) {
@@ -201,20 +275,18 @@ func killLeader(ctx context.Context) func(context.Context) {
 	return nil
 }
 
-func onWorkers(script string) func(context.Context) func(context.Context) {
+func killOnWorkers(find string) func(context.Context) func(context.Context) {
 	return func(ctx context.Context) func(context.Context) {
 		GinkgoHelper()
-		for _, w := range suite.Workers {
-			exec(ctx, w, "bash", "-c", script)
-		}
+		killDaemon(ctx, find, suite.Workers...)
 		return nil
 	}
 }
 
-func onFirstWorker(script string) func(context.Context) func(context.Context) {
+func killOnFirstWorker(find string) func(context.Context) func(context.Context) {
 	return func(ctx context.Context) func(context.Context) {
 		GinkgoHelper()
-		exec(ctx, suite.Workers[0], "bash", "-c", script)
+		killDaemon(ctx, find, suite.Workers[0])
 		return nil
 	}
 }

@@ -15,7 +15,6 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/kiln-net/kiln/internal/kubectlko"
-	"github.com/kiln-net/kiln/test/cluster"
 )
 
 const koNamespace = "e2e-ko"
@@ -60,7 +59,7 @@ var _ = Describe("kubectl ko", func() {
 			Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed())
 			deleteNamespace(ctx, koNamespace)
 		}, NodeTimeout(3*time.Minute))
-		from, to := makePair(ctx, koNamespace)
+		p := makePair(ctx, koNamespace)
 		dir := GinkgoT().TempDir()
 		for _, db := range []string{"nb", "sb"} {
 			path := strings.TrimSpace(says(ctx, db, "backup", "--directory="+dir))
@@ -73,14 +72,14 @@ var _ = Describe("kubectl ko", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(made).To(HaveLen(1))
 
-		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
+		running := startFlows(ctx, p)
 		Expect(says(ctx, "nb", "restore", "--yes", made[0])).To(ContainSubstring("Completed"))
 		settled(ctx, trialDatabases[0], 1)
 		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
 		switches := says(ctx, "nbctl", "--bare", "--columns=name", "list", "Logical_Switch")
 		Expect(switches).To(ContainSubstring("ovn-default"))
 		Expect(switches).NotTo(ContainSubstring("e2e-ko-after-the-backup"))
-		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
+		Expect(running.end(ctx).losses()).To(BeEmpty())
 		expectAllChecks(ctx)
 	}, SpecTimeout(6*time.Minute))
 })

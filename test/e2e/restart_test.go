@@ -22,15 +22,15 @@ import (
 const restartNamespace = "e2e-restart"
 
 var _ = Describe("restarts", Ordered, func() {
-	var from, to *corev1.Pod
+	var p *pair
 
 	BeforeAll(func(ctx SpecContext) {
-		from, to = makePair(ctx, restartNamespace)
+		p = makePair(ctx, restartNamespace)
 	}, NodeTimeout(3*time.Minute))
 	AfterAll(func(ctx SpecContext) { deleteNamespace(ctx, restartNamespace) })
 
 	DescribeTable("interrupt no running pod, and new ones start", func(ctx SpecContext, app string) {
-		lost := startPing(ctx, from, cluster.PodAddrs(to)[0])
+		running := startFlows(ctx, p)
 		pods, err := suite.Cluster.PodsOf(ctx, app)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pods).NotTo(BeEmpty())
@@ -48,7 +48,7 @@ var _ = Describe("restarts", Ordered, func() {
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		_, err = suite.Cluster.Run(ctx, cluster.Server(restartNamespace, "after-"+app, controlPlane()))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(lost(ctx)).To(BeEmpty(), "packets lost")
+		Expect(running.end(ctx).losses()).To(BeEmpty())
 	},
 		Entry("operator", "kiln-operator", SpecTimeout(4*time.Minute)),
 		Entry("northbound database", "ovn-central-nb", SpecTimeout(4*time.Minute)),
@@ -68,8 +68,8 @@ var _ = Describe("restarts", Ordered, func() {
 			}
 		}
 		Eventually(func(g Gomega) {
-			g.Expect(pingThrough(ctx, from, to, time.Second)).To(Equal("0"))
-			addr := cluster.PodAddrs(from)[0]
+			g.Expect(pingThrough(ctx, p.from, p.to, time.Second)).To(Equal("0"))
+			addr := cluster.PodAddrs(p.from)[0]
 			_, err := suite.Node.Exec(ctx, suite.Workers[0], "ping", "-n", "-c", "1", "-W", "1", addr.String())
 			g.Expect(err).NotTo(HaveOccurred(), "the node reaches its pod through ovn0")
 		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())

@@ -61,6 +61,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 		suite.NodeAddresses = append(suite.NodeAddresses, n.Addresses()[0].String())
 	}
 	suite.kill = killMainProcess
+	calibrate(ctx)
 }, NodeTimeout(15*time.Minute))
 
 // install applies the OVNCluster. On a cluster without one it gives it a tunnel interface that no node has first: the condition has to

@@ -30,12 +30,12 @@ const (
 var onNodes = []string{"ovs-ovn", "kube-ovn-cni"}
 
 var _ = Describe("upgrades", Ordered, func() {
-	var from, to *corev1.Pod
+	var p *pair
 	var spec v1alpha1.OVNClusterSpec
 	var present string
 
 	BeforeAll(func(ctx SpecContext) {
-		from, to = makePair(ctx, upgradeNamespace)
+		p = makePair(ctx, upgradeNamespace)
 		spec = asInstalled()
 		present = componentImages(ctx, Default)[0]
 		var nodes corev1.NodeList // machines without power have none
@@ -67,7 +67,7 @@ var _ = Describe("upgrades", Ordered, func() {
 		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, canaryLabel)
 		Expect(suite.Objects.Patch(ctx, &worker, client.RawPatch("application/merge-patch+json", patch))).To(Succeed())
 
-		traffic := startTraffic(ctx, from, to)
+		traffic := startTraffic(ctx, p)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeCanary)
 		Eventually(progressing).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(
 			And(HavePrefix("False ReplacingPaused"), ContainSubstring("the canary nodes are done")))
@@ -84,14 +84,14 @@ var _ = Describe("upgrades", Ordered, func() {
 	}, SpecTimeout(8*time.Minute))
 
 	It("go back when the image is set back", func(ctx SpecContext) {
-		traffic := startTraffic(ctx, from, to)
+		traffic := startTraffic(ctx, p)
 		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, present)
 		traffic(ctx, "rollback", 2)
 	}, SpecTimeout(8*time.Minute))
 
 	It("go back halfway as well", Label("faults"), func(ctx SpecContext) {
-		traffic := startTraffic(ctx, from, to)
+		traffic := startTraffic(ctx, p)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
 		Eventually(func(g Gomega) {
 			g.Expect(imagesByNode(ctx, g)).To(HaveKeyWithValue(suite.Workers[0], HaveEach(nextImage)))

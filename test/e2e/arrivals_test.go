@@ -6,10 +6,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"regexp"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,55 +19,6 @@ import (
 
 	"github.com/kiln-net/kiln/test/cluster"
 )
-
-// sequence is that of an answered packet.
-var sequence = regexp.MustCompile(`icmp_seq=(\d+)`)
-
-// makePair makes a namespace with a pod on each of two nodes.
-func makePair(ctx context.Context, namespace string) (from, to *corev1.Pod) {
-	GinkgoHelper()
-	makeNamespace(ctx, namespace)
-	var err error
-	from, err = suite.Cluster.Run(ctx, cluster.Server(namespace, "from", suite.Workers[0]))
-	Expect(err).NotTo(HaveOccurred())
-	to, err = suite.Cluster.Run(ctx, cluster.Server(namespace, "to", suite.Workers[1]))
-	Expect(err).NotTo(HaveOccurred())
-	return from, to
-}
-
-// startPing sends a packet every 10 ms to an address of another pod until the function that it returns is called, which returns the numbers
-// of those without an answer. It is one flow all the time, as a running connection is.
-//
-// Between nodes it must not run while an interface comes or goes on either: with the userspace datapath, ovs-vswitchd empties its copy of the
-// kernel's routes and reads them again whenever one does, and drops what goes into tunnels or comes from them in these milliseconds
-// (docs/components.md).
-func startPing(ctx context.Context, from *corev1.Pod, to netip.Addr) func(context.Context) []int {
-	GinkgoHelper()
-	answers := fmt.Sprintf("/tmp/ping-%s-%d", strings.ReplaceAll(to.String(), ":", "-"), time.Now().UnixNano())
-	_, err := suite.Cluster.Exec(ctx, from, "sh", "-c", fmt.Sprintf("ping -n -i 0.01 %s >%s 2>&1 & echo $! >%[2]s.pid", to, answers))
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func(ctx SpecContext) { // when the spec fails on its way
-		_, _ = suite.Cluster.Exec(ctx, from, "sh", "-c", "kill $(cat "+answers+".pid)")
-	}, NodeTimeout(time.Minute))
-	return func(ctx context.Context) (lost []int) {
-		GinkgoHelper()
-		out, err := suite.Cluster.Exec(ctx, from, "sh", "-c", fmt.Sprintf("kill $(cat %s.pid); grep -o icmp_seq=[0-9]* %[1]s", answers))
-		Expect(err).NotTo(HaveOccurred())
-		answered, last := map[int]bool{}, 0
-		for _, m := range sequence.FindAllStringSubmatch(out, -1) {
-			n, err := strconv.Atoi(m[1])
-			Expect(err).NotTo(HaveOccurred())
-			answered[n], last = true, max(last, n)
-		}
-		Expect(last).To(BeNumerically(">", 100), "packets that were answered: %s", out)
-		for n := range last {
-			if !answered[n+1] {
-				lost = append(lost, n+1)
-			}
-		}
-		return lost
-	}
-}
 
 // arrivals are pods that are created all the time, bound to a node without a machine: what is watched is how long each waits for its address. A
 // pod has it once its port is in the northbound database.
@@ -140,7 +87,7 @@ func (a *arrivals) create(ctx context.Context, namespace, name string) {
 }
 
 func (a *arrivals) saw(pod *corev1.Pod) {
-	if pod.Annotations["ovn.kubernetes.io/allocated"] != "true" {
+	if !allocated(pod) {
 		return
 	}
 	a.mu.Lock()
@@ -149,6 +96,9 @@ func (a *arrivals) saw(pod *corev1.Pod) {
 		a.served[pod.Name] = time.Now()
 	}
 }
+
+// allocated reports whether a pod has its address.
+func allocated(pod *corev1.Pod) bool { return pod.Annotations["ovn.kubernetes.io/allocated"] == "true" }
 
 // waiting are those that have no address yet.
 func (a *arrivals) waiting() (names []string) {

@@ -1,0 +1,55 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const calibrationNamespace = "e2e-calibration"
+
+// A pod starts in this time on the machine that the tables of docs/ were measured on, when nothing else runs.
+const usualPodStart = 2 * time.Second
+
+// calibration is what this machine does at rest, measured at the start of the suite.
+var calibration struct {
+	podStart, address time.Duration
+	// slowdown is how much slower than usual this machine starts a pod; at least 1.
+	slowdown float64
+}
+
+// calibrate starts pods one after another on both workers and takes the slowest.
+func calibrate(ctx context.Context) {
+	GinkgoHelper()
+	makeNamespace(ctx, calibrationNamespace)
+	for i := range 2 * len(suite.Workers) {
+		name := fmt.Sprintf("calibration-%d", i)
+		begun := time.Now()
+		_, err := suite.Cluster.CoreV1().Pods(calibrationNamespace).Create(ctx, cluster.Server(calibrationNamespace, name, suite.Workers[i%len(suite.Workers)]), metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		_, err = suite.Cluster.WaitPod(ctx, calibrationNamespace, name, allocated)
+		Expect(err).NotTo(HaveOccurred())
+		calibration.address = max(calibration.address, time.Since(begun))
+		_, err = suite.Cluster.WaitPod(ctx, calibrationNamespace, name, cluster.Ready)
+		Expect(err).NotTo(HaveOccurred())
+		calibration.podStart = max(calibration.podStart, time.Since(begun))
+	}
+	calibration.slowdown = max(1, calibration.podStart.Seconds()/usualPodStart.Seconds())
+	AddReportEntry("calibration", fmt.Sprintf("a pod is ready after %s and has its address after %s: bounds are 3 × %.1f times those of the tables",
+		calibration.podStart.Round(time.Millisecond), calibration.address.Round(time.Millisecond), calibration.slowdown))
+	deleteNamespace(ctx, calibrationNamespace)
+}
+
+// bound is the limit of something that takes d in a table of docs/.
+func bound(d time.Duration) time.Duration {
+	return time.Duration(3 * calibration.slowdown * float64(d))
+}

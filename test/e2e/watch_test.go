@@ -1,0 +1,265 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kiln-net/kiln/test/cluster"
+	"github.com/kiln-net/kiln/test/oracle"
+)
+
+// pair is the pods between which a watch runs: from and near are on the first worker, to is on the second one and behind the Service.
+type pair struct {
+	from, near, to *corev1.Pod
+	service        *corev1.Service
+}
+
+// makePair makes a namespace with the pods and the Service of a watch.
+func makePair(ctx context.Context, namespace string) *pair {
+	GinkgoHelper()
+	makeNamespace(ctx, namespace)
+	p := &pair{}
+	for _, pod := range []struct {
+		name   string
+		worker int
+		into   **corev1.Pod
+	}{{"from", 0, &p.from}, {"near", 0, &p.near}, {"to", 1, &p.to}} {
+		server := cluster.Server(namespace, pod.name, suite.Workers[pod.worker])
+		args := server.Spec.Containers[0].Args
+		args[len(args)-1] = fmt.Sprintf("--udp-port=%d", udpPort)
+		var err error
+		*pod.into, err = suite.Cluster.Run(ctx, server)
+		Expect(err).NotTo(HaveOccurred())
+	}
+	services := suite.Cluster.CoreV1().Services(namespace)
+	_, err := services.Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "to"},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": "to"}, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+			// The readiness probe fails while Open vSwitch restarts, and clients of UDP leave an endpoint that is not ready.
+			PublishNotReadyAddresses: true,
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: 80, TargetPort: intstr.FromInt32(cluster.HTTPPort)},
+				{Name: "udp", Port: 80, TargetPort: intstr.FromInt32(udpPort), Protocol: corev1.ProtocolUDP},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		Expect(err).NotTo(HaveOccurred())
+	}
+	p.service, err = services.Get(ctx, "to", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	for _, like := range cluster.PodAddrs(p.to) {
+		Expect(answerOf(ctx, fromPod(p.from), frontOf(p.service, like))).To(Equal("to"))
+	}
+	return p
+}
+
+// exchange asks the server at $2 port $3 to echo numbers, one every 100 ms, all on one connection or socket of protocol $1. It records what
+// oracle.Exchange reads in file $4, until there is a file $4.stop. Descriptor 9 never has data: reading from it is a pause without a process.
+const exchange = `trap "" PIPE
+exec 3<>"/dev/$1/$2/$3" 9<> <(:) || exit
+{ while cat <&3; [ $1 = udp ]; do :; done | while read -r -d @ text; do n=${text##*[!0-9]}; [ -z "$n" ] || echo "answered $n $EPOCHREALTIME"; done; } >>$4 &
+n=0
+until [ -e $4.stop ]; do
+	n=$((n+1)); echo "sent $n $EPOCHREALTIME" >>$4
+	case $1 in
+	udp) printf "echo %d@" $n >&3 ;;
+	*) printf "GET /echo?msg=%d@ HTTP/1.1\r\nHost: flow\r\n\r\n" $n >&3 || exit ;;
+	esac
+	read -r -t 0.1 -u 9
+done
+echo end >>$4
+wait`
+
+// Protocols of the flows of a watch, with the time between two packets or requests.
+const (
+	icmp = "ping"
+	tcp  = "tcp"
+	udp  = "udp"
+)
+
+var pace = map[string]time.Duration{icmp: 10 * time.Millisecond, tcp: 100 * time.Millisecond, udp: 100 * time.Millisecond}
+
+// watched is one flow: ping every 10 ms, or requests every 100 ms on one TCP connection or one UDP socket.
+type watched struct {
+	name, protocol string
+	target         netip.AddrPort
+	sameNode       bool
+	file           string
+	oracle.Flow
+}
+
+// watch is the flows between the pods of a pair, each a running connection as users have them.
+//
+// Flows between nodes must not run while an interface comes or goes on either: with the userspace datapath, ovs-vswitchd empties its copy of
+// the kernel's routes and reads them again whenever one does, and drops what goes into tunnels or comes from them in these milliseconds
+// (docs/components.md).
+type watch struct {
+	from  *corev1.Pod
+	flows []*watched
+	done  bool
+}
+
+// startFlows starts, in both families: ping, TCP and UDP from one node to the other, TCP and UDP through the Service, ping within a node.
+func startFlows(ctx context.Context, p *pair) *watch {
+	GinkgoHelper()
+	w := &watch{from: p.from}
+	for _, like := range cluster.PodAddrs(p.to) {
+		family := "IPv" + map[bool]string{true: "4", false: "6"}[like.Is4()]
+		near, _ := cluster.InFamilyOf(cluster.PodAddrs(p.near), like)
+		front := frontOf(p.service, like)
+		w.flows = append(w.flows,
+			&watched{name: "ping to the other node, " + family, protocol: icmp, target: netip.AddrPortFrom(like, 0)},
+			&watched{name: "ping within the node, " + family, protocol: icmp, target: netip.AddrPortFrom(near, 0), sameNode: true},
+			&watched{name: "TCP to the other node, " + family, protocol: tcp, target: netip.AddrPortFrom(like, cluster.HTTPPort)},
+			&watched{name: "UDP to the other node, " + family, protocol: udp, target: netip.AddrPortFrom(like, udpPort)},
+			&watched{name: "TCP through the Service, " + family, protocol: tcp, target: front},
+			&watched{name: "UDP through the Service, " + family, protocol: udp, target: front},
+		)
+	}
+	dir := fmt.Sprintf("/tmp/watch-%d", time.Now().UnixNano())
+	script := "mkdir " + dir + "\n"
+	for i, f := range w.flows {
+		f.file = fmt.Sprintf("%s/%d", dir, i)
+		command := fmt.Sprintf(`bash -c "$1" exchange %s %s %d %s`, f.protocol, f.target.Addr(), f.target.Port(), f.file)
+		if f.protocol == icmp {
+			command = fmt.Sprintf("ping -D -n -i %g %s >%s", pace[icmp].Seconds(), f.target.Addr(), f.file)
+		}
+		script += fmt.Sprintf("setsid %s </dev/null 2>%s.err >>%[2]s.err & echo $! >%[2]s.pid\n", command, f.file)
+	}
+	_, err := suite.Cluster.Exec(ctx, w.from, "bash", "-c", script, "watch", exchange)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) { // when the spec fails on its way
+		if !w.done {
+			_, _ = suite.Cluster.Exec(ctx, w.from, "sh", "-c", fmt.Sprintf("for f in %s/*.pid; do kill -- -$(cat $f); done", dir))
+		}
+	}, NodeTimeout(time.Minute))
+	// A watch of flows that never ran would find no loss.
+	for _, f := range w.flows {
+		pattern := map[bool]string{true: "bytes from", false: "answered"}[f.protocol == icmp]
+		Eventually(func() error {
+			_, err := suite.Cluster.Exec(ctx, w.from, "grep", "-q", "-m1", pattern, f.file)
+			return err
+		}).WithContext(ctx).WithTimeout(20*time.Second).WithPolling(200*time.Millisecond).Should(Succeed(), "%s has an answer", f.name)
+	}
+	return w
+}
+
+// end stops the flows once what they were to get over has passed. Each must have an answer to what it sends from now on; the losses of its
+// whole life are in what is returned.
+func (w *watch) end(ctx context.Context) flows {
+	GinkgoHelper()
+	now := time.Now()
+	Expect(pause(ctx, time.Second)).To(Succeed())
+	stop := ""
+	for _, f := range w.flows {
+		stop += map[bool]string{true: "kill -INT $(cat " + f.file + ".pid)\n", false: "touch " + f.file + ".stop\n"}[f.protocol == icmp]
+	}
+	_, err := suite.Cluster.Exec(ctx, w.from, "sh", "-c", stop)
+	Expect(err).NotTo(HaveOccurred())
+	var problems []string
+	for _, f := range w.flows {
+		if err := w.read(ctx, f, now); err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", f.name, err))
+		}
+	}
+	kill := ""
+	for _, f := range w.flows {
+		kill += "kill -- -$(cat " + f.file + ".pid) 2>/dev/null\n"
+	}
+	_, err = suite.Cluster.Exec(ctx, w.from, "sh", "-c", kill+"true")
+	Expect(err).NotTo(HaveOccurred())
+	w.done = true
+	AddReportEntry("flows", flows(w.flows).String())
+	Expect(problems).To(BeEmpty(), "flows that died")
+	return w.flows
+}
+
+// read reads the record of a flow. Retransmissions of TCP and the last answers may take a while.
+func (w *watch) read(ctx context.Context, f *watched, now time.Time) error {
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		out, err := suite.Cluster.Exec(ctx, w.from, "cat", f.file, f.file+".err")
+		if err != nil {
+			return err
+		}
+		if f.protocol == icmp {
+			f.Flow, err = oracle.Ping(out)
+		} else {
+			f.Flow, err = oracle.Exchange(out)
+		}
+		if err == nil {
+			err = f.Check(now)
+		}
+		late := time.Now().After(deadline)
+		if late || f.protocol == icmp || err == nil && (f.protocol == udp || f.Lost() == 0) {
+			return err
+		}
+		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// flows are those of a watch that has ended.
+type flows []*watched
+
+func (list flows) String() string {
+	lines := make([]string, 0, len(list))
+	for _, f := range list {
+		slowest := ""
+		if f.Slowest > 0 {
+			slowest = fmt.Sprintf(", the slowest after %s", f.Slowest.Round(time.Millisecond))
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s%s", f.name, f.Flow, slowest))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// losses are the flows that lost packets or requests.
+func (list flows) losses() []string { return list.gapsOver(0) }
+
+// gapsOver are the flows with gaps of more than d, by the number of packets in them: a busy machine makes senders pause too.
+func (list flows) gapsOver(d time.Duration) []string {
+	var found []string
+	for _, f := range list {
+		for _, g := range f.Gaps() {
+			if time.Duration(g.Packets)*pace[f.protocol] > d {
+				found = append(found, fmt.Sprintf("%s: %s", f.name, g))
+			}
+		}
+	}
+	return found
+}
+
+// ofTCP are the flows that retransmit: none of them may lose anything.
+func (list flows) ofTCP() flows {
+	return slices.DeleteFunc(slices.Clone(list), func(f *watched) bool { return f.protocol != tcp })
+}
+
+// withinNode are the flows that no tunnel carries.
+func (list flows) withinNode() flows {
+	return slices.DeleteFunc(slices.Clone(list), func(f *watched) bool { return !f.sameNode })
+}
+
+// named is the flow of a name.
+func (list flows) named(name string) *watched {
+	GinkgoHelper()
+	i := slices.IndexFunc(list, func(f *watched) bool { return f.name == name })
+	Expect(i).To(BeNumerically(">=", 0), "flow %q", name)
+	return list[i]
+}
