@@ -19,16 +19,53 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
-func TestWaitSaysWhatIsMissing(t *testing.T) {
-	n := newNode(t)
+// watchPods watches the pods of the API server until the test ends.
+func watchPods(t *testing.T, n *node) *cniserver.Pods {
+	t.Helper()
 	watch, err := cache.New(config, cache.Options{Scheme: n.api.Scheme()})
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
+	t.Cleanup(stop)
 	go func() { _ = watch.Start(ctx) }()
 	pods, err := cniserver.NewPods(ctx, watch, n.api)
 	must(t, err)
 	n.eventually("the pods are known", pods.Synced)
+	return pods
+}
+
+// The kubelet ends a pod only after its ADD has returned: an ADD that waits on would delay the deletion by its whole limit.
+func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
+	n := newNode(t)
+	pods := watchPods(t, n)
+	pod := n.createPod("waiting")
+	n.eventually("the pod is known", func() bool {
+		known, err := pods.Exists(t.Context(), client.ObjectKeyFromObject(pod), pod.UID)
+		return known && err == nil
+	})
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := pods.Wait(t.Context(), client.ObjectKeyFromObject(pod), pod.UID, v1.ProviderOVN)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("Wait ended before the pod was deleted: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	must(t, n.api.Delete(t.Context(), pod, client.GracePeriodSeconds(30)))
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "is being deleted") {
+			t.Errorf("Wait returned %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("Wait goes on although the pod is being deleted")
+	}
+}
+
+func TestWaitSaysWhatIsMissing(t *testing.T) {
+	n := newNode(t)
+	pods := watchPods(t, n)
 
 	bare, refused, broken := n.createPod("bare"), n.createPod("refused"), n.createPod("broken")
 	for i, reason := range []string{"OlderReason", "AcquireAddressFailed"} {

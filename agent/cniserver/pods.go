@@ -126,7 +126,8 @@ func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.Parti
 }
 
 // Wait returns the pod of that UID (of any, when it is empty) and its network by a provider, as soon as the controller has allocated
-// it. It is woken by the watch. When ctx ends first, or the pod goes away, the error says what was missing.
+// it. It is woken by the watch. When ctx ends first, or the pod is deleted, the error says what was missing. A pod that is being deleted is not
+// waited for: the kubelet ends the pod only after this call has returned.
 func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID, provider string) (*metav1.PartialObjectMetadata, v1.PodNetwork, error) {
 	changed, stop := p.watch(key)
 	defer stop()
@@ -144,6 +145,9 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 		network, missing := allocation(pod, uid, provider)
 		if missing == "" {
 			return pod, network, nil
+		}
+		if present && pod.DeletionTimestamp != nil {
+			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) is being deleted and has no address: %s", key, uid, missing)
 		}
 		select {
 		case <-changed:

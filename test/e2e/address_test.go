@@ -155,6 +155,22 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		Expect(strings.TrimSpace(out)).To(Equal("02:00:00:00:01:00"))
 		expectReach(ctx, asker, static, true)
 	}, SpecTimeout(4*time.Minute))
+
+	// Known defect: no gratuitous ARP and no unsolicited neighbour advertisement announces the new MAC address, so that pods of the subnet send to
+	// the old one until their neighbour entry expires. `make test-e2e` leaves this label out until that is repaired.
+	It("are reached at once when their MAC address has changed", Label("issue-16"), func(ctx SpecContext) {
+		neighbour := serve(ctx, webNamespace, "neighbour", 0)
+		for _, mac := range []string{"02:00:00:00:16:01", "02:00:00:00:16:02"} {
+			pod := cluster.Server(webNamespace, "changes", suite.Workers[1])
+			pod.Annotations = map[string]string{keyAddress: "10.17.0.60,fd00:10:17::60", keyMAC: mac}
+			pod, err := suite.Cluster.Run(ctx, pod)
+			Expect(err).NotTo(HaveOccurred())
+			for _, a := range cluster.PodAddrs(pod) {
+				connectsAtOnce(ctx, fromPod(neighbour), netip.AddrPortFrom(a, cluster.HTTPPort))
+			}
+			removePods(ctx, webNamespace, "changes")
+		}
+	}, SpecTimeout(2*time.Minute))
 })
 
 // applySample applies a sample as it stands.

@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -23,6 +24,8 @@ const usualPodStart = 2 * time.Second
 // calibration is what this machine does at rest, measured at the start of the suite.
 var calibration struct {
 	podStart, address time.Duration
+	// connection is the slowest of a few connections between pods at rest.
+	connection time.Duration
 	// slowdown is how much slower than usual this machine starts a pod; at least 1.
 	slowdown float64
 }
@@ -43,9 +46,18 @@ func calibrate(ctx context.Context) {
 		Expect(err).NotTo(HaveOccurred())
 		calibration.podStart = max(calibration.podStart, time.Since(begun))
 	}
+	from, err := suite.Cluster.CoreV1().Pods(calibrationNamespace).Get(ctx, "calibration-0", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	for _, name := range []string{"calibration-1", "calibration-2"} { // on the other node, and on the same one
+		to, err := suite.Cluster.CoreV1().Pods(calibrationNamespace).Get(ctx, name, metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		for _, a := range cluster.PodAddrs(to) {
+			calibrateConnections(ctx, fromPod(from), netip.AddrPortFrom(a, cluster.HTTPPort))
+		}
+	}
 	calibration.slowdown = max(1, calibration.podStart.Seconds()/usualPodStart.Seconds())
-	AddReportEntry("calibration", fmt.Sprintf("a pod is ready after %s and has its address after %s: bounds are 3 × %.1f times those of the tables",
-		calibration.podStart.Round(time.Millisecond), calibration.address.Round(time.Millisecond), calibration.slowdown))
+	AddReportEntry("calibration", fmt.Sprintf("a pod is ready after %s and has its address after %s, connections take %s at most: bounds are 3 × %.1f times those of the tables",
+		calibration.podStart.Round(time.Millisecond), calibration.address.Round(time.Millisecond), calibration.connection.Round(time.Millisecond), calibration.slowdown))
 	deleteNamespace(ctx, calibrationNamespace)
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kiln-net/kiln/test/cluster"
+	"github.com/kiln-net/kiln/test/oracle"
 )
 
 // matrix is pods that try each other on every port in every family, and a model of what policies let through that knows nothing of how
@@ -45,6 +46,10 @@ type attempt struct {
 
 func (a attempt) String() string {
 	return fmt.Sprintf("%s/%s to %s/%s %s %s/%d", a.from.Namespace, a.from.Name, a.to.Namespace, a.to.Name, a.address, a.port.Protocol, a.port.ContainerPort)
+}
+
+func (a attempt) target() target {
+	return target{strings.ToLower(string(a.port.Protocol)), netip.AddrPortFrom(a.address, uint16(a.port.ContainerPort))}
 }
 
 // matrixPod serves matrixPorts, or is a host-network pod that serves nothing.
@@ -117,22 +122,17 @@ func (m *matrix) differences(ctx context.Context, policies []*networkingv1.Netwo
 
 // try makes connections from a pod and returns which of them succeed.
 func try(ctx context.Context, from *corev1.Pod, attempts []attempt) ([]bool, error) {
-	var targets strings.Builder
-	for i, a := range attempts {
-		fmt.Fprintf(&targets, "%d %s %s\n", i, strings.ToLower(string(a.port.Protocol)), netip.AddrPortFrom(a.address, uint16(a.port.ContainerPort)))
+	targets := make([]target, 0, len(attempts))
+	for _, a := range attempts {
+		targets = append(targets, a.target())
 	}
-	script := fmt.Sprintf("printf '%s' | xargs -P 16 -n 3 sh -c '/agnhost connect --timeout=1s --protocol=$1 $2 >/dev/null 2>&1 && echo $0; true'", targets.String())
-	out, err := suite.Cluster.Exec(ctx, from, "sh", "-c", script)
+	outcomes, err := outcomesOf(ctx, from, targets)
 	if err != nil {
 		return nil, err
 	}
-	passed := make([]bool, len(attempts))
-	for _, field := range strings.Fields(out) {
-		var i int
-		if _, err := fmt.Sscan(field, &i); err != nil || i >= len(passed) {
-			return nil, fmt.Errorf("pod %s says %q", from.Name, out)
-		}
-		passed[i] = true
+	passed := make([]bool, len(outcomes))
+	for i, o := range outcomes {
+		passed[i] = o == oracle.Connected
 	}
 	return passed, nil
 }

@@ -4,38 +4,45 @@
 package e2e
 
 import (
-	"fmt"
+	"net/netip"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"github.com/kiln-net/kiln/test/oracle"
 )
 
 var _ = Describe("the databases' ports", func() {
 	It("answer a worker where nodes have business, and nowhere else", func(ctx SpecContext) {
-		var nb = databaseStatus(ctx, Default, trialDatabases[0])
-		var sb = databaseStatus(ctx, Default, trialDatabases[1])
-		for _, worker := range suite.Workers {
-			for _, port := range []struct {
-				number  int
-				address string
-				open    bool
-			}{
-				{6641, nb.Members[0].Address, false},
-				{6642, sb.Members[0].Address, true},
-				{6643, nb.Members[0].Address, false},
-				{6644, sb.Members[0].Address, false},
-				{6645, sb.Members[0].Address, false},
+		nb := databaseStatus(ctx, Default, trialDatabases[0]).Members[0]
+		sb := databaseStatus(ctx, Default, trialDatabases[1]).Members[0]
+		pod := serve(ctx, "e2e-ports", "asks", 0)
+		DeferCleanup(deleteNamespace, "e2e-ports")
+		for _, port := range []struct {
+			number        uint16
+			node, address string
+			open          bool
+		}{
+			{6641, nb.Node, nb.Address, false},
+			{6642, sb.Node, sb.Address, true},
+			{6643, nb.Node, nb.Address, false},
+			{6644, sb.Node, sb.Address, false},
+			{6645, sb.Node, sb.Address, false},
+		} {
+			at := netip.AddrPortFrom(netip.MustParseAddr(port.address), port.number)
+			for name, from := range map[string]origin{
+				suite.Workers[0]: fromNode(suite.Workers[0]), suite.Workers[1]: fromNode(suite.Workers[1]),
+				"a pod": fromPod(pod), "outside": fromOutside,
 			} {
-				command := fmt.Sprintf("timeout 5 bash -c '</dev/tcp/%s/%d' 2>&1 && echo open || true", port.address, port.number)
-				out, err := suite.Node.Exec(ctx, worker, "sh", "-c", command)
-				Expect(err).NotTo(HaveOccurred())
-				want := "Connection refused"
-				if port.open {
-					want = "open"
+				isOpen := port.open && name != "outside"
+				opens(ctx, fromNode(port.node), at)() // somebody listens
+				if isOpen {
+					Expect(knock(ctx, from, at)).To(HaveEach(oracle.Connected), "%s from %s", at, name)
+				} else {
+					Expect(knock(ctx, from, at)).NotTo(ContainElement(oracle.Connected), "%s from %s", at, name)
 				}
-				Expect(out).To(ContainSubstring(want), "port %d from %s", port.number, worker)
 			}
 		}
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(3*time.Minute))
 })

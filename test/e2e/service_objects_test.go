@@ -160,11 +160,8 @@ func fromOutside(ctx context.Context, command ...string) (string, error) {
 	return suite.Lab.Output(ctx, lab.OutsideHost, command...)
 }
 
-// httpGet and httpFetch fetch $3 from host $1, port $2.
-const (
-	httpGet   = `exec 3<>/dev/tcp/$1/$2 && echo -e "GET $3 HTTP/1.0\r\n\r" >&3 && grep -q "200 OK" <&3`
-	httpFetch = `exec 3<>"/dev/tcp/$1/$2" && printf 'GET %s HTTP/1.0\r\nHost: test\r\n\r\n' "$3" | cat >&3 && cat <&3`
-)
+// httpFetch fetches $3 from host $1, port $2.
+const httpFetch = `exec 3<>"/dev/tcp/$1/$2" && printf 'GET %s HTTP/1.0\r\nHost: test\r\n\r\n' "$3" | cat >&3 && cat <&3`
 
 // fetchFrom is the body of an answer; empty when there is none.
 func fetchFrom(ctx context.Context, from origin, to netip.AddrPort, path string) string {
@@ -186,7 +183,7 @@ func answerOf(ctx context.Context, from origin, to netip.AddrPort) (server strin
 	return server
 }
 
-// servedBy waits until every connection is answered, by all of the servers and by no others.
+// servedBy waits until every connection is answered, by all of the servers and by no others. From then on none may take long.
 func servedBy(ctx context.Context, from origin, front netip.AddrPort, servers ...string) {
 	GinkgoHelper()
 	Eventually(func() []string {
@@ -198,37 +195,9 @@ func servedBy(ctx context.Context, from origin, front netip.AddrPort, servers ..
 		}
 		return seen
 	}).WithContext(ctx).WithTimeout(40*time.Second).Should(ConsistOf(servers), front.String())
-}
-
-// refused waits until connections are refused.
-func refused(ctx context.Context, from origin, front netip.AddrPort) {
-	GinkgoHelper()
-	Eventually(func() string {
-		// The shell says why on its standard error.
-		out, _ := from(ctx, "timeout", "3", "bash", "-c", `exec 2>&1 3<>"/dev/tcp/$1/$2"; true`, "tcp", front.Addr().String(), strconv.Itoa(int(front.Port())))
-		return out
-	}).WithContext(ctx).WithTimeout(30*time.Second).Should(ContainSubstring("refused"), front.String())
-}
-
-// connections opens one connection after another until enough is closed, and says how many of them failed.
-func connections(ctx context.Context, from origin, to netip.AddrPort, enough <-chan struct{}) string {
-	// A few seconds' worth at a time, and how many they were and how many of them failed.
-	const script = `n=0 bad=0; end=$((SECONDS+5)); while [ $SECONDS -lt $end ]; do n=$((n+1)); timeout 3 bash -c '` + httpGet + `' x "$1" "$2" /hostname >/dev/null 2>&1 || bad=$((bad+1)); done; echo $n $bad`
-	all, failed := 0, 0
-	for done := false; !done; {
-		select {
-		case <-enough:
-			done = true // with those that follow the last change
-		default:
-		}
-		out, err := from(ctx, "bash", "-c", script, "loop", to.Addr().String(), strconv.Itoa(int(to.Port())))
-		var n, bad int
-		if _, scanned := fmt.Sscan(out, &n, &bad); err != nil || scanned != nil {
-			return fmt.Sprintf("%q %v", out, err)
-		}
-		all, failed = all+n, failed+bad
+	for range 4 {
+		Expect(servers).To(ContainElement(connectsAtOnce(ctx, from, front)), front.String())
 	}
-	return fmt.Sprintf("%d of %d connections failed", failed, all)
 }
 
 // talkUDP asks who serves, over and over from one port, until it hangs up. What it has heard so far is in a file beside it.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -87,7 +86,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 					WithTimeout(30*time.Second).Should(HavePrefix(own), "the endpoint sees the other node")
 			}
 			there := netip.AddrPortFrom(addressOfNode(ctx, suite.Workers[1], like), here.Port())
-			Expect(fetchFrom(ctx, fromOutside, there, "/hostname")).To(BeEmpty(), "a node without an endpoint")
+			silent(ctx, fromOutside, there, opens(ctx, fromOutside, here)) // a node without an endpoint
 		}
 		second := serverOf(ctx, "second", suite.Workers[0], "web")
 		for _, like := range cluster.PodAddrs(second) {
@@ -96,9 +95,9 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 				origin
 				to netip.AddrPort
 			}{{fromOutside, front}, {fromPod(near), frontOf(s, like)}} {
-				first := answerOf(ctx, c.origin, c.to)
+				first := answerOf(ctx, c.origin, c.to) // the spec below has the first connection of a client
 				for range 10 {
-					Expect(answerOf(ctx, c.origin, c.to)).To(Equal(first))
+					Expect(connectsAtOnce(ctx, c.origin, c.to)).To(Equal(first))
 				}
 			}
 		}
@@ -151,7 +150,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			servedBy(ctx, fromNode(suite.Workers[1]), frontOf(s, like), "far")
 			servedBy(ctx, fromPod(near), frontOf(s, like), "near")
 			servedBy(ctx, fromPod(far), frontOf(s, like), "far")
-			Expect(fetchFrom(ctx, fromNode(controlPlane()), frontOf(s, like), "/hostname")).To(BeEmpty())
+			silent(ctx, fromNode(controlPlane()), frontOf(s, like), opens(ctx, fromNode(suite.Workers[0]), frontOf(s, like)))
 		}
 	}, SpecTimeout(3*time.Minute))
 
@@ -170,23 +169,28 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		for _, c := range clients {
 			Eventually(func() string { return fetchFrom(ctx, c.origin, c.to, "/hostname") }).WithContext(ctx).WithTimeout(30 * time.Second).ShouldNot(BeEmpty())
 		}
-		var connect sync.WaitGroup
-		replaced, results := make(chan struct{}), make(chan string, len(clients))
+		dialers := map[string]*dialer{}
 		for name, c := range clients {
-			connect.Go(func() {
-				defer GinkgoRecover()
-				results <- name + ": " + connections(ctx, c.origin, c.to, replaced)
-			})
+			dialers[name] = startConnections(ctx, c.origin, c.to)
 		}
 		replace(ctx, d)
-		close(replaced)
-		connect.Wait()
-		for range clients {
-			result := <-results
-			AddReportEntry("a rolling update", result)
-			Expect(result).To(MatchRegexp(": 0 of [1-9][0-9]* "))
+		for name, dialer := range dialers {
+			lost, all := dialer.end(ctx)
+			Expect(lost).To(BeEmpty(), name)
+			Expect(all).To(BeNumerically(">", 10), name)
 		}
 	}, SpecTimeout(4*time.Minute))
+
+	// Known defect: OVN drops the first SYN of each client of a Service with sessionAffinity ClientIP, and every retransmission of it, so
+	// the first connection hangs. `make test-e2e` leaves this label out until that is repaired.
+	It("answer the first connection of a client with session affinity", Label("issue-14"), func(ctx SpecContext) {
+		s := serviceOf(ctx, "sticky", func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
+		first := serverOf(ctx, "asks-first-time", suite.Workers[0], "client")
+		for _, like := range cluster.PodAddrs(near) {
+			answerOf(ctx, fromPod(far), frontOf(s, like)) // the Service is in force
+			Expect(connectsAtOnce(ctx, fromPod(first), frontOf(s, like))).To(BeElementOf("near", "far"))
+		}
+	}, SpecTimeout(2*time.Minute))
 
 	It("do not leave clients of UDP with an endpoint that is gone", func(ctx SpecContext) {
 		serverOf(ctx, "leaves", suite.Workers[1], "udp")

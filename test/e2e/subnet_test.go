@@ -190,19 +190,25 @@ func serve(ctx context.Context, namespace, name string, worker int) *corev1.Pod 
 	return pod
 }
 
-// expectReach looks whether a pod gets answers of another one by HTTP, in every family that both have, or none.
+// expectReach waits until a pod gets answers of another one by HTTP, in every family that both have, or none. From then on the first connection is
+// answered at once, or no packet arrives although the server listens.
 func expectReach(ctx context.Context, from, to *corev1.Pod, answered bool) {
 	GinkgoHelper()
-	contrary := func() []string { return answers(ctx, from, to, !answered) }
-	what := fmt.Sprintf("%s to %s, answered %v", from.Name, to.Name, !answered)
-	Eventually(contrary).WithContext(ctx).WithTimeout(20*time.Second).Should(BeEmpty(), what)
 	if !answered {
-		Consistently(contrary).WithContext(ctx).WithTimeout(2*time.Second).Should(BeEmpty(), what)
+		apart(ctx, from, to, to)
+		return
+	}
+	what := fmt.Sprintf("%s to %s, not answered", from.Name, to.Name)
+	Eventually(func() []string { return unanswered(ctx, from, to) }).WithContext(ctx).WithTimeout(20*time.Second).Should(BeEmpty(), what)
+	for _, t := range targetsOf(from, to) {
+		if t.protocol == tcp {
+			connectsAtOnce(ctx, fromPod(from), t.to)
+		}
 	}
 }
 
-// answers are those addresses of a pod at which another one gets an answer, or does not. It asks them all at once.
-func answers(ctx context.Context, from, to *corev1.Pod, answered bool) []string {
+// unanswered are those addresses of a pod at which another one gets no answer. It asks them all at once.
+func unanswered(ctx context.Context, from, to *corev1.Pod) []string {
 	var wait sync.WaitGroup
 	var mu sync.Mutex
 	var found []string
@@ -212,11 +218,10 @@ func answers(ctx context.Context, from, to *corev1.Pod, answered bool) []string 
 		}
 		wait.Go(func() {
 			url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(addr, cluster.HTTPPort))
-			_, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url)
-			mu.Lock()
-			defer mu.Unlock()
-			if answered == (err == nil) {
-				found = append(found, addr.String())
+			if _, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				found = append(found, addr.String()+": "+err.Error())
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -52,16 +53,20 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 		for _, like := range cluster.PodAddrs(orange) {
 			expectSeen(ctx, orange, like, addressOfNode(ctx, active, like))
-			_, err := seenBy(ctx, violet, like)
-			Expect(err).To(HaveOccurred(), "without natOutgoing to the outside in the family of %s", like)
+			host, _ := cluster.InFamilyOf(suite.Outside, like)
+			outside := netip.AddrPortFrom(host, uint16(suite.OutsidePort))
+			silent(ctx, fromPod(violet), outside, opens(ctx, fromPod(orange), outside)) // without natOutgoing
 		}
-		for i, a := range addressesOf(alone) {
-			Expect(reached(ctx, orange, a)).To(BeEmpty(), "from another VPC")
+		for _, a := range addressesOf(alone) {
 			Eventually(reached).WithContext(ctx).WithArguments(violet, a).WithTimeout(20 * time.Second).Should(Equal("violet-alone"))
-			Expect(reached(ctx, orange, addressesOf(shop)[i])).To(BeEmpty(), "a pod of the default VPC by its address")
 		}
+		By("from another VPC")
+		apart(ctx, orange, alone, violet)
+		By("a pod of the default VPC by its address")
+		apart(ctx, orange, shop, shop)
 		for _, n := range suite.NodeAddresses {
-			Expect(curl(ctx, violet, "http://"+net.JoinHostPort(n, "10250")+"/")).To(BeEmpty(), "a node, from a subnet without natOutgoing")
+			kubelet := netip.AddrPortFrom(netip.MustParseAddr(n), 10250)
+			silent(ctx, fromPod(violet), kubelet, opens(ctx, fromPod(orange), kubelet)) // a node, from a subnet without natOutgoing
 		}
 	}, SpecTimeout(6*time.Minute))
 
@@ -113,8 +118,8 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		vpc.Spec.ClusterAccess = kubeovnv1.ClusterAccessNone
 		Expect(suite.Objects.Patch(ctx, vpc, client.MergeFrom(base))).To(Succeed())
 		for _, ip := range service.Spec.ClusterIPs {
-			url := "http://" + net.JoinHostPort(ip, "80") + "/hostname"
-			Eventually(curl).WithContext(ctx).WithArguments(violet, url).WithTimeout(20 * time.Second).Should(BeEmpty())
+			front := netip.AddrPortFrom(netip.MustParseAddr(ip), 80)
+			silent(ctx, fromPod(violet), front, opens(ctx, fromNode(suite.Workers[0]), front))
 		}
 	}, SpecTimeout(4*time.Minute))
 
@@ -144,8 +149,8 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 			url := "http://" + net.JoinHostPort(ip, "80") + "/hostname"
 			Eventually(curl).WithContext(ctx).WithArguments(orange, url).WithTimeout(20*time.Second).Should(Equal("orange-server"), "in its own VPC")
 			for _, from := range []*corev1.Pod{violet, shop} {
-				Eventually(curl).WithContext(ctx).WithArguments(from, url).WithTimeout(20*time.Second).Should(BeEmpty(), "from %s/%s", from.Namespace, from.Name)
-				Consistently(curl).WithContext(ctx).WithArguments(from, "--max-time", "1", url).WithTimeout(3*time.Second).Should(BeEmpty(), "from %s/%s", from.Namespace, from.Name)
+				front := netip.AddrPortFrom(netip.MustParseAddr(ip), 80)
+				silent(ctx, fromPod(from), front, opens(ctx, fromPod(orange), front))
 			}
 		}
 	}, SpecTimeout(4*time.Minute))

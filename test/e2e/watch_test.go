@@ -118,12 +118,12 @@ type watch struct {
 // startFlows starts, in both families: ping, TCP and UDP from one node to the other, TCP and UDP through the Service, ping within a node.
 func startFlows(ctx context.Context, p *pair) *watch {
 	GinkgoHelper()
-	w := &watch{from: p.from}
+	var list []*watched
 	for _, like := range cluster.PodAddrs(p.to) {
 		family := "IPv" + map[bool]string{true: "4", false: "6"}[like.Is4()]
 		near, _ := cluster.InFamilyOf(cluster.PodAddrs(p.near), like)
 		front := frontOf(p.service, like)
-		w.flows = append(w.flows,
+		list = append(list,
 			&watched{name: "ping to the other node, " + family, protocol: icmp, target: netip.AddrPortFrom(like, 0)},
 			&watched{name: "ping within the node, " + family, protocol: icmp, target: netip.AddrPortFrom(near, 0), sameNode: true},
 			&watched{name: "TCP to the other node, " + family, protocol: tcp, target: netip.AddrPortFrom(like, cluster.HTTPPort)},
@@ -132,6 +132,22 @@ func startFlows(ctx context.Context, p *pair) *watch {
 			&watched{name: "UDP through the Service, " + family, protocol: udp, target: front},
 		)
 	}
+	return startWatch(ctx, p.from, list)
+}
+
+// tcpTo are connections to a pod in both families.
+func tcpTo(to *corev1.Pod, port uint16) []*watched {
+	var list []*watched
+	for _, a := range cluster.PodAddrs(to) {
+		list = append(list, &watched{name: "TCP to " + a.String(), protocol: tcp, target: netip.AddrPortFrom(a, port)})
+	}
+	return list
+}
+
+// startWatch starts flows from a pod and waits until each has an answer.
+func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
+	GinkgoHelper()
+	w := &watch{from: from, flows: list}
 	dir := fmt.Sprintf("/tmp/watch-%d", time.Now().UnixNano())
 	script := "mkdir " + dir + "\n"
 	for i, f := range w.flows {
@@ -166,28 +182,40 @@ func (w *watch) end(ctx context.Context) flows {
 	GinkgoHelper()
 	now := time.Now()
 	Expect(pause(ctx, time.Second)).To(Succeed())
-	stop := ""
-	for _, f := range w.flows {
-		stop += map[bool]string{true: "kill -INT $(cat " + f.file + ".pid)\n", false: "touch " + f.file + ".stop\n"}[f.protocol == icmp]
-	}
-	_, err := suite.Cluster.Exec(ctx, w.from, "sh", "-c", stop)
-	Expect(err).NotTo(HaveOccurred())
+	w.interrupt(ctx)
 	var problems []string
 	for _, f := range w.flows {
 		if err := w.read(ctx, f, now); err != nil {
 			problems = append(problems, fmt.Sprintf("%s: %v", f.name, err))
 		}
 	}
-	kill := ""
-	for _, f := range w.flows {
-		kill += "kill -- -$(cat " + f.file + ".pid) 2>/dev/null\n"
-	}
-	_, err = suite.Cluster.Exec(ctx, w.from, "sh", "-c", kill+"true")
-	Expect(err).NotTo(HaveOccurred())
-	w.done = true
+	w.kill(ctx)
 	AddReportEntry("flows", flows(w.flows).String())
 	Expect(problems).To(BeEmpty(), "flows that died")
 	return w.flows
+}
+
+// interrupt has the flows send no more and complete their records.
+func (w *watch) interrupt(ctx context.Context) {
+	GinkgoHelper()
+	stop := ""
+	for _, f := range w.flows {
+		stop += map[bool]string{true: "kill -INT $(cat " + f.file + ".pid)\n", false: "touch " + f.file + ".stop\n"}[f.protocol == icmp]
+	}
+	_, err := suite.Cluster.Exec(ctx, w.from, "sh", "-c", stop)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// kill ends what is left of the flows.
+func (w *watch) kill(ctx context.Context) {
+	GinkgoHelper()
+	script := ""
+	for _, f := range w.flows {
+		script += "kill -- -$(cat " + f.file + ".pid) 2>/dev/null\n"
+	}
+	_, err := suite.Cluster.Exec(ctx, w.from, "sh", "-c", script+"true")
+	Expect(err).NotTo(HaveOccurred())
+	w.done = true
 }
 
 // read reads the record of a flow. Retransmissions of TCP and the last answers may take a while.

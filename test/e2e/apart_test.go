@@ -1,0 +1,151 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kiln-net/kiln/test/cluster"
+	"github.com/kiln-net/kiln/test/oracle"
+)
+
+// target is what a client in a pod tries to reach by tcp, udp or ping.
+type target struct {
+	protocol string
+	to       netip.AddrPort
+}
+
+func (t target) String() string { return t.protocol + " to " + t.to.String() }
+
+// attemptsScript makes the attempts that it reads, 18 at a time, each with a number, a protocol and an address, and prints what oracle.Outcomes reads.
+const attemptsScript = `printf "$1" | xargs -P 18 -n 3 sh -c '
+case $1 in
+ping) o=$(ping -n -q -c1 -W1 $2 2>&1) ;;
+*) o=$(/agnhost connect --timeout=1s --protocol=$1 $2 2>&1) ;;
+esac && echo $0 connected || echo $0 $o'`
+
+// outcomesOf makes attempts from a pod, all at once. A client that cannot run is an error.
+func outcomesOf(ctx context.Context, from *corev1.Pod, targets []target) ([]oracle.Outcome, error) {
+	var lines strings.Builder
+	for i, t := range targets {
+		where := t.to.String()
+		if t.protocol == icmp {
+			where = t.to.Addr().String()
+		}
+		fmt.Fprintf(&lines, `%d %s %s\n`, i, t.protocol, where)
+	}
+	out, err := suite.Cluster.Exec(ctx, from, "sh", "-c", attemptsScript, "attempts", lines.String())
+	if err != nil {
+		return nil, err
+	}
+	return oracle.Outcomes(out, len(targets))
+}
+
+// arrived are the attempts whose packets arrived.
+func arrived(ctx context.Context, from *corev1.Pod, targets []target) ([]string, error) {
+	outcomes, err := outcomesOf(ctx, from, targets)
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for i, o := range outcomes {
+		if o.Arrived() {
+			list = append(list, fmt.Sprintf("%s: %s", targets[i], o))
+		}
+	}
+	return list, nil
+}
+
+// targetsOf are a pod's HTTP server by TCP, by UDP, and the pod by ping, in the families that the client has as well.
+func targetsOf(from, to *corev1.Pod) []target {
+	var list []target
+	for _, a := range cluster.PodAddrs(to) {
+		if _, both := cluster.InFamilyOf(cluster.PodAddrs(from), a); both {
+			for _, protocol := range []string{tcp, udp, icmp} {
+				list = append(list, target{protocol, netip.AddrPortFrom(a, cluster.HTTPPort)})
+			}
+		}
+	}
+	return list
+}
+
+// tries is how often a negative check tries, all at once: one packet may be lost by chance.
+const tries = 3
+
+// apart waits until no packet of a pod arrives at another one, by TCP, UDP and ICMP in every family, and then tries several times. A friend, whose
+// packets do arrive, proves before and after that the target is there and answers; a target is its own friend when nobody else may reach it.
+func apart(ctx context.Context, from, to, friend *corev1.Pod) {
+	GinkgoHelper()
+	apartAt(ctx, from, friend, targetsOf(from, to)...)
+}
+
+// apartAt is apart for these targets only.
+func apartAt(ctx context.Context, from, friend *corev1.Pod, targets ...target) {
+	GinkgoHelper()
+	Expect(targets).NotTo(BeEmpty(), "no family in common")
+	control := func(when string) {
+		GinkgoHelper()
+		Eventually(func() ([]string, error) { return arrived(ctx, friend, targets) }).WithContext(ctx).WithTimeout(20*time.Second).
+			Should(HaveLen(len(targets)), "%s: the packets of %s/%s arrive", when, friend.Namespace, friend.Name)
+	}
+	control("before")
+	Eventually(func() ([]string, error) { return arrived(ctx, from, targets) }).WithContext(ctx).WithTimeout(30*time.Second).
+		Should(BeEmpty(), "the packets of %s/%s arrive", from.Namespace, from.Name)
+	var again []target
+	for range tries {
+		again = append(again, targets...)
+	}
+	Expect(arrived(ctx, from, again)).To(BeEmpty(), "the packets of %s/%s arrive", from.Namespace, from.Name)
+	control("after")
+}
+
+// knockScript tries $3 TCP connections at once to $1 port $2 with nothing but a shell, and prints what oracle.Outcomes reads.
+const knockScript = `for i in $(seq 0 $(($3-1))); do (
+	o=$(timeout 2 bash -c '</dev/tcp/$1/$2' knock $1 $2 2>&1); s=$?
+	case $s in 0) o=connected ;; 124) o="timed out" ;; esac; echo $i $o
+) & done; wait`
+
+// knock tries several TCP connections at once from a pod, a node or outside.
+func knock(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Outcome, error) {
+	out, err := from(ctx, "bash", "-c", knockScript, "knock", to.Addr().String(), strconv.Itoa(int(to.Port())), strconv.Itoa(tries))
+	if err != nil {
+		return nil, err
+	}
+	return oracle.Outcomes(out, tries)
+}
+
+// silent waits until no TCP connection to an address is answered, not even by a refusal, and then tries several times. Control proves
+// before and after that somebody answers others.
+func silent(ctx context.Context, from origin, to netip.AddrPort, control func()) {
+	GinkgoHelper()
+	nobody := HaveEach(Or(Equal(oracle.Timeout), Equal(oracle.Unreachable)))
+	control()
+	Eventually(knock).WithContext(ctx).WithArguments(from, to).WithTimeout(30*time.Second).Should(nobody, to.String())
+	Expect(knock(ctx, from, to)).To(nobody, to.String())
+	control()
+}
+
+// refused waits until connections are refused, and then tries several times.
+func refused(ctx context.Context, from origin, front netip.AddrPort) {
+	GinkgoHelper()
+	Eventually(knock).WithContext(ctx).WithArguments(from, front).WithTimeout(30*time.Second).Should(HaveEach(oracle.Refused), front.String())
+	Expect(knock(ctx, from, front)).To(HaveEach(oracle.Refused), front.String())
+}
+
+// opens is a control: connections are answered.
+func opens(ctx context.Context, from origin, to netip.AddrPort) func() {
+	return func() {
+		GinkgoHelper()
+		Eventually(knock).WithContext(ctx).WithArguments(from, to).WithTimeout(20*time.Second).Should(HaveEach(oracle.Connected), "control: %s", to)
+	}
+}

@@ -1,0 +1,131 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/kiln-net/kiln/test/oracle"
+)
+
+// connect opens a connection to $1 port $2, asks for $3, and prints when it began, when the answer came, and who answered /hostname. It is one
+// process but for cat, so that its times are those of the network.
+const connect = `begun=$EPOCHREALTIME
+exec 3<>"/dev/tcp/$1/$2" || exit
+printf "GET %s HTTP/1.0\r\nHost: test\r\n\r\n" "$3" | cat >&3
+read -r status <&3; answered=$EPOCHREALTIME
+[[ $status = *" 200 "* ]] || { echo "answer $status"; exit 1; }
+while read -r line && [ "$line" != $'\r' ]; do :; done <&3
+read -r body <&3
+echo answered $begun $answered "$body"`
+
+// connectLoop opens one connection after another, each with command $1, to $2 port $3, until there is a file $4.stop. It prints what
+// oracle.Connections reads.
+const connectLoop = `exec 9<> <(:)
+until [ -e $4.stop ]; do
+	begun=$EPOCHREALTIME
+	if out=$(timeout 5 bash -c "$1" connect $2 $3 /hostname 2>&1); then echo $out; else echo failed $begun ${out//$'\n'/ }; fi
+	read -r -t 0.02 -u 9
+done
+echo end`
+
+// usualLimit makes a lost SYN a loss: TCP sends it again after a second.
+const usualLimit = 900 * time.Millisecond
+
+// calibrateConnections connects between two pods at rest. On a machine on which that takes long, lossLimit grows.
+func calibrateConnections(ctx context.Context, from origin, to netip.AddrPort) {
+	GinkgoHelper()
+	var slowest time.Duration
+	for range 20 {
+		list, _, err := connectOnce(ctx, from, to)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(list[0].Failure).To(BeEmpty(), "a control connection to %s", to)
+		slowest = max(slowest, list[0].Took)
+	}
+	calibration.connection = max(calibration.connection, slowest)
+}
+
+// lossLimit is the time in which a connection is answered unless a packet of it is lost.
+func lossLimit() time.Duration { return max(usualLimit, 3*calibration.connection) }
+
+// connectOnce opens one connection, and returns who answered.
+func connectOnce(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Connection, string, error) {
+	out, err := from(ctx, "bash", "-c", `out=$(timeout 20 bash -c "$1" connect $2 $3 /hostname 2>&1) && echo "$out" || echo failed $EPOCHREALTIME ${out//$'\n'/ }; echo end`,
+		"once", connect, to.Addr().String(), strconv.Itoa(int(to.Port())))
+	if err != nil {
+		return nil, "", err
+	}
+	list, err := oracle.Connections(out)
+	if err != nil || len(list) != 1 {
+		return nil, "", fmt.Errorf("%d connections: %q, %w", len(list), out, err)
+	}
+	fields := strings.Fields(out)
+	return list, fields[len(fields)-2], nil
+}
+
+// connectsAtOnce opens a connection of a new client socket, which has to be answered before TCP would send a lost SYN again, and returns
+// who answered. Nothing is tried twice.
+func connectsAtOnce(ctx context.Context, from origin, to netip.AddrPort) string {
+	GinkgoHelper()
+	list, server, err := connectOnce(ctx, from, to)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(oracle.Lost(list, lossLimit())).To(BeEmpty(), "the first connection to %s", to)
+	return server
+}
+
+// dialer opens connections all the time.
+type dialer struct {
+	from origin
+	to   netip.AddrPort
+	file string
+	done bool
+}
+
+// startConnections opens one connection after another until the dialer is ended.
+func startConnections(ctx context.Context, from origin, to netip.AddrPort) *dialer {
+	GinkgoHelper()
+	d := &dialer{from: from, to: to, file: fmt.Sprintf("/tmp/dialer-%d", time.Now().UnixNano())}
+	_, err := from(ctx, "bash", "-c", `bash -c "$1" loop "$2" $3 $4 $5 </dev/null >$5 2>$5.err &`, "start",
+		connectLoop, connect, to.Addr().String(), strconv.Itoa(int(to.Port())), d.file)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) { // when the spec fails on its way
+		if !d.done {
+			_, _ = from(ctx, "touch", d.file+".stop")
+		}
+	}, NodeTimeout(time.Minute))
+	return d
+}
+
+// end waits for a connection that begins from now on, ends the loop, and returns the connections that were lost, and how many there were.
+func (d *dialer) end(ctx context.Context) (lost []string, all int) {
+	GinkgoHelper()
+	now := time.Now()
+	Expect(pause(ctx, time.Second)).To(Succeed())
+	_, err := d.from(ctx, "touch", d.file+".stop")
+	Expect(err).NotTo(HaveOccurred())
+	d.done = true
+	var list []oracle.Connection
+	Eventually(func() error {
+		out, err := d.from(ctx, "cat", d.file, d.file+".err")
+		if err != nil {
+			return err
+		}
+		list, err = oracle.Connections(out)
+		return err
+	}).WithContext(ctx).WithTimeout(30*time.Second).WithPolling(200*time.Millisecond).Should(Succeed(), "the loop to %s ends", d.to)
+	Expect(slices.ContainsFunc(list, func(c oracle.Connection) bool { return c.Begun.After(now) && c.Failure == "" })).To(BeTrue(),
+		"a connection to %s after the last change: %v", d.to, oracle.Lost(list, lossLimit()))
+	lost = oracle.Lost(list, lossLimit())
+	AddReportEntry("connections to "+d.to.String(), fmt.Sprintf("%d of %d lost", len(lost), len(list)))
+	return lost, len(list)
+}

@@ -1,0 +1,137 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package oracle
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Connection is a new TCP connection with one request.
+type Connection struct {
+	Begun time.Time
+	// Took is the time until the answer.
+	Took time.Duration
+	// Failure says why there was no answer; empty when there was one.
+	Failure string
+}
+
+// Connections reads the record of connections that were opened one after another, a line each:
+//
+//	answered 1763813000.123456 1763813000.125001
+//	failed 1763813000.323456 Connection refused
+//	end
+//
+// A record without the line `end` is an error: the loop ended before what it was to watch.
+func Connections(record string) ([]Connection, error) {
+	var list []Connection
+	ended := false
+	for line := range strings.Lines(record) {
+		fields := strings.Fields(line)
+		if len(fields) == 1 && fields[0] == "end" {
+			ended = true
+		}
+		if len(fields) < 2 || fields[0] != "answered" && fields[0] != "failed" {
+			continue
+		}
+		begun, err := timeOf(fields[1])
+		if err != nil {
+			return nil, err
+		}
+		c := Connection{Begun: begun}
+		if fields[0] == "failed" {
+			c.Failure = strings.Join(append([]string{"failed"}, fields[2:]...), " ")
+		} else {
+			if len(fields) < 3 {
+				return nil, fmt.Errorf("line %q of a record has no time of the answer", line)
+			}
+			answered, err := timeOf(fields[2])
+			if err != nil {
+				return nil, err
+			}
+			c.Took = answered.Sub(begun)
+		}
+		list = append(list, c)
+	}
+	if !ended {
+		return list, fmt.Errorf("the loop ended after %d connections, before it was asked to: %s", len(list), tail(record))
+	}
+	return list, nil
+}
+
+// Lost are the connections that failed or took longer than limit. A limit below one second makes a lost SYN a loss: TCP sends it again after
+// one second, and the connection succeeds.
+func Lost(list []Connection, limit time.Duration) []string {
+	var lost []string
+	for i, c := range list {
+		switch {
+		case c.Failure != "":
+			lost = append(lost, fmt.Sprintf("connection %d of %d at %s: %s", i+1, len(list), c.Begun.Format(time.TimeOnly), c.Failure))
+		case c.Took > limit:
+			lost = append(lost, fmt.Sprintf("connection %d of %d at %s: answered after %s", i+1, len(list), c.Begun.Format(time.TimeOnly), c.Took))
+		}
+	}
+	return lost
+}
+
+// Outcome is what became of one attempt to reach an address.
+type Outcome string
+
+// Outcomes of an attempt. Refused means that the packets arrived: the target's own stack, or a proxy for it, has answered.
+const (
+	Connected   Outcome = "connected"
+	Refused     Outcome = "refused"
+	Timeout     Outcome = "timeout"
+	Unreachable Outcome = "unreachable"
+)
+
+// Arrived reports whether the packets of an attempt arrived.
+func (o Outcome) Arrived() bool { return o == Connected || o == Refused }
+
+// Outcomes reads the outcomes of n attempts, a line each: the number of the attempt from 0 and what the client printed. A client prints nothing
+// when it connects. Attempts that are missing, and words that no client prints, are errors: a client that cannot run proves nothing.
+func Outcomes(output string, n int) ([]Outcome, error) {
+	outcomes := make([]Outcome, n)
+	for line := range strings.Lines(output) {
+		number, said, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if number == "" {
+			continue
+		}
+		i, err := strconv.Atoi(number)
+		if err != nil || i < 0 || i >= n {
+			return nil, fmt.Errorf("line %q is no attempt of %d", line, n)
+		}
+		if outcomes[i], err = outcomeOf(said); err != nil {
+			return nil, fmt.Errorf("attempt %d: %w", i, err)
+		}
+	}
+	for i, o := range outcomes {
+		if o == "" {
+			return nil, fmt.Errorf("attempt %d has no outcome: %s", i, tail(output))
+		}
+	}
+	return outcomes, nil
+}
+
+// outcomeOf knows what agnhost, ping and bash print.
+func outcomeOf(said string) (Outcome, error) {
+	for _, known := range []struct {
+		text    string
+		outcome Outcome
+	}{
+		{"REFUSED", Refused}, {"Connection refused", Refused},
+		{"TIMEOUT", Timeout}, {"timed out", Timeout}, {"0 received", Timeout},
+		{"nreachable", Unreachable}, {"No route to host", Unreachable}, {"no route to host", Unreachable},
+	} {
+		if strings.Contains(said, known.text) {
+			return known.outcome, nil
+		}
+	}
+	if said == "" || said == string(Connected) {
+		return Connected, nil
+	}
+	return "", fmt.Errorf("a client printed %q", said)
+}
