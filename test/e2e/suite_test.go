@@ -40,6 +40,7 @@ var suite struct {
 
 func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
+	recordWaits()
 	RunSpecs(t, "Kiln in the lab")
 }
 
@@ -62,6 +63,9 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	}
 	suite.kill = killMainProcess
 	calibrate(ctx)
+	logs.start()
+	_, err = unexpectedRestarts(ctx, "") // those from before
+	Expect(err).NotTo(HaveOccurred())
 }, NodeTimeout(15*time.Minute))
 
 // install applies the OVNCluster. On a cluster without one it gives it a tunnel interface that no node has first: the condition has to
@@ -119,6 +123,7 @@ func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
 	}
 	_, err := suite.Node.Exec(ctx, pod.Spec.NodeName, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io",
 		"task", "kill", "--signal", "SIGKILL", id)
+	causes(pod)
 	return err
 }
 

@@ -1,0 +1,171 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kiln-net/kiln/test/cluster"
+	"github.com/kiln-net/kiln/test/oracle"
+)
+
+// allowedErrors are errors in logs that are no defect, by a pattern of the line and of the specs in which they may appear.
+var allowedErrors = []struct {
+	line, specs *regexp.Regexp
+	why         string
+}{}
+
+// components are the pods whose logs are read and whose restarts are counted, by the beginning of their names.
+var components = regexp.MustCompile(`^(kiln-operator|kube-ovn-|ovn-|ovs-)`)
+
+// logs are those of Kiln's pods in the lab. They are read all the time, because the kubelet removes those of a pod with the pod.
+var logs = &logReader{read: map[string]int64{}}
+
+type logReader struct {
+	mu       sync.Mutex
+	read     map[string]int64 // bytes by file
+	problems []string
+	stop     context.CancelFunc
+}
+
+// start reads what is there from now on, until the suite ends.
+func (l *logReader) start() {
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	l.scan(func(string) {}) // what was there before
+	go func() {
+		for pause(ctx, 300*time.Millisecond) == nil {
+			l.scan(l.judge)
+		}
+	}()
+}
+
+// scan has judge see each whole line that was not read before.
+func (l *logReader) scan(judge func(line string)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	files, _ := filepath.Glob(filepath.Join(suite.Lab.LogDir("*"), "pods", cluster.Namespace+"_*", "*", "*.log"))
+	for _, file := range files {
+		pod := strings.Split(strings.TrimPrefix(filepath.Base(filepath.Dir(filepath.Dir(file))), cluster.Namespace+"_"), "_")[0]
+		if !components.MatchString(pod) {
+			continue
+		}
+		text, err := readFrom(file, l.read[file])
+		if err != nil {
+			continue // the pod was deleted
+		}
+		whole := bytes.LastIndexByte(text, '\n') + 1
+		l.read[file] += int64(whole)
+		for line := range strings.Lines(string(text[:whole])) {
+			judge(pod + ": " + line)
+		}
+	}
+}
+
+func readFrom(file string, offset int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil || info.Size() <= offset {
+		return nil, err
+	}
+	text := make([]byte, info.Size()-offset)
+	n, err := f.ReadAt(text, offset)
+	return text[:n], err
+}
+
+func (l *logReader) judge(line string) {
+	pod, text, _ := strings.Cut(line, ": ")
+	severity, text := oracle.LogLine(text)
+	if severity == oracle.Fine || severity == oracle.Error && allowed(text, CurrentSpecReport().FullText()) {
+		return
+	}
+	l.problems = append(l.problems, pod+": "+text)
+}
+
+func allowed(line, spec string) bool {
+	for _, a := range allowedErrors {
+		if a.line.MatchString(line) && a.specs.MatchString(spec) {
+			return true
+		}
+	}
+	return false
+}
+
+// take returns the problems since the last call.
+func (l *logReader) take() []string {
+	l.scan(l.judge)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found := l.problems
+	l.problems = nil
+	return found
+}
+
+// counted are the restarts of each container of Kiln that are known, and caused those that a spec brought about.
+var counted, caused = map[types.UID]int32{}, map[types.UID]int32{}
+
+// causes counts the restart that a spec brings about by killing the main process of a pod.
+func causes(pod *corev1.Pod) { caused[pod.UID]++ }
+
+// mayRestart are the specs whose faults end containers in other ways than by suite.kill.
+var mayRestart = regexp.MustCompile(`^$`)
+
+// unexpectedRestarts are those since the last call that no spec brought about.
+func unexpectedRestarts(ctx context.Context, spec string) ([]string, error) {
+	pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	var found []string
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if !components.MatchString(pod.Name) {
+			continue
+		}
+		now, before := restarts(pod), counted[pod.UID]
+		if now > before+caused[pod.UID] && !mayRestart.MatchString(spec) {
+			found = append(found, fmt.Sprintf("%s restarted %d times, %d expected: %s", pod.Name, now-before, caused[pod.UID], lastEnd(pod)))
+		}
+		counted[pod.UID] = now
+	}
+	return found, nil
+}
+
+// lastEnd says how a pod's container ended before it was started again.
+func lastEnd(pod *corev1.Pod) string {
+	for _, s := range pod.Status.ContainerStatuses {
+		if end := s.LastTerminationState.Terminated; end != nil {
+			return fmt.Sprintf("%s, exit code %d, signal %d", end.Reason, end.ExitCode, end.Signal)
+		}
+	}
+	return "unknown"
+}
+
+var _ = AfterEach(func(ctx SpecContext) {
+	spec := CurrentSpecReport().FullText()
+	problems := logs.take()
+	restarted, err := unexpectedRestarts(ctx, spec)
+	Expect(err).NotTo(HaveOccurred())
+	clear(caused)
+	Expect(problems).To(BeEmpty(), "problems in the logs of Kiln's pods")
+	Expect(restarted).To(BeEmpty(), "restarts of Kiln's containers")
+}, NodeTimeout(time.Minute))

@@ -1,0 +1,146 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	ginkgotypes "github.com/onsi/ginkgo/v2/types"
+	"github.com/onsi/gomega"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+)
+
+// Long limits let a busy machine pass, and hide that something has become slow or waits for the last retry of a controller. So each Eventually is
+// recorded; those that took longer than longWait on a usual machine fail the suite unless slowWaits has them.
+const longWait = 10 * time.Second
+
+// slowWaits are what takes long by design, by the function that waits.
+var slowWaits = map[string]string{}
+
+// ended is an Eventually that has ended.
+type ended struct {
+	where, spec string
+	took        time.Duration
+}
+
+var waits struct {
+	sync.Mutex
+	list []ended
+}
+
+// recordWaits has gomega record how long each Eventually takes.
+func recordWaits() { gomega.Default = recorder{gomega.Default} }
+
+// recorder is gomega with a record. Gomega calls Inner to find what it wraps.
+type recorder struct{ gomega.Gomega }
+
+// Inner is what gomega looks for in a wrapper.
+func (r recorder) Inner() gomega.Gomega { return r.Gomega }
+
+// Eventually records how long an assertion takes.
+func (r recorder) Eventually(actualOrCtx any, args ...any) types.AsyncAssertion {
+	pc, file, line, _ := runtime.Caller(2) // the caller of gomega.Eventually
+	where := fmt.Sprintf("%s:%d %s", filepath.Base(file), line, runtime.FuncForPC(pc).Name())
+	return &recorded{AsyncAssertion: r.Gomega.EventuallyWithOffset(1, actualOrCtx, args...), where: where}
+}
+
+// recorded is an assertion with a record.
+type recorded struct {
+	types.AsyncAssertion
+	where string
+}
+
+func (r *recorded) measure(assert func() bool) bool {
+	begun := time.Now()
+	defer func() { // a failing assertion panics
+		waits.Lock()
+		defer waits.Unlock()
+		waits.list = append(waits.list, ended{r.where, CurrentSpecReport().FullText(), time.Since(begun)})
+	}()
+	return assert()
+}
+
+func (r *recorded) with(a types.AsyncAssertion) types.AsyncAssertion {
+	return &recorded{AsyncAssertion: a, where: r.where}
+}
+
+// Should waits until a matcher matches.
+func (r *recorded) Should(m types.GomegaMatcher, description ...any) bool {
+	return r.measure(func() bool { return r.AsyncAssertion.WithOffset(3).Should(m, description...) })
+}
+
+// ShouldNot waits until a matcher does not match.
+func (r *recorded) ShouldNot(m types.GomegaMatcher, description ...any) bool {
+	return r.measure(func() bool { return r.AsyncAssertion.WithOffset(3).ShouldNot(m, description...) })
+}
+
+// WithTimeout and the rest keep the record of what they return.
+func (r *recorded) WithTimeout(d time.Duration) types.AsyncAssertion {
+	return r.with(r.AsyncAssertion.WithTimeout(d))
+}
+
+// WithPolling is gomega's.
+func (r *recorded) WithPolling(d time.Duration) types.AsyncAssertion {
+	return r.with(r.AsyncAssertion.WithPolling(d))
+}
+
+// WithContext is gomega's.
+func (r *recorded) WithContext(ctx context.Context) types.AsyncAssertion {
+	return r.with(r.AsyncAssertion.WithContext(ctx))
+}
+
+// WithArguments is gomega's.
+func (r *recorded) WithArguments(args ...any) types.AsyncAssertion {
+	return r.with(r.AsyncAssertion.WithArguments(args...))
+}
+
+// allowedSkips are the specs that may skip themselves, and why.
+var allowedSkips = map[string]string{
+	"faults a node with members: power cut, and removed from the cluster": "the lab has one node of the control plane",
+}
+
+var _ = ReportAfterSuite("waits and skips", func(report Report) {
+	longest, tooLong := slowest(waits.list, time.Duration(float64(longWait)*max(1, calibration.slowdown)))
+	fmt.Printf("The longest waits:\n%s\n", strings.Join(longest, "\n"))
+	var skips []string
+	for i := range report.SpecReports {
+		spec := &report.SpecReports[i]
+		// A spec that a filter leaves out has no message.
+		if _, known := allowedSkips[spec.FullText()]; spec.State.Is(ginkgotypes.SpecStateSkipped) && spec.Failure.Message != "" && !known {
+			skips = append(skips, spec.FullText()+": "+spec.Failure.Message)
+		}
+	}
+	if !report.SuiteSucceeded {
+		return // what failed has made others wait or skip
+	}
+	Expect(skips).To(BeEmpty(), "specs that skipped themselves")
+	Expect(tooLong).To(BeEmpty(), "waits of more than %s × %.1f", longWait, calibration.slowdown)
+})
+
+// slowest are the longest waits, and those that are longer than they may be.
+func slowest(list []ended, limit time.Duration) (longest, tooLong []string) {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b ended) int { return int(b.took - a.took) })
+	for i, w := range list {
+		text := fmt.Sprintf("%6.1f s  %s  (%s)", w.took.Seconds(), w.where, w.spec)
+		if i < 30 {
+			longest = append(longest, text)
+		}
+		_, function, _ := strings.Cut(w.where, " ")
+		function = strings.TrimPrefix(function, "github.com/kiln-net/kiln/test/e2e.")
+		if _, known := slowWaits[strings.Split(function, ".func")[0]]; w.took > limit && !known {
+			tooLong = append(tooLong, text)
+		}
+	}
+	return longest, tooLong
+}

@@ -1,0 +1,40 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package oracle
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Severity of a line in a daemon's log.
+type Severity int
+
+// A Crash is a process that ended, or a goroutine that did, by a programming error.
+const (
+	Fine Severity = iota
+	Error
+	Crash
+)
+
+// crashes are what Go, controller-runtime, and the daemons of OVN and Open vSwitch print when they crash.
+var crashes = regexp.MustCompile(`^panic: |^fatal error: |^SIG[A-Z]+: |Observed a panic|\[recovered\]|^WARNING: DATA RACE|\bassertion\b.* failed|\|EMER\||\|backtrace\(|[Ss]egmentation fault`)
+
+// errors are those of Kiln's own programs, in JSON, and of the daemons.
+var errorLines = regexp.MustCompile(`"level":"(error|dpanic|panic|fatal)"|\|ERR\|`)
+
+// containerLine is the head of a line in a container's log: time, stream, and whether the line is whole.
+var containerLine = regexp.MustCompile(`^\S+ (stdout|stderr) [FP] `)
+
+// LogLine judges a line of a log, in the format of the container runtime or bare.
+func LogLine(line string) (Severity, string) {
+	line = strings.TrimRight(containerLine.ReplaceAllString(line, ""), "\r\n")
+	switch {
+	case crashes.MatchString(line):
+		return Crash, line
+	case errorLines.MatchString(line):
+		return Error, line
+	}
+	return Fine, line
+}
