@@ -33,7 +33,7 @@ func watchPods(t *testing.T, n *node) *cniserver.Pods {
 	return pods
 }
 
-// The kubelet ends a pod only after its ADD has returned: an ADD that waits on would delay the deletion by its whole limit.
+// The kubelet stops a pod only after its ADD has returned: an ADD that keeps waiting delays the deletion by up to its limit of 100 s.
 func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 	n := newNode(t)
 	pods := watchPods(t, n)
@@ -59,7 +59,7 @@ func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 			t.Errorf("Wait returned %v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("Wait goes on although the pod is being deleted")
+		t.Error("Wait does not return for a pod that is being deleted")
 	}
 }
 

@@ -126,8 +126,8 @@ func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.Parti
 }
 
 // Wait returns the pod of that UID (of any, when it is empty) and its network by a provider, as soon as the controller has allocated
-// it. It is woken by the watch. When ctx ends first, or the pod is deleted, the error says what was missing. A pod that is being deleted is not
-// waited for: the kubelet ends the pod only after this call has returned.
+// it. It is woken by the watch. The error names the missing part. Wait returns it
+// when ctx ends, and at once when the pod has a deletion timestamp: the kubelet stops a pod only after its ADD has returned.
 func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID, provider string) (*metav1.PartialObjectMetadata, v1.PodNetwork, error) {
 	changed, stop := p.watch(key)
 	defer stop()

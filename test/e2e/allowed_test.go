@@ -42,8 +42,9 @@ func watchAllowed(ctx context.Context, from, to *corev1.Pod, port uint16) func(c
 const flood = `exec 9<> <(:)
 until [ -e $2 ]; do printf x 2>/dev/null >/dev/udp/$1/8080; read -r -t 0.002 -u 9; done`
 
-// closedFromTheStart creates a pod that nobody may reach, and one beside it that everybody may, and floods both with datagrams from the moment at which
-// they have addresses. The kernel of each counts those that arrive, with a server or without: none at the first, many at the second. kubelet reaches both.
+// closedFromTheStart creates an isolated pod and an open one on the same node, and sends datagrams to both from the moment they have addresses.
+// The receivers' kernels count datagrams, with or without a server: none may arrive at the isolated pod, many have to arrive at the open one.
+// The kubelet reaches both.
 func closedFromTheStart(ctx context.Context, closed, open, from *corev1.Pod) {
 	GinkgoHelper()
 	stop := fmt.Sprintf("/tmp/flood-%d", time.Now().UnixNano())

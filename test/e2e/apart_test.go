@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// target is what a client in a pod tries to reach by tcp, udp or ping.
+// target is a destination and the protocol to reach it by: tcp, udp or ping.
 type target struct {
 	protocol string
 	to       netip.AddrPort
@@ -82,8 +82,8 @@ func targetsOf(from, to *corev1.Pod) []target {
 // tries is how often a negative check tries, all at once: one packet may be lost by chance.
 const tries = 3
 
-// apart waits until no packet of a pod arrives at another one, by TCP, UDP and ICMP in every family, and then tries several times. A friend, whose
-// packets do arrive, proves before and after that the target is there and answers; a target is its own friend when nobody else may reach it.
+// apart waits until no packet of a pod arrives at another one, by TCP, UDP and ICMP in every family, and then tries several times. The friend is
+// the positive control before and after: its packets arrive. A target that no other pod may reach is its own friend.
 func apart(ctx context.Context, from, to, friend *corev1.Pod) {
 	GinkgoHelper()
 	apartAt(ctx, from, friend, targetsOf(from, to)...)
@@ -124,8 +124,8 @@ func knock(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Outcom
 	return oracle.Outcomes(out, tries)
 }
 
-// silent waits until no TCP connection to an address is answered, not even by a refusal, and then tries several times. Control proves
-// before and after that somebody answers others.
+// silent waits until no TCP connection to an address is answered, not even by a refusal, and then tries several times. The control runs
+// before and after: it fails unless other clients get answers.
 func silent(ctx context.Context, from origin, to netip.AddrPort, control func()) {
 	GinkgoHelper()
 	nobody := HaveEach(Or(Equal(oracle.Timeout), Equal(oracle.Unreachable)))

@@ -56,9 +56,17 @@ func calibrate(ctx context.Context) {
 		}
 	}
 	calibration.slowdown = max(1, calibration.podStart.Seconds()/usualPodStart.Seconds())
-	AddReportEntry("calibration", fmt.Sprintf("a pod is ready after %s and has its address after %s, connections take %s at most: bounds are 3 × %.1f times those of the tables",
+	AddReportEntry("calibration", fmt.Sprintf("a pod is ready after %s and has its address after %s, connections take %s at most: bounds are the values of the tables × 3 × %.1f",
 		calibration.podStart.Round(time.Millisecond), calibration.address.Round(time.Millisecond), calibration.connection.Round(time.Millisecond), calibration.slowdown))
 	deleteNamespace(ctx, calibrationNamespace)
+}
+
+// within reports how long something has taken since it began, and expects that it is about the usual time, which is that of docs/.
+func within(begun time.Time, usual time.Duration, what string) {
+	GinkgoHelper()
+	took := time.Since(begun)
+	AddReportEntry(what, fmt.Sprintf("after %s", took.Round(100*time.Millisecond)))
+	Expect(took).To(BeNumerically("<=", bound(usual)), what)
 }
 
 // bound is the limit of something that takes d in a table of docs/.

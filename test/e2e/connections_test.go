@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// connect opens a connection to $1 port $2, asks for $3, and prints when it began, when the answer came, and who answered /hostname. It is one
-// process but for cat, so that its times are those of the network.
+// connect opens a connection to $1 port $2, asks for $3, and prints the time of the start, the time of the answer and the body. One
+// shell measures both times, so that they do not include the start of a process.
 const connect = `begun=$EPOCHREALTIME
 exec 3<>"/dev/tcp/$1/$2" || exit
 printf "GET %s HTTP/1.0\r\nHost: test\r\n\r\n" "$3" | cat >&3
@@ -58,7 +58,7 @@ func calibrateConnections(ctx context.Context, from origin, to netip.AddrPort) {
 // lossLimit is the time in which a connection is answered unless a packet of it is lost.
 func lossLimit() time.Duration { return max(usualLimit, 3*calibration.connection) }
 
-// connectOnce opens one connection, and returns who answered.
+// connectOnce opens one connection, and returns the name of the server.
 func connectOnce(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Connection, string, error) {
 	out, err := from(ctx, "bash", "-c", `out=$(timeout 20 bash -c "$1" connect $2 $3 /hostname 2>&1) && echo "$out" || echo failed $EPOCHREALTIME ${out//$'\n'/ }; echo end`,
 		"once", connect, to.Addr().String(), strconv.Itoa(int(to.Port())))
@@ -74,7 +74,7 @@ func connectOnce(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.
 }
 
 // connectsAtOnce opens a connection of a new client socket, which has to be answered before TCP would send a lost SYN again, and returns
-// who answered. Nothing is tried twice.
+// the name of the server. It does not retry.
 func connectsAtOnce(ctx context.Context, from origin, to netip.AddrPort) string {
 	GinkgoHelper()
 	list, server, err := connectOnce(ctx, from, to)

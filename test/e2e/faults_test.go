@@ -32,7 +32,7 @@ type fault struct {
 	lasts time.Duration
 	// pauses is how long flows pause when what forwards packets is hit itself. Otherwise they lose nothing.
 	pauses time.Duration
-	// writes and healed are those of the table. What is observed may be three times as much, and more on a slow machine.
+	// writes and healed are the times of the table. The limit is three times as long, and longer on a slow machine.
 	writes, healed time.Duration
 }
 
@@ -95,7 +95,7 @@ var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
 // kubeletRetry is how long the kubelet takes to try a failed ADD again.
 const kubeletRetry = 2 * time.Second
 
-// podsPause is what pods that start on the nodes of a flow cost it with the userspace datapath (watch says why): gaps of 10 to 170 ms.
+// podsPause is the longest gap in a flow when a pod starts on one of its nodes, with the userspace datapath (see watch): 10 to 170 ms were measured.
 func podsPause() time.Duration {
 	return time.Duration(float64(200*time.Millisecond) * calibration.slowdown)
 }
@@ -184,7 +184,7 @@ func killDaemon(ctx context.Context, find string, nodes ...string) {
 	}
 }
 
-// healthy waits until what was killed runs again, the pods of DaemonSets are ready, both databases have three members and every component is as it should be.
+// healthy waits until killed containers and daemons run again, the pods of DaemonSets are ready, both databases have three members and Kiln is Available.
 func healthy(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

@@ -33,7 +33,7 @@ var allowedErrors = []struct {
 // components are the pods whose logs are read and whose restarts are counted, by the beginning of their names.
 var components = regexp.MustCompile(`^(kiln-operator|kube-ovn-|ovn-|ovs-)`)
 
-// logs are those of Kiln's pods in the lab. They are read all the time, because the kubelet removes those of a pod with the pod.
+// logs reads the logs of Kiln's pods in the lab continuously, because the kubelet removes the logs of a pod when the pod is deleted.
 var logs = &logReader{read: map[string]int64{}}
 
 type logReader struct {
@@ -43,11 +43,11 @@ type logReader struct {
 	stop     context.CancelFunc
 }
 
-// start reads what is there from now on, until the suite ends.
+// start judges every line that is written from now on, until the suite ends.
 func (l *logReader) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
-	l.scan(func(string) {}) // what was there before
+	l.scan(func(string) {}) // skips earlier lines
 	go func() {
 		for pause(ctx, 300*time.Millisecond) == nil {
 			l.scan(l.judge)
@@ -120,7 +120,7 @@ func (l *logReader) take() []string {
 	return found
 }
 
-// counted are the restarts of each container of Kiln that are known, and caused those that a spec brought about.
+// counted is the restart count of each pod at the end of the last spec; caused is the number of restarts that the present spec brings about.
 var counted, caused = map[types.UID]int32{}, map[types.UID]int32{}
 
 // causes counts the restart that a spec brings about by killing the main process of a pod.
@@ -129,7 +129,7 @@ func causes(pod *corev1.Pod) { caused[pod.UID]++ }
 // mayRestart are the specs whose faults end containers in other ways than by suite.kill.
 var mayRestart = regexp.MustCompile(`^$`)
 
-// unexpectedRestarts are those since the last call that no spec brought about.
+// unexpectedRestarts are the restarts since the last call that the spec did not bring about.
 func unexpectedRestarts(ctx context.Context, spec string) ([]string, error) {
 	pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

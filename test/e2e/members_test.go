@@ -150,15 +150,14 @@ func heals(ctx context.Context, db trialDatabase, damage string) {
 	name := fmt.Sprintf("after-%s-%c", db.workload, damage[0])
 	_, err = suite.Cluster.Run(ctx, cluster.Server(membersNamespace, name, controlPlane()))
 	Expect(err).NotTo(HaveOccurred())
-	started := time.Since(start)
+	within(start, 6*time.Second, db.workload+": "+damage+" → a new pod runs")
 	Eventually(func(g Gomega) {
 		for _, m := range databaseStatus(ctx, g, db).Members {
 			g.Expect(m.ServerID).NotTo(Or(BeEmpty(), Equal(was.ServerID)), m.Node)
 		}
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	settled(ctx, db, 3)
-	AddReportEntry(db.workload+": "+damage, fmt.Sprintf("a new pod ran after %s, the member was back after %s",
-		started.Round(time.Second), time.Since(start).Round(time.Second)))
+	within(start, 11*time.Second, db.workload+": "+damage+" → the member is back")
 }
 
 // settled waits until a database has this many members, all joined and ready, and a leader.

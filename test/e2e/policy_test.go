@@ -145,7 +145,7 @@ var _ = Describe("network policies", Ordered, func() {
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("drop what a change no longer allows, of connections that are open", func(ctx SpecContext) {
+	It("close open connections that a change no longer allows", func(ctx SpecContext) {
 		server, client := m.pods[0], m.pods[2]
 		w := startWatch(ctx, client, tcpTo(server, 80))
 		m.apply(ctx, [][2]string{{"e2e-px", `

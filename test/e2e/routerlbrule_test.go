@@ -16,6 +16,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/test/cluster"
+	"github.com/kiln-net/kiln/test/oracle"
 )
 
 var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
@@ -95,7 +96,8 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 		Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(eip), eip)).To(Succeed())
 		for _, address := range []string{eip.Status.V4IP, eip.Status.V6IP} {
 			Eventually(askRule).WithContext(ctx).WithArguments(theirs, address).WithTimeout(30 * time.Second).Should(Equal("theirs"))
-			Expect(askRule(ctx, near, address)).To(BeEmpty())
+			front := netip.AddrPortFrom(netip.MustParseAddr(address), 80)
+			silent(ctx, fromPod(near), front, opens(ctx, fromPod(theirs), front))
 		}
 		for _, front := range fronts { // those of the default VPC are outside to them
 			servedBy(ctx, fromPod(theirs), front, backends...)
@@ -121,8 +123,12 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 			g.Expect(suite.Objects.List(ctx, &services, client.InNamespace(webNamespace))).To(Succeed())
 			g.Expect(services.Items).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
-		Eventually(func() string { return fetchFrom(ctx, fromOutside, fronts[0], "/hostname") }).WithContext(ctx).WithTimeout(30 * time.Second).Should(BeEmpty())
-		Expect(askRule(ctx, near, "10.99.0.10")).To(BeEmpty())
+		for _, front := range fronts {
+			for _, from := range []origin{fromOutside, fromPod(near)} {
+				Eventually(knock).WithContext(ctx).WithArguments(from, front).WithTimeout(30*time.Second).ShouldNot(ContainElement(oracle.Connected), front.String())
+				Expect(knock(ctx, from, front)).NotTo(ContainElement(oracle.Connected), front.String())
+			}
+		}
 	}, SpecTimeout(3*time.Minute))
 })
 

@@ -36,7 +36,7 @@ var _ = Describe("the databases' ports", func() {
 				"a pod": fromPod(pod), "outside": fromOutside,
 			} {
 				isOpen := port.open && name != "outside"
-				opens(ctx, fromNode(port.node), at)() // somebody listens
+				opens(ctx, fromNode(port.node), at)() // control: the port is open on its own node
 				if isOpen {
 					Expect(knock(ctx, from, at)).To(HaveEach(oracle.Connected), "%s from %s", at, name)
 				} else {

@@ -187,7 +187,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		s := serviceOf(ctx, "sticky", func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
 		first := serverOf(ctx, "asks-first-time", suite.Workers[0], "client")
 		for _, like := range cluster.PodAddrs(near) {
-			answerOf(ctx, fromPod(far), frontOf(s, like)) // the Service is in force
+			answerOf(ctx, fromPod(far), frontOf(s, like)) // waits until OVN has the Service
 			Expect(connectsAtOnce(ctx, fromPod(first), frontOf(s, like))).To(BeElementOf("near", "far"))
 		}
 	}, SpecTimeout(2*time.Minute))

@@ -64,7 +64,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	suite.kill = killMainProcess
 	calibrate(ctx)
 	logs.start()
-	_, err = unexpectedRestarts(ctx, "") // those from before
+	_, err = unexpectedRestarts(ctx, "") // ignores earlier restarts
 	Expect(err).NotTo(HaveOccurred())
 }, NodeTimeout(15*time.Minute))
 

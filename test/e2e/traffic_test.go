@@ -24,8 +24,8 @@ const aRestart = 500 * time.Millisecond
 // longestRestart is the longest gap of a flow whose nodes restarted their Open vSwitch, of the table in docs/upgrades.md.
 const longestRestart = 2300 * time.Millisecond
 
-// startTraffic starts the flows of a pair, and one pod after another on every node. The function that it returns ends that, reports what was lost,
-// and expects that each flow has at most this many gaps of a restart, which is the number of restarts of Open vSwitch on the two nodes.
+// startTraffic starts the flows of a pair, and one pod after another on every node. The returned function stops them, reports losses, and
+// expects at most as many gaps of a restart in each flow as Open vSwitch was restarted on the two nodes.
 func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what string, gaps int) {
 	GinkgoHelper()
 	running := startFlows(ctx, p)

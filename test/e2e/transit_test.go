@@ -182,7 +182,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 				return curl(ctx, orange, "--max-time", "1", "http://"+net.JoinHostPort(ip, "80")+"/hostname")
 			}).
 				WithContext(ctx).WithTimeout(90 * time.Second).WithPolling(100 * time.Millisecond).Should(Equal("shop"))
-			AddReportEntry("transit node dead → a Service through the other one", fmt.Sprintf("%s: after %s", ip, time.Since(died).Round(100*time.Millisecond)))
+			within(died, failover, "transit node dead → a Service through the other one, "+ip)
 		}
 		Eventually(func() string { return expectTransit(ctx, "orange") }).WithContext(ctx).WithTimeout(30 * time.Second).ShouldNot(Equal(active))
 		for _, like := range cluster.PodAddrs(orange) {

@@ -20,11 +20,11 @@ import (
 	"github.com/onsi/gomega/types"
 )
 
-// Long limits let a busy machine pass, and hide that something has become slow or waits for the last retry of a controller. So each Eventually is
-// recorded; those that took longer than longWait on a usual machine fail the suite unless slowWaits has them.
+// The limits of Eventually are long, so that specs pass on a busy machine. They hide a controller that became slow or depends on its last retry. Therefore
+// each Eventually is recorded, and a duration above longWait × slowdown fails the suite unless slowWaits has the function.
 const longWait = 10 * time.Second
 
-// slowWaits are what takes long by design, by the function that waits.
+// slowWaits are the functions whose waits take long by design, and why.
 var slowWaits = map[string]string{}
 
 // ended is an Eventually that has ended.
@@ -41,10 +41,10 @@ var waits struct {
 // recordWaits has gomega record how long each Eventually takes.
 func recordWaits() { gomega.Default = recorder{gomega.Default} }
 
-// recorder is gomega with a record. Gomega calls Inner to find what it wraps.
+// recorder adds a record to gomega. Gomega calls Inner to find its own implementation.
 type recorder struct{ gomega.Gomega }
 
-// Inner is what gomega looks for in a wrapper.
+// Inner returns the implementation of gomega.
 func (r recorder) Inner() gomega.Gomega { return r.Gomega }
 
 // Eventually records how long an assertion takes.
@@ -84,7 +84,7 @@ func (r *recorded) ShouldNot(m types.GomegaMatcher, description ...any) bool {
 	return r.measure(func() bool { return r.AsyncAssertion.WithOffset(3).ShouldNot(m, description...) })
 }
 
-// WithTimeout and the rest keep the record of what they return.
+// WithTimeout, like the methods below, returns a recorded assertion.
 func (r *recorded) WithTimeout(d time.Duration) types.AsyncAssertion {
 	return r.with(r.AsyncAssertion.WithTimeout(d))
 }
@@ -121,13 +121,13 @@ var _ = ReportAfterSuite("waits and skips", func(report Report) {
 		}
 	}
 	if !report.SuiteSucceeded {
-		return // what failed has made others wait or skip
+		return // a failed spec makes others wait or skip
 	}
 	Expect(skips).To(BeEmpty(), "specs that skipped themselves")
 	Expect(tooLong).To(BeEmpty(), "waits of more than %s × %.1f", longWait, calibration.slowdown)
 })
 
-// slowest are the longest waits, and those that are longer than they may be.
+// slowest returns the longest waits, and the waits above the limit that slowWaits does not have.
 func slowest(list []ended, limit time.Duration) (longest, tooLong []string) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b ended) int { return int(b.took - a.took) })

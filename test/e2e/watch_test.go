@@ -106,9 +106,9 @@ type watched struct {
 
 // watch is the flows between the pods of a pair, each a running connection as users have them.
 //
-// Flows between nodes must not run while an interface comes or goes on either: with the userspace datapath, ovs-vswitchd empties its copy of
-// the kernel's routes and reads them again whenever one does, and drops what goes into tunnels or comes from them in these milliseconds
-// (docs/components.md).
+// Flows between nodes lose packets when an interface is added or removed on either node: with the userspace datapath, ovs-vswitchd then empties its
+// copy of the kernel's routes and reads them again, and drops packets to and from tunnels in these milliseconds (docs/components.md). A spec that
+// expects no loss starts no pods on these nodes.
 type watch struct {
 	from  *corev1.Pod
 	flows []*watched
@@ -176,8 +176,7 @@ func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
 	return w
 }
 
-// end stops the flows once what they were to get over has passed. Each must have an answer to what it sends from now on; the losses of its
-// whole life are in what is returned.
+// end stops the flows after the event under test. Each flow must get answers from now on. The result has all losses since the start.
 func (w *watch) end(ctx context.Context) flows {
 	GinkgoHelper()
 	now := time.Now()
@@ -195,7 +194,7 @@ func (w *watch) end(ctx context.Context) flows {
 	return w.flows
 }
 
-// interrupt has the flows send no more and complete their records.
+// interrupt stops the senders and completes the records.
 func (w *watch) interrupt(ctx context.Context) {
 	GinkgoHelper()
 	stop := ""
@@ -206,7 +205,7 @@ func (w *watch) interrupt(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// kill ends what is left of the flows.
+// kill ends the remaining processes of the flows.
 func (w *watch) kill(ctx context.Context) {
 	GinkgoHelper()
 	script := ""
@@ -243,7 +242,7 @@ func (w *watch) read(ctx context.Context, f *watched, now time.Time) error {
 	}
 }
 
-// flows are those of a watch that has ended.
+// flows are the results of a watch.
 type flows []*watched
 
 func (list flows) String() string {

@@ -25,7 +25,7 @@ type Connection struct {
 //	failed 1763813000.323456 Connection refused
 //	end
 //
-// A record without the line `end` is an error: the loop ended before what it was to watch.
+// A record without the line `end` is an error: the loop ended before the event under test.
 func Connections(record string) ([]Connection, error) {
 	var list []Connection
 	ended := false
@@ -91,7 +91,7 @@ const (
 // Arrived reports whether the packets of an attempt arrived.
 func (o Outcome) Arrived() bool { return o == Connected || o == Refused }
 
-// Outcomes reads the outcomes of n attempts, a line each: the number of the attempt from 0 and what the client printed. A client prints nothing
+// Outcomes reads the outcomes of n attempts, a line each: the number of the attempt from 0, and the output of the client, which is empty
 // when it connects. Attempts that are missing, and words that no client prints, are errors: a client that cannot run proves nothing.
 func Outcomes(output string, n int) ([]Outcome, error) {
 	outcomes := make([]Outcome, n)

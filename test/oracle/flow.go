@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oracle judges what the end-to-end tests have recorded: the output of ping, of long-lived connections and of daemons. Every
-// function is pure, so that its table test needs no cluster.
+// Package oracle judges records of end-to-end tests: the output of ping, of long-lived connections and of daemons. Every function is pure,
+// so that its table test needs no cluster.
 package oracle
 
 import (
@@ -193,7 +193,7 @@ func (f Flow) Check(moment time.Time) error {
 		return fmt.Errorf("only %d packets were sent", f.Sent)
 	}
 	if !f.AnsweredAfter(moment) {
-		return fmt.Errorf("no answer after %s: the flow does not work any more; %s", moment.Format(time.TimeOnly), f)
+		return fmt.Errorf("no answer after %s: the flow is dead; %s", moment.Format(time.TimeOnly), f)
 	}
 	return nil
 }

@@ -48,20 +48,20 @@ func TestPing(t *testing.T) {
 		gaps   string
 		works  bool // answered after packet 250
 	}{
-		"everything answered":                             {replies(1, 300) + ended(300, 300, ""), 0, "[]", true},
-		"a gap in the middle":                             {replies(1, 100) + replies(111, 300) + ended(300, 290, ""), 10, "[10 from packet 101 in 110ms]", true},
-		"two gaps less than a second apart":               {replies(1, 100) + replies(103, 150) + replies(152, 300) + ended(300, 297, ""), 3, "[3 from packet 101 in 50ms]", true},
-		"two gaps more than a second apart":               {replies(1, 100) + replies(103, 250) + replies(252, 300) + ended(300, 297, ""), 3, "[2 from packet 101 in 30ms 1 from packet 251 in 20ms]", true},
-		"the flow dies for good":                          {replies(1, 100) + ended(300, 100, ""), 200, "[200 from packet 101 in 2s, until the end]", false},
-		"answers on their way when ping ended":            {replies(1, 295) + ended(300, 295, ""), 0, "[]", true},
-		"nothing answered":                                {ended(300, 0, ""), 300, "[300 from packet 1 in 3s, until the end]", false},
-		"only a few packets, none answered":               {ended(10, 0, ""), 10, "[10 from packet 1 in 100ms, until the end]", false},
-		"the first packets are lost":                      {replies(11, 300) + ended(300, 290, ""), 10, "[10 from packet 1 in 100ms]", true},
-		"unreachable is no answer":                        {replies(1, 100) + unreachable + ended(300, 100, " +200 errors,"), 200, "[200 from packet 101 in 2s, until the end]", false},
-		"ping -O tells of answers that are not there yet": {replies(1, 100) + notYet + replies(201, 300) + ended(300, 200, ""), 100, "[100 from packet 101 in 1.01s]", true},
-		"duplicates count once":                           {replies(1, 300) + replies(7, 9) + ended(300, 300, " +3 duplicates,"), 0, "[]", true},
-		"numbers begin again at 65536":                    {replies(1, 65700) + ended(65700, 65700, ""), 0, "[]", true},
-		"a gap where numbers begin again":                 {replies(1, 65530) + replies(65541, 65700) + ended(65700, 65690, ""), 10, "[10 from packet 65531 in 110ms]", true},
+		"everything answered":                        {replies(1, 300) + ended(300, 300, ""), 0, "[]", true},
+		"a gap in the middle":                        {replies(1, 100) + replies(111, 300) + ended(300, 290, ""), 10, "[10 from packet 101 in 110ms]", true},
+		"two gaps less than a second apart":          {replies(1, 100) + replies(103, 150) + replies(152, 300) + ended(300, 297, ""), 3, "[3 from packet 101 in 50ms]", true},
+		"two gaps more than a second apart":          {replies(1, 100) + replies(103, 250) + replies(252, 300) + ended(300, 297, ""), 3, "[2 from packet 101 in 30ms 1 from packet 251 in 20ms]", true},
+		"the flow dies for good":                     {replies(1, 100) + ended(300, 100, ""), 200, "[200 from packet 101 in 2s, until the end]", false},
+		"answers on their way when ping ended":       {replies(1, 295) + ended(300, 295, ""), 0, "[]", true},
+		"nothing answered":                           {ended(300, 0, ""), 300, "[300 from packet 1 in 3s, until the end]", false},
+		"only a few packets, none answered":          {ended(10, 0, ""), 10, "[10 from packet 1 in 100ms, until the end]", false},
+		"the first packets are lost":                 {replies(11, 300) + ended(300, 290, ""), 10, "[10 from packet 1 in 100ms]", true},
+		"unreachable is no answer":                   {replies(1, 100) + unreachable + ended(300, 100, " +200 errors,"), 200, "[200 from packet 101 in 2s, until the end]", false},
+		"ping -O prints a line for each late answer": {replies(1, 100) + notYet + replies(201, 300) + ended(300, 200, ""), 100, "[100 from packet 101 in 1.01s]", true},
+		"duplicates count once":                      {replies(1, 300) + replies(7, 9) + ended(300, 300, " +3 duplicates,"), 0, "[]", true},
+		"numbers begin again at 65536":               {replies(1, 65700) + ended(65700, 65700, ""), 0, "[]", true},
+		"a gap where numbers begin again":            {replies(1, 65530) + replies(65541, 65700) + ended(65700, 65690, ""), 10, "[10 from packet 65531 in 110ms]", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := oracle.Ping(c.output)

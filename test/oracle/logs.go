@@ -21,7 +21,7 @@ const (
 // crashes are what Go, controller-runtime, and the daemons of OVN and Open vSwitch print when they crash.
 var crashes = regexp.MustCompile(`^panic: |^fatal error: |^SIG[A-Z]+: |Observed a panic|\[recovered\]|^WARNING: DATA RACE|\bassertion\b.* failed|\|EMER\||\|backtrace\(|[Ss]egmentation fault`)
 
-// errors are those of Kiln's own programs, in JSON, and of the daemons.
+// errorLines matches errors of Kiln's own programs, in JSON, and of the daemons.
 var errorLines = regexp.MustCompile(`"level":"(error|dpanic|panic|fatal)"|\|ERR\|`)
 
 // containerLine is the head of a line in a container's log: time, stream, and whether the line is whole.
