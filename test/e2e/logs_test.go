@@ -28,7 +28,21 @@ import (
 var allowedErrors = []struct {
 	line, specs *regexp.Regexp
 	why         string
-}{}
+}{
+	{
+		line: regexp.MustCompile(`dpif_netdev\|ERR\|error receiving data from \S+_h: (Network is down|No such device)`), specs: anySpec,
+		why: "ovs-vswitchd polls a veth that the deletion of its pod has just removed",
+	},
+	{
+		line: regexp.MustCompile(`"Reconciler error".*get namespace: Namespace .* not found`), specs: anySpec,
+		why: "the watch of pods may be ahead of that of namespaces, and the pod is reconciled again",
+	},
+}
+
+var anySpec = regexp.MustCompile("")
+
+// disruptive are the specs that kill processes or nodes: the others log errors then, and try again. A crash is never allowed.
+var disruptive = regexp.MustCompile(`^(restarts|databases|upgrades|faults|kubectl ko|gateways|removal|churn)|go through another node when`)
 
 // components are the pods whose logs are read and whose restarts are counted, by the beginning of their names.
 var components = regexp.MustCompile(`^(kiln-operator|kube-ovn-|ovn-|ovs-)`)
@@ -102,6 +116,9 @@ func (l *logReader) judge(line string) {
 }
 
 func allowed(line, spec string) bool {
+	if disruptive.MatchString(spec) {
+		return true
+	}
 	for _, a := range allowedErrors {
 		if a.line.MatchString(line) && a.specs.MatchString(spec) {
 			return true

@@ -154,9 +154,9 @@ func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
 		f.file = fmt.Sprintf("%s/%d", dir, i)
 		command := fmt.Sprintf(`bash -c "$1" exchange %s %s %d %s`, f.protocol, f.target.Addr(), f.target.Port(), f.file)
 		if f.protocol == icmp {
-			command = fmt.Sprintf("ping -D -n -i %g %s >%s", pace[icmp].Seconds(), f.target.Addr(), f.file)
+			command = fmt.Sprintf("ping -D -n -i %g %s", pace[icmp].Seconds(), f.target.Addr())
 		}
-		script += fmt.Sprintf("setsid %s </dev/null 2>%s.err >>%[2]s.err & echo $! >%[2]s.pid\n", command, f.file)
+		script += fmt.Sprintf("setsid %s </dev/null >>%s 2>%[2]s.err & echo $! >%[2]s.pid\n", command, f.file)
 	}
 	_, err := suite.Cluster.Exec(ctx, w.from, "bash", "-c", script, "watch", exchange)
 	Expect(err).NotTo(HaveOccurred())

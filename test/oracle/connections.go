@@ -4,6 +4,7 @@
 package oracle
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,13 +16,15 @@ type Connection struct {
 	Begun time.Time
 	// Took is the time until the answer.
 	Took time.Duration
+	// Retransmitted is how many SYNs the client's network namespace sent again meanwhile.
+	Retransmitted int
 	// Failure says why there was no answer; empty when there was one.
 	Failure string
 }
 
 // Connections reads the record of connections that were opened one after another, a line each:
 //
-//	answered 1763813000.123456 1763813000.125001
+//	answered 1763813000.123456 1763813000.125001 0
 //	failed 1763813000.323456 Connection refused
 //	end
 //
@@ -45,14 +48,9 @@ func Connections(record string) ([]Connection, error) {
 		if fields[0] == "failed" {
 			c.Failure = strings.Join(append([]string{"failed"}, fields[2:]...), " ")
 		} else {
-			if len(fields) < 3 {
-				return nil, fmt.Errorf("line %q of a record has no time of the answer", line)
+			if c.Took, c.Retransmitted, err = answered(begun, fields[2:]); err != nil {
+				return nil, fmt.Errorf("line %q of a record: %w", line, err)
 			}
-			answered, err := timeOf(fields[2])
-			if err != nil {
-				return nil, err
-			}
-			c.Took = answered.Sub(begun)
 		}
 		list = append(list, c)
 	}
@@ -62,14 +60,32 @@ func Connections(record string) ([]Connection, error) {
 	return list, nil
 }
 
-// Lost are the connections that failed or took longer than limit. A limit below one second makes a lost SYN a loss: TCP sends it again after
-// one second, and the connection succeeds.
+// answered reads the time of the answer and the number of SYNs that were sent again.
+func answered(begun time.Time, fields []string) (took time.Duration, retransmitted int, err error) {
+	if len(fields) < 2 {
+		return 0, 0, errors.New("the time of the answer or the number of SYNs is missing")
+	}
+	at, err := timeOf(fields[0])
+	if err != nil {
+		return 0, 0, err
+	}
+	retransmitted, err = strconv.Atoi(fields[1])
+	return at.Sub(begun), retransmitted, err
+}
+
+// synTimeout is below the time after which TCP sends a SYN again, one second.
+const synTimeout = 900 * time.Millisecond
+
+// Lost are the connections that failed, those that took more than 900 ms while a SYN was sent again, and those that took longer than limit. A
+// lost SYN does not fail a connection: it succeeds a second later. On a busy machine a connection may take as long for other reasons.
 func Lost(list []Connection, limit time.Duration) []string {
 	var lost []string
 	for i, c := range list {
 		switch {
 		case c.Failure != "":
 			lost = append(lost, fmt.Sprintf("connection %d of %d at %s: %s", i+1, len(list), c.Begun.Format(time.TimeOnly), c.Failure))
+		case c.Took > synTimeout && c.Retransmitted > 0:
+			lost = append(lost, fmt.Sprintf("connection %d of %d at %s: a SYN was lost, answered after %s", i+1, len(list), c.Begun.Format(time.TimeOnly), c.Took))
 		case c.Took > limit:
 			lost = append(lost, fmt.Sprintf("connection %d of %d at %s: answered after %s", i+1, len(list), c.Begun.Format(time.TimeOnly), c.Took))
 		}

@@ -14,19 +14,23 @@ import (
 )
 
 func TestConnections(t *testing.T) {
-	const limit = 900 * time.Millisecond
+	const limit = 2 * time.Second
 	for name, c := range map[string]struct {
 		record string
 		all    int
 		lost   string
 		broken bool
 	}{
-		"all answered at once":           {record: "answered 10.0 10.01\nanswered 10.1 10.12\nend\n", all: 2},
-		"a SYN was lost":                 {record: "answered 10.0 11.02\nanswered 11.1 11.12\nend\n", all: 2, lost: "answered after 1.02s"},
-		"a connection was refused":       {record: "failed 10.0 Connection refused\nanswered 11.1 11.12\nend\n", all: 2, lost: "Connection refused"},
-		"a connection failed in silence": {record: "failed 10.0\nend\n", all: 1, lost: "failed"},
-		"the loop ended too early":       {record: "answered 10.0 10.01\n", all: 1, broken: true},
-		"nothing was tried":              {record: "end\n"},
+		"all answered at once":                 {record: "answered 10.0 10.01 0\nanswered 10.1 10.12 0\nend\n", all: 2},
+		"a SYN was lost":                       {record: "answered 10.0 11.02 1\nanswered 11.1 11.12 0\nend\n", all: 2, lost: "a SYN was lost"},
+		"a SYN of another connection was lost": {record: "answered 10.0 10.02 1\nend\n", all: 1},
+		"a slow machine":                       {record: "answered 10.0 11.02 0\nend\n", all: 1},
+		"a very slow answer":                   {record: "answered 10.0 12.02 0\nend\n", all: 1, lost: "answered after 2.02s"},
+		"a record of another format":           {record: "answered 10.0 12.02\nend\n", broken: true},
+		"a connection was refused":             {record: "failed 10.0 Connection refused\nanswered 11.1 11.12 0\nend\n", all: 2, lost: "Connection refused"},
+		"a connection failed in silence":       {record: "failed 10.0\nend\n", all: 1, lost: "failed"},
+		"the loop ended too early":             {record: "answered 10.0 10.01 0\n", all: 1, broken: true},
+		"nothing was tried":                    {record: "end\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := oracle.Connections(c.record)
