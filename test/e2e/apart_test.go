@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/test/cluster"
@@ -128,10 +129,20 @@ func knock(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Outcom
 // before and after: it fails unless other clients get answers.
 func silent(ctx context.Context, from origin, to netip.AddrPort, control func()) {
 	GinkgoHelper()
-	nobody := HaveEach(Or(Equal(oracle.Timeout), Equal(oracle.Unreachable)))
+	never(ctx, from, to, HaveEach(Or(Equal(oracle.Timeout), Equal(oracle.Unreachable))), control)
+}
+
+// notServed is silent for addresses of Services, where connections may be refused as well.
+func notServed(ctx context.Context, from origin, to netip.AddrPort, control func()) {
+	GinkgoHelper()
+	never(ctx, from, to, Not(ContainElement(oracle.Connected)), control)
+}
+
+func never(ctx context.Context, from origin, to netip.AddrPort, matcher types.GomegaMatcher, control func()) {
+	GinkgoHelper()
 	control()
-	Eventually(knock).WithContext(ctx).WithArguments(from, to).WithTimeout(30*time.Second).Should(nobody, to.String())
-	Expect(knock(ctx, from, to)).To(nobody, to.String())
+	Eventually(knock).WithContext(ctx).WithArguments(from, to).WithTimeout(30*time.Second).Should(matcher, to.String())
+	Expect(knock(ctx, from, to)).To(matcher, to.String())
 	control()
 }
 

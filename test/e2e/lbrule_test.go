@@ -18,7 +18,6 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/test/cluster"
-	"github.com/kiln-net/kiln/test/oracle"
 )
 
 // ruleNamespace has the pods of a custom VPC.
@@ -104,7 +103,7 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 		}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
 		for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
 			front := netip.AddrPortFrom(netip.MustParseAddr(vip), 80)
-			Eventually(knock).WithContext(ctx).WithArguments(fromPod(far), front).WithTimeout(20 * time.Second).ShouldNot(ContainElement(oracle.Connected))
+			notServed(ctx, fromPod(far), front, func() {}) // they were served until the rule was deleted
 		}
 	}, SpecTimeout(3*time.Minute))
 })

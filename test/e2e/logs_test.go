@@ -143,8 +143,9 @@ var counted, caused = map[types.UID]int32{}, map[types.UID]int32{}
 // causes counts the restart that a spec brings about by killing the main process of a pod.
 func causes(pod *corev1.Pod) { caused[pod.UID]++ }
 
-// mayRestart are the specs whose faults end containers in other ways than by suite.kill.
-var mayRestart = regexp.MustCompile(`^$`)
+// mayRestart matches specs that end containers in other ways than by suite.kill: nodes lose power, and databases lose their data, which ends members
+// and clients.
+var mayRestart = regexp.MustCompile(`^(databases recover|faults|removal|gateways moves|pods re-created)|go through another node when`)
 
 // unexpectedRestarts are the restarts since the last call that the spec did not bring about.
 func unexpectedRestarts(ctx context.Context, spec string) ([]string, error) {

@@ -150,7 +150,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			servedBy(ctx, fromNode(suite.Workers[1]), frontOf(s, like), "far")
 			servedBy(ctx, fromPod(near), frontOf(s, like), "near")
 			servedBy(ctx, fromPod(far), frontOf(s, like), "far")
-			silent(ctx, fromNode(controlPlane()), frontOf(s, like), opens(ctx, fromNode(suite.Workers[0]), frontOf(s, like)))
+			notServed(ctx, fromNode(controlPlane()), frontOf(s, like), opens(ctx, fromNode(suite.Workers[0]), frontOf(s, like)))
 		}
 	}, SpecTimeout(3*time.Minute))
 

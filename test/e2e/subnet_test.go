@@ -50,7 +50,7 @@ var _ = Describe("subnets", func() {
 		DeferCleanup(deleteNamespace, "e2e-strangers")
 		expectReach(ctx, stranger, web, true)
 		changeSubnet(ctx, "frontends", func(s *kubeovnv1.SubnetSpec) { s.ACLs = s.ACLs[1:] })
-		expectReach(ctx, stranger, web, false)
+		connects(ctx, stranger, web, corev1.ProtocolTCP, cluster.HTTPPort, false)
 		expectReach(ctx, neighbour, web, true)
 
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "frontends"}}
@@ -59,7 +59,7 @@ var _ = Describe("subnets", func() {
 			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(subnet), subnet)).To(Succeed())
 			g.Expect(falseMessages(subnet)).To(ContainElement(ContainSubstring("there is no such field: write tcp.dst")))
 		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
-		expectReach(ctx, stranger, web, false)
+		connects(ctx, stranger, web, corev1.ProtocolTCP, cluster.HTTPPort, false)
 	}, SpecTimeout(5*time.Minute))
 
 	It("gives a real DHCP client its address in both families", func(ctx SpecContext) {

@@ -43,7 +43,7 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 			long := (flows{f}).gapsOver(aRestart)
 			Expect(len(long)).To(BeNumerically("<=", gaps), "gaps: %v", long)
 		}
-		Expect(seen.gapsOver(bound(longestRestart))).To(BeEmpty())
+		Expect(seen.gapsLongerThan(bound(longestRestart))).To(BeEmpty())
 		Expect(seen.ofTCP().losses()).To(BeEmpty())
 	}
 }

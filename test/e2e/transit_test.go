@@ -119,7 +119,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		Expect(suite.Objects.Patch(ctx, vpc, client.MergeFrom(base))).To(Succeed())
 		for _, ip := range service.Spec.ClusterIPs {
 			front := netip.AddrPortFrom(netip.MustParseAddr(ip), 80)
-			silent(ctx, fromPod(violet), front, opens(ctx, fromNode(suite.Workers[0]), front))
+			notServed(ctx, fromPod(violet), front, opens(ctx, fromNode(suite.Workers[0]), front))
 		}
 	}, SpecTimeout(4*time.Minute))
 
@@ -150,7 +150,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 			Eventually(curl).WithContext(ctx).WithArguments(orange, url).WithTimeout(20*time.Second).Should(Equal("orange-server"), "in its own VPC")
 			for _, from := range []*corev1.Pod{violet, shop} {
 				front := netip.AddrPortFrom(netip.MustParseAddr(ip), 80)
-				silent(ctx, fromPod(from), front, opens(ctx, fromPod(orange), front))
+				notServed(ctx, fromPod(from), front, opens(ctx, fromPod(orange), front))
 			}
 		}
 	}, SpecTimeout(4*time.Minute))

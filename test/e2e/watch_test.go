@@ -260,12 +260,21 @@ func (list flows) String() string {
 // losses are the flows that lost packets or requests.
 func (list flows) losses() []string { return list.gapsOver(0) }
 
-// gapsOver are the flows with gaps of more than d, by the number of packets in them: a busy machine makes senders pause too.
+// gapsOver are the gaps of more than d, by the number of their packets: a busy machine makes senders pause too.
 func (list flows) gapsOver(d time.Duration) []string {
+	return list.gaps(func(f *watched, g oracle.Gap) bool { return time.Duration(g.Packets)*pace[f.protocol] > d })
+}
+
+// gapsLongerThan are the gaps of more than d, by the clock.
+func (list flows) gapsLongerThan(d time.Duration) []string {
+	return list.gaps(func(_ *watched, g oracle.Gap) bool { return g.Took > d })
+}
+
+func (list flows) gaps(of func(*watched, oracle.Gap) bool) []string {
 	var found []string
 	for _, f := range list {
 		for _, g := range f.Gaps() {
-			if time.Duration(g.Packets)*pace[f.protocol] > d {
+			if of(f, g) {
 				found = append(found, fmt.Sprintf("%s: %s", f.name, g))
 			}
 		}
