@@ -39,10 +39,12 @@ func serverOf(ctx context.Context, name, node string, app ...string) *corev1.Pod
 	return made
 }
 
-// deploymentOf runs servers whose pods serve on for a while when they are to end.
+// deploymentOf runs servers on the first worker whose pods keep serving for a while after their deletion. Its clients are on that worker as well: with the
+// userspace datapath, pods that start cost tunnels a few packets (see watch), and one of these may be a SYN.
 func deploymentOf(ctx context.Context, name string, replicas int32) *appsv1.Deployment {
 	GinkgoHelper()
 	pod := cluster.Server(serviceNamespace, name, "")
+	pod.Spec.NodeSelector = onNode(suite.Workers[0])
 	pod.Labels = map[string]string{"app": name}
 	pod.Spec.TerminationGracePeriodSeconds = new(int64(10))
 	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 4}}}
