@@ -188,6 +188,5 @@ var _ = AfterEach(func(ctx SpecContext) {
 	restarted, err := unexpectedRestarts(ctx, spec)
 	Expect(err).NotTo(HaveOccurred())
 	clear(caused)
-	Expect(problems).To(BeEmpty(), "problems in the logs of Kiln's pods")
-	Expect(restarted).To(BeEmpty(), "restarts of Kiln's containers")
+	Expect(append(problems, restarted...)).To(BeEmpty(), "problems in the logs of Kiln's pods, and restarts of its containers")
 }, NodeTimeout(time.Minute))
