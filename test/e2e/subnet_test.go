@@ -101,6 +101,7 @@ var _ = Describe("subnets", func() {
 			deleteNamespace(ctx, "e2e-grow")
 			Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, subnet))).To(Succeed())
 		}, NodeTimeout(3*time.Minute))
+		Eventually(inForce).WithContext(ctx).WithArguments("e2e-grow").WithTimeout(30 * time.Second).Should(BeTrue())
 		first := serve(ctx, "e2e-grow", "first", 0)
 		second := cluster.Server("e2e-grow", "second", suite.Workers[1])
 		_, err := suite.Cluster.CoreV1().Pods("e2e-grow").Create(ctx, second, metav1.CreateOptions{})

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,11 +22,32 @@ import (
 )
 
 // The limits of Eventually are long, so that specs pass on a busy machine. They hide a controller that became slow or depends on its last retry. Therefore
-// each Eventually is recorded, and a duration above longWait × slowdown fails the suite unless slowWaits has the function.
+// each Eventually is recorded, and a duration above longWait × slowdown fails the suite unless slowWaits has its place.
 const longWait = 10 * time.Second
 
-// slowWaits are the functions whose waits take long by design, and why.
-var slowWaits = map[string]string{}
+// slowWaits are the waits that take long by design, by their place, and why.
+var slowWaits = []struct {
+	where *regexp.Regexp
+	why   string
+}{
+	{regexp.MustCompile(`^upgrade_test.go:`), "an upgrade replaces the pods of one node after those of another"},
+	{regexp.MustCompile(`^(members|recovery)_test.go:`), "members join after an election, and backups are made once a minute"},
+	{regexp.MustCompile(`^faults(_files|_certificates)?_test.go:`), "a fault has limits of its own"},
+	{regexp.MustCompile(`^gateway_test.go:.*expectActive`), "a gateway node takes over again 10 s after it is back"},
+	{regexp.MustCompile(`^(lbrule|routerlbrule)_test.go:`), "health checks need three answers, one every 5 s"},
+	{regexp.MustCompile(`^transit_test.go:.*func4`), "a liveness probe fails twice before the kubelet restarts the container"},
+	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
+	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
+}
+
+func slowByDesign(where string) bool {
+	for _, w := range slowWaits {
+		if w.where.MatchString(where) {
+			return true
+		}
+	}
+	return false
+}
 
 // ended is an Eventually that has ended.
 type ended struct {
@@ -136,9 +158,7 @@ func slowest(list []ended, limit time.Duration) (longest, tooLong []string) {
 		if i < 30 {
 			longest = append(longest, text)
 		}
-		_, function, _ := strings.Cut(w.where, " ")
-		function = strings.TrimPrefix(function, "github.com/kiln-net/kiln/test/e2e.")
-		if _, known := slowWaits[strings.Split(function, ".func")[0]]; w.took > limit && !known {
+		if w.took > limit && !slowByDesign(w.where) {
 			tooLong = append(tooLong, text)
 		}
 	}
