@@ -110,6 +110,13 @@ func startConnections(ctx context.Context, from origin, to netip.AddrPort) *dial
 // end waits for a connection that begins from now on, ends the loop, and returns the connections that were lost, and how many there were.
 func (d *dialer) end(ctx context.Context) (lost []string, all int) {
 	GinkgoHelper()
+	list := d.stop(ctx)
+	return oracle.Lost(list, lossLimit()), len(list)
+}
+
+// stop is end for callers that judge the connections.
+func (d *dialer) stop(ctx context.Context) []oracle.Connection {
+	GinkgoHelper()
 	now := time.Now()
 	Expect(pause(ctx, time.Second)).To(Succeed())
 	_, err := d.from(ctx, "touch", d.file+".stop")
@@ -126,7 +133,7 @@ func (d *dialer) end(ctx context.Context) (lost []string, all int) {
 	}).WithContext(ctx).WithTimeout(30*time.Second).WithPolling(200*time.Millisecond).Should(Succeed(), "the loop to %s ends", d.to)
 	Expect(slices.ContainsFunc(list, func(c oracle.Connection) bool { return c.Begun.After(now) && c.Failure == "" })).To(BeTrue(),
 		"a connection to %s after the last change: %v", d.to, oracle.Lost(list, lossLimit()))
-	lost = oracle.Lost(list, lossLimit())
-	AddReportEntry("connections to "+d.to.String(), fmt.Sprintf("%d of %d lost", len(lost), len(list)))
-	return lost, len(list)
+	lost := oracle.Lost(list, lossLimit())
+	AddReportEntry("connections to "+d.to.String(), fmt.Sprintf("%d of %d lost: %v", len(lost), len(list), lost))
+	return list
 }

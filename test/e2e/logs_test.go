@@ -34,6 +34,10 @@ var allowedErrors = []struct {
 		why: "ovs-vswitchd polls a veth that the deletion of its pod has just removed",
 	},
 	{
+		line: regexp.MustCompile(`"Reconciler error".*kind \S+ is not served yet`), specs: regexp.MustCompile("^cluster-wide policies"),
+		why: "the definition of the kind was applied a moment ago, and the API server does not serve it yet",
+	},
+	{
 		line: regexp.MustCompile(`stream_ssl\|ERR\|SSL_accept`), specs: regexp.MustCompile("^the databases' ports"),
 		why: "the spec opens connections and speaks no TLS",
 	},

@@ -16,7 +16,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	ginkgotypes "github.com/onsi/ginkgo/v2/types"
-	"github.com/onsi/gomega"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
 )
@@ -61,19 +60,19 @@ var waits struct {
 }
 
 // recordWaits has gomega record how long each Eventually takes.
-func recordWaits() { gomega.Default = recorder{gomega.Default} }
+func recordWaits() { Default = recorder{Default} }
 
 // recorder adds a record to gomega. Gomega calls Inner to find its own implementation.
-type recorder struct{ gomega.Gomega }
+type recorder struct{ Gomega }
 
 // Inner returns the implementation of gomega.
-func (r recorder) Inner() gomega.Gomega { return r.Gomega }
+func (r recorder) Inner() Gomega { return r.Gomega }
 
 // Eventually records how long an assertion takes.
 func (r recorder) Eventually(actualOrCtx any, args ...any) types.AsyncAssertion {
 	pc, file, line, _ := runtime.Caller(2) // the caller of gomega.Eventually
 	where := fmt.Sprintf("%s:%d %s", filepath.Base(file), line, runtime.FuncForPC(pc).Name())
-	return &recorded{AsyncAssertion: r.Gomega.EventuallyWithOffset(1, actualOrCtx, args...), where: where}
+	return &recorded{AsyncAssertion: r.EventuallyWithOffset(1, actualOrCtx, args...), where: where}
 }
 
 // recorded is an assertion with a record.

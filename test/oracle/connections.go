@@ -6,6 +6,7 @@ package oracle
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,6 +92,12 @@ func Lost(list []Connection, limit time.Duration) []string {
 		}
 	}
 	return lost
+}
+
+// Failed are the connections without an answer.
+func Failed(list []Connection) []string {
+	answered := func(c Connection) bool { return c.Failure == "" }
+	return Lost(slices.DeleteFunc(slices.Clone(list), answered), 0)
 }
 
 // Outcome is what became of one attempt to reach an address.

@@ -38,6 +38,9 @@ func TestConnections(t *testing.T) {
 				t.Errorf("%d connections, %v; want %d, an error: %v", len(list), err, c.all, c.broken)
 			}
 			lost := oracle.Lost(list, limit)
+			if failed := oracle.Failed(list); len(failed) > 0 != strings.Contains(c.record, "failed ") {
+				t.Errorf("failed %q", failed)
+			}
 			if (len(lost) > 0) != (c.lost != "") || !strings.Contains(strings.Join(lost, "\n"), c.lost) {
 				t.Errorf("lost %q, want %q", lost, c.lost)
 			}
