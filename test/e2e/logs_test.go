@@ -153,7 +153,7 @@ func causes(pod *corev1.Pod) { caused[pod.UID]++ }
 
 // mayRestart matches specs that end containers in other ways than by suite.kill: nodes lose power, and databases lose their data, which ends members
 // and clients.
-var mayRestart = regexp.MustCompile(`^(databases recover|faults|removal|gateways moves|pods re-created)|go through another node when`)
+var mayRestart = regexp.MustCompile(`^(databases recover|kubectl ko makes backups|faults|removal|gateways moves|pods re-created)|go through another node when`)
 
 // unexpectedRestarts are the restarts since the last call that the spec did not bring about.
 func unexpectedRestarts(ctx context.Context, spec string) ([]string, error) {
