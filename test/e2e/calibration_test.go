@@ -61,7 +61,7 @@ func calibrate(ctx context.Context) {
 	deleteNamespace(ctx, calibrationNamespace)
 }
 
-// within reports how long something has taken since it began, and expects that it is about the usual time, which is that of docs/.
+// within reports the time since begun, and expects it to be at most bound(usual); usual is a value of docs/.
 func within(begun time.Time, usual time.Duration, what string) {
 	GinkgoHelper()
 	took := time.Since(begun)

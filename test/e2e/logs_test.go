@@ -43,7 +43,7 @@ var allowedErrors = []struct {
 	},
 	{
 		line: regexp.MustCompile(`"Reconciler error".*get namespace: Namespace .* not found`), specs: anySpec,
-		why: "the watch of pods may be ahead of that of namespaces, and the pod is reconciled again",
+		why: "the watch of pods may be ahead of the watch of namespaces, and the pod is reconciled again",
 	},
 }
 

@@ -29,7 +29,7 @@ var slowWaits = []struct {
 	where *regexp.Regexp
 	why   string
 }{
-	{regexp.MustCompile(`^upgrade_test.go:`), "an upgrade replaces the pods of one node after those of another"},
+	{regexp.MustCompile(`^upgrade_test.go:`), "an upgrade replaces the pods node by node"},
 	{regexp.MustCompile(`^(members|recovery)_test.go:`), "members join after an election, and backups are made once a minute"},
 	{regexp.MustCompile(`^faults(_files|_certificates)?_test.go:`), "a fault has limits of its own"},
 	{regexp.MustCompile(`^gateway_test.go:.*expectActive`), "a gateway node takes over again 10 s after it is back"},

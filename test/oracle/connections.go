@@ -77,7 +77,7 @@ func answered(begun time.Time, fields []string) (took time.Duration, retransmitt
 // synTimeout is below the time after which TCP sends a SYN again, one second.
 const synTimeout = 900 * time.Millisecond
 
-// Lost are the connections that failed, those that took more than 900 ms while a SYN was sent again, and those that took longer than limit. A
+// Lost are the connections that failed, took more than 900 ms while a SYN was sent again, or took longer than limit. A
 // lost SYN does not fail a connection: it succeeds a second later. On a busy machine a connection may take as long for other reasons.
 func Lost(list []Connection, limit time.Duration) []string {
 	var lost []string
