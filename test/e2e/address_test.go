@@ -158,7 +158,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 
 	// Known defect: no gratuitous ARP and no unsolicited neighbour advertisement announces the new MAC address, so that pods of the subnet send to
 	// the old one until their neighbour entry expires. `make test-e2e` leaves this label out until that is repaired.
-	It("are reached at once when their MAC address has changed", Label("issue-16"), func(ctx SpecContext) {
+	It("are reached at once when their MAC address has changed", Label(knownDefect), func(ctx SpecContext) {
 		neighbour := serve(ctx, webNamespace, "neighbour", 0)
 		for _, mac := range []string{"02:00:00:00:16:01", "02:00:00:00:16:02"} {
 			pod := cluster.Server(webNamespace, "changes", suite.Workers[1])

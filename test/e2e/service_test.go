@@ -193,7 +193,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 
 	// Known defect: about one SYN in 40 is lost while pods of the Service start and end, also when all are on the client's node, so that a connection takes a second.
 	// `make test-e2e` leaves this label out until that is repaired.
-	It("lose no SYN while a Deployment is replaced", Label("issue-14"), func(ctx SpecContext) {
+	It("lose no SYN while a Deployment is replaced", Label(knownDefect), func(ctx SpecContext) {
 		for name, connections := range rollingUpdate(ctx) {
 			Expect(oracle.Lost(connections, lossLimit())).To(BeEmpty(), name)
 		}
@@ -201,7 +201,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 
 	// Known defect: OVN drops the first SYN of each client of a Service with sessionAffinity ClientIP, and every retransmission of it, so
 	// the first connection hangs. `make test-e2e` leaves this label out until that is repaired.
-	It("answer the first connection of a client with session affinity", Label("issue-14"), func(ctx SpecContext) {
+	It("answer the first connection of a client with session affinity", Label(knownDefect), func(ctx SpecContext) {
 		s := serviceOf(ctx, "sticky", func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
 		first := serverOf(ctx, "asks-first-time", suite.Workers[0], "client")
 		for _, like := range cluster.PodAddrs(near) {
