@@ -1,0 +1,111 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package eventually is how tests wait for other processes and goroutines. A wait ends at once when a daemon that the test
+// watches has ended, and Main fails a package in which a wait took longer than the speed of the machine explains.
+package eventually
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Defaults of Wait.
+const (
+	defaultLimit = 2 * time.Minute // for a busy machine; most waits take less than a tick
+	defaultPause = 20 * time.Millisecond
+)
+
+// Wait is a condition that another process or goroutine will meet.
+type Wait struct {
+	// For is what the test waits for. It is part of the message of a wait that fails.
+	For string
+	// Limit is after what time the wait fails, 2 minutes when zero.
+	Limit time.Duration
+	// Pause is the time between two checks, 20 ms when zero.
+	Pause time.Duration
+}
+
+// Holds waits until check returns true.
+func (w Wait) Holds(t testing.TB, check func() bool) {
+	t.Helper()
+	w.Empty(t, func() string {
+		if check() {
+			return ""
+		}
+		return "it does not hold"
+	})
+}
+
+// Succeeds waits until check returns nil. The last error is in the message of a wait that fails.
+func (w Wait) Succeeds(t testing.TB, check func() error) {
+	t.Helper()
+	w.Empty(t, func() string {
+		if err := check(); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// Empty waits until check returns no text. The last text is in the message of a wait that fails.
+func (w Wait) Empty(t testing.TB, check func() string) {
+	t.Helper()
+	if wrong := w.Last(t, check); wrong != "" {
+		t.Fatal(wrong)
+	}
+}
+
+// Last is Empty for callers that have more to print: it returns the message of a wait that fails, and does not fail the test.
+func (w Wait) Last(t testing.TB, check func() string) string {
+	t.Helper()
+	w = w.withDefaults()
+	began, place := time.Now(), caller()
+	defer func() { record(t.Name(), place, began) }()
+	tick := time.NewTicker(w.Pause)
+	defer tick.Stop()
+	for ; ; <-tick.C {
+		wrong := check()
+		if wrong == "" {
+			return ""
+		}
+		if err := ended(t); err != nil {
+			return fmt.Sprintf("%s%s; it cannot change any more: %v", w.prefix(), wrong, err)
+		}
+		if time.Since(began) > w.Limit {
+			return fmt.Sprintf("after %s: %s%s", w.Limit, w.prefix(), wrong)
+		}
+	}
+}
+
+// Received waits for a value, or for the end of the channel.
+func Received[T any](t testing.TB, w Wait, from <-chan T) (value T) {
+	t.Helper()
+	w.Holds(t, func() bool {
+		select {
+		case value = <-from:
+			return true
+		default:
+			return false
+		}
+	})
+	return value
+}
+
+func (w Wait) withDefaults() Wait {
+	if w.Limit == 0 {
+		w.Limit = defaultLimit
+	}
+	if w.Pause == 0 {
+		w.Pause = defaultPause
+	}
+	return w
+}
+
+func (w Wait) prefix() string {
+	if w.For == "" {
+		return ""
+	}
+	return w.For + ": "
+}

@@ -1,0 +1,124 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package eventually
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// base is how long a wait may take on the machine on which the reference times of speed.go were measured. Nearly all waits take less
+// than a tenth of it there. A wait for the last steps of an exponential back-off, or for a periodic retry, takes longer.
+const base = 5 * time.Second
+
+// shown is how many of the slowest waits -v prints.
+const shown = 10
+
+// recorded is one wait that is over.
+type recorded struct {
+	test, place string
+	began       time.Time
+	took        time.Duration
+}
+
+var (
+	recordsMu sync.Mutex
+	records   []recorded
+)
+
+func record(test, place string, began time.Time) {
+	recordsMu.Lock()
+	defer recordsMu.Unlock()
+	records = append(records, recorded{test: test, place: place, began: began, took: time.Since(began)})
+}
+
+// caller is the line of the test that waits: the innermost frame in a file of tests.
+func caller() string {
+	pcs := make([]uintptr, 32)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.File, "_test.go") {
+			return fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line)
+		}
+		if !more {
+			return "?"
+		}
+	}
+}
+
+// Allowed are tests, by their names, whose waits may take longer than the limit, each with the reason. The name of a test stands for its
+// subtests as well. A duration is the new base: it is multiplied by the factor of the machine too.
+type Allowed map[string]Reason
+
+// Reason is why the waits of a test take long.
+type Reason struct {
+	Why  string
+	Base time.Duration
+}
+
+// baseOf returns the base of the test or of the nearest test around it that has one.
+func (a Allowed) baseOf(test string) time.Duration {
+	for {
+		if reason, ok := a[test]; ok {
+			return reason.Base
+		}
+		i := strings.LastIndex(test, "/")
+		if i < 0 {
+			return base
+		}
+		test = test[:i]
+	}
+}
+
+// Main runs the tests of a package and returns the exit code. The package fails when one of its waits took longer than its base times
+// the factor by which the machine was slower than the reference, measured before and after the tests and every two seconds in between.
+func Main(m *testing.M, allowed Allowed) int {
+	s := startSampling()
+	code := m.Run()
+	s.stop()
+	recordsMu.Lock()
+	defer recordsMu.Unlock()
+	if testing.Verbose() {
+		slowest(os.Stderr, s)
+	}
+	if code == 0 && !withinLimits(os.Stderr, records, allowed, s.factor) {
+		return 1
+	}
+	return code
+}
+
+// withinLimits reports whether all waits stayed within their limits, and prints those that did not.
+func withinLimits(out io.Writer, waits []recorded, allowed Allowed, factor func(from, to time.Time) float64) bool {
+	ok := true
+	for _, r := range waits {
+		speed := factor(r.began, r.began.Add(r.took))
+		limit := time.Duration(float64(allowed.baseOf(r.test)) * speed)
+		if r.took <= limit {
+			continue
+		}
+		ok = false
+		fmt.Fprintf(out, "%s: %s waited %s, more than %s (%s at %.1f times the reference): an event is missing, or the wait belongs into the list of Main\n",
+			r.place, r.test, r.took.Round(time.Millisecond), limit.Round(time.Millisecond), allowed.baseOf(r.test), speed)
+	}
+	return ok
+}
+
+func slowest(out io.Writer, s *sampling) {
+	waits := slices.SortedFunc(slices.Values(records), func(a, b recorded) int { return cmp.Compare(b.took, a.took) })
+	fmt.Fprintf(out, "%d waits; the slowest:\n", len(waits))
+	for _, r := range waits[:min(shown, len(waits))] {
+		fmt.Fprintf(out, "%10s  at %.1f times the reference  %s %s\n",
+			r.took.Round(time.Millisecond), s.factor(r.began, r.began.Add(r.took)), r.place, r.test)
+	}
+}

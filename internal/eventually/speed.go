@@ -1,0 +1,124 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package eventually
+
+import (
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// How long the pieces of work of one sample take on the reference: a virtual machine with 2 idle cores and a disk with a write cache.
+const (
+	referenceCPU  = 20 * time.Millisecond
+	referenceDisk = 8 * time.Millisecond
+)
+
+const samplePause = 2 * time.Second
+
+// sample is how many times slower than the reference the machine was at a time, at least 1.
+type sample struct {
+	at     time.Time
+	factor float64
+}
+
+// sampling measures the machine until it is stopped.
+type sampling struct {
+	// before and after are the factors before and after the tests.
+	before, after float64
+
+	mu      sync.Mutex
+	samples []sample
+	quit    chan struct{}
+	over    sync.WaitGroup
+}
+
+// startSampling measures the machine before it returns.
+func startSampling() *sampling {
+	s := &sampling{before: median(), after: 1, quit: make(chan struct{})}
+	s.over.Go(func() {
+		tick := time.NewTicker(samplePause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-s.quit:
+				return
+			case <-tick.C:
+				x := measure()
+				s.mu.Lock()
+				s.samples = append(s.samples, x)
+				s.mu.Unlock()
+			}
+		}
+	})
+	return s
+}
+
+// stop measures the machine once more.
+func (s *sampling) stop() {
+	close(s.quit)
+	s.over.Wait()
+	s.after = median()
+}
+
+// factor is the mean of the samples of this time, with those that were taken a pause before and after it. It is not less than the factor
+// before the tests, nor than the one after them.
+func (s *sampling) factor(from, to time.Time) float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum, n := 0.0, 0
+	for _, x := range s.samples {
+		if x.at.After(from.Add(-samplePause)) && x.at.Before(to.Add(samplePause)) {
+			sum, n = sum+x.factor, n+1
+		}
+	}
+	return max(s.before, s.after, sum/float64(max(n, 1)))
+}
+
+// median is the median of some samples: a single one may have met a write of another process.
+func median() float64 {
+	factors := make([]float64, 5)
+	for i := range factors {
+		factors[i] = measure().factor
+	}
+	slices.Sort(factors)
+	return factors[len(factors)/2]
+}
+
+func measure() sample {
+	return sample{at: time.Now(), factor: max(1, over(work, referenceCPU), over(writePage, referenceDisk))}
+}
+
+func over(f func(), reference time.Duration) float64 {
+	began := time.Now()
+	f()
+	return float64(time.Since(began)) / float64(reference)
+}
+
+// work keeps one CPU at work. It is plain Go, so that the race detector slows it down as it does the tests.
+func work() {
+	const size = 1 << 18
+	numbers, x := make([]uint32, size), uint32(1)
+	for i := range numbers {
+		x ^= x << 13
+		x ^= x >> 17
+		x ^= x << 5
+		numbers[i] = x
+	}
+	slices.Sort(numbers)
+}
+
+// writePage writes a page to the disk, as etcd and ovsdb-server do for each transaction. A machine that cannot is as slow as the CPU says.
+func writePage() {
+	f, err := os.CreateTemp("", "kiln-sample")
+	if err != nil {
+		return
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if _, err := f.Write(make([]byte, 4096)); err == nil {
+		_ = f.Sync()
+	}
+}
