@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/cni/wire"
+	"github.com/kiln-net/kiln/internal/daemontest"
 )
 
 // BenchmarkCNI attaches pods that have their addresses, and detaches them: in the agent alone, and as a runtime does it, which executes
@@ -97,8 +97,8 @@ func (n *node) spent() map[string]float64 {
 		}
 		out[name["method"]+" "+name["leg"]] = metric.GetHistogram().GetSampleSum()
 	}
-	for name, process := range map[string]*exec.Cmd{"agent": n.agent, "vswitchd": n.vswitchd, "ovsdb-server": n.server} {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.Process.Pid))
+	for name, process := range map[string]*daemontest.Daemon{"agent": n.agent, "vswitchd": n.vswitchd, "ovsdb-server": n.server} {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.PID()))
 		must(n.TB, err)
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		for _, ticks := range strings.Fields(rest)[11:13] { // utime and stime (proc_pid_stat(5)), in hundredths of a second

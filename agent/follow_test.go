@@ -135,7 +135,7 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 	}
 	peer.hasMoved("the other pod is as it was", podCIDRs, podGWs)
 
-	kill(n.agent)
+	n.agent.Kill()
 	n.move(c.pod, grown, grownGWs)
 	n.startAgent()
 	c.hasMoved("the pod has followed what happened while the agent was away", grown, grownGWs, ownRoutes...)
@@ -145,7 +145,7 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 	}
 	name, _ := c.port()
 	n.vsctl("remove", "Interface", name, "external_ids", "cidr", "--", "remove", "Interface", name, "external_ids", "gateway")
-	kill(n.agent)
+	n.agent.Kill()
 	n.startAgent()
 	c.hasMoved("an agent that takes over from one that said nothing of it", grown, grownGWs, ownRoutes...)
 	n.waitReady()
@@ -155,7 +155,7 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 	n := serving(t)
 	c := n.sandbox(n.pod("meanwhile", 32), newID())
-	must(t, n.server.Process.Signal(syscall.SIGSTOP))
+	must(t, n.server.Signal(syscall.SIGSTOP))
 	added := make(chan error, 1)
 	go func() { _, err := c.add(); added <- err }()
 	n.eventually("the veth is there", func() (there bool) {
@@ -168,7 +168,7 @@ func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 	t.Cleanup(func() { must(t, netlink.LinkSetMTU(tunnels, tunnelMTU)) })
 	n.move(c.pod, grown, grownGWs)
 	n.eventually("the change has been looked at", func() bool { return n.followed() > before })
-	must(t, n.server.Process.Signal(syscall.SIGCONT))
+	must(t, n.server.Signal(syscall.SIGCONT))
 	must(t, <-added)
 	t.Cleanup(c.mustDel)
 	c.hasMoved("the pod has what was written last", grown, grownGWs)

@@ -134,8 +134,7 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 
 	t.Run("what the agent lost, and what changed meanwhile, is made so after a restart", func(t *testing.T) {
 		n := n.in(t)
-		must(t, n.agent.Process.Kill())
-		_ = n.agent.Wait()
+		n.agent.Kill()
 		n.change("ovn-default", func(s *v1.SubnetSpec) { s.GatewayNode = nodeName + ":172.30.0.10" })
 		n.startAgent()
 		n.waitReady()
@@ -260,8 +259,7 @@ func TestExternalGateway(t *testing.T) {
 	})
 	n.seen(pod.ns, edge, beyondEdge[0].Addr(), addressesOf(300)[0])
 
-	must(t, n.agent.Process.Kill())
-	_ = n.agent.Wait()
+	n.agent.Kill()
 	n.change("ovn-default", func(s *v1.SubnetSpec) { s.ExternalEgressGateway = "" })
 	n.startAgent()
 	n.waitReady()
@@ -333,7 +331,7 @@ func TestGatewayRenewsItsLease(t *testing.T) {
 		t.Errorf("the Lease is %+v", l)
 	}
 
-	must(t, n.agent.Process.Signal(syscall.SIGTERM))
+	must(t, n.agent.Signal(syscall.SIGTERM))
 	_ = n.agent.Wait()
 	if l := lease(); *l.Spec.LeaseDurationSeconds != 20 {
 		t.Errorf("an agent that ends in good order asks for %d s", *l.Spec.LeaseDurationSeconds)
@@ -342,7 +340,7 @@ func TestGatewayRenewsItsLease(t *testing.T) {
 	n.waitReady()
 	renews()
 
-	kill(n.server) // the node's data path does not answer any more
+	n.server.Kill() // the node's data path does not answer any more
 	n.eventually("readiness notices", func() bool { return n.health("/readyz") != 200 })
 	n.startDatabase()
 	n.waitReady()

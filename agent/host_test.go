@@ -53,7 +53,7 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	n := newNode(t)
 	n.register()
 	n.idle.Store(true)
-	kill(n.server)
+	n.server.Kill()
 	n.startAgent()
 	n.eventually("the agent lives without Open vSwitch", func() bool { return n.health("/healthz") == http.StatusOK })
 	n.startDatabase()
@@ -134,7 +134,7 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 	})
 	t.Run("everything comes back after ovs-vswitchd restarts", func(t *testing.T) {
 		n := n.in(t)
-		kill(n.vswitchd)
+		n.vswitchd.Kill()
 		must(t, sandbox.Remove(host.JoinInterface)) // as when it ends in good order
 		n.eventually("readiness notices", func() bool { return n.health("/readyz") != http.StatusOK })
 		n.startVSwitchd()
@@ -144,7 +144,7 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 	})
 	t.Run("the agent goes on after ovsdb-server restarts", func(t *testing.T) {
 		n := n.in(t)
-		kill(n.server)
+		n.server.Kill()
 		n.eventually("STATUS notices", func() bool { return n.health("/readyz") != http.StatusOK })
 		n.startDatabase()
 		n.waitReady()
@@ -356,8 +356,7 @@ func TestAgentRestarts(t *testing.T) {
 	t.Run("without the agent, STATUS and ADD say so and DEL succeeds", func(t *testing.T) {
 		c := n.sandbox(n.pod("deleted-meanwhile", 401), newID())
 		c.mustAdd()
-		must(t, n.agent.Process.Kill())
-		_ = n.agent.Wait()
+		n.agent.Kill()
 		if err := c.cni.GetStatusNetworkList(t.Context(), c.list); errorCode(t, err) != 50 {
 			t.Errorf("STATUS: %v", err)
 		}
@@ -391,7 +390,7 @@ func TestAgentRestarts(t *testing.T) {
 		}
 	})
 	t.Run("a stopped agent leaves everything as it is", func(t *testing.T) {
-		must(t, n.agent.Process.Signal(syscall.SIGTERM))
+		must(t, n.agent.Signal(syscall.SIGTERM))
 		if err := n.agent.Wait(); err != nil {
 			t.Errorf("the agent did not stop well: %v", err)
 		}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/kiln-net/kiln/agent"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
@@ -102,7 +103,7 @@ func runInside(m *testing.M) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	code := m.Run()
+	code := eventually.Main(m)
 	if err := server.Stop(); err != nil {
 		return 1, fmt.Errorf("stop the API server: %w", err)
 	}

@@ -56,7 +56,7 @@ func TestPodsFollowTheMTUOfTunnels(t *testing.T) {
 	follow(podMTU)
 	must(t, netlink.LinkSetMTU(tunnels, tunnelMTU-60))
 	follow(podMTU - 60)
-	kill(n.agent)
+	n.agent.Kill()
 	must(t, netlink.LinkSetMTU(tunnels, tunnelMTU-20))
 	n.startAgent()
 	follow(podMTU - 20)

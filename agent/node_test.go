@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/ovn-kubernetes/libovsdb/cache"
@@ -35,6 +34,8 @@ import (
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
@@ -72,9 +73,9 @@ type node struct {
 	families int
 
 	ovs      *ovsdbclient.Client
-	server   *exec.Cmd // ovsdb-server
-	vswitchd *exec.Cmd
-	agent    *exec.Cmd
+	server   *daemontest.Daemon // ovsdb-server
+	vswitchd *daemontest.Daemon
+	agent    *daemontest.Daemon
 	// idle keeps ovn-controller from installing flows.
 	idle atomic.Bool
 }
@@ -121,26 +122,14 @@ func (n *node) clear() {
 }
 
 // run starts a daemon of Open vSwitch.
-func (n *node) run(program string, args ...string) *exec.Cmd {
+func (n *node) run(program string, args ...string) *daemontest.Daemon {
 	n.Helper()
 	line := append(supervisortest.Program(n.TB, program), args...)
 	command := exec.Command(line[0], line[1:]...)
 	command.Env = append(os.Environ(), "OVS_RUNDIR="+n.dir, "OVS_LOGDIR="+n.dir, "OVS_DBDIR="+n.dir, "OVS_SYSCONFDIR="+n.dir,
 		"OVS_PKGDATADIR="+filepath.Dir(supervisortest.File(n.TB, "usr/share/openvswitch/vswitch.ovsschema")))
-	log, err := os.OpenFile(filepath.Join(n.dir, filepath.Base(program)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	must(n.TB, err)
-	command.Stdout, command.Stderr = log, log
-	must(n.TB, command.Start())
-	must(n.TB, log.Close())
-	n.root.Cleanup(func() { kill(command) })
-	return command
-}
-
-func kill(command *exec.Cmd) {
-	if command != nil && command.ProcessState == nil {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	}
+	name := filepath.Base(program)
+	return daemontest.Start(n.root, name, filepath.Join(n.dir, name+".log"), command)
 }
 
 func (n *node) startOVS() {
@@ -285,15 +274,9 @@ func (n *node) startAgent() {
 	must(n.TB, err)
 	options, err := json.Marshal(n.options)
 	must(n.TB, err)
-	n.agent = exec.Command(self)
-	n.agent.Env = append(os.Environ(), envAgent+"="+string(options), envConfig+"="+kubeconfig)
-	log, err := os.OpenFile(filepath.Join(n.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	must(n.TB, err)
-	n.agent.Stdout, n.agent.Stderr = log, log
-	must(n.TB, n.agent.Start())
-	must(n.TB, log.Close())
-	process := n.agent
-	n.root.Cleanup(func() { kill(process) })
+	command := exec.Command(self)
+	command.Env = append(os.Environ(), envAgent+"="+string(options), envConfig+"="+kubeconfig)
+	n.agent = daemontest.Start(n.root, "the agent", filepath.Join(n.dir, "agent.log"), command)
 }
 
 // serving is a node whose agent can attach pods.
@@ -332,13 +315,7 @@ func (n *node) health(path string) int {
 // eventually waits for something that happens in another process.
 func (n *node) eventually(what string, holds func() bool) {
 	n.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			n.Fatalf("not within %s: %s", patience, what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	eventually.Wait{For: what, Limit: patience}.Holds(n, holds)
 }
 
 // interfaces are the rows of containers by their names, read from the database itself: the cache of this client may not yet have what the agent's has.

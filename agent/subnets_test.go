@@ -49,7 +49,7 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 		func(s *v1.SubnetSpec) { s.CIDRBlock = "198.51.100.0/24" },
 	} {
 		n.judge(n.changeOnly("ovn-default", change), wrong)
-		kill(n.agent)
+		n.agent.Kill()
 		n.startAgent()
 		n.waitReady()
 		marker := fmt.Sprintf("10.%d.0.0/16", 22+i)
@@ -70,14 +70,14 @@ func TestANodeKnowsWhatWasRightWithoutHavingSeenIt(t *testing.T) {
 	n := serving(t)
 	n.create(subnetOf("second", "10.21.0.0/16,fd00:10:21::/112"))
 	wantRoutes(n, true, "10.21.0.0/16")
-	kill(n.agent)
+	n.agent.Kill()
 	wrong := &validation.Problem{Reason: validation.ReasonCIDRConflict, Message: "it holds the address of the API server"}
 	for _, name := range []string{"ovn-default", "second"} {
 		n.judge(n.changeOnly(name, func(s *v1.SubnetSpec) { s.CIDRBlock, s.NATOutgoing = "198.51.100.0/24", false }), wrong)
 	}
 	for _, booted := range []bool{false, true} {
 		if booted {
-			kill(n.agent)
+			n.agent.Kill()
 			must(t, netlink.LinkSetDown(n.link(host.JoinInterface)))
 			nft(t, "delete table inet "+host.NATTable)
 		}

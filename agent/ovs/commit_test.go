@@ -18,6 +18,8 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -33,16 +35,14 @@ func newBridge(t *testing.T) *Bridge {
 	create := append(supervisortest.Program(t, "usr/bin/ovsdb-tool"), "create", file, supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"))
 	must(t, exec.Command(create[0], create[1:]...).Run())
 	serve := append(supervisortest.Program(t, "usr/sbin/ovsdb-server"), file, "--remote=punix:"+socket, "--no-chdir", "--unixctl="+filepath.Join(dir, "ctl"))
-	server := exec.Command(serve[0], serve[1:]...)
-	must(t, server.Start())
-	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
-	for connection, err := net.Dial("unix", socket); ; connection, err = net.Dial("unix", socket) {
-		if err == nil {
-			connection.Close()
-			break
+	daemontest.Start(t, "ovsdb-server", filepath.Join(dir, "ovsdb-server.log"), exec.Command(serve[0], serve[1:]...))
+	eventually.Wait{For: "ovsdb-server listens"}.Succeeds(t, func() error {
+		connection, err := net.Dial("unix", socket)
+		if err != nil {
+			return err
 		}
-		runtime.Gosched()
-	}
+		return connection.Close()
+	})
 	c, err := client.VSwitch(t.Context(), client.Options{Endpoints: []string{"unix:" + socket}, Log: logr.Discard()})
 	must(t, err)
 	t.Cleanup(c.Close)

@@ -4,7 +4,6 @@
 package services_test
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/daemontest"
 )
 
 // kubeProxy is the real one, in its nftables mode.
@@ -122,15 +122,8 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 		w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a", "b")
 	}
 
-	proxy, said := w.kubeProxy(), &bytes.Buffer{}
-	proxy.Stderr = said
-	must(t, proxy.Start())
-	t.Cleanup(func() {
-		_ = proxy.Process.Kill() // it may have ended
-		if t.Failed() {
-			t.Log(said)
-		}
-	})
+	log := filepath.Join(t.TempDir(), "kube-proxy.log")
+	proxy := daemontest.Start(t, "kube-proxy", log, w.kubeProxy())
 	served()
 	connected := w.heldConnection(a)
 	connected()
@@ -141,8 +134,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	w.start()
 	w.rivalry(corev1.ConditionTrue, "table ip kube-proxy")
 	served()
-	must(t, proxy.Process.Kill())
-	_ = proxy.Wait() // "signal: killed"
+	proxy.Kill()
 	served()
 	if out, err := w.kubeProxy("--cleanup").CombinedOutput(); err != nil {
 		t.Fatalf("kube-proxy --cleanup: %v\n%s", err, out)
@@ -166,10 +158,9 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	must(t, services.Remove(t.Context(), nft))
 	must(t, w.rival.Forget(t.Context()))
 	w.rivalry("", "")
-	again := w.kubeProxy()
-	must(t, again.Start())
+	again := daemontest.Start(t, "kube-proxy", log, w.kubeProxy())
 	t.Cleanup(func() {
-		_, _ = again.Process.Kill(), again.Wait()
+		again.Kill()
 		_ = w.kubeProxy("--cleanup").Run()
 	})
 	served()

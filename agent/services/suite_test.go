@@ -29,6 +29,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/nodetest"
@@ -93,7 +94,7 @@ func runInside(m *testing.M) (int, error) {
 	if err := os.WriteFile(kubeconfig, server.KubeConfig, 0o600); err != nil {
 		return 1, errors.Join(err, server.Stop())
 	}
-	code := golden.Check(m.Run())
+	code := golden.Check(eventually.Main(m))
 	return code, server.Stop()
 }
 
@@ -402,19 +403,9 @@ func talk(c net.Conn, network string, limit time.Duration) (string, error) {
 // eventually waits until what returns nothing.
 func (w *world) eventually(what func() string) {
 	w.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(patience)
-	for {
-		wrong := what()
-		if wrong == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			out, _ := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput()
-			w.Logf("%s", out)
-			w.Fatal(wrong)
-		}
-		<-tick.C
+	if wrong := (eventually.Wait{Limit: patience}).Last(w, what); wrong != "" {
+		out, _ := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput()
+		w.Logf("%s", out)
+		w.Fatal(wrong)
 	}
 }

@@ -24,6 +24,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
@@ -47,27 +48,27 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	controller := startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), controllerAddress, "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64")
 	ctx := t.Context()
 
-	eventually(t, func() string { return probe("/healthz", http.StatusOK) })
-	eventually(t, func() string { return probe("/readyz", http.StatusInternalServerError) })
-	eventually(t, func() string { return probe(version.Path, http.StatusOK) })
+	await(t, func() string { return probe("/healthz", http.StatusOK) })
+	await(t, func() string { return probe("/readyz", http.StatusInternalServerError) })
+	await(t, func() string { return probe(version.Path, http.StatusOK) })
 
 	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	must(t, c.Create(ctx, cluster))
 	closeFirst := listen(t, certificates, 2, server)
 	moveTo(t, c, cluster, 2)
-	eventually(t, func() string { return probe("/readyz", http.StatusOK) })
+	await(t, func() string { return probe("/readyz", http.StatusOK) })
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	must(t, c.Create(ctx, node))
 	must(t, c.Create(ctx, newPod("first")))
-	eventually(t, func() string { return allocated(c, "first", "10.16.0.2,fd00:10:16::2") })
+	await(t, func() string { return allocated(c, "first", "10.16.0.2,fd00:10:16::2") })
 
 	closeFirst()
 	listen(t, certificates, 3, server)
 	moveTo(t, c, cluster, 3)
 	must(t, c.Create(ctx, newPod("second")))
-	eventually(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
-	eventually(t, func() string { // pods do not wait for the node's
+	await(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
+	await(t, func() string { // pods do not wait for the node's
 		ports := strings.Join(server.Names("Logical_Switch_Port"), " ")
 		if ports != "first.default join-ovn-cluster node-n1 ovn-default-ovn-cluster second.default" {
 			return "ports in the database: " + ports
@@ -75,7 +76,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 		return ""
 	})
 
-	must(t, controller.Process.Signal(syscall.SIGTERM))
+	must(t, controller.Signal(syscall.SIGTERM))
 	must(t, controller.Wait())
 	lease := &coordinationv1.Lease{}
 	must(t, c.Get(ctx, client.ObjectKey{Namespace: "default", Name: k8s.EventRecorder}, lease))
@@ -173,17 +174,9 @@ func probe(path string, want int) string {
 	return ""
 }
 
-func eventually(t *testing.T, what func() string) {
+func await(t *testing.T, what func() string) {
 	t.Helper()
-	deadline := time.Now().Add(3 * time.Minute)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for wrong := what(); wrong != ""; wrong = what() {
-		if time.Now().After(deadline) {
-			t.Fatal(wrong)
-		}
-		<-tick.C
-	}
+	eventually.Wait{Limit: 3 * time.Minute, Pause: 50 * time.Millisecond}.Empty(t, what)
 }
 
 func must(t *testing.T, err error) {

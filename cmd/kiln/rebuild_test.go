@@ -34,7 +34,7 @@ func content(server *nbtest.Server) map[string]map[string]nbtest.Row {
 func settled(t *testing.T, server *nbtest.Server) (last map[string]map[string]nbtest.Row) {
 	t.Helper()
 	since := time.Now()
-	eventually(t, func() string {
+	await(t, func() string {
 		if now := content(server); !cmp.Equal(last, now) {
 			last, since = now, time.Now()
 		}
@@ -73,8 +73,8 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 		}
 	}
 	populate(t, c)
-	eventually(t, func() string { return allocated(c, "p9", "10.16.0.11") })
-	eventually(t, written("one"))
+	await(t, func() string { return allocated(c, "p9", "10.16.0.11") })
+	await(t, written("one"))
 	before := settled(t, database)
 	if len(before[nb.ACLTable]) == 0 || len(before[nb.LoadBalancerTable]) == 0 || len(before[nb.LogicalSwitchPortTable]) < 10 {
 		t.Fatalf("the database holds too little to compare: %v", before)
@@ -92,7 +92,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 		t.Error("the controller ended as if all was well")
 	}
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
-	eventually(t, written("two"))
+	await(t, written("two"))
 	if diff := cmp.Diff(before, content(fresh)); diff != "" {
 		t.Errorf("the database is not what it was (-), but (+):\n%s", diff)
 	}
@@ -126,6 +126,6 @@ func populate(t *testing.T, c client.Client) {
 		pod := newPod(fmt.Sprintf("p%d", i))
 		pod.Labels = map[string]string{"a": "b"}
 		must(t, c.Create(t.Context(), pod))
-		eventually(t, func() string { return allocated(c, pod.Name, fmt.Sprintf("10.16.0.%d", i+2)) })
+		await(t, func() string { return allocated(c, pod.Name, fmt.Sprintf("10.16.0.%d", i+2)) })
 	}
 }

@@ -33,6 +33,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -45,7 +47,7 @@ const envController = "KILN_TEST_CONTROLLER"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envController) == "" {
-		os.Exit(m.Run())
+		os.Exit(eventually.Main(m))
 	}
 	cmd := newControllerCommand()
 	cmd.SetArgs(os.Args[1:])
@@ -72,7 +74,7 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	leader := startController(t, certificates, "leader", direct, healthAt(11), long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	must(t, c.Create(t.Context(), newPod("first")))
-	eventually(t, func() string { return allocated(c, "first", "10.16.0.2") })
+	await(t, func() string { return allocated(c, "first", "10.16.0.2") })
 	led := holder(t, c)
 
 	standby := startController(t, certificates, "standby", proxied, healthAt(12), long...)
@@ -81,16 +83,16 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 		"networkpolicies", "security-groups", "customresourcedefinitions", "servicecidrs", "router-lb-rules", "switch-lb-rules",
 		"customresourcedefinitions metadata.name=virtualmachines.kubevirt.io", "ovnclusters metadata.name=default",
 	} {
-		eventually(t, func() string { return seen.whether(kind, standby) })
+		await(t, func() string { return seen.whether(kind, standby) })
 	}
 	if now := holder(t, c); now != led {
 		t.Fatalf("the Lease went from %s to %s while its holder was well", led, now)
 	}
 	before := seen.lists()
-	must(t, leader.Process.Kill())
+	leader.Kill()
 	runOut(t, c)
 	must(t, c.Create(t.Context(), newPod("second")))
-	eventually(t, func() string { return allocated(c, "second", "10.16.0.3") })
+	await(t, func() string { return allocated(c, "second", "10.16.0.3") })
 	if now := holder(t, c); now == led {
 		t.Errorf("%s still holds the Lease, and it was killed", led)
 	}
@@ -113,13 +115,13 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	must(t, c.Create(t.Context(), newPod("first")))
-	eventually(t, func() string { return allocated(c, "first", "10.16.0.2") })
+	await(t, func() string { return allocated(c, "first", "10.16.0.2") })
 	startController(t, certificates, "standby", os.Getenv("KUBECONFIG"), healthAt(14), long...)
 
-	must(t, leader.Process.Kill())
+	leader.Kill()
 	must(t, c.Create(t.Context(), newPod("second")))
 	startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(15), long...)
-	eventually(t, func() string { return allocated(c, "second", "10.16.0.3") })
+	await(t, func() string { return allocated(c, "second", "10.16.0.3") })
 	if now := holder(t, c); now != "leader" {
 		t.Errorf("the Lease is held by %q", now)
 	}
@@ -129,23 +131,13 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 }
 
 // startController runs a controller as a process of its own, which ends with the test.
-func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address string, flags ...string) *exec.Cmd {
+func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address string, flags ...string) *daemontest.Daemon {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
 	cmd := exec.Command(program, append([]string{"--tls-dir=" + c.Dir, "--address=" + address}, flags...)...)
 	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "POD_NAME="+pod, "KUBECONFIG="+kubeconfig)
-	log := &bytes.Buffer{}
-	cmd.Stdout, cmd.Stderr = log, log
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have been killed
-		_ = cmd.Wait()         // "signal: killed"
-		if t.Failed() {
-			t.Logf("log of the controller at %s:\n%s", address, log)
-		}
-	})
-	return cmd
+	return daemontest.Start(t, "the controller at "+address, filepath.Join(t.TempDir(), "controller.log"), cmd)
 }
 
 // holder is who holds the controllers' Lease.
@@ -255,7 +247,7 @@ func (s *requests) lists() []string {
 }
 
 // whether a collection was read, in words when it was not.
-func (s *requests) whether(kind string, by *exec.Cmd) string {
+func (s *requests) whether(kind string, by *daemontest.Daemon) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for what := range s.read {
@@ -263,5 +255,5 @@ func (s *requests) whether(kind string, by *exec.Cmd) string {
 			return ""
 		}
 	}
-	return fmt.Sprintf("process %d has not read %s: it asked for %v", by.Process.Pid, kind, s.asked)
+	return fmt.Sprintf("process %d has not read %s: it asked for %v", by.PID(), kind, s.asked)
 }

@@ -49,7 +49,7 @@ func granted(ctx context.Context, account *rest.Config) error {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); <-tick.C {
 		known := true
 		for _, right := range []authorizationv1.ResourceAttributes{
 			{Verb: "list", Resource: "pods"}, {Verb: "create", Resource: "leases", Group: "coordination.k8s.io", Namespace: Namespace},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	eventsv1 "k8s.io/api/events/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -15,35 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
-
-// patience is for a machine with much else to do; mostly what is waited for is there at once.
-const patience = 2 * time.Minute
 
 // Eventually waits until what returns nothing, and fails the test with what it returned last.
 func (w *World) Eventually(what func() string) {
 	w.Helper()
-	w.Within(patience, what)
-}
-
-// Within is Eventually with a limit of its own.
-func (w *World) Within(limit time.Duration, what func() string) {
-	w.Helper()
-	if wrong := Wait(limit, 20*time.Millisecond, what); wrong != "" {
-		w.Fatalf("after %s: %s", limit, wrong)
-	}
-}
-
-// Wait asks again and again until what returns nothing, or the limit has passed: then it returns what that returned last.
-func Wait(limit, pause time.Duration, what func() string) (wrong string) {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for deadline := time.Now().Add(limit); ; <-tick.C {
-		if wrong = what(); wrong == "" || time.Now().After(deadline) {
-			return wrong
-		}
-	}
+	eventually.Wait{}.Empty(w, what)
 }
 
 // Says waits until a condition of an object has a status, as seen at its present generation, and all of these words in its reason

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
@@ -40,10 +41,10 @@ var (
 	scheme  = runtime.NewScheme()
 )
 
-// Main runs the tests of a package with an API server of their own.
-func Main(m *testing.M) { os.Exit(run(m)) }
+// Main runs the tests of a package with an API server of their own. Waits of the tests that are allowed may take longer than others.
+func Main(m *testing.M, allowed ...eventually.Allowed) { os.Exit(run(m, allowed...)) }
 
-func run(m *testing.M) int {
+func run(m *testing.M, allowed ...eventually.Allowed) int {
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(kubeovnv1.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.Install(scheme))
@@ -68,7 +69,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	code := golden.Check(m.Run())
+	code := golden.Check(eventually.Main(m, allowed...))
 	if err := server.Stop(); err != nil {
 		fmt.Fprintf(os.Stderr, "stop the API server: %v\n", err)
 		return 1

@@ -30,7 +30,7 @@ func (s *story) backUp(t *testing.T, change func(*v1alpha1.Backup)) error {
 }
 
 func (s *story) backedUp(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	for _, wrong := range []string{"Before", "-a", "../a", "a.b"} {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.Request = wrong })).NotTo(Succeed(), wrong)
 	}
@@ -67,7 +67,7 @@ func (a *fakeArchive) Status(ctx context.Context) (adminapi.Status, error) {
 
 // claimChanged is while an upgrade is held: what makes backups stays as it is, unless they would go to the wrong place, or nowhere.
 func (s *story) claimChanged(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	s.atWork(t)
 	claim := func(name string) {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) { b.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: name} })).To(Succeed())
@@ -103,7 +103,7 @@ func (s *story) claimChanged(t *testing.T) {
 }
 
 func (s *story) claimed(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	for _, wrong := range []string{"", "Upper", "a/b", "-a"} {
 		g.Expect(s.backUp(t, func(b *v1alpha1.Backup) {
 			b.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: wrong}

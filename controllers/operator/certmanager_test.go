@@ -73,7 +73,7 @@ func (c certManager) sign(t *testing.T, template *x509.Certificate, key *ecdsa.P
 // issue makes the Secret of a Certificate, with a new key.
 func (c certManager) issue(t *testing.T, authority string, isCA bool) {
 	t.Helper()
-	g := NewWithT(t)
+	g := newG(t)
 	order := c.ordered(t, authority)
 	spec := order.Object["spec"].(map[string]any)
 	duration, err := time.ParseDuration(spec["duration"].(string))
@@ -128,7 +128,7 @@ func (c certManager) refuse(t *testing.T, authority, message string) {
 	request.SetLabels(order.GetLabels())
 	request.Object["spec"] = map[string]any{"issuerRef": issuerOf(order)}
 	request.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(order, certificateKind)})
-	g := NewWithT(t)
+	g := newG(t)
 	g.Expect(c.admin.Create(t.Context(), request)).To(Succeed())
 	request.Object["status"] = map[string]any{"conditions": []any{
 		map[string]any{"type": "Ready", "status": "False", "reason": "Pending", "message": message},
@@ -139,7 +139,7 @@ func (c certManager) refuse(t *testing.T, authority, message string) {
 func (s *story) ordered(t *testing.T, authority string) *unstructured.Unstructured {
 	t.Helper()
 	order := untyped(certificateKind)
-	NewWithT(t).Eventually(func() error {
+	newG(t).Eventually(func() error {
 		return s.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: issuedPrefix + authority}, order)
 	}).Should(Succeed())
 	return order

@@ -85,7 +85,7 @@ func TestChassisCertificatesGoToTheirOwnNodesOnly(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := NewWithT(t)
+			g := newG(t)
 			usages := c.usages
 			if usages == nil {
 				usages = chassisUsages
@@ -120,7 +120,7 @@ func TestChassisCertificatesGoToTheirOwnNodesOnly(t *testing.T) {
 func TestARequestThatSomeoneElseApprovedIsStillChecked(t *testing.T) {
 	SetDefaultEventuallyTimeout(soon)
 	SetDefaultEventuallyPollingInterval(often)
-	g := NewWithT(t)
+	g := newG(t)
 	w := &theWorld
 	request := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "approved"},
@@ -210,7 +210,7 @@ func (w *world) request(t *testing.T, user string, node []string, template *x509
 		},
 	}
 	change(&request.Spec)
-	NewWithT(t).Eventually(func() error { // the API server hears of the rights some time after they were written
+	newG(t).Eventually(func() error { // the API server hears of the rights some time after they were written
 		err := c.Create(t.Context(), request)
 		if err != nil && !apierrors.IsForbidden(err) {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 func TestDrainsEndWhereNothingServes(t *testing.T) {
 	const namespace = "drains"
 	w := &theWorld
-	g := NewWithT(t)
+	g := newG(t)
 	g.Expect(w.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	blocked := map[string]bool{}
 	for _, o := range render.DisruptionBudgets(render.Config{Namespace: namespace}) {

@@ -24,7 +24,7 @@ import (
 )
 
 func (s *story) wrongIssuers(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	for want, change := range map[string]func(*v1alpha1.Certificates){
 		"kind must be Issuer or ClusterIssuer": func(c *v1alpha1.Certificates) {
 			c.IssuerRef = &v1alpha1.IssuerReference{Name: "organisation", Kind: "Secret"}
@@ -38,7 +38,7 @@ func (s *story) wrongIssuers(t *testing.T) {
 
 // withoutCertManager: the sample as it stands.
 func (s *story) withoutCertManager(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.signers(t)
 	g.Expect(s.applySample(t, "ovncluster_cert_manager.yaml")).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True AuthoritiesNotIssued"),
@@ -67,7 +67,7 @@ func (s *story) applySample(t *testing.T, name string) error {
 }
 
 func (s *story) issuerMissing(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
 	c.refuse(t, authorityChassis, `Referenced "ClusterIssuer" not found: clusterissuer.cert-manager.io "organisation" not found`)
@@ -78,7 +78,7 @@ func (s *story) issuerMissing(t *testing.T) {
 }
 
 func (s *story) unusable(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before := s.signers(t)
 	c.issue(t, authorityNorthbound, false)
@@ -89,7 +89,7 @@ func (s *story) unusable(t *testing.T) {
 
 // issued: the authorities of an issuer are trusted first, and sign later.
 func (s *story) issued(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	c := s.certManager(t, "organisation")
 	before, certificate := s.signers(t), s.leaf(t, render.Northbound.Secret)
 	c.issueAll(t)
@@ -129,7 +129,7 @@ func (s *story) expectAnchors(t *testing.T, c certManager) {
 
 // restarted: an operator without memory finds everything as it should be.
 func (s *story) restarted(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before, orders := s.stable(t), s.orders(t)
 	g.Expect(orders).To(HaveLen(len(authorities)))
 	again := *s.operate
@@ -142,7 +142,7 @@ func (s *story) restarted(t *testing.T) {
 
 // webhookDown: cert-manager refuses everything while its webhook is not there, and nothing else waits for that.
 func (s *story) webhookDown(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	url, none := "https://127.0.0.1:1/validate", admissionv1.SideEffectClassNone
 	webhook := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "cert-manager-webhook"},
@@ -175,7 +175,7 @@ func (s *story) webhookDown(t *testing.T) {
 }
 
 func (s *story) renewed(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.signers(t)
 	s.certManager(t, "organisation").issue(t, authoritySouthbound, true)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
@@ -191,7 +191,7 @@ func (s *story) renewed(t *testing.T) {
 }
 
 func (s *story) ofAnotherIssuer(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.signers(t)
 	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = &v1alpha1.IssuerReference{Name: "another"} })).To(Succeed())
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForIssuer"))
@@ -210,7 +210,7 @@ func (s *story) ofAnotherIssuer(t *testing.T) {
 }
 
 func (s *story) notRenewed(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.signers(t)
 	defer s.ahead.Store(s.ahead.Load())
 	s.wait(t, 320*24*time.Hour)
@@ -221,7 +221,7 @@ func (s *story) notRenewed(t *testing.T) {
 
 // certManagerGone: with its definitions all Certificates go; Secrets stay.
 func (s *story) certManagerGone(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	s.wait(t, 0)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
@@ -244,7 +244,7 @@ func (s *story) certManagerGone(t *testing.T) {
 
 // givenUp: the operator's own authorities come back in the same steps, and nothing is left with cert-manager.
 func (s *story) givenUp(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.signers(t)
 	g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = nil })).To(Succeed())
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True ReplacingAuthorities"))
@@ -261,7 +261,7 @@ func (s *story) givenUp(t *testing.T) {
 
 // lost: what docs/install.md says of lost keys. The operator's clock is ours again, in which those authorities are not valid yet.
 func (s *story) lost(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.signers(t)
 	s.ahead.Store(0)
 	for _, name := range authorities {

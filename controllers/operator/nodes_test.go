@@ -23,7 +23,7 @@ import (
 
 // nodeAddresses is a step of TestOneInstallation: what is wrong with one node stops nothing on the others.
 func (s *story) nodeAddresses(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	w := s.atWork(t)
 	s.addNode(t, "inside", "10.16.3.4", nil)
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(HavePrefix("True NodeAddresses: node inside gets no network"),
@@ -56,7 +56,7 @@ func (s *story) nodeAddresses(t *testing.T) {
 
 // memberCutOff is ready, and has a leader, but the operator does not reach it: that holds up nothing that goes on without it.
 func (s *story) memberCutOff(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	w := s.atWork(t)
 	set := &appsv1.StatefulSet{}
 	g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
@@ -78,7 +78,7 @@ func (s *story) memberCutOff(t *testing.T) {
 
 // joinerSilent: the node of a member that has yet to join falls silent. Another node gets the member, and the pod, which nobody there ends.
 func (s *story) joinerSilent(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[render.ControlPlaneLabel] = "" })
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
 	recorded := func() (nodes []string) {
@@ -124,7 +124,7 @@ func (s *story) setNode(t *testing.T, name string, change func(*corev1.Node)) {
 // seenHeld waits until the DaemonSets leave a node out, or do not, and their controller has seen that.
 func (s *story) seenHeld(t *testing.T, name string, held bool) {
 	t.Helper()
-	g := NewWithT(t)
+	g := newG(t)
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
 	for _, of := range []string{render.OpenVSwitch, render.AgentName} {
 		g.Eventually(func() bool {
@@ -138,7 +138,7 @@ func (s *story) seenHeld(t *testing.T, name string, held bool) {
 // deserted waits until no pod of a component is on one of the nodes.
 func (s *story) deserted(t *testing.T, nodes ...string) {
 	t.Helper()
-	g := NewWithT(t)
+	g := newG(t)
 	g.Eventually(func() []string {
 		var pods corev1.PodList
 		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())

@@ -23,7 +23,7 @@ import (
 func TestNoMemberIsReplacedWhileAnotherIsAway(t *testing.T) {
 	const namespace, image, outdated, current = "outdated", "kiln.local/kiln:next", "before", "now"
 	admin := theWorld.admin
-	g := NewWithT(t)
+	g := newG(t)
 	g.Expect(admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	p := &pass{cluster: &v1alpha1.OVNCluster{}, now: theWorld.now()}
 	p.config.Image, p.cluster.Status.Upgrade.Images = image, []string{image}

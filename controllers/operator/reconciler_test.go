@@ -123,7 +123,7 @@ func (s *story) exists(t *testing.T, o client.Object, name string) func() error 
 }
 
 func (s *story) withoutNode(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	s.addNode(t, "worker-1", "192.0.2.11", nil)
 	// On it nothing of ours runs, nobody waits for it, and nothing has to be cleaned.
 	s.addNode(t, "windows", "192.0.2.12", map[string]string{corev1.LabelOSStable: "windows", render.ControlPlaneLabel: ""})
@@ -150,11 +150,11 @@ func (s *story) events(t *testing.T) []string {
 
 func (s *story) secondCluster(t *testing.T) {
 	err := s.admin.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
-	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("must be named default")))
+	newG(t).Expect(err).To(MatchError(ContainSubstring("must be named default")))
 }
 
 func (s *story) placed(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	g.Expect(s.exists(t, &appsv1.StatefulSet{}, render.NorthboundName)()).NotTo(Succeed())
 	const shortLived = "control-plane-0"
 	s.addNode(t, shortLived, "192.0.2.100", map[string]string{render.ControlPlaneLabel: ""})
@@ -194,7 +194,7 @@ func (s *story) placed(t *testing.T) {
 }
 
 func (s *story) phaseByPhase(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True WaitingForDatabase: the northbound database has no leader"))
 	before := func(o client.Object, name string) {
 		g.Expect(apierrors.IsNotFound(s.exists(t, o, name)())).To(BeTrue(), name)
@@ -250,7 +250,7 @@ func (s *story) startDatabase(t *testing.T, db render.Database, id string) {
 }
 
 func (s *story) available(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	s.settle(t, s.named(&appsv1.DaemonSet{}, render.AgentName), 2)
 	g.Eventually(s.condition(t, "Available")).Should(HavePrefix("True"))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False"))
@@ -296,7 +296,7 @@ func (s *story) versions(t *testing.T) map[string]string {
 func (s *story) stable(t *testing.T) map[string]string {
 	t.Helper()
 	var last map[string]string
-	NewWithT(t).Eventually(func() bool {
+	newG(t).Eventually(func() bool {
 		before, now := last, s.versions(t)
 		last = now
 		return idle(t) && maps.Equal(before, now)
@@ -325,7 +325,7 @@ func idle(t *testing.T) bool {
 }
 
 func (s *story) writesNothing(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.stable(t)
 	g.Expect(len(before)).To(BeNumerically(">", 35))
 	// A reconciler without memory applies every object again.
@@ -338,7 +338,7 @@ func (s *story) writesNothing(t *testing.T) {
 }
 
 func (s *story) driftRestored(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	controller := &appsv1.Deployment{}
 	g.Expect(s.exists(t, controller, render.ControllerName)()).To(Succeed())
 	changed := controller.DeepCopy()
@@ -359,7 +359,7 @@ func (s *story) driftRestored(t *testing.T) {
 }
 
 func (s *story) pruned(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	labels := map[string]string{render.ManagedByLabel: render.ManagedBy}
 	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Namespace: testNamespace, Labels: labels}}
 	g.Expect(s.admin.Create(t.Context(), foreign)).To(Succeed())
@@ -374,7 +374,7 @@ func (s *story) pruned(t *testing.T) {
 }
 
 func (s *story) authoritiesStay(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	secret := &corev1.Secret{}
 	g.Expect(s.exists(t, secret, "kiln-ca-nb-server")()).To(Succeed())
 	held := secret.DeepCopy()
@@ -406,7 +406,7 @@ func (s *story) authoritiesStay(t *testing.T) {
 }
 
 func (s *story) failureShown(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	set := &appsv1.DaemonSet{}
 	g.Expect(s.exists(t, set, render.OpenVSwitch)()).To(Succeed())
 	pod := s.addPod(t, "ovs-ovn-x", render.OpenVSwitch, "worker-1", "192.0.2.11", set.Spec.Template.Annotations[render.TemplateAnnotation])
@@ -447,7 +447,7 @@ func (s *story) changeSpec(t *testing.T, change func(*v1alpha1.OVNClusterSpec)) 
 }
 
 func (s *story) invalidNetwork(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.stable(t)
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) {
 		spec.Image = "kiln.local/kiln:never"
@@ -469,7 +469,7 @@ func (s *story) invalidNetwork(t *testing.T) {
 }
 
 func (s *story) fullDisk(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	pod := &corev1.Pod{}
 	g.Expect(s.exists(t, pod, "ovn-central-sb-0")()).To(Succeed())
 	before, _ := s.members["sb"].Status(t.Context())
@@ -490,7 +490,7 @@ func (s *story) fullDisk(t *testing.T) {
 }
 
 func (s *story) foreignMember(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	id := s.cluster(t).Status.Southbound.ClusterID
 	s.members["sb"].set(func(status *adminapi.Status) { status.ClusterID = "30000000-0000-4000-8000-000000000001" })
 	pod := &corev1.Pod{}

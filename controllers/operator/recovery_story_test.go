@@ -27,7 +27,7 @@ func (s *story) recover(t *testing.T, r v1alpha1.Recovery) error {
 
 // touch wakes the operator as a probe's change does.
 func (s *story) touch(t *testing.T, db string) {
-	g := NewWithT(t)
+	g := newG(t)
 	pod := &corev1.Pod{}
 	g.Expect(s.exists(t, pod, s.pods[db].Name)()).To(Succeed())
 	s.setReady(t, pod, false)
@@ -36,7 +36,7 @@ func (s *story) touch(t *testing.T, db string) {
 
 // eachTriedAgain: one database waits for a person, and the other for nothing that a watch could tell.
 func (s *story) eachTriedAgain(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	nb, _ := s.members["nb"].Status(t.Context())
 	sb := s.members["sb"]
 	sb.mu.Lock()
@@ -59,7 +59,7 @@ func (s *story) eachTriedAgain(t *testing.T) {
 }
 
 func (s *story) recovered(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	for _, wrong := range []v1alpha1.Recovery{
 		{},
 		{ID: "x", Northbound: "Nowhere"},

@@ -28,7 +28,7 @@ func (s *story) absent(t *testing.T, o client.Object, name string) func() bool {
 // end is what kubelets do once the processes of a component's pods have ended.
 func (s *story) end(t *testing.T, component string) {
 	t.Helper()
-	g := NewWithT(t)
+	g := newG(t)
 	var pods corev1.PodList
 	ofComponent := client.MatchingLabels{render.ComponentLabel: component}
 	g.Eventually(func() bool {
@@ -49,7 +49,7 @@ func subnet() *unstructured.Unstructured {
 }
 
 func (s *story) takenDown(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	kept := subnet()
 	kept.SetFinalizers([]string{k8s.Finalizer, "example.com/of-others"})
 	g.Expect(unstructured.SetNestedField(kept.Object, "10.20.0.0/16", "spec", "cidrBlock")).To(Succeed())
@@ -82,7 +82,7 @@ func (s *story) takenDown(t *testing.T) {
 }
 
 func (s *story) nodesCleaned(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(SatisfyAll(
 		ContainSubstring("0 of 2 nodes are clean"), ContainSubstring("control-plane-1: no clean-up pod yet; worker-1: no clean-up pod yet")))
 	var cleanUp appsv1.DaemonSet
@@ -118,7 +118,7 @@ func (s *story) nodesCleaned(t *testing.T) {
 }
 
 func (s *story) madeAgain(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	again := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	again.Spec.DeletionPolicy = v1alpha1.DeletionDelete
 	g.Expect(s.admin.Create(t.Context(), again)).To(Succeed())
@@ -129,7 +129,7 @@ func (s *story) madeAgain(t *testing.T) {
 }
 
 func (s *story) dataDeleted(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	issued := issuedPrefix + authorityNorthd
 	order := s.named(untyped(certificateKind), issued)
 	order.SetLabels(map[string]string{render.ManagedByLabel: render.ManagedBy})

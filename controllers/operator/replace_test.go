@@ -51,7 +51,7 @@ func (s *story) settledOn(t *testing.T, image string) {
 	if image == "" {
 		image = imageNow
 	}
-	g := NewWithT(t)
+	g := newG(t)
 	g.Eventually(func() map[string]string {
 		var pods corev1.PodList
 		g.Expect(s.admin.List(t.Context(), &pods, client.HasLabels{render.ComponentLabel})).To(Succeed())
@@ -74,7 +74,7 @@ func (s *story) setImage(t *testing.T, image string) {
 }
 
 func (s *story) upgraded(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	w := s.atWork(t)
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
 	left := s.shutDown(t)
@@ -118,7 +118,7 @@ func (s *story) shutDown(t *testing.T) *corev1.Pod {
 }
 
 func (s *story) setBack(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	w := s.atWork(t)
 	for _, m := range s.members {
 		m.offer("7.10.0", "7.1.0")
@@ -151,7 +151,7 @@ func (s *story) setBack(t *testing.T) {
 }
 
 func (s *story) stopped(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	w := s.atWork(t)
 	w.fail(imageBroken, true)
 	s.setImage(t, imageBroken)
@@ -175,7 +175,7 @@ func (s *story) stopped(t *testing.T) {
 }
 
 func (s *story) canary(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	w := s.atWork(t)
 	err := s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradeCanary})
 	g.Expect(err).To(MatchError(ContainSubstring("mode Canary needs canaryNodeSelector")))
@@ -207,7 +207,7 @@ func (s *story) canary(t *testing.T) {
 }
 
 func (s *story) paused(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	w := s.atWork(t)
 	g.Expect(s.tryUpgrade(t, v1alpha1.Upgrade{Mode: v1alpha1.UpgradePaused})).To(Succeed())
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Controller.LogLevel = 1 })

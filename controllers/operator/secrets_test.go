@@ -38,7 +38,7 @@ func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
 
 // expired has the operator come back after more than a leaf's lifetime.
 func (s *story) expired(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := map[string]*x509.Certificate{}
 	for _, c := range credentials {
 		before[c.secret] = s.leaf(t, c.secret)
@@ -59,7 +59,7 @@ func (s *story) expired(t *testing.T) {
 // poke wakes the operator.
 func (s *story) poke(t *testing.T, label string) {
 	t.Helper()
-	g := NewWithT(t)
+	g := newG(t)
 	node := s.named(&corev1.Node{}, "worker-1")
 	node.SetNamespace("")
 	g.Expect(s.admin.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
@@ -71,7 +71,7 @@ func (s *story) poke(t *testing.T, label string) {
 
 // away is for longer than authorities, and all that they have signed, are good: nobody trusts anybody any more.
 func (s *story) away(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	before := s.signers(t)
 	s.ahead.Store(int64(2 * pki.AuthorityLifetime))
 	s.poke(t, "away")
@@ -101,7 +101,7 @@ func (m *fakeMember) count() int {
 }
 
 func (s *story) secretsKept(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	logged, err := io.ReadAll(io.NewSectionReader(s.log, 0, 1<<30))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(logged)).To(ContainSubstring("kiln-operator"), "this is not the operator's log")

@@ -33,6 +33,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
@@ -87,7 +88,7 @@ func runSuite(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return m.Run()
+	return eventually.Main(m)
 }
 
 func logFile() *os.File {
@@ -337,7 +338,7 @@ func (w *world) setReady(t *testing.T, pod *corev1.Pod, ready bool) {
 // settle does what the controllers of workloads would: it reports the newest template as rolled out on count pods.
 func (w *world) settle(t *testing.T, o client.Object, count int32) {
 	t.Helper()
-	g := NewWithT(t)
+	g := newG(t)
 	g.Expect(w.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o)).To(Succeed())
 	before := o.DeepCopyObject().(client.Object)
 	switch s := o.(type) {

@@ -47,7 +47,7 @@ func (f *fakeVersions) set(component string, programs version.Programs) {
 }
 
 func TestEachContainerIsAskedOnce(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	fake := &fakeVersions{told: map[uint16]version.Programs{}}
 	v := newVersions(fake.get)
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{ContainerID: "1"}}}}
@@ -84,7 +84,7 @@ func TestEachContainerIsAskedOnce(t *testing.T) {
 
 // versionsTold: two nodes of which one is updated, a database, and one that does not know the question.
 func (s *story) versionsTold(t *testing.T) {
-	g := NewWithT(t)
+	g := newG(t)
 	row := func(name string) func() []v1alpha1.ComponentVersion {
 		return func() []v1alpha1.ComponentVersion { return componentVersions(s.cluster(t).Status, name) }
 	}

@@ -29,8 +29,10 @@ type Daemon struct {
 	skip int64
 	// asked is set once the test has asked the process to end.
 	asked atomic.Bool
-	done  chan struct{}
-	err   error // how the process ended, set before done is closed
+	// tolerated is a text in the log of a process whose end is an expected one.
+	tolerated atomic.Pointer[string]
+	done      chan struct{}
+	err       error // how the process ended, set before done is closed
 }
 
 // Start runs a program until the test is over. Its output goes to the end of the log file, which Start makes where it is missing. A test that fails prints the
@@ -81,7 +83,7 @@ func (d *Daemon) Ended() error {
 	default:
 		return nil
 	}
-	if d.asked.Load() {
+	if text := d.tolerated.Load(); d.asked.Load() || text != nil && strings.Contains(d.Tail(), *text) {
 		return nil
 	}
 	how := "exit status 0"
@@ -116,6 +118,9 @@ func (d *Daemon) Wait() error {
 
 // ExpectEnd makes the end of the process an expected one, for tests that have something else end it.
 func (d *Daemon) ExpectEnd() { d.asked.Store(true) }
+
+// Tolerate makes the end of the process an expected one when the end of its log holds this text.
+func (d *Daemon) Tolerate(text string) { d.tolerated.Store(&text) }
 
 // Done is closed when the process has ended.
 func (d *Daemon) Done() <-chan struct{} { return d.done }

@@ -39,10 +39,11 @@ func TestEndsThatTheTestAskedFor(t *testing.T) {
 	for name, end := range map[string]func(*Daemon){
 		"kill":   (*Daemon).Kill,
 		"signal": func(d *Daemon) { _ = d.Signal(syscall.SIGTERM); <-d.Done() },
+		"text":   func(d *Daemon) { d.Tolerate("lease lost"); _ = d.cmd.Process.Kill(); <-d.Done() },
 		"wait":   func(d *Daemon) { _ = d.cmd.Process.Kill(); _ = d.Wait() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := shell(t, "exec sleep 1000")
+			d := shell(t, "echo lease lost; exec sleep 1000")
 			end(d)
 			if err := d.Ended(); err != nil {
 				t.Error(err)

@@ -79,20 +79,6 @@ func (w Wait) Last(t testing.TB, check func() string) string {
 	}
 }
 
-// Received waits for a value, or for the end of the channel.
-func Received[T any](t testing.TB, w Wait, from <-chan T) (value T) {
-	t.Helper()
-	w.Holds(t, func() bool {
-		select {
-		case value = <-from:
-			return true
-		default:
-			return false
-		}
-	})
-	return value
-}
-
 func (w Wait) withDefaults() Wait {
 	if w.Limit == 0 {
 		w.Limit = defaultLimit

@@ -5,8 +5,8 @@ package northbound_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -105,17 +106,18 @@ func (e *engine) apply(o desired.Owner, want []desired.Row) {
 // expectCall waits until the owner's subscriber is called.
 func (e *engine) expectCall(o desired.Owner) {
 	e.t.Helper()
-	timeout := time.After(patience)
-	for {
-		select {
-		case called := <-e.calls:
-			if called == o {
-				return
+	eventually.Wait{For: fmt.Sprintf("the subscriber is called for %s", o), Pause: time.Millisecond}.Holds(e.t, func() bool {
+		for {
+			select {
+			case called := <-e.calls:
+				if called == o {
+					return true
+				}
+			default:
+				return false
 			}
-		case <-timeout:
-			e.t.Fatalf("the subscriber was not called for %s", o)
 		}
-	}
+	})
 }
 
 // expectQuiet applies something else and checks that nothing was called for in between.
@@ -279,11 +281,7 @@ func (e *engine) queued(o desired.Owner, want []desired.Row) <-chan error {
 	e.t.Helper()
 	result := make(chan error, 1)
 	go func() { result <- e.try(o, want) }()
-	for deadline := time.Now().Add(patience); !northbound.Busy(e.Engine, o); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			e.t.Fatal("the request was not queued")
-		}
-	}
+	eventually.Wait{For: "the request is queued", Pause: 100 * time.Microsecond}.Holds(e.t, func() bool { return northbound.Busy(e.Engine, o) })
 	return result
 }
 

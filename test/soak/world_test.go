@@ -29,7 +29,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
@@ -58,8 +59,7 @@ type world struct {
 	binary     string
 	tls        *nbtest.TLS
 	stopServer func()
-	controller *exec.Cmd
-	ended      chan struct{} // closed when the controller has
+	controller *daemontest.Daemon
 	log        string
 	started    int
 }
@@ -141,22 +141,11 @@ func (w *world) nameDatabase() {
 // start starts the controller.
 func (w *world) start() {
 	w.Helper()
-	log, err := os.OpenFile(w.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	w.must(err)
-	defer log.Close()
-	w.started++
-	fmt.Fprintf(log, "---- start %d\n", w.started)
-	w.controller = exec.Command(w.binary, "controller", "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir="+w.tls.Dir, "--address="+controllerAddress)
-	w.controller.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE=default", "POD_NAME=controller")
-	w.controller.Stdout, w.controller.Stderr = log, log
-	w.controller.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	w.must(w.controller.Start())
-	ended, controller := make(chan struct{}), w.controller
-	w.ended = ended
-	go func() {
-		defer close(ended)
-		_ = controller.Wait() // "signal: killed"
-	}()
+	command := exec.Command(w.binary, "controller", "--pod-cidrs=10.16.0.0/16,fd00:10:16::/64", "--tls-dir="+w.tls.Dir, "--address="+controllerAddress)
+	command.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE=default", "POD_NAME=controller")
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	w.controller = daemontest.Start(w, "the controller", w.log, command)
+	w.controller.Tolerate(leadLost)
 }
 
 // leadLost is what a controller says that ends because it could not renew its Lease in time, as on a machine that does too much at once. The
@@ -166,13 +155,10 @@ const leadLost = "leader election lost"
 // restart starts a controller again that has ended by itself, and fails the test when that was not because of its Lease.
 func (w *world) restart() {
 	w.Helper()
-	content, err := os.ReadFile(w.log)
-	w.must(err)
-	if !strings.Contains(string(content[max(0, len(content)-500):]), leadLost) {
+	if err := w.controller.Ended(); err != nil {
 		w.keepLog()
-		w.Fatal("the controller has ended by itself")
+		w.Fatal(err)
 	}
-	w.controller = nil
 	w.start()
 }
 
@@ -181,8 +167,7 @@ func (w *world) kill() {
 	if w.controller == nil {
 		return
 	}
-	_ = w.controller.Process.Kill()
-	<-w.ended
+	w.controller.Kill()
 	w.controller = nil
 	_, _ = w.clients.CoordinationV1().Leases("default").Patch(context.Background(), lease, types.MergePatchType,
 		[]byte(`{"spec":{"holderIdentity":""}}`), metav1.PatchOptions{}) // there may be none yet
@@ -191,9 +176,9 @@ func (w *world) kill() {
 // eventually waits until what returns nothing, and fails the test with what it returned last.
 func (w *world) eventually(limit time.Duration, what func() string) {
 	w.Helper()
-	if wrong := controllertest.Wait(limit, 100*time.Millisecond, what); wrong != "" {
+	if wrong := (eventually.Wait{Limit: limit, Pause: 100 * time.Millisecond}).Last(w, what); wrong != "" {
 		w.keepLog()
-		w.Fatalf("after %s: %s", limit, wrong)
+		w.Fatal(wrong)
 	}
 }
 
@@ -216,7 +201,7 @@ func (w *world) keepLog() {
 func (w *world) idle() string {
 	w.Helper()
 	select {
-	case <-w.ended:
+	case <-w.controller.Done():
 		w.restart()
 		return "the controller had lost its Lease"
 	default:

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
@@ -65,9 +66,5 @@ func (s *Server) member() (m struct{ Leader, Connected bool }) {
 // await waits for what a server does by itself. It tells nobody, so all that is left is to ask again; a test waits, not a program.
 func (s *Server) await(what string, done func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the server did not %s\n%s", what, s.stderr.String())
-		}
-	}
+	eventually.Wait{For: "the server of " + s.name + " must " + what, Pause: 10 * time.Millisecond}.Holds(s.t, done)
 }

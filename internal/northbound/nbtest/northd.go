@@ -4,11 +4,11 @@
 package nbtest
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
@@ -16,19 +16,16 @@ import (
 type Northd struct {
 	nb         *Server
 	Southbound *Server
-	process    *exec.Cmd
+	process    *daemontest.Daemon
 }
 
 // Northd starts an ovn-northd that runs until the test ends.
 func (s *Server) Northd() *Northd {
 	s.t.Helper()
 	n := &Northd{nb: s, Southbound: create(newServer(s.t, "OVN_Southbound", schema.Southbound))}
-	n.process = s.program("usr/bin/ovn-northd", "--ovnnb-db="+s.Endpoint(), "--ovnsb-db="+n.Southbound.Endpoint(),
+	command := s.program("usr/bin/ovn-northd", "--ovnnb-db="+s.Endpoint(), "--ovnsb-db="+n.Southbound.Endpoint(),
 		"--unixctl="+n.control(), "-vconsole:warn", "-vfile:off", "-vsyslog:off")
-	n.process.Stderr = &n.Southbound.stderr
-	if err := n.process.Start(); err != nil {
-		s.t.Fatalf("start ovn-northd: %v", err)
-	}
+	n.process = daemontest.Start(s.t, "ovn-northd", filepath.Join(n.Southbound.dir, "northd.log"), command)
 	s.t.Cleanup(n.Stop)
 	n.Await("a first row", func(sb *Server) bool { return len(sb.Rows("SB_Global")) > 0 })
 	return n
@@ -54,13 +51,12 @@ func (n *Northd) Await(what string, done func(southbound *Server) bool) {
 }
 
 // PID is the process of ovn-northd.
-func (n *Northd) PID() int { return n.process.Process.Pid }
+func (n *Northd) PID() int { return n.process.PID() }
 
 // Stop kills ovn-northd and its southbound database.
 func (n *Northd) Stop() {
 	if n.process != nil {
-		_ = n.process.Process.Kill() // it may have ended
-		_ = n.process.Wait()         // "signal: killed"
+		n.process.Kill()
 		n.process = nil
 	}
 	n.Southbound.Stop()

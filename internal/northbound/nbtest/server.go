@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 	"github.com/kiln-net/kiln/internal/prepared"
 )
@@ -25,8 +26,7 @@ type Server struct {
 	t       testing.TB
 	name    string // of the database
 	dir     string
-	process *exec.Cmd
-	stderr  bytes.Buffer
+	process *daemontest.Daemon
 }
 
 // Start makes an empty northbound database and serves it until the test ends.
@@ -91,12 +91,9 @@ func (s *Server) Endpoint() string { return "unix:" + s.socket() }
 
 func (s *Server) start() {
 	s.t.Helper()
-	s.process = s.program("usr/sbin/ovsdb-server", "--remote=punix:"+s.socket(),
+	command := s.program("usr/sbin/ovsdb-server", "--remote=punix:"+s.socket(),
 		"--unixctl="+filepath.Join(s.dir, "ovn.ctl"), "-vconsole:warn", "-vfile:off", "-vsyslog:off", s.database())
-	s.process.Stderr = &s.stderr
-	if err := s.process.Start(); err != nil {
-		s.t.Fatalf("start ovsdb-server: %v", err)
-	}
+	s.process = daemontest.Start(s.t, "ovsdb-server of "+s.name, filepath.Join(s.dir, "ovsdb-server.log"), command)
 	s.await("listen", func() bool {
 		conn, err := net.Dial("unix", s.socket())
 		if err != nil {
@@ -112,8 +109,7 @@ func (s *Server) Stop() {
 	if s.process == nil {
 		return
 	}
-	_ = s.process.Process.Kill() // it may have ended
-	_ = s.process.Wait()         // "signal: killed"
+	s.process.Kill()
 	s.process = nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(envRole); role != "" {
 		playNorthd(role)
 	}
-	os.Exit(m.Run())
+	os.Exit(eventually.Main(m))
 }
 
 // playNorthd notes with which databases it was started, and answers (unixctl: JSON-RPC) until it is told to exit.
@@ -114,6 +115,7 @@ func newTrial(t *testing.T, role, health string) *trial {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, tr.options) }()
+	supervisortest.Watch(ctx, t, "the supervisor of ovn-northd", done)
 	go func() {
 		for {
 			select {
@@ -145,16 +147,14 @@ func (tr *trial) say(what string) {
 
 func (tr *trial) until(what string, f func() bool) {
 	tr.Helper()
-	deadline := time.After(2 * time.Minute)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			tr.Fatalf("%s: said %v, started %v", what, tr.said, tr.starts())
+	eventually.Wait{For: what}.Empty(tr, func() string {
+		if f() {
+			return ""
 		}
-	}
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return fmt.Sprintf("said %v, started %v", tr.said, tr.starts())
+	})
 }
 
 func (tr *trial) untilSaid(what string) {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -70,17 +70,14 @@ func TestWatchGivesTheNewestState(t *testing.T) {
 
 func until(t *testing.T, clusters <-chan *v1alpha1.OVNCluster, what string, seen func(*v1alpha1.OVNCluster) bool) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute)
-	for {
+	eventually.Wait{For: what}.Holds(t, func() bool {
 		select {
 		case c := <-clusters:
-			if seen(c) {
-				return
-			}
-		case <-deadline:
-			t.Fatalf("not so after two minutes: %s", what)
+			return seen(c)
+		default:
+			return false
 		}
-	}
+	})
 }
 
 // A node starts without the API server: what it was told last is in its files.

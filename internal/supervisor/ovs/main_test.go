@@ -8,6 +8,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
@@ -33,5 +34,5 @@ func run(m *testing.M) (int, error) {
 	if err := prepared.UseImagePrograms(programs); err != nil {
 		return 1, err
 	}
-	return m.Run(), nil
+	return eventually.Main(m), nil
 }

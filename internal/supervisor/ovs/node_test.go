@@ -147,6 +147,7 @@ func background(t *testing.T, f func(context.Context) error) (stop func() error)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f(ctx) }()
+	supervisortest.Watch(ctx, t, "a process of the test", done)
 	stop = func() error {
 		cancel()
 		err := <-done

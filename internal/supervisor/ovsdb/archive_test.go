@@ -41,6 +41,7 @@ func (tr *trial) archive(of *trialMember, directory string) (clusters chan *v1al
 	ctx, cancel := context.WithCancel(tr.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- RunArchive(ctx, o) }()
+	supervisortest.Watch(ctx, tr.t, "the archive", done)
 	tr.t.Cleanup(func() { cancel(); tr.must(<-done) })
 	return clusters
 }

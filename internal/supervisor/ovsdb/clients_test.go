@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 )
@@ -19,15 +21,9 @@ import (
 // background runs a program of the root file system until the test ends.
 func background(t *testing.T, path string, args ...string) {
 	t.Helper()
-	argv := slices.Concat(supervisortest.Program(t, path), args, []string{"-vsyslog:off", "-vconsole:off"})
-	cmd := exec.Command(argv[0], argv[1:]...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // "signal: killed"
-	})
+	argv := slices.Concat(supervisortest.Program(t, path), args, []string{"-vsyslog:off", "-vconsole:warn"})
+	name := filepath.Base(path)
+	daemontest.Start(t, name, filepath.Join(t.TempDir(), name+".log"), exec.Command(argv[0], argv[1:]...))
 }
 
 // TestControllersFollowOnlyWhenTold is what nodes rely on while the southbound database is made anew: ovn-controller does not take the new one, whose

@@ -86,6 +86,7 @@ func (tr *trial) start(m *trialMember, status v1alpha1.DatabaseStatus) {
 	m.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}} // tests go on to change theirs
 	done := m.done
 	go func() { done <- Run(ctx, m.options) }()
+	supervisortest.Watch(ctx, tr.t, "the member on "+m.options.Node, done)
 	tr.t.Cleanup(func() { cancel(); <-done })
 }
 

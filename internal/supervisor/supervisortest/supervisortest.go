@@ -5,12 +5,14 @@
 package supervisortest
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net/netip"
@@ -19,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
@@ -129,19 +132,25 @@ const patience = 3 * time.Minute
 // Eventually waits until f returns nil.
 func Eventually(t testing.TB, what string, f func() error) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(patience)
-	for {
-		err := f()
-		if err == nil {
-			return
+	eventually.Wait{For: what, Limit: patience, Pause: 50 * time.Millisecond}.Succeeds(t, f)
+}
+
+// Watch makes the waits of a test fail at once when a supervisor ends that runs in a goroutine: its end is in done, which has room for it,
+// before ctx is over. The test takes the end from done when it expects one.
+func Watch(ctx context.Context, t testing.TB, what string, done chan error) {
+	t.Helper()
+	eventually.Watch(t, func() error {
+		if ctx.Err() != nil {
+			return nil
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
+		select {
+		case err := <-done:
+			done <- err
+			return fmt.Errorf("%s has ended: %w", what, err)
+		default:
+			return nil
 		}
-		<-tick.C
-	}
+	})
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {

@@ -1,0 +1,51 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+
+	"github.com/kiln-net/kiln/internal/eventually"
+)
+
+// recordingG is Gomega's WithT that records how long its waits take.
+type recordingG struct {
+	*WithT
+	t testing.TB
+}
+
+func newG(t testing.TB) recordingG { return recordingG{NewWithT(t), t} }
+
+// Eventually is WithT.Eventually. The wait is recorded by each of the methods that end it in this package.
+func (g recordingG) Eventually(actual any, intervals ...any) wait {
+	return wait{g.WithT.Eventually(actual, intervals...), g.t}
+}
+
+type wait struct {
+	AsyncAssertion
+	t testing.TB
+}
+
+// WithTimeout is AsyncAssertion.WithTimeout.
+func (w wait) WithTimeout(limit time.Duration) wait {
+	return wait{w.AsyncAssertion.WithTimeout(limit), w.t}
+}
+
+// Should is AsyncAssertion.Should.
+func (w wait) Should(matcher types.GomegaMatcher, description ...any) bool {
+	w.t.Helper()
+	defer eventually.Record(w.t, time.Now())
+	return w.AsyncAssertion.Should(matcher, description...)
+}
+
+// ShouldNot is AsyncAssertion.ShouldNot.
+func (w wait) ShouldNot(matcher types.GomegaMatcher, description ...any) bool {
+	w.t.Helper()
+	defer eventually.Record(w.t, time.Now())
+	return w.AsyncAssertion.ShouldNot(matcher, description...)
+}
