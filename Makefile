@@ -91,6 +91,14 @@ fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is wr
 		done; \
 	done
 
+# RACE_PACKAGES: what `make test-race` runs. The race detector is C code, so this target needs a C compiler.
+RACE_PACKAGES ?= ./internal/... ./controllers/... ./agent/... ./cmd/...
+
+.PHONY: test-race
+test-race: ## The unit, engine and envtest suites with the race detector, in random order (needs `make prepare` and gcc; RACE_PACKAGES=./internal/northbound/... for some)
+	@command -v gcc >/dev/null || { echo "make test-race needs gcc, which the race detector is built with: apt-get install gcc libc6-dev"; exit 1; }
+	CGO_ENABLED=1 go test -race -shuffle=on -count=1 -p 1 -timeout 60m $(RACE_PACKAGES)
+
 .PHONY: soak
 soak: ## VPCs, subnets and pods come and go in random order while the controller is killed (needs `make prepare`; KILN_SEED=… repeats a run)
 	SOAK_VPCS=$(or $(SOAK_VPCS),20) SOAK_SUBNETS=$(or $(SOAK_SUBNETS),300) SOAK_PODS=$(or $(SOAK_PODS),2000) \
