@@ -22,6 +22,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
@@ -144,6 +145,7 @@ func runAgent() error {
 			return err
 		}
 	}
+	k8s.OnlyEvents()
 	var o agent.Options
 	if err := json.Unmarshal([]byte(os.Getenv(envAgent)), &o); err != nil {
 		return err

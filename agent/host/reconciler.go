@@ -89,7 +89,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	case problem == nil && err == nil && partial != nil:
 		return ctrl.Result{}, partial
 	case problem == nil && err == nil:
-		return ctrl.Result{RequeueAfter: resync}, nil
+		return ctrl.Result{RequeueAfter: k8s.Periodic(resync)}, nil
 	case errors.As(problem, &waiting) && err == nil:
 		return ctrl.Result{RequeueAfter: conditionGrace}, nil
 	}

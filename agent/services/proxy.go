@@ -88,7 +88,7 @@ func (p *Proxy) loop(ctx context.Context) {
 		case <-timer.C:
 			timed = true
 		}
-		next := resync
+		next := k8s.Periodic(resync)
 		whole = whole || timed && !p.writer.intact(ctx)
 		if timed {
 			p.lookForRivals(ctx)

@@ -33,6 +33,7 @@ import (
 	"github.com/kiln-net/kiln/internal/golden"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/nodetest"
+	"github.com/kiln-net/kiln/internal/panics"
 	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
@@ -94,7 +95,9 @@ func runInside(m *testing.M) (int, error) {
 	if err := os.WriteFile(kubeconfig, server.KubeConfig, 0o600); err != nil {
 		return 1, errors.Join(err, server.Stop())
 	}
-	code := golden.Check(eventually.Main(m))
+	k8s.OnlyEvents()
+	panics.Record()
+	code := golden.Check(panics.Code(eventually.Main(m)))
 	return code, server.Stop()
 }
 

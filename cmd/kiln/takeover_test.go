@@ -49,6 +49,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envController) == "" {
 		os.Exit(eventually.Main(m))
 	}
+	k8s.OnlyEvents()
 	cmd := newControllerCommand()
 	cmd.SetArgs(os.Args[1:])
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)

@@ -30,7 +30,9 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/golden"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/panics"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -69,7 +71,9 @@ func run(m *testing.M, allowed ...eventually.Allowed) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	code := golden.Check(eventually.Main(m, allowed...))
+	k8s.OnlyEvents()
+	panics.Record()
+	code := golden.Check(panics.Code(eventually.Main(m, allowed...)))
 	if err := server.Stop(); err != nil {
 		fmt.Fprintf(os.Stderr, "stop the API server: %v\n", err)
 		return 1

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
@@ -37,6 +38,8 @@ func (s *story) touch(t *testing.T, db string) {
 // eachTriedAgain: one database waits for a person, and the other for nothing that a watch could tell.
 func (s *story) eachTriedAgain(t *testing.T) {
 	g := newG(t)
+	s.repeat()
+	t.Cleanup(func() { s.repeat = k8s.OnlyEvents() })
 	nb, _ := s.members["nb"].Status(t.Context())
 	sb := s.members["sb"]
 	sb.mu.Lock()

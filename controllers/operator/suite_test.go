@@ -34,6 +34,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/panics"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/version"
@@ -50,6 +52,8 @@ type world struct {
 	members *fakeMembers
 	// programs are what pods tell of their versions.
 	programs *fakeVersions
+	// repeat switches the retries of the operator on again.
+	repeat func()
 	// log is the operator's.
 	log *os.File
 	// ahead is by how much the operator's clock is before ours, in nanoseconds.
@@ -77,6 +81,8 @@ func runSuite(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "start an API server:", err)
 		return 1
 	}
+	theWorld.repeat = k8s.OnlyEvents()
+	panics.Record()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() {
 		cancel()
@@ -88,7 +94,7 @@ func runSuite(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return eventually.Main(m)
+	return panics.Code(eventually.Main(m))
 }
 
 func logFile() *os.File {

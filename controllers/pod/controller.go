@@ -77,7 +77,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if pod == nil {
 		if late, err := r.isLate(ctx, req.NamespacedName); late || err != nil {
-			return ctrl.Result{RequeueAfter: k8s.LateAfter}, err
+			return ctrl.Result{RequeueAfter: k8s.LateAfter()}, err
 		}
 	}
 	if pod == nil || !r.needsPort(pod) {

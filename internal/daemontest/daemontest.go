@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/panics"
 )
 
 // tailBytes is how much of the end of a log is printed.
@@ -35,8 +36,8 @@ type Daemon struct {
 	err       error // how the process ended, set before done is closed
 }
 
-// Start runs a program until the test is over. Its output goes to the end of the log file, which Start makes where it is missing. A test that fails prints the
-// end of the log, and a test during which the daemon ended unasked fails.
+// Start runs a program until the test is over. Its output goes to the end of the log file, which Start makes where it is missing. A test that
+// fails prints the end of the log. A test fails when the daemon ended unasked, and when the log reports a panic.
 func Start(t testing.TB, name, log string, cmd *exec.Cmd) *Daemon {
 	t.Helper()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -67,6 +68,9 @@ func (d *Daemon) finish(t testing.TB) {
 	t.Helper()
 	err := d.Ended()
 	d.Kill()
+	for _, line := range panics.In(d.Log()) {
+		t.Errorf("%s has panicked: %s", d.name, line)
+	}
 	switch {
 	case err != nil:
 		t.Error(err)

@@ -62,8 +62,11 @@ func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ..
 	return orphans(informers, gate, kind, lists, func(context.Context, types.NamespacedName) bool { return false })
 }
 
+// lateAfter is the pause of LateAfter.
+const lateAfter = time.Minute
+
 // LateAfter is when objects are looked at that the cache has not got yet, should no event tell of them: far longer than a cache lags behind.
-const LateAfter = time.Minute
+func LateAfter() time.Duration { return Periodic(lateAfter) }
 
 // OrphansOf is Orphans for names of objects of a kind whose rows and addresses must not go by mistake. The cache of a process that takes
 // the lead may be behind what the one before it has made rows for, so the API server is asked for each object that the cache lacks.
@@ -113,7 +116,7 @@ func enqueueOrphans(
 		}
 		for _, n := range names {
 			if late(ctx, n) {
-				q.AddAfter(request(n), LateAfter)
+				q.AddAfter(request(n), LateAfter())
 				continue
 			}
 			AddWith(q, handler.LowPriority, request(n))

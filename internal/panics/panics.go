@@ -1,0 +1,80 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package panics fails a package of tests in which code panicked and something recovered it. A reconciler that panics once is called
+// again by controller-runtime, and an HTTP handler that panics costs one connection: no assertion of a test sees that.
+package panics
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+)
+
+// marks are in the lines by which Go, controller-runtime, net/http and the daemons of OVN report a panic or a failed assertion.
+var marks = []string{"Observed a panic", "panic: ", "http: panic serving", "assertion failed", "SIGSEGV"}
+
+var (
+	mu   sync.Mutex
+	seen []string
+)
+
+// Record begins to record panics of this process: those that Kubernetes' libraries recover, and those that net/http logs.
+func Record() {
+	utilruntime.PanicHandlers = append(utilruntime.PanicHandlers, func(_ context.Context, r any) {
+		add(fmt.Sprintf("%v\n%s", r, debug.Stack()))
+	})
+	log.SetOutput(scanned{os.Stderr})
+}
+
+// Code is the exit code of a package: 1 instead of 0 when there was a panic, which it prints.
+func Code(code int) int { return codeOf(os.Stderr, code) }
+
+func codeOf(out io.Writer, code int) int {
+	mu.Lock()
+	defer mu.Unlock()
+	for _, p := range seen {
+		fmt.Fprintf(out, "a panic was recovered during the tests: %s\n", p)
+	}
+	if len(seen) > 0 && code == 0 {
+		return 1
+	}
+	return code
+}
+
+// In returns the lines of a log that report a panic.
+func In(text string) []string {
+	var found []string
+	for line := range strings.Lines(text) {
+		if slices.ContainsFunc(marks, func(mark string) bool { return strings.Contains(line, mark) }) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+func add(what string) {
+	mu.Lock()
+	defer mu.Unlock()
+	seen = append(seen, what)
+}
+
+// scanned is a log whose panics are recorded.
+type scanned struct{ to io.Writer }
+
+// Write implements io.Writer.
+func (s scanned) Write(b []byte) (int, error) {
+	for _, line := range In(string(bytes.Clone(b))) {
+		add(line)
+	}
+	return s.to.Write(b)
+}
