@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/internal/eventually"
 )
 
 // newID is a container's ID as containerd makes them.
@@ -327,7 +328,8 @@ func addAbandoned(t *testing.T, n *node) {
 	if _, err := c.addWithin(ctx); err == nil {
 		t.Fatal("ADD of a pod without addresses succeeded")
 	}
-	c.mustDel() // which does not wait for the ADD that nobody waits for
+	defer eventually.Record(t, time.Now()) // a DEL that waited for the abandoned ADD would take its 100 seconds
+	c.mustDel()
 }
 
 func addRoutes(t *testing.T, n *node) {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
@@ -91,13 +93,13 @@ func TestOneEndpointIsAFewElements(t *testing.T) {
 // agrees checks that the table holds what a new writer would write, and nothing else.
 func agrees(t *testing.T, w *writer) {
 	t.Helper()
-	want := map[string]int{}
+	want := map[string][]string{}
 	for _, pools := range w.have {
 		for i := range pools {
-			pools[i].elements(func(e element, _ string) { want[e.object]++ })
+			pools[i].elements(func(e element, value string) { want[e.object] = append(want[e.object], e.key+" : "+value) })
 		}
 	}
-	for object, n := range want {
+	for object, elements := range want {
 		kind := "map"
 		if isSet(object) {
 			kind = "set"
@@ -106,8 +108,14 @@ func agrees(t *testing.T, w *writer) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(list) != n {
-			t.Errorf("%s has %d elements, want %d", object, len(list), n)
+		got := make([]string, 0, len(list))
+		for _, e := range list {
+			got = append(got, strings.Join(e.Key, " . ")+" : "+strings.Join(e.Value, " . "))
+		}
+		slices.Sort(got)
+		slices.Sort(elements)
+		if diff := cmp.Diff(elements, got); diff != "" {
+			t.Errorf("%s differs from what is wanted (-):\n%s", object, diff)
 		}
 	}
 }

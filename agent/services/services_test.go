@@ -305,7 +305,7 @@ func TestAffinity(t *testing.T) {
 		var first answer
 		w.eventually(func() string { first = w.ask(w.far, "tcp", front, shortly); return errorText(first.err) })
 		for range 20 {
-			if a := w.ask(w.far, "tcp", front, patience); a.server != first.server {
+			if a := w.ask(w.far, "tcp", front, shortly); a.server != first.server {
 				t.Fatalf("%s: %s after %s", front, a, first)
 			}
 		}
@@ -313,7 +313,7 @@ func TestAffinity(t *testing.T) {
 		w.start() // a restart forgets nobody
 		others := slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.name == first.server })
 		for range 20 {
-			if a := w.ask(w.far, "tcp", front, patience); a.server != first.server {
+			if a := w.ask(w.far, "tcp", front, shortly); a.server != first.server {
 				t.Fatalf("%s: %s after %s and a restart", front, a, first)
 			}
 		}
@@ -328,7 +328,7 @@ func TestAffinity(t *testing.T) {
 		})
 		w.serves("sticky", all...)
 		for range 20 {
-			if a := w.ask(w.far, "tcp", front, patience); a.server != second.server {
+			if a := w.ask(w.far, "tcp", front, shortly); a.server != second.server {
 				t.Fatalf("%s: %s after %s", front, a, second)
 			}
 		}

@@ -94,9 +94,14 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode, s.EnableECMP = "n1,n2", true })
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
 
-	// A spec that nobody has found right changes nothing.
+	// A spec that is not validated changes nothing. The only worker has seen it when the policy of a later subnet is there.
 	n.Get(s)
 	n.Change(s, func() { s.Spec.CIDRBlock = "10.18.0.0/24" })
+	marker := n.centralized("marker", "10.19.0.0/24", "n1", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2", "ip4.src == 10.19.0.0/24 reroute 100.64.0.1")
+	n.Get(marker)
+	n.Change(marker, func() { marker.Finalizers = nil })
+	n.Delete(marker)
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.17.0.0/24" })
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
 

@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -116,19 +117,43 @@ func TestPoolsAreForThoseWhoNameThemAndForTheirNamespaces(t *testing.T) {
 	bound := w.pool("bound", []string{"default"}, "10.16.0.40", "10.16.0.41", "fd00:10:16::40/127")
 	w.Ready(bound)
 	first, second, third := w.pod("first"), w.pod("second"), w.pod("third")
-	w.has(first, "10.16.0.40", "10.16.0.41", "")
+	pods := []*corev1.Pod{first, second, third}
+	w.haveAll(pods, "", "10.16.0.40", "10.16.0.41")
 	w.used(bound, "10.16.0.40-10.16.0.41", 0)
-	process.Stop()
-	process = w.start()
-	w.used(bound, "10.16.0.40-10.16.0.41", 0)
-	for _, p := range []*corev1.Pod{first, second, third} {
-		if w.Get(p); p.Annotations["ovn.kubernetes.io/allocated"] == "true" {
-			w.Delete(p) // the one that waits comes next
-			break
+	for _, p := range pods {
+		if addressOf(p) == "" {
+			w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: "AcquireAddressFailed"})
 		}
 	}
+	process.Stop()
+	w.start()
 	w.used(bound, "10.16.0.40-10.16.0.41", 0)
-	_ = process
+	w.haveAll(pods, "", "10.16.0.40", "10.16.0.41")
+	i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return addressOf(p) != "" })
+	w.Delete(pods[i]) // the pod that waits gets its address
+	w.haveAll(slices.Delete(pods, i, i+1), "10.16.0.40", "10.16.0.41")
+	w.used(bound, "10.16.0.40-10.16.0.41", 0)
+}
+
+// addressOf is the IPv4 address of a pod as it was read last.
+func addressOf(p *corev1.Pod) string {
+	return strings.Split(p.Annotations["ovn.kubernetes.io/ip_address"], ",")[0]
+}
+
+// haveAll waits until these pods together have these IPv4 addresses, "" for a pod without one, in the order of strings.
+func (w world) haveAll(pods []*corev1.Pod, addresses ...string) {
+	w.Helper()
+	w.Eventually(func() string {
+		var got []string
+		for _, p := range pods {
+			w.Get(p)
+			got = append(got, addressOf(p))
+		}
+		if slices.Sort(got); !slices.Equal(got, addresses) {
+			return fmt.Sprintf("the pods have %q, want %q", got, addresses)
+		}
+		return ""
+	})
 }
 
 func TestAListOfAddresses(t *testing.T) {

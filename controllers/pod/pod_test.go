@@ -161,8 +161,20 @@ func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
 
 	process.Stop()
 	w.start()
-	w.Change(p, func() { p.Annotations["ovn.kubernetes.io/ip_family"] = "ipv4" })
+	w.Get(p)
+	w.Change(p, func() {
+		p.Annotations["ovn.kubernetes.io/ip_family"] = "ipv4"
+		delete(p.Annotations, "ovn.kubernetes.io/mac_address")
+	})
+	w.Eventually(func() string { // the second process has looked at the pod
+		if w.Get(p); p.Annotations["ovn.kubernetes.io/mac_address"] == "" {
+			return "the annotation with the MAC address is not there again"
+		}
+		return ""
+	})
 	plain := w.pod("default", "plain")
+	marker := w.pod("default", "marker", "eip", "192.0.2.2")
+	w.warnedOf(marker, "AnnotationNotSupported", "eip") // events are sent in order
 	if n := w.events(p, "AnnotationNotSupported"); n != 1 {
 		t.Errorf("it is told %d times", n)
 	}

@@ -4,6 +4,7 @@
 package pod_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -178,10 +179,19 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	w.Delete(old)
 	next := newPod("default", "next")
 	w.Create(next)
-	second := w.start()
-	if got := address(w.get(next)); got != "" && w.portNow(old) != nil {
-		t.Errorf("pod next got %s while the port of its holder before was there", got)
+	steps := stepsAt(pod.RecordPace{})
+	restore := steps.Restore
+	steps.Restore = func(ctx context.Context, p *controllertest.Process) error {
+		p.Northbound().Hold()
+		return restore(ctx, p)
 	}
+	second := w.Start(steps)
+	second.Northbound().AwaitHeld() // the deletion of the old port
+	w.warned(next, "subnet ovn-default is full")
+	if got := address(w.get(next)); got != "" || w.portNow(old) == nil {
+		t.Errorf("pod next got %q while the port of the deleted pod was there", got)
+	}
+	second.Northbound().Release()
 	w.allocated(next)
 	w.gone(second, old)
 	w.agree(second)

@@ -139,6 +139,9 @@ func warned(w *controllertest.World, s *corev1.Service, reason, text string) {
 		for _, e := range list.Items {
 			if e.Regarding.UID == s.UID && e.Reason == reason && e.Type == corev1.EventTypeWarning {
 				notes = append(notes, e.Note)
+				if e.Series != nil {
+					notes = append(notes, fmt.Sprintf("%d times", e.Series.Count))
+				}
 			}
 		}
 		if len(notes) != 1 || !strings.Contains(notes[0], text) {
@@ -184,6 +187,15 @@ func TestAffinityBeyondOVNIsToldOnce(t *testing.T) {
 			t.Errorf("affinity_timeout of %v", row)
 		}
 	}
+
+	w.Create(newSlice("sticky", "sticky-b", "10.16.0.3"))
+	all = "10.16.0.2:5353,10.16.0.3:5353"
+	balanced(w, "sticky", map[string]map[string]string{"tcp": {vip: all}, "udp": {vip: all}})
+	marker := newService("marker")
+	marker.Spec.SessionAffinity, marker.Spec.SessionAffinityConfig = s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig
+	w.Create(marker)
+	warned(w, marker, service.ReasonAffinityTooLong, "ask for less") // events are sent in order
+	warned(w, s, service.ReasonAffinityTooLong, "ask for less")
 }
 
 // An endpoint's change is one transaction, however many endpoints and Services there are.

@@ -79,6 +79,22 @@ func (w Wait) Last(t testing.TB, check func() string) string {
 	}
 }
 
+// Stays fails the test as soon as check returns a text, during this time. It is for what must not happen and leaves no mark: the time is one within
+// which a defect would have made it happen. It is not recorded as a wait.
+func Stays(t testing.TB, during time.Duration, check func() string) {
+	t.Helper()
+	tick := time.NewTicker(defaultPause)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < during; <-tick.C {
+		if wrong := check(); wrong != "" {
+			t.Fatalf("after %s: %s", time.Since(began).Round(time.Millisecond), wrong)
+		}
+		if err := ended(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func (w Wait) withDefaults() Wait {
 	if w.Limit == 0 {
 		w.Limit = defaultLimit
