@@ -138,7 +138,9 @@ func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address strin
 	must(t, err)
 	cmd := exec.Command(program, append([]string{"--tls-dir=" + c.Dir, "--address=" + address}, flags...)...)
 	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "POD_NAME="+pod, "KUBECONFIG="+kubeconfig)
-	return daemontest.Start(t, "the controller at "+address, filepath.Join(t.TempDir(), "controller.log"), cmd)
+	key, err := os.ReadFile(filepath.Join(c.Dir, "tls.key"))
+	must(t, err)
+	return daemontest.Start(t, "the controller at "+address, filepath.Join(t.TempDir(), "controller.log"), cmd).Hides(key)
 }
 
 // holder is who holds the controllers' Lease.

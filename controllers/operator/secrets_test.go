@@ -6,12 +6,9 @@ package operator
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +18,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
@@ -123,52 +121,10 @@ func (s *story) secretsKept(t *testing.T) {
 			}
 			keys++
 			for _, text := range [][]byte{logged, told} {
-				g.Expect(containsAny(text, formsOf(t, data))).To(BeFalse(), "%s of %s is told", file, secrets.Items[i].Name)
+				g.Expect(daemontest.Shows(text, data)).To(BeFalse(), "%s of %s is told", file, secrets.Items[i].Name)
 				g.Expect(bytes.Contains(text, []byte("PRIVATE KEY"))).To(BeFalse())
 			}
 		}
 	}
 	g.Expect(keys).To(BeNumerically(">=", len(authorities)+len(credentials)))
-}
-
-// formsOf are texts of which each program that prints a PEM file prints one: the lines of its body, the same as base64 in the JSON of a
-// Secret, and as the numbers by which Go prints bytes.
-func formsOf(t *testing.T, data []byte) []string {
-	t.Helper()
-	block, _ := pem.Decode(data)
-	if block == nil || len(block.Bytes) < 64 {
-		t.Fatal("this is no key")
-	}
-	forms := []string{base64.StdEncoding.EncodeToString(data)[80:140], strings.Trim(fmt.Sprint(block.Bytes[32:48]), "[]")}
-	for line := range strings.Lines(string(data)) {
-		if !strings.HasPrefix(line, "-----") && len(line) > 16 {
-			forms = append(forms, strings.TrimSpace(line))
-		}
-	}
-	return forms
-}
-
-func containsAny(text []byte, forms []string) bool {
-	return slices.ContainsFunc(forms, func(form string) bool { return bytes.Contains(text, []byte(form)) })
-}
-
-func TestFormsOfAKey(t *testing.T) {
-	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bytes.Repeat([]byte("0123456789"), 12)})
-	secret := corev1.Secret{Data: map[string][]byte{"tls.key": key}}
-	encoded, err := json.Marshal(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, _ := pem.Decode(key)
-	for name, text := range map[string]string{
-		"PEM": string(key), "JSON": string(encoded), "numbers": fmt.Sprint(block.Bytes),
-		"last line": strings.Split(string(key), "\n")[2],
-	} {
-		if !containsAny([]byte(text), formsOf(t, key)) {
-			t.Errorf("a key that is printed as %s is not found", name)
-		}
-	}
-	if containsAny([]byte("reconciled Secret with tls.key"), formsOf(t, key)) {
-		t.Error("the name of a key counts as a key")
-	}
 }

@@ -30,6 +30,8 @@ type Daemon struct {
 	skip int64
 	// asked is set once the test has asked the process to end.
 	asked atomic.Bool
+	// key is the argument of Hides.
+	key []byte
 	// tolerated is a text in the log of a process whose end is an expected one.
 	tolerated atomic.Pointer[string]
 	done      chan struct{}
@@ -68,6 +70,9 @@ func (d *Daemon) finish(t testing.TB) {
 	t.Helper()
 	err := d.Ended()
 	d.Kill()
+	if d.key != nil && Shows([]byte(d.Log()), d.key) {
+		t.Errorf("the log of %s shows its key", d.name)
+	}
 	for _, line := range panics.In(d.Log()) {
 		t.Errorf("%s has panicked: %s", d.name, line)
 	}

@@ -4,6 +4,10 @@
 package daemontest
 
 import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -39,16 +43,45 @@ func TestEndsThatTheTestAskedFor(t *testing.T) {
 	for name, end := range map[string]func(*Daemon){
 		"kill":   (*Daemon).Kill,
 		"signal": func(d *Daemon) { _ = d.Signal(syscall.SIGTERM); <-d.Done() },
-		"text":   func(d *Daemon) { d.Tolerate("lease lost"); _ = d.cmd.Process.Kill(); <-d.Done() },
 		"wait":   func(d *Daemon) { _ = d.cmd.Process.Kill(); _ = d.Wait() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := shell(t, "echo lease lost; exec sleep 1000")
+			d := shell(t, "exec sleep 1000")
 			end(d)
 			if err := d.Ended(); err != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestAnEndThatItsLogExplains(t *testing.T) {
+	d := shell(t, "echo lease lost; exit 1")
+	<-d.Done()
+	if d.Ended() == nil {
+		t.Error("an end without a reason counts as one that the test asked for")
+	}
+	if d.Tolerate("lease lost"); d.Ended() != nil {
+		t.Error(d.Ended())
+	}
+}
+
+func TestKeysInLogs(t *testing.T) {
+	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bytes.Repeat([]byte("0123456789"), 12)})
+	encoded, err := json.Marshal(map[string][]byte{"tls.key": key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(key)
+	for name, log := range map[string]string{
+		"PEM": string(key), "the JSON of a Secret": string(encoded), "numbers": fmt.Sprint(block.Bytes), "its last line": strings.Split(string(key), "\n")[2],
+	} {
+		if !Shows([]byte(log), key) {
+			t.Errorf("a key that is printed as %s is not found", name)
+		}
+	}
+	if Shows([]byte("reconciled Secret with tls.key"), key) {
+		t.Error("the name of a key counts as a key")
 	}
 }
 

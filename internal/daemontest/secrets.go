@@ -1,0 +1,39 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package daemontest
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"strings"
+)
+
+// Hides makes the test fail at its end when the log of the daemon shows this key, which is a PEM file.
+func (d *Daemon) Hides(key []byte) *Daemon {
+	d.key = key
+	return d
+}
+
+// Shows reports whether a log holds a key, which is a PEM file, in a form in which programs print one: a line of its body, the same as base64 in the
+// JSON of a Secret, or the numbers by which Go prints bytes.
+func Shows(log, key []byte) bool {
+	block, _ := pem.Decode(key)
+	if block == nil || len(block.Bytes) < 100 {
+		panic("daemontest: this is not a key")
+	}
+	forms := []string{base64.StdEncoding.EncodeToString(key)[80:140], strings.Trim(fmt.Sprint(block.Bytes[32:48]), "[]")}
+	for line := range strings.Lines(string(key)) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") && len(line) > 16 {
+			forms = append(forms, line)
+		}
+	}
+	for _, form := range forms {
+		if bytes.Contains(log, []byte(form)) {
+			return true
+		}
+	}
+	return false
+}
