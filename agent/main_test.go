@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"k8s.io/client-go/rest"
@@ -63,6 +64,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// slow are tests with an agent that finds its ovsdb-server dead: its requests end after 5 seconds, and it dials again after as many.
+var slow = eventually.Allowed{
+	"TestGatewayRenewsItsLease":       {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
+	"TestNodesOfAVpcRenewTheirLeases": {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
+	"TestNodeRoutesAndRestores":       {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
+}
+
 // enter runs the tests in new namespaces. What has to be built is built before: modules cannot be fetched from a namespace without a network.
 func enter() (int, error) {
 	directory, err := os.MkdirTemp("", "kiln-agent")
@@ -104,7 +112,7 @@ func runInside(m *testing.M) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	code := eventually.Main(m)
+	code := eventually.Main(m, slow)
 	if err := server.Stop(); err != nil {
 		return 1, fmt.Errorf("stop the API server: %w", err)
 	}

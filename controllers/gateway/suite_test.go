@@ -23,6 +23,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	gatewayctl "github.com/kiln-net/kiln/controllers/gateway"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -30,7 +31,11 @@ import (
 // leases is the namespace of the Leases of gateway nodes.
 const leases = "kube-system"
 
-func TestMain(m *testing.M) { controllertest.Main(m) }
+func TestMain(m *testing.M) {
+	controllertest.Main(m, eventually.Allowed{
+		"TestALeaseThatRunsOutMovesTheGateway": {Why: "a Lease runs out after gateway.Tolerance, 8 s", Base: 15 * time.Second},
+	})
+}
 
 // network is a world with the controller of gateways at work.
 type network struct {

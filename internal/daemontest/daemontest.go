@@ -79,7 +79,7 @@ func (d *Daemon) finish(t testing.TB) {
 	switch {
 	case err != nil:
 		t.Error(err)
-	case t.Failed():
+	case t.Failed() && d.Tail() != "":
 		t.Logf("end of the log of %s:\n%s", d.name, d.Tail())
 	}
 }

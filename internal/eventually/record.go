@@ -37,8 +37,7 @@ var (
 	records   []recorded
 )
 
-// Record records a wait that began then and is over, for tests that wait by other means. A helper that calls it is not its place: that is
-// the innermost frame in a file of tests whose name does not end in "waits_test.go".
+// Record records a wait that began then and is over, for tests that wait by other means.
 func Record(t testing.TB, began time.Time) { record(t.Name(), caller(), began) }
 
 func record(test, place string, began time.Time) {
@@ -47,19 +46,17 @@ func record(test, place string, began time.Time) {
 	records = append(records, recorded{test: test, place: place, began: began, took: time.Since(began)})
 }
 
-// caller is the line of the test that waits: the innermost frame in a file of tests.
+// caller is the line of the test that waits: the outermost frame in a file of tests, because helpers are in such files too.
 func caller() string {
 	pcs := make([]uintptr, 32)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	for {
-		frame, more := frames.Next()
-		if strings.HasSuffix(frame.File, "_test.go") && !strings.HasSuffix(frame.File, "waits_test.go") {
-			return fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line)
-		}
-		if !more {
-			return "?"
+	frames, place := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)]), "?"
+	for more := true; more; {
+		var frame runtime.Frame
+		if frame, more = frames.Next(); strings.HasSuffix(frame.File, "_test.go") {
+			place = fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line)
 		}
 	}
+	return place
 }
 
 // Allowed are tests, by their names, whose waits may take longer than the limit, each with the reason. The name of a test stands for its
