@@ -25,6 +25,9 @@ type Wait struct {
 	Limit time.Duration
 	// Pause is the time between two checks, 20 ms when zero.
 	Pause time.Duration
+	// Base is how long the wait may take before Main fails the package, for waits for timers such as elections. It is multiplied by the factor
+	// of the machine. Zero is the base of the test.
+	Base time.Duration
 }
 
 // Holds waits until check returns true.
@@ -62,7 +65,7 @@ func (w Wait) Last(t testing.TB, check func() string) string {
 	t.Helper()
 	w = w.withDefaults()
 	began, place := time.Now(), caller()
-	defer func() { record(t.Name(), place, began) }()
+	defer func() { record(recorded{test: t.Name(), place: place, began: began, base: w.Base}) }()
 	tick := time.NewTicker(w.Pause)
 	defer tick.Stop()
 	for ; ; <-tick.C {

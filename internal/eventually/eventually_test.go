@@ -66,11 +66,15 @@ func TestLimitsFollowTheMachine(t *testing.T) {
 		{"a test with a base of its own", "TestA", 9 * time.Second, 1, Allowed{"TestA": {"election timers", 10 * time.Second}}, true},
 		{"a subtest of that test", "TestA/sub", 9 * time.Second, 1, Allowed{"TestA": {"election timers", 10 * time.Second}}, true},
 		{"beyond the base of its own", "TestA", 11 * time.Second, 1, Allowed{"TestA": {"election timers", 10 * time.Second}}, false},
+		{"a wait with a base of its own", "TestOwnBase", 9 * time.Second, 1, nil, true},
 		{"another test whose name begins alike", "TestAB", 9 * time.Second, 1, Allowed{"TestA": {"election timers", 10 * time.Second}}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out := &bytes.Buffer{}
 			wait := recorded{test: tt.test, place: "a_test.go:1", took: tt.took}
+			if tt.test == "TestOwnBase" {
+				wait.base = 10 * time.Second
+			}
 			got := withinLimits(out, []recorded{wait}, tt.allowed, func(time.Time, time.Time) float64 { return tt.factor })
 			if got != tt.within || got == strings.Contains(out.String(), "a_test.go:1: "+tt.test) {
 				t.Errorf("within %v, want %v: %s", got, tt.within, out)

@@ -30,6 +30,7 @@ type recorded struct {
 	test, place string
 	began       time.Time
 	took        time.Duration
+	base        time.Duration // zero: of the test
 }
 
 var (
@@ -38,12 +39,15 @@ var (
 )
 
 // Record records a wait that began then and is over, for tests that wait by other means.
-func Record(t testing.TB, began time.Time) { record(t.Name(), caller(), began) }
+func Record(t testing.TB, began time.Time) {
+	record(recorded{test: t.Name(), place: caller(), began: began})
+}
 
-func record(test, place string, began time.Time) {
+func record(r recorded) {
+	r.took = time.Since(r.began)
 	recordsMu.Lock()
 	defer recordsMu.Unlock()
-	records = append(records, recorded{test: test, place: place, began: began, took: time.Since(began)})
+	records = append(records, r)
 }
 
 // caller is the line of the test that waits: the outermost frame in a file of tests, because helpers are in such files too.
@@ -109,13 +113,14 @@ func withinLimits(out io.Writer, waits []recorded, allowed Allowed, factor func(
 	ok := true
 	for _, r := range waits {
 		speed := factor(r.began, r.began.Add(r.took))
-		limit := time.Duration(float64(allowed.baseOf(r.test)) * speed)
+		base := cmp.Or(r.base, allowed.baseOf(r.test))
+		limit := time.Duration(float64(base) * speed)
 		if r.took <= limit {
 			continue
 		}
 		ok = false
 		fmt.Fprintf(out, "%s: %s waited %s, more than %s (%s at %.1f times the reference): an event is missing, or the wait belongs into the list of Main\n",
-			r.place, r.test, r.took.Round(time.Millisecond), limit.Round(time.Millisecond), allowed.baseOf(r.test), speed)
+			r.place, r.test, r.took.Round(time.Millisecond), limit.Round(time.Millisecond), base, speed)
 	}
 	return ok
 }

@@ -26,7 +26,7 @@ func StartCluster(t testing.TB, members int) []*Server {
 			s.tool("join-cluster", s.database(), database, s.raft(), servers[0].raft())
 		}
 		s.start()
-		s.await("join the cluster", func() bool { return s.member().Connected })
+		s.awaitElection("join the cluster", func() bool { return s.member().Connected })
 	}
 	return servers
 }
@@ -34,7 +34,7 @@ func StartCluster(t testing.TB, members int) []*Server {
 // Leader returns the member that leads.
 func Leader(servers []*Server) *Server {
 	var leader *Server
-	servers[0].await("elect a leader", func() bool {
+	servers[0].awaitElection("elect a leader", func() bool {
 		for _, s := range servers {
 			if s.process != nil && s.member().Leader {
 				leader = s
@@ -61,6 +61,14 @@ func (s *Server) member() (m struct{ Leader, Connected bool }) {
 		m = results[0].Rows[0]
 	}
 	return m
+}
+
+// electionBase is how long a member may take to elect a leader or to join one: one or two election timers of a second, and elections may repeat.
+const electionBase = 15 * time.Second
+
+func (s *Server) awaitElection(what string, done func() bool) {
+	s.t.Helper()
+	eventually.Wait{For: "the server of " + s.name + " must " + what, Pause: 10 * time.Millisecond, Base: electionBase}.Holds(s.t, done)
 }
 
 // await waits for what a server does by itself. It tells nobody, so all that is left is to ask again; a test waits, not a program.

@@ -34,7 +34,10 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(envRole); role != "" {
 		playNorthd(role)
 	}
-	os.Exit(eventually.Main(m))
+	os.Exit(eventually.Main(m, eventually.Allowed{
+		"TestADatabaseIsWrittenOnceTheOneThatRunsNowHasSaidSoTwice": {Why: "two rounds of statusInterval", Base: 10 * time.Second},
+		"TestItStopsWhileTheNorthboundDatabaseIsFilled":             {Why: "two rounds of statusInterval", Base: 10 * time.Second},
+	}))
 }
 
 // playNorthd notes with which databases it was started, and answers (unixctl: JSON-RPC) until it is told to exit.

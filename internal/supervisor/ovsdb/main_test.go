@@ -6,8 +6,22 @@ package ovsdb
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/kiln-net/kiln/internal/eventually"
 )
 
-func TestMain(m *testing.M) { os.Exit(eventually.Main(m)) }
+// elections is why waits take long in which members join, leave or lead: one or two election timers of a second, and elections may repeat.
+var elections = eventually.Reason{Why: "elections", Base: 15 * time.Second}
+
+func TestMain(m *testing.M) {
+	os.Exit(eventually.Main(m, eventually.Allowed{
+		"TestCluster":                                elections,
+		"TestLostDataJoinsAnew":                      elections,
+		"TestRecovery":                               elections,
+		"TestAServerComesBackOnceItsDiskHasRoom":     elections,
+		"TestAFileThatTheServerCannotReadIsReplaced": elections,
+		"TestANewImageConvertsTheSchema":             elections,
+		"TestClockJumps":                             elections,
+	}))
+}
