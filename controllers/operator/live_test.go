@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
@@ -198,8 +199,9 @@ func (l *live) pass() {
 // until passes are made until there are so many members that serve.
 func (l *live) until(what string, members int) {
 	l.Helper()
-	deadline := time.Now().Add(5 * time.Minute)
-	for {
+	// Each member that comes or goes needs elections, and a pass for each step.
+	wait := eventually.Wait{For: what, Limit: 5 * time.Minute, Base: time.Minute}
+	wait.Empty(l, func() string {
 		l.pass()
 		serving := 0
 		for _, r := range l.m.reports {
@@ -209,13 +211,10 @@ func (l *live) until(what string, members int) {
 		}
 		joined := !slices.ContainsFunc(l.m.status.Members, func(d v1alpha1.DatabaseMember) bool { return d.ServerID == "" })
 		if serving == members && len(l.m.status.Members) == members && joined && l.m.status.Leader != "" && l.m.next().message == "" {
-			return
+			return ""
 		}
-		if time.Now().After(deadline) {
-			l.Fatalf("%s: recorded %+v, reported %+v", what, l.m.status, l.m.reports)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return fmt.Sprintf("recorded %+v, reported %+v", l.m.status, l.m.reports)
+	})
 }
 
 // wipe takes the files of members away while they do not run.
