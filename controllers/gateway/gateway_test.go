@@ -95,8 +95,9 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
 
 	// A spec that is not validated changes nothing. The only worker has seen it when the policy of a later subnet is there.
-	n.Get(s)
-	n.Change(s, func() { s.Spec.CIDRBlock = "10.18.0.0/24" })
+	wrong := s.DeepCopy() // the world connects what the subnets that it knows say
+	n.Get(wrong)
+	n.Change(wrong, func() { wrong.Spec.CIDRBlock = "10.18.0.0/24" })
 	marker := n.centralized("marker", "10.19.0.0/24", "n1", nil)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2", "ip4.src == 10.19.0.0/24 reroute 100.64.0.1")
 	n.Get(marker)

@@ -188,8 +188,11 @@ func TestAnAddressIsNotFreeWhileAPortHoldsIt(t *testing.T) {
 	second := w.Start(steps)
 	second.Northbound().AwaitHeld() // the deletion of the old port
 	w.warned(next, "subnet ovn-default is full")
-	if got := address(w.get(next)); got != "" || w.portNow(old) == nil {
-		t.Errorf("pod next got %q while the port of the deleted pod was there", got)
+	if _, held := second.Allocator.Lookup("old.default"); !held || w.portNow(old) == nil {
+		t.Error("the address of the deleted pod is free while its port is there")
+	}
+	if lease, held := second.Allocator.Lookup("next.default"); held || address(w.get(next)) != "" {
+		t.Errorf("pod next got %v while the port of the deleted pod was there", lease.Addresses)
 	}
 	second.Northbound().Release()
 	w.allocated(next)
