@@ -98,7 +98,14 @@ func TestNamespacesAreToldTheirSubnets(t *testing.T) {
 	w.Change(shop, func() { shop.Annotations["ovn.kubernetes.io/logical_switch"] = "mistake" })
 	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
 
-	w.Delete(vpc)
+	// VPCs alone change: no subnet and no namespace wakes the controller.
+	tenant := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{"lab"}, DefaultSubnet: "named"}}
+	w.Create(tenant)
+	told(w, lab, "named", "10.17.0.0/24", "10.17.0.1")
+	w.Change(tenant, func() { tenant.Spec.DefaultSubnet = "selecting" })
+	told(w, lab, "selecting", "10.18.0.0/24", "10.18.0.1")
+	w.Delete(tenant, vpc)
+	told(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
 	w.Delete(named)
 	told(w, shop, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")
 	told(w, lab, "ovn-default", main.Spec.CIDRBlock, "10.16.0.1,fd00:10:16::1")

@@ -186,8 +186,18 @@ func TestWhatIsInTheWay(t *testing.T) {
 	late := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "nowhere"}}
 	w.Subnet("nowhere", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.97.0.0/24" })
 	process.Stop()
-	w.start()
+	process = w.start()
 	w.ready(late)
+
+	soon := newEip("soon", func(s *kubeovnv1.OvnEipSpec) { s.ExternalSubnet = "soon" })
+	w.Create(soon)
+	w.says(soon, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "subnet soon does not exist")
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "soon"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.96.0.0/24", Gateway: "10.96.0.1"}}
+	w.Create(subnet)
+	w.Must(process.Allocator.SetSubnet("soon", ipam.Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}}))
+	w.says(soon, kubeovnv1.ConditionReady, metav1.ConditionFalse, "subnet soon, whose condition")
+	w.InForce(subnet) // from now on only the subnet's own event can wake the controller
+	w.ready(soon)
 
 	port := newEip("port", func(s *kubeovnv1.OvnEipSpec) { s.Type = "lrp" })
 	w.Create(port)
