@@ -40,6 +40,7 @@ func TestChangesOfUseAreGathered(t *testing.T) {
 					g.changed("a")
 				}
 				time.Sleep(time.Minute)
+				synctest.Wait() // the race detector does not see that the timers' goroutines have ended
 				if !slices.Equal(got, tt.want) {
 					t.Errorf("told at %v, want %v", got, tt.want)
 				}
