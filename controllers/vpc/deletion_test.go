@@ -73,10 +73,21 @@ func TestFinalizersTakenOffByHandBlockNothing(t *testing.T) {
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
 	n.Ready(v, s)
 	p := n.newPod("pod", "net")
+	// The subnet leaves the VPC after the VPC's controller has seen that the VPC is gone: only the subnet's controller can wake it then.
+	n.process.Northbound().Hold()
 	n.Delete(v)
 	n.Get(v)
 	n.LetGo(v)
 	n.Gone(v)
+	n.process.Northbound().AwaitHeld()
+	later := n.newVpc("later", nil)
+	n.Eventually(func() string {
+		if n.Get(later); len(later.Finalizers) == 0 {
+			return "the controller of VPCs has not seen a VPC that is newer than the deletion"
+		}
+		return ""
+	})
+	n.process.Northbound().Release()
 	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonWaiting, "VPC tenant does not exist")
 	n.Rows("Logical_Router", named)
 	n.Rows("Logical_Switch_Port", named, "pod.default")
