@@ -4,6 +4,7 @@
 package vip_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -48,6 +50,22 @@ func TestAVipHoldsItsAddresses(t *testing.T) {
 	w.Gone(first)
 	if got := w.told(refused); !strings.HasPrefix(got, "10.16.0.2,") {
 		t.Errorf("the pod that waited has %s", got)
+	}
+}
+
+// TestAVipIsWokenByItsSubnet puts a subnet into force whose addresses the allocator has before: only the subnet's own event is left then.
+func TestAVipIsWokenByItsSubnet(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.Subnet = "soon" })
+	w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "subnet soon does not exist")
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "soon"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.96.0.0/24", Gateway: "10.96.0.1"}}
+	w.Create(subnet)
+	w.Must(process.Allocator.SetSubnet("soon", ipam.Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}}))
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "subnet soon, whose condition")
+	w.InForce(subnet)
+	if got := w.ready(v); !strings.HasPrefix(got, "10.96.0.") {
+		t.Errorf("the Vip has %s", got)
 	}
 }
 
