@@ -91,12 +91,12 @@ fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is wr
 		done; \
 	done
 
-# RACE_PACKAGES: what `make test-race` runs. The race detector is C code, so this target needs a C compiler.
+# RACE_PACKAGES: what `make test-race` runs. The race detector is C code: prepare --race installs a C compiler.
 RACE_PACKAGES ?= ./internal/... ./controllers/... ./agent/... ./cmd/...
 
 .PHONY: test-race
-test-race: ## The unit, engine and envtest suites with the race detector, in random order (needs `make prepare` and gcc; RACE_PACKAGES=./internal/northbound/... for some)
-	@command -v gcc >/dev/null || { echo "make test-race needs gcc, which the race detector is built with: apt-get install gcc libc6-dev"; exit 1; }
+test-race: ## The unit, engine and envtest suites with the race detector, in random order (RACE_PACKAGES=./internal/northbound/... for some)
+	$(LAB) prepare --race
 	CGO_ENABLED=1 go test -race -shuffle=on -count=1 -p 1 -timeout 60m $(RACE_PACKAGES)
 
 .PHONY: soak
