@@ -112,7 +112,7 @@ func (o Options) spec() (machine.Spec, error) {
 	return spec, nil
 }
 
-// fill makes the machine's directories, gives it the certificates that this host trusts, and clones the repository.
+// fill makes the machine's directories, gives it the certificates that this host trusts and a hosts file, and clones the repository.
 func (o Options) fill(ctx context.Context, spec machine.Spec) error {
 	for _, bind := range spec.Binds {
 		if err := os.MkdirAll(bind.Source, 0o755); err != nil {
@@ -125,6 +125,10 @@ func (o Options) fill(ctx context.Context, spec machine.Spec) error {
 		return fmt.Errorf("read the certificates that this host trusts: %w", err)
 	}
 	if err := machine.WriteFile(filepath.Join(spec.Upper(), trusted), bundle, 0o644); err != nil {
+		return err
+	}
+	hosts := "127.0.0.1\tlocalhost\n127.0.1.1\t" + spec.Name + "\n::1\tlocalhost ip6-localhost ip6-loopback\n" // Debian's installer writes it, no package does
+	if err := machine.WriteFile(filepath.Join(spec.Upper(), "/etc/hosts"), []byte(hosts), 0o644); err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, "git", "clone", "--quiet", "--no-hardlinks", o.Source, filepath.Join(spec.Upper(), clone)).CombinedOutput()
