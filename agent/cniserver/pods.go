@@ -147,7 +147,7 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 			return pod, network, nil
 		}
 		if present && pod.DeletionTimestamp != nil {
-			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) is being deleted and has no address: %s", key, uid, missing)
+			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) is being deleted before it had an address: %s", key, uid, missing)
 		}
 		select {
 		case <-changed:

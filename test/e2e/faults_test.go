@@ -108,6 +108,7 @@ func podsPause() time.Duration {
 func watchFault(ctx context.Context, f fault, p *pair) observation {
 	GinkgoHelper()
 	running := startFlows(ctx, p)
+	running.resets = f.pauses > 0 // ovs-vswitchd is killed
 	a := startArrivals(ctx, faultsNamespace)
 	DeferCleanup(func() { a.enough(); a.forget() }) // when the spec fails on its way
 	Expect(pause(ctx, time.Second)).To(Succeed())

@@ -29,6 +29,7 @@ const longestRestart = 2300 * time.Millisecond
 func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what string, gaps int) {
 	GinkgoHelper()
 	running := startFlows(ctx, p)
+	running.resets = true
 	nodes, stop := startPods(ctx)
 	begun := time.Now()
 	return func(ctx context.Context, what string, gaps int) {
