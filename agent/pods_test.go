@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/cniserver"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 )
 
 // watchPods watches the pods of the API server until the test ends.
@@ -63,6 +64,30 @@ func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 	}
 }
 
+// An ADD waits for the flows of its port as well.
+func TestADDEndsWhenThePodIsDeletedBeforeItsFlows(t *testing.T) {
+	n := serving(t)
+	n.idle.Store(true)
+	pod := n.pod("no-flows", 40)
+	c := n.sandbox(pod, newID())
+	ended := make(chan error, 1)
+	go func() { _, err := c.add(); ended <- err }()
+	n.eventually("the port is there", func() bool { return len(n.interfaces()) == 1 })
+	must(t, n.api.Delete(t.Context(), pod, client.GracePeriodSeconds(30)))
+	var err error
+	eventually.Wait{For: "the end of the ADD", Limit: 30 * time.Second}.Holds(t, func() bool {
+		select {
+		case err = <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "was deleted before its port was ready") {
+		t.Errorf("ADD returned %v", err)
+	}
+}
+
 func TestWaitSaysWhatIsMissing(t *testing.T) {
 	n := newNode(t)
 	pods := watchPods(t, n)
@@ -92,8 +117,6 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 		"a pod that the controller has not seen":  {bare, "kube-ovn-controller has not written the annotation ovn.kubernetes.io/allocated"},
 		"a pod that the controller has refused":   {refused, "(AcquireAddressFailed: subnet ovn-default is full)"},
 		"a pod with annotations that are no good": {broken, `ovn.kubernetes.io/mac_address="not-a-mac"`},
-		"a pod that is not there":                 {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "nowhere", Namespace: "default", UID: "u"}}, "no such pod on this node"},
-		"a pod whose name another one has":        {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "default", UID: "u"}}, "is another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -101,6 +124,14 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 			_, _, err := pods.Wait(ctx, client.ObjectKeyFromObject(c.pod), c.pod.UID, v1.ProviderOVN)
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+	for name, key := range map[string]string{"a pod that is not there": "nowhere", "a pod whose name another one has": "other"} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := pods.Wait(t.Context(), client.ObjectKey{Namespace: "default", Name: key}, "u", v1.ProviderOVN)
+			if err == nil || !strings.Contains(err.Error(), "was deleted before it had an address") {
+				t.Errorf("got %v", err)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
 
@@ -43,6 +44,8 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := s.Pods.WhilePresent(ctx, client.ObjectKeyFromObject(pod), types.UID(r.PodUID))
+	defer stop()
 	iface, err := s.interfaceOf(ctx, r, pod, network)
 	if err != nil {
 		return nil, err
@@ -55,6 +58,9 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 		return nil, err
 	}
 	if err := s.connect(ctx, attachmentOf(r, pod, network, iface), iface, probeOf(r, network)); err != nil {
+		if errors.Is(context.Cause(ctx), errPodDeleted) {
+			return nil, fmt.Errorf("pod %s/%s (%s) was deleted before its port was ready: %w", r.PodNamespace, r.PodName, r.PodUID, err)
+		}
 		return nil, err
 	}
 	if err := s.catchUp(ctx, iface.HostName, network); err != nil {

@@ -5,6 +5,7 @@ package cniserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -127,7 +128,7 @@ func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.Parti
 
 // Wait returns the pod of that UID (of any, when it is empty) and its network by a provider, as soon as the controller has allocated
 // it. It is woken by the watch. The error names the missing part. Wait returns it
-// when ctx ends, and at once when the pod has a deletion timestamp: the kubelet stops a pod only after its ADD has returned.
+// when ctx ends, and at once when the pod is deleted or has a deletion timestamp: the kubelet stops a pod only after its ADD has returned.
 func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID, provider string) (*metav1.PartialObjectMetadata, v1.PodNetwork, error) {
 	changed, stop := p.watch(key)
 	defer stop()
@@ -138,7 +139,7 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 			return nil, v1.PodNetwork{}, err
 		}
 		present := pod != nil && isPod(pod, uid)
-		if seen && !present {
+		if !present && (seen || p.deleted(ctx, key, uid)) {
 			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) was deleted before it had an address", key, uid)
 		}
 		seen = present
@@ -155,6 +156,40 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s has no address: %s%s: %w", key, missing, p.explain(pod), ctx.Err())
 		}
 	}
+}
+
+// deleted asks the API server whether there is no pod of that UID (of any, when it is empty): the pod may have been created and deleted before
+// the watch reported it. Without an answer it is not known to be deleted.
+func (p *Pods) deleted(ctx context.Context, key types.NamespacedName, uid types.UID) bool {
+	pod := PodMetadata()
+	err := p.api.Get(ctx, key, pod)
+	return apierrors.IsNotFound(err) || err == nil && !isPod(pod, uid)
+}
+
+// errPodDeleted is the cause of the end of a context of WhilePresent.
+var errPodDeleted = errors.New("the pod was deleted")
+
+// WhilePresent returns a context that ends with ctx, and when the pod of that UID (of any, when it is empty) is deleted or has a deletion
+// timestamp: context.Cause is errPodDeleted then. The watch of pods ends it. The returned function frees its resources.
+func (p *Pods) WhilePresent(ctx context.Context, key types.NamespacedName, uid types.UID) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	changed, stop := p.watch(key)
+	go func() {
+		defer stop()
+		for {
+			pod, err := p.get(ctx, key)
+			if err == nil && (pod == nil || !isPod(pod, uid) || pod.DeletionTimestamp != nil) {
+				cancel(errPodDeleted)
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // allocation is the pod's network, or what is missing for it.

@@ -42,6 +42,10 @@ var allowedErrors = []struct {
 		why: "the spec opens connections and speaks no TLS",
 	},
 	{
+		line: regexp.MustCompile(`"CNI operation failed".*deleted before (it had an address|its port was ready)`), specs: anySpec,
+		why: "the pod was deleted while its ADD waited",
+	},
+	{
 		line: regexp.MustCompile(`"Reconciler error".*get namespace: Namespace .* not found`), specs: anySpec,
 		why: "the watch of pods may be ahead of the watch of namespaces, and the pod is reconciled again",
 	},
@@ -50,7 +54,7 @@ var allowedErrors = []struct {
 var anySpec = regexp.MustCompile("")
 
 // disruptive are the specs that kill processes or nodes: the others log errors then, and try again. A crash is never allowed.
-var disruptive = regexp.MustCompile(`^(restarts|databases|upgrades|faults|kubectl ko|gateways|removal|churn)|go through another node when`)
+var disruptive = regexp.MustCompile(`^(restarts|databases|upgrades|faults|kubectl ko|gateways|removal|pods re-created)|go through another node when`)
 
 // components are the pods whose logs are read and whose restarts are counted, by the beginning of their names.
 var components = regexp.MustCompile(`^(kiln-operator|kube-ovn-|ovn-|ovs-)`)
