@@ -90,7 +90,9 @@ func (r *recorder) onIP() handler.EventHandler {
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			if !e.IsInInitialList { // which is looked through once the allocator knows the leases
+			// strays looks through all IP objects of the cache once the allocator knows the leases, and sets complete before it reads them.
+			// This source starts at about the same time, so its initial list may hold an IP object that strays has not seen.
+			if !e.IsInInitialList || r.complete.Load() {
 				check(ctx, e.Object.(*kubeovnv1.IP), q)
 			}
 		},
