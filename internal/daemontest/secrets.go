@@ -24,7 +24,7 @@ func Shows(log, key []byte) bool {
 	if block == nil || len(block.Bytes) < 100 {
 		panic("daemontest: this is not a key")
 	}
-	forms := []string{base64.StdEncoding.EncodeToString(key)[80:140], strings.Trim(fmt.Sprint(block.Bytes[32:48]), "[]")}
+	forms := []string{base64.StdEncoding.EncodeToString(key)[80:140], strings.Trim(fmt.Sprintf("%d", block.Bytes[32:48]), "[]")}
 	for line := range strings.Lines(string(key)) {
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") && len(line) > 16 {
 			forms = append(forms, line)
