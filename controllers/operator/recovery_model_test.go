@@ -173,7 +173,7 @@ func (d *disaster) recover(i int, plan startup.Plan) {
 	case v1alpha1.RecoverRebuild, v1alpha1.RecoverNone:
 	}
 	node.file = d.create(i, secondsOf(plan.Since))
-	if d.random.IntN(4) == 0 { // it crashes before the date is written: nobody has seen this cluster
+	if d.random.IntN(4) == 0 { // it crashes before the date is written: no process has seen this cluster
 		node.file.since = before
 		return
 	}

@@ -96,7 +96,7 @@ func Main(m *testing.M, allowed ...Allowed) int {
 		maps.Copy(all, a)
 	}
 	if flag.Parse(); flag.Lookup("test.bench").Value.String() != "" {
-		return m.Run() // samples would take CPU time from what is measured
+		return m.Run() // samples would take CPU time from the benchmark
 	}
 	s := startSampling()
 	code := m.Run()
