@@ -201,8 +201,8 @@ func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
 	return true
 }
 
-// fitsPools reports whether what was not asked for by its address is of a pool that the request may have. An address that the subnet excludes
-// by now still fits the pool that names it: the port that holds it keeps it.
+// fitsPools reports whether the addresses that the request does not name belong to pools that the request may use. An address that the subnet
+// excluded later still fits the pool that lists it: the port that holds it keeps it.
 func (s *subnet) fitsPools(h holding, r Request) bool {
 	if r.AnyPool {
 		return true

@@ -112,7 +112,7 @@ func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Pla
 	return p
 }
 
-// since is when the cluster that is recorded was made anew; zero for the first one.
+// since is the time at which a recovery created the recorded cluster; zero for the first cluster.
 func since(status v1alpha1.DatabaseStatus) time.Time {
 	if status.Since == nil {
 		return time.Time{}
