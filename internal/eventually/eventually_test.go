@@ -95,11 +95,11 @@ func TestWaitsAreRecordedWithTheirPlace(t *testing.T) {
 
 func TestTheFactorIsAMeanAndNotBelowTheEnds(t *testing.T) {
 	at := time.Now()
-	s := &sampling{before: 1.5, after: 1, samples: []sample{{at, 1}, {at.Add(2 * time.Second), 4}, {at.Add(4 * time.Second), 4}, {at.Add(time.Hour), 100}}}
-	if got := s.factor(at, at.Add(3*time.Second)); got != 3 {
+	s := &Sampling{before: 1.5, after: 1, samples: []sample{{at, 1}, {at.Add(2 * time.Second), 4}, {at.Add(4 * time.Second), 4}, {at.Add(time.Hour), 100}}}
+	if got := s.Factor(at, at.Add(3*time.Second)); got != 3 {
 		t.Errorf("factor %v of a time with samples 1, 4 and 4", got)
 	}
-	if got := s.factor(at.Add(-time.Hour), at.Add(-time.Hour)); got != 1.5 {
+	if got := s.Factor(at.Add(-time.Hour), at.Add(-time.Hour)); got != 1.5 {
 		t.Errorf("factor %v of a time without samples", got)
 	}
 }

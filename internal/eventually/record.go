@@ -98,15 +98,15 @@ func Main(m *testing.M, allowed ...Allowed) int {
 	if flag.Parse(); flag.Lookup("test.bench").Value.String() != "" {
 		return m.Run() // samples would take CPU time from the benchmark
 	}
-	s := startSampling()
+	s := StartSampling()
 	code := m.Run()
-	s.stop()
+	s.Stop()
 	recordsMu.Lock()
 	defer recordsMu.Unlock()
 	if testing.Verbose() {
 		slowest(os.Stderr, s)
 	}
-	if code == 0 && !withinLimits(os.Stderr, records, all, s.factor) {
+	if code == 0 && !withinLimits(os.Stderr, records, all, s.Factor) {
 		return 1
 	}
 	return code
@@ -129,11 +129,11 @@ func withinLimits(out io.Writer, waits []recorded, allowed Allowed, factor func(
 	return ok
 }
 
-func slowest(out io.Writer, s *sampling) {
+func slowest(out io.Writer, s *Sampling) {
 	waits := slices.SortedFunc(slices.Values(records), func(a, b recorded) int { return cmp.Compare(b.took, a.took) })
 	fmt.Fprintf(out, "%d waits; the slowest:\n", len(waits))
 	for _, r := range waits[:min(shown, len(waits))] {
 		fmt.Fprintf(out, "%10s  at %.1f times the reference  %s %s\n",
-			r.took.Round(time.Millisecond), s.factor(r.began, r.began.Add(r.took)), r.place, r.test)
+			r.took.Round(time.Millisecond), s.Factor(r.began, r.began.Add(r.took)), r.place, r.test)
 	}
 }

@@ -24,8 +24,8 @@ type sample struct {
 	factor float64
 }
 
-// sampling measures the machine until it is stopped.
-type sampling struct {
+// Sampling measures the speed of the machine every two seconds until it is stopped.
+type Sampling struct {
 	// before and after are the factors before and after the tests.
 	before, after float64
 
@@ -35,9 +35,9 @@ type sampling struct {
 	over    sync.WaitGroup
 }
 
-// startSampling measures the machine before it returns.
-func startSampling() *sampling {
-	s := &sampling{before: median(), after: 1, quit: make(chan struct{})}
+// StartSampling measures the machine before it returns.
+func StartSampling() *Sampling {
+	s := &Sampling{before: median(), after: 1, quit: make(chan struct{})}
 	s.over.Go(func() {
 		tick := time.NewTicker(samplePause)
 		defer tick.Stop()
@@ -56,16 +56,16 @@ func startSampling() *sampling {
 	return s
 }
 
-// stop measures the machine once more.
-func (s *sampling) stop() {
+// Stop measures the machine once more.
+func (s *Sampling) Stop() {
 	close(s.quit)
 	s.over.Wait()
 	s.after = median()
 }
 
-// factor is the mean of the samples of this time, with those that were taken a pause before and after it. It is not less than the factor
-// before the tests, nor than the one after them.
-func (s *sampling) factor(from, to time.Time) float64 {
+// Factor is how many times slower than the reference the machine was between two times, at least 1: the mean of the samples of this time, with
+// those that were taken a pause before and after it. It is not less than the factor before the tests, nor than the one after them.
+func (s *Sampling) Factor(from, to time.Time) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sum, n := 0.0, 0

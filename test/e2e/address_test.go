@@ -73,8 +73,8 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 			Expect(again.UID).NotTo(Equal(old.UID))
 			Expect(cluster.PodAddrs(again)).To(And(HaveLen(2), Equal(cluster.PodAddrs(old))))
 			Expect(again.Annotations[keyMAC]).To(And(Not(BeEmpty()), Equal(old.Annotations[keyMAC])))
-			expectReach(ctx, asker, again, true)
-			expectReach(ctx, again, asker, true)
+			expectReach(ctx, asker, again)
+			expectReach(ctx, again, asker)
 		}
 
 		By("scaling down")
@@ -84,7 +84,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		heir, err = suite.Cluster.Run(ctx, heir)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(cluster.PodAddrs(heir)).To(Equal(cluster.PodAddrs(before[1])))
-		expectReach(ctx, asker, heir, true)
+		expectReach(ctx, asker, heir)
 	}, SpecTimeout(4*time.Minute))
 
 	It("of pools and lists go to the pods that name them", func(ctx SpecContext) {
@@ -102,12 +102,12 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 			for _, a := range addrs {
 				Expect(netip.MustParsePrefix("10.17.0.192/27").Contains(a) || netip.MustParsePrefix("fd00:10:17::200/124").Contains(a)).To(BeTrue(), a.String())
 			}
-			expectReach(ctx, asker, pod, true)
+			expectReach(ctx, asker, pod)
 		}
 		list := []string{"10.17.0.20,fd00:10:17::20", "10.17.0.21,fd00:10:17::21", "10.17.0.22,fd00:10:17::22"}
 		for _, pod := range deploy(ctx, "by-list", map[string]string{keyIPPool: strings.Join(list, ";")}) {
 			Expect(list).To(ContainElement(pod.Annotations[keyAddress]))
-			expectReach(ctx, asker, pod, true)
+			expectReach(ctx, asker, pod)
 		}
 
 		By("a pool of a namespace, whose pods name none")
@@ -127,7 +127,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		for _, a := range cluster.PodAddrs(till) {
 			Expect(netip.MustParsePrefix("10.17.1.0/29").Contains(a) || netip.MustParsePrefix("fd00:10:17::1:0/125").Contains(a)).To(BeTrue(), a.String())
 		}
-		expectReach(ctx, asker, till, true)
+		expectReach(ctx, asker, till)
 	}, SpecTimeout(4*time.Minute))
 
 	It("that were asked for or reserved are what a pod gets, again and again", func(ctx SpecContext) {
@@ -140,7 +140,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		for _, worker := range []int{0, 1} {
 			db := serve(ctx, webNamespace, "db", worker)
 			Expect(db.Annotations[keyAddress]).To(Equal("10.17.0.50,fd00:10:17::50"))
-			expectReach(ctx, asker, db, true)
+			expectReach(ctx, asker, db)
 			if former != nil {
 				Expect(db.Annotations[keyMAC]).To(Equal(former.Annotations[keyMAC]))
 			}
@@ -153,7 +153,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		out, err := suite.Cluster.Exec(ctx, static, "cat", "/sys/class/net/eth0/address")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(strings.TrimSpace(out)).To(Equal("02:00:00:00:01:00"))
-		expectReach(ctx, asker, static, true)
+		expectReach(ctx, asker, static)
 	}, SpecTimeout(4*time.Minute))
 
 	// Known defect: no gratuitous ARP and no unsolicited neighbour advertisement announces the new MAC address, so that pods of the subnet send to

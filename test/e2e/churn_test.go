@@ -91,7 +91,7 @@ func (h *holders) watch(ctx context.Context, c *cluster.Cluster) {
 	Expect(cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)).To(BeTrue())
 }
 
-var _ = Describe("pods re-created under their names while controller and agent are killed", func() {
+var _ = Describe("pods re-created under their names while controller and agent are killed", Label(disruptive, mayRestart), func() {
 	It("leaves NB ports, IP objects, the allocator and the pods in agreement, and no address held twice", func(ctx SpecContext) {
 		makeNamespace(ctx, churnNamespace)
 		h := &holders{holder: map[string]types.UID{}}

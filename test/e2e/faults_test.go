@@ -45,7 +45,7 @@ type observation struct {
 	flows   flows
 }
 
-var _ = Describe("faults", Label("faults"), Ordered, ContinueOnFailure, func() {
+var _ = Describe("faults", Label("faults", disruptive, mayRestart), Ordered, ContinueOnFailure, func() {
 	var p *pair
 	var spec v1alpha1.OVNClusterSpec
 	report := &strings.Builder{}

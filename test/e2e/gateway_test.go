@@ -44,7 +44,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, gatewayNamespace) }, NodeTimeout(4*time.Minute))
 	})
 
-	It("moves to another node when the kubelet and the Open vSwitch of its node die", func(ctx SpecContext) {
+	It("moves to another node when the kubelet and the Open vSwitch of its node die", Label(disruptive, mayRestart), func(ctx SpecContext) {
 		active, backup, bystander := suite.Workers[1], controlPlane(), suite.Workers[0]
 		subnet := sampleSubnet(ctx, "subnet_centralized.yaml", func(s *kubeovnv1.SubnetSpec) {
 			s.GatewayNode = active + "," + backup

@@ -54,7 +54,7 @@ var _ = Describe("kubectl ko", func() {
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("makes backups, and the northbound database anew from one, while no packet is lost", func(ctx SpecContext) {
+	It("makes backups, and the northbound database anew from one, while no packet is lost", Label(disruptive, mayRestart), func(ctx SpecContext) {
 		DeferCleanup(func(ctx SpecContext) {
 			Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed())
 			deleteNamespace(ctx, koNamespace)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,8 +54,13 @@ var allowedErrors = []struct {
 
 var anySpec = regexp.MustCompile("")
 
-// disruptive are the specs that kill processes or nodes: the others log errors then, and try again. A crash is never allowed.
-var disruptive = regexp.MustCompile(`^(restarts|databases|upgrades|faults|kubectl ko|gateways|removal|pods re-created)|go through another node when`)
+const (
+	// disruptive is the label of specs that kill processes or nodes: the others log errors then, and try again. A crash is never allowed.
+	disruptive = "disruptive"
+	// mayRestart is the label of specs that end containers in other ways than by suite.kill: nodes lose power, and databases lose their data, which
+	// ends members and clients.
+	mayRestart = "may-restart"
+)
 
 // components are the pods whose logs are read and whose restarts are counted, by the beginning of their names.
 var components = regexp.MustCompile(`^(kiln-operator|kube-ovn-|ovn-|ovs-)`)
@@ -121,23 +127,25 @@ func readFrom(file string, offset int64) ([]byte, error) {
 func (l *logReader) judge(line string) {
 	pod, text, _ := strings.Cut(line, ": ")
 	severity, text := oracle.LogLine(text)
-	if severity == oracle.Fine || severity == oracle.Error && allowed(text, CurrentSpecReport().FullText()) {
+	if severity == oracle.Fine || severity == oracle.Error && allowed(text, CurrentSpecReport()) {
 		return
 	}
 	l.problems = append(l.problems, pod+": "+text)
 }
 
-func allowed(line, spec string) bool {
-	if disruptive.MatchString(spec) {
+func allowed(line string, spec SpecReport) bool {
+	if hasLabel(spec, disruptive) {
 		return true
 	}
 	for _, a := range allowedErrors {
-		if a.line.MatchString(line) && a.specs.MatchString(spec) {
+		if a.line.MatchString(line) && a.specs.MatchString(spec.FullText()) {
 			return true
 		}
 	}
 	return false
 }
+
+func hasLabel(spec SpecReport, label string) bool { return slices.Contains(spec.Labels(), label) }
 
 // take returns the problems since the last call.
 func (l *logReader) take() []string {
@@ -155,12 +163,8 @@ var counted, caused = map[types.UID]int32{}, map[types.UID]int32{}
 // causes counts the restart that a spec brings about by killing the main process of a pod.
 func causes(pod *corev1.Pod) { caused[pod.UID]++ }
 
-// mayRestart matches specs that end containers in other ways than by suite.kill: nodes lose power, and databases lose their data, which ends members
-// and clients.
-var mayRestart = regexp.MustCompile(`^(databases recover|kubectl ko makes backups|faults|removal|gateways moves|pods re-created)|go through another node when`)
-
 // unexpectedRestarts are the restarts since the last call that the spec did not bring about.
-func unexpectedRestarts(ctx context.Context, spec string) ([]string, error) {
+func unexpectedRestarts(ctx context.Context, spec SpecReport) ([]string, error) {
 	pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
@@ -172,7 +176,7 @@ func unexpectedRestarts(ctx context.Context, spec string) ([]string, error) {
 			continue
 		}
 		now, before := restarts(pod), counted[pod.UID]
-		if now > before+caused[pod.UID] && !mayRestart.MatchString(spec) {
+		if now > before+caused[pod.UID] && !hasLabel(spec, mayRestart) {
 			found = append(found, fmt.Sprintf("%s restarted %d times, %d expected: %s", pod.Name, now-before, caused[pod.UID], lastEnd(pod)))
 		}
 		counted[pod.UID] = now
@@ -191,7 +195,7 @@ func lastEnd(pod *corev1.Pod) string {
 }
 
 var _ = AfterEach(func(ctx SpecContext) {
-	spec := CurrentSpecReport().FullText()
+	spec := CurrentSpecReport()
 	problems := logs.take()
 	restarted, err := unexpectedRestarts(ctx, spec)
 	Expect(err).NotTo(HaveOccurred())

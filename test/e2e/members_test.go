@@ -43,7 +43,7 @@ var trialDatabases = []trialDatabase{
 	{"ovn-central-sb", "ovnsb_db.db", func(s v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus { return s.Southbound }},
 }
 
-var _ = Describe("databases", Ordered, func() {
+var _ = Describe("databases", Label(disruptive), Ordered, func() {
 	var p *pair
 	var spec v1alpha1.OVNClusterSpec
 
@@ -90,7 +90,7 @@ var _ = Describe("databases", Ordered, func() {
 		Expect(running.end(ctx).losses()).To(BeEmpty())
 	}, SpecTimeout(40*time.Minute))
 
-	It("recover from the loss of two of three members from a member, a backup and the API, and lose no packet", func(ctx SpecContext) {
+	It("recover from the loss of two of three members from a member, a backup and the API, and lose no packet", Label(mayRestart), func(ctx SpecContext) {
 		running := startFlows(ctx, p)
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
 		Eventually(func(g Gomega) {
@@ -108,7 +108,7 @@ var _ = Describe("databases", Ordered, func() {
 		Expect(running.end(ctx).losses()).To(BeEmpty())
 	}, SpecTimeout(10*time.Minute))
 
-	It("recover when nothing of the southbound database is left", func(ctx SpecContext) {
+	It("recover when nothing of the southbound database is left", Label(mayRestart), func(ctx SpecContext) {
 		running := startFlows(ctx, p)
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
 		recovers(ctx, "southbound", v1alpha1.RecoverMember, v1alpha1.RecoverRebuild)

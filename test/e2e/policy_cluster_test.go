@@ -36,31 +36,31 @@ var _ = Describe("cluster-wide policies", func() {
 		}
 		label := func(value string) { tenant(ctx, "e2e-tenant", value) }
 		policy := clusterPolicies(ctx, "clusternetworkpolicy.yaml", clusterPolicyOf("v1alpha2", "ClusterNetworkPolicy", "tenants"))[0]
-		expectReach(ctx, stranger, web, true)
+		expectReach(ctx, stranger, web)
 
 		By("making the namespace a tenant")
 		label(`"yes"`)
-		expectReach(ctx, stranger, web, false)
-		expectReach(ctx, monitor, web, true)
-		expectReach(ctx, neighbour, web, true)
+		apart(ctx, stranger, web, neighbour)
+		expectReach(ctx, monitor, web)
+		expectReach(ctx, neighbour, web)
 		readyPolicy(ctx, policy)
 
 		By("letting the tenant's own policy judge what is passed to it")
 		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "e2e-tenant", Name: "own"}}
 		Expect(yaml.UnmarshalStrict([]byte(`{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: stranger}}}]}]}`), &np.Spec)).To(Succeed())
 		Expect(suite.Objects.Create(ctx, np)).To(Succeed())
-		expectReach(ctx, monitor, web, false)
-		expectReach(ctx, stranger, web, false) // whatever the tenant says
+		apart(ctx, monitor, web, web)
+		apart(ctx, stranger, web, web) // whatever the tenant says
 		Expect(suite.Objects.Delete(ctx, np)).To(Succeed())
-		expectReach(ctx, monitor, web, true)
+		expectReach(ctx, monitor, web)
 
 		By("making the namespace none")
 		label("null")
-		expectReach(ctx, stranger, web, true)
+		expectReach(ctx, stranger, web)
 		label(`"yes"`)
-		expectReach(ctx, stranger, web, false)
+		apart(ctx, stranger, web, neighbour)
 		Expect(suite.Objects.Delete(ctx, policy)).To(Succeed())
-		expectReach(ctx, stranger, web, true)
+		expectReach(ctx, stranger, web)
 	}, SpecTimeout(4*time.Minute))
 
 	It("of the first versions decide by action, and their baseline last", func(ctx SpecContext) {

@@ -43,7 +43,7 @@ func nodeStates(ctx context.Context) map[string]string {
 	return states
 }
 
-var _ = Describe("removal", Ordered, func() {
+var _ = Describe("removal", Label(disruptive, mayRestart), Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
 		if bare == nil {
 			Skip("Kiln was there before the suite began: nobody knows what the nodes were like without it")

@@ -21,7 +21,7 @@ import (
 
 const restartNamespace = "e2e-restart"
 
-var _ = Describe("restarts", Ordered, func() {
+var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 	var p *pair
 
 	BeforeAll(func(ctx SpecContext) {

@@ -67,7 +67,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	suite.kill = killMainProcess
 	calibrate(ctx)
 	logs.start()
-	_, err = unexpectedRestarts(ctx, "") // ignores earlier restarts
+	_, err = unexpectedRestarts(ctx, CurrentSpecReport()) // ignores earlier restarts
 	Expect(err).NotTo(HaveOccurred())
 }, NodeTimeout(15*time.Minute))
 

@@ -155,7 +155,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("go through another node when the kubelet and the Open vSwitch of theirs die", func(ctx SpecContext) {
+	It("go through another node when the kubelet and the Open vSwitch of theirs die", Label(disruptive, mayRestart), func(ctx SpecContext) {
 		cordon(ctx, controlPlane(), true) // what dies there would take the databases with it
 		DeferCleanup(func(ctx SpecContext) { cordon(ctx, controlPlane(), false) }, NodeTimeout(time.Minute))
 		applyVpcs(ctx, "vpc_services.yaml")

@@ -29,7 +29,7 @@ const (
 // onNodes are the workloads of every node.
 var onNodes = []string{"ovs-ovn", "kube-ovn-cni"}
 
-var _ = Describe("upgrades", Ordered, func() {
+var _ = Describe("upgrades", Label(disruptive), Ordered, func() {
 	var p *pair
 	var spec v1alpha1.OVNClusterSpec
 	var present string

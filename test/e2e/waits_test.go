@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -18,10 +19,13 @@ import (
 	ginkgotypes "github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+
+	"github.com/kiln-net/kiln/internal/eventually"
 )
 
 // The limits of Eventually are long, so that specs pass on a busy machine. They hide a controller that became slow or depends on its last retry. Therefore
-// each Eventually is recorded, and a duration above longWait × slowdown fails the suite unless slowWaits has its place.
+// each Eventually is recorded, and a duration above longWait, times how much slower than usual the machine was meanwhile, fails the suite unless
+// slowWaits has its place.
 const longWait = 10 * time.Second
 
 // slowWaits are the waits that take long by design, by their place, and why.
@@ -52,16 +56,21 @@ func slowByDesign(where string) bool {
 // ended is an Eventually that has ended.
 type ended struct {
 	where, spec string
+	begun       time.Time
 	took        time.Duration
 }
 
 var waits struct {
 	sync.Mutex
-	list []ended
+	list  []ended
+	speed *eventually.Sampling
 }
 
-// recordWaits has gomega record how long each Eventually takes.
-func recordWaits() { Default = recorder{Default} }
+// recordWaits has gomega record how long each Eventually takes, and measures the speed of the machine.
+func recordWaits() {
+	Default = recorder{Default}
+	waits.speed = eventually.StartSampling()
+}
 
 // recorder adds a record to gomega. Gomega calls Inner to find its own implementation.
 type recorder struct{ Gomega }
@@ -87,7 +96,7 @@ func (r *recorded) measure(assert func() bool) bool {
 	defer func() { // a failing assertion panics
 		waits.Lock()
 		defer waits.Unlock()
-		waits.list = append(waits.list, ended{r.where, CurrentSpecReport().FullText(), time.Since(begun)})
+		waits.list = append(waits.list, ended{r.where, CurrentSpecReport().FullText(), begun, time.Since(begun)})
 	}()
 	return assert()
 }
@@ -132,7 +141,8 @@ var allowedSkips = map[string]string{
 }
 
 var _ = ReportAfterSuite("waits and skips", func(report Report) {
-	longest, tooLong := slowest(waits.list, time.Duration(float64(longWait)*max(1, calibration.slowdown)))
+	waits.speed.Stop()
+	longest, tooLong := slowest(waits.list, waits.speed.Factor)
 	fmt.Printf("The longest waits:\n%s\n", strings.Join(longest, "\n"))
 	var skips []string
 	for i := range report.SpecReports {
@@ -146,19 +156,21 @@ var _ = ReportAfterSuite("waits and skips", func(report Report) {
 		return // a failed spec makes others wait or skip
 	}
 	Expect(skips).To(BeEmpty(), "specs that skipped themselves")
-	Expect(tooLong).To(BeEmpty(), "waits of more than %s × %.1f", longWait, calibration.slowdown)
+	Expect(tooLong).To(BeEmpty(), "waits of more than %s × the factor of the machine", longWait)
 })
 
-// slowest returns the longest waits, and the waits above the limit that slowWaits does not have.
-func slowest(list []ended, limit time.Duration) (longest, tooLong []string) {
+// slowest returns the longest waits, and those above the limit that slowWaits does not have. factor is how much slower than usual the machine was
+// between two times.
+func slowest(list []ended, factor func(from, to time.Time) float64) (longest, tooLong []string) {
 	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b ended) int { return int(b.took - a.took) })
+	slices.SortStableFunc(list, func(a, b ended) int { return cmp.Compare(b.took, a.took) })
 	for i, w := range list {
-		text := fmt.Sprintf("%6.1f s  %s  (%s)", w.took.Seconds(), w.where, w.spec)
+		slowdown := max(factor(w.begun, w.begun.Add(w.took)), calibration.slowdown)
+		text := fmt.Sprintf("%6.1f s  at %.1f times the usual  %s  (%s)", w.took.Seconds(), slowdown, w.where, w.spec)
 		if i < 30 {
 			longest = append(longest, text)
 		}
-		if w.took > limit && !slowByDesign(w.where) {
+		if w.took > time.Duration(float64(longWait)*slowdown) && !slowByDesign(w.where) {
 			tooLong = append(tooLong, text)
 		}
 	}
