@@ -24,7 +24,7 @@ const operatorDeployment = "kiln-operator"
 
 // expireCertificates stops the operator, gives databases, northd and controllers certificates that their authorities made and that have
 // expired, and restarts all of them, so that nobody can live on an old connection. The operator then comes back.
-func expireCertificates(ctx context.Context) func(context.Context) {
+func expireCertificates(ctx context.Context, begin func()) func(context.Context) {
 	GinkgoHelper()
 	scaleOperator(ctx, 0)
 	back := func(ctx context.Context) { scaleOperator(ctx, 1) }
@@ -51,8 +51,9 @@ func expireCertificates(ctx context.Context) func(context.Context) {
 		_, err := suite.Cluster.CoreV1().Secrets(cluster.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
 		Expect(err).NotTo(HaveOccurred())
 	}
+	begin()
 	for _, workload := range []string{trialDatabases[0].workload, trialDatabases[1].workload, "ovn-central-northd", "kube-ovn-controller"} {
-		killAll(workload)(ctx)
+		killAll(workload)(ctx, nil)
 	}
 	return back
 }

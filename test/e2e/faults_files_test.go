@@ -38,10 +38,11 @@ func theOne(ctx context.Context, db trialDatabase, p part) *corev1.Pod {
 }
 
 // damage does something to the files of a member and kills it.
-func damage(db trialDatabase, p part, script string) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
+func damage(db trialDatabase, p part, script string) injection {
+	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
 		pod := theOne(ctx, db, p)
+		begin()
 		exec(ctx, pod.Spec.NodeName, "sh", "-c", script)
 		strike(ctx, pod)
 		return nil
@@ -49,12 +50,13 @@ func damage(db trialDatabase, p part, script string) func(context.Context) func(
 }
 
 // oldCopy brings back a file from before other writes.
-func oldCopy(db trialDatabase) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
+func oldCopy(db trialDatabase) injection {
+	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
 		pod := theOne(ctx, db, leader)
 		exec(ctx, pod.Spec.NodeName, "cp", dataDir+db.file, "/tmp/old.db")
 		Expect(pause(ctx, 5*time.Second)).To(Succeed())
+		begin()
 		exec(ctx, pod.Spec.NodeName, "cp", "/tmp/old.db", dataDir+db.file)
 		strike(ctx, pod)
 		return nil
@@ -71,8 +73,8 @@ func commitBeyond(db trialDatabase) string {
 }
 
 // fullDisk gives the node of a member with this part a small disk, and fills it.
-func fullDisk(db trialDatabase, p part) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
+func fullDisk(db trialDatabase, p part) injection {
+	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
 		node := theOne(ctx, db, p).Spec.NodeName
 		exec(ctx, node, "sh", "-c", "mkdir /run/small && mount -t tmpfs -o size=64m none /run/small && cp -a "+dataDir+". /run/small && mount --bind /run/small "+dataDir)
@@ -84,6 +86,7 @@ func fullDisk(db trialDatabase, p part) func(context.Context) func(context.Conte
 		strike(ctx, memberOn(ctx, db, node))
 		healthy(ctx)
 		become(ctx, db, node, p)
+		begin()
 		exec(ctx, node, "sh", "-c", "dd if=/dev/zero of="+dataDir+"filler bs=64k || true")
 		return func(ctx context.Context) {
 			told(ctx, v1alpha1.ConditionDegraded, "node "+node+": ovsdb-server could not write its database file")

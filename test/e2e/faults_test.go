@@ -25,16 +25,20 @@ const faultsNamespace = "e2e-faults"
 // fault is one line of the table in docs/reliability.md.
 type fault struct {
 	// did is what was done.
-	did string
-	// inject does it, and returns how it is ended, if it does not end by itself.
-	inject func(ctx context.Context) (end func(ctx context.Context))
+	did    string
+	inject injection
 	// lasts is how long it is left so.
 	lasts time.Duration
+	// stops says that nobody gets an address before it ends. Otherwise others do the work.
+	stops bool
 	// pauses is how long flows pause when what forwards packets is hit itself. Otherwise they lose nothing.
 	pauses time.Duration
 	// writes and healed are the times of the table. The limit is three times as long, and longer on a slow machine.
 	writes, healed time.Duration
 }
+
+// injection injects a fault, and returns how it is ended, if it does not end by itself. It calls begin when its preparations are done.
+type injection func(ctx context.Context, begin func()) (end func(ctx context.Context))
 
 // observation is what was seen of one.
 type observation struct {
@@ -58,7 +62,6 @@ var _ = Describe("faults", Label("faults", disruptive, mayRestart), Ordered, Con
 		redundant := spec
 		redundant.Central.Replicas, redundant.Central.NorthdReplicas, redundant.Controller.Replicas = 3, 2, 2
 		redundant.Central.NodeSelector = map[string]string{membersLabel: ""}
-		redundant.Controller.NodeSelector = redundant.Central.NodeSelector
 		Expect(suite.Cluster.ApplyOVNCluster(ctx, redundant)).To(Succeed())
 		healthy(ctx)
 	}, NodeTimeout(5*time.Minute))
@@ -85,8 +88,12 @@ var _ = Describe("faults", Label("faults", disruptive, mayRestart), Ordered, Con
 			Expect(seen.flows.withinNode().losses()).To(BeEmpty(), "losses within a node")
 			Expect(seen.flows.gapsOver(podsPause())).To(BeEmpty(), "losses between nodes")
 		}
-		Expect(seen.writes).To(BeNumerically("<=", f.lasts+bound(f.writes+calibration.address)), "the first address after the fault")
-		Expect(seen.address).To(BeNumerically("<=", f.lasts+bound(f.writes+calibration.address)), "the address of a pod created during the fault")
+		limit := bound(f.writes + calibration.address)
+		if f.stops {
+			limit += f.lasts
+		}
+		Expect(seen.writes).To(BeNumerically("<=", limit), "the first address after the fault")
+		Expect(seen.address).To(BeNumerically("<=", limit), "the address of a pod created during the fault")
 		Expect(seen.pod).To(BeNumerically("<=", f.lasts+bound(f.writes+f.pauses+kubeletRetry+calibration.podStart)), "pods on both workers")
 		Expect(seen.healed).To(BeNumerically("<=", f.lasts+bound(f.healed+kubeletRetry+calibration.podStart)), "healed")
 		Eventually(disagreements).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
@@ -113,7 +120,7 @@ func watchFault(ctx context.Context, f fault, p *pair) observation {
 	DeferCleanup(func() { a.enough(); a.forget() }) // when the spec fails on its way
 	Expect(pause(ctx, time.Second)).To(Succeed())
 	start := time.Now()
-	end := f.inject(ctx)
+	end := f.inject(ctx, func() { start = time.Now() })
 	during := startOnWorkers(ctx, "during")
 	Expect(pause(ctx, f.lasts)).To(Succeed())
 	if end != nil {
@@ -231,13 +238,16 @@ func faults() []fault {
 		{did: "both nodes' own ovsdb-server: kill -9", healed: sec, inject: killOnWorkers("pgrep -f '^/usr/sbin/ovsdb-server /etc/openvswitch'")},
 		{did: "one node's ovs-vswitchd: kill -9", pauses: 1300 * ms, healed: 2 * sec, inject: killOnFirstWorker("pidof ovs-vswitchd")},
 		{did: "certificates of databases, northd and controllers: expired, operator away for 60 s",
-			lasts: time.Minute, writes: 33 * sec, healed: 53 * sec, inject: expireCertificates},
-		{did: "API server: stopped for 60 s", lasts: time.Minute, writes: 6 * sec, healed: 6 * sec, inject: stopAPIServer},
+			lasts: time.Minute, stops: true, writes: 33 * sec, healed: 53 * sec, inject: expireCertificates},
+		{did: "API server: stopped for 60 s", lasts: time.Minute, stops: true, writes: 6 * sec, healed: 6 * sec, inject: stopAPIServer},
+		{did: "API server: both nodes cut off from it for 60 s", lasts: time.Minute, healed: 10 * sec, inject: cutOffFromAPIServer},
+		{did: "leading controller's node: cut off from all others for 60 s", lasts: time.Minute, writes: 20 * sec, healed: 10 * sec, inject: cutOffLeadingController},
 	}
 	for _, db := range trialDatabases {
 		list = append(list,
 			fault{did: db.workload + ", leader: kill -9", writes: 5500 * ms, healed: 10 * sec, inject: damage(db, leader, "true")},
 			fault{did: db.workload + ", all members at once: kill -9", writes: 13 * sec, healed: 38 * sec, inject: killAll(db.workload)},
+			fault{did: db.workload + ", leader cut off from the other members for 20 s", lasts: 20 * sec, writes: 5500 * ms, healed: 10 * sec, inject: cutOffLeader(db)},
 			fault{did: db.workload + ", leader's file gone", writes: 5500 * ms, healed: 11 * sec, inject: damage(db, leader, "rm "+dataDir+db.file)},
 			fault{did: db.workload + ", leader's directory gone", writes: 5500 * ms, healed: 12 * sec, inject: damage(db, leader, "rm -r "+dataDir+"*")},
 			fault{did: db.workload + ", leader's file truncated", writes: 5500 * ms, healed: 10 * sec, inject: damage(db, leader, "truncate -s 100 "+dataDir+db.file)},
@@ -250,8 +260,8 @@ func faults() []fault {
 	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", writes: sec, healed: 65 * sec, inject: loseNode})
 }
 
-func killAll(app string) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
+func killAll(app string) injection {
+	return func(ctx context.Context, _ func()) func(context.Context) {
 		GinkgoHelper()
 		pods, err := suite.Cluster.PodsOf(ctx, app)
 		Expect(err).NotTo(HaveOccurred())
@@ -266,7 +276,13 @@ func killAll(app string) func(context.Context) func(context.Context) {
 }
 
 // killLeader kills the controller that holds the Lease: not one that is about to go and hands it over.
-func killLeader(ctx context.Context) func(context.Context) {
+func killLeader(ctx context.Context, _ func()) func(context.Context) {
+	GinkgoHelper()
+	strike(ctx, leadingController(ctx))
+	return nil
+}
+
+func leadingController(ctx context.Context) *corev1.Pod {
 	GinkgoHelper()
 	var leading *corev1.Pod
 	Eventually(func(g Gomega) {
@@ -276,20 +292,19 @@ func killLeader(ctx context.Context) func(context.Context) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(leading.DeletionTimestamp).To(BeNil(), leading.Name)
 	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
-	strike(ctx, leading)
-	return nil
+	return leading
 }
 
-func killOnWorkers(find string) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
+func killOnWorkers(find string) injection {
+	return func(ctx context.Context, _ func()) func(context.Context) {
 		GinkgoHelper()
 		killDaemon(ctx, find, suite.Workers...)
 		return nil
 	}
 }
 
-func killOnFirstWorker(find string) func(context.Context) func(context.Context) {
-	return func(ctx context.Context) func(context.Context) {
+func killOnFirstWorker(find string) injection {
+	return func(ctx context.Context, _ func()) func(context.Context) {
 		GinkgoHelper()
 		killDaemon(ctx, find, suite.Workers[0])
 		return nil
@@ -297,7 +312,7 @@ func killOnFirstWorker(find string) func(context.Context) func(context.Context) 
 }
 
 // stopAPIServer lets it hang, which is harder on clients than to be gone.
-func stopAPIServer(ctx context.Context) func(context.Context) {
+func stopAPIServer(ctx context.Context, _ func()) func(context.Context) {
 	GinkgoHelper()
 	signal := func(ctx context.Context, s string) { // the lab has one, on its first node
 		exec(ctx, controlPlane(), "bash", "-c", "kill -"+s+" $(pidof kube-apiserver)")
@@ -308,7 +323,7 @@ func stopAPIServer(ctx context.Context) func(context.Context) {
 
 // loseNode takes the power from a node of the control plane that holds members, and its object from the cluster, as an administrator does
 // with a machine that will not come back. It ends when the databases have put others in the place of its members.
-func loseNode(ctx context.Context) func(context.Context) {
+func loseNode(ctx context.Context, begin func()) func(context.Context) {
 	GinkgoHelper()
 	var name string
 	for _, m := range settled(ctx, trialDatabases[0], 3).Members {
@@ -320,6 +335,7 @@ func loseNode(ctx context.Context) func(context.Context) {
 		// The suite's own lab has one node of the control plane; make faults brings three up.
 		Skip("no member is on a node that can be spared: needs three nodes of the control plane")
 	}
+	begin()
 	Expect(suite.Lab.Kill(name)).To(Succeed())
 	Expect(suite.Cluster.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())
 	return func(ctx context.Context) {
