@@ -43,17 +43,15 @@ var trialDatabases = []trialDatabase{
 	{"ovn-central-sb", "ovnsb_db.db", func(s v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus { return s.Southbound }},
 }
 
-var _ = Describe("databases", Label(disruptive), Ordered, func() {
+// The databases grow and shrink once for all these specs.
+var _ = Describe("three members:", Label(disruptive), Ordered, ContinueOnFailure, func() {
 	var p *pair
-	var spec v1alpha1.OVNClusterSpec
-
 	BeforeAll(func(ctx SpecContext) {
 		p = makePair(ctx, membersNamespace)
-		spec = asInstalled()
 		labelNodes(ctx, membersLabel, new(""))
 	}, NodeTimeout(3*time.Minute))
 	AfterAll(func(ctx SpecContext) {
-		shrink(ctx, spec)
+		shrink(ctx, asInstalled())
 		Expect(suite.Cluster.WaitAvailable(ctx, func(string) {})).To(Succeed())
 		deleteNamespace(ctx, membersNamespace)
 		claim, volume := backupVolume()
@@ -61,12 +59,18 @@ var _ = Describe("databases", Label(disruptive), Ordered, func() {
 		Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, volume))).To(Succeed())
 	}, NodeTimeout(6*time.Minute))
 
+	Describe("databases", func() { databaseSpecs(&p) })
+	Describe("upgrades", func() { upgradeSpecs(&p) })
+})
+
+// databaseSpecs are specs of three members.
+func databaseSpecs(p **pair) {
 	It("grow to three members, get over lost and damaged files of their leaders, and lose no packet", func(ctx SpecContext) {
-		running := startFlows(ctx, p)
+		running := startFlows(ctx, *p)
 		loops := loops()
 		for i := range loops {
 			start := time.Now()
-			Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
+			Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(asInstalled()))).To(Succeed())
 			for _, db := range trialDatabases {
 				settled(ctx, db, 3)
 			}
@@ -81,7 +85,7 @@ var _ = Describe("databases", Label(disruptive), Ordered, func() {
 				}
 			}
 			if i < loops-1 {
-				Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
+				Expect(suite.Cluster.ApplyOVNCluster(ctx, asInstalled())).To(Succeed())
 				for _, db := range trialDatabases {
 					settled(ctx, db, 1)
 				}
@@ -91,8 +95,8 @@ var _ = Describe("databases", Label(disruptive), Ordered, func() {
 	}, SpecTimeout(40*time.Minute))
 
 	It("recover from the loss of two of three members from a member, a backup and the API, and lose no packet", Label(mayRestart), func(ctx SpecContext) {
-		running := startFlows(ctx, p)
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
+		running := startFlows(ctx, *p)
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(asInstalled()))).To(Succeed())
 		Eventually(func(g Gomega) {
 			g.Expect(databaseStatus(ctx, g, trialDatabases[0]).LastBackup).NotTo(BeNil())
 		}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
@@ -109,13 +113,13 @@ var _ = Describe("databases", Label(disruptive), Ordered, func() {
 	}, SpecTimeout(10*time.Minute))
 
 	It("recover when nothing of the southbound database is left", Label(mayRestart), func(ctx SpecContext) {
-		running := startFlows(ctx, p)
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(spec))).To(Succeed())
+		running := startFlows(ctx, *p)
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(asInstalled()))).To(Succeed())
 		recovers(ctx, "southbound", v1alpha1.RecoverMember, v1alpha1.RecoverRebuild)
 		Expect(running.end(ctx).gapsLongerThan(bound(rebuildPause))).To(BeEmpty())
 		expectAllChecks(ctx)
 	}, SpecTimeout(10*time.Minute))
-})
+}
 
 // grown is a deployment with three members of each database.
 func grown(spec v1alpha1.OVNClusterSpec) v1alpha1.OVNClusterSpec {

@@ -68,7 +68,7 @@ func startPods(ctx context.Context) (nodes int, stop func() (started int, slowes
 				begun := time.Now()
 				name := fmt.Sprintf("new-%s-%d", n.Name, i)
 				limit, done := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-				_, err := suite.Cluster.Run(limit, cluster.Server(upgradeNamespace, name, n.Name))
+				_, err := suite.Cluster.Run(limit, cluster.Server(membersNamespace, name, n.Name))
 				done()
 				mu.Lock()
 				if err != nil {
@@ -77,7 +77,7 @@ func startPods(ctx context.Context) (nodes int, stop func() (started int, slowes
 					started, slowest = started+1, max(slowest, time.Since(begun))
 				}
 				mu.Unlock()
-				_ = suite.Cluster.CoreV1().Pods(upgradeNamespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
+				_ = suite.Cluster.CoreV1().Pods(membersNamespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
 			}
 		})
 	}

@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	upgradeNamespace = "e2e-upgrade"
 	// nextImage is the same as the one that runs, under a second name.
 	nextImage   = "kiln.local/kiln:next"
 	canaryLabel = "network.example.com/canary" // of config/samples/ovncluster_canary.yaml
@@ -29,14 +28,11 @@ const (
 // onNodes are the workloads of every node.
 var onNodes = []string{"ovs-ovn", "kube-ovn-cni"}
 
-var _ = Describe("upgrades", Label(disruptive), Ordered, func() {
-	var p *pair
-	var spec v1alpha1.OVNClusterSpec
+// upgradeSpecs are specs of three members.
+func upgradeSpecs(p **pair) {
 	var present string
 
 	BeforeAll(func(ctx SpecContext) {
-		p = makePair(ctx, upgradeNamespace)
-		spec = asInstalled()
 		present = componentImages(ctx, Default)[0]
 		var nodes corev1.NodeList // machines without power have none
 		Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
@@ -45,19 +41,15 @@ var _ = Describe("upgrades", Label(disruptive), Ordered, func() {
 				"images", "tag", "--force", present, nextImage)
 			Expect(err).NotTo(HaveOccurred())
 		}
-		labelNodes(ctx, membersLabel, new(""))
-		grown := spec
-		grown.Central.Replicas, grown.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
-		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown)).To(Succeed())
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(asInstalled()))).To(Succeed())
 		for _, db := range trialDatabases {
 			settled(ctx, db, 3)
 		}
 	}, NodeTimeout(5*time.Minute))
 	AfterAll(func(ctx SpecContext) {
-		shrink(ctx, spec)
+		Expect(suite.Cluster.ApplyOVNCluster(ctx, grown(asInstalled()))).To(Succeed())
 		labelNodes(ctx, canaryLabel, nil)
 		runsOn(ctx, present)
-		deleteNamespace(ctx, upgradeNamespace)
 	}, NodeTimeout(6*time.Minute))
 
 	It("begin on canary nodes, and then go everywhere", func(ctx SpecContext) {
@@ -67,7 +59,7 @@ var _ = Describe("upgrades", Label(disruptive), Ordered, func() {
 		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, canaryLabel)
 		Expect(suite.Objects.Patch(ctx, &worker, client.RawPatch("application/merge-patch+json", patch))).To(Succeed())
 
-		traffic := startTraffic(ctx, p)
+		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeCanary)
 		Eventually(progressing).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(
 			And(HavePrefix("False ReplacingPaused"), ContainSubstring("the canary nodes are done")))
@@ -84,14 +76,14 @@ var _ = Describe("upgrades", Label(disruptive), Ordered, func() {
 	}, SpecTimeout(8*time.Minute))
 
 	It("go back when the image is set back", func(ctx SpecContext) {
-		traffic := startTraffic(ctx, p)
+		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, present)
 		traffic(ctx, "rollback", 2)
 	}, SpecTimeout(8*time.Minute))
 
 	It("go back halfway as well", Label("faults"), func(ctx SpecContext) {
-		traffic := startTraffic(ctx, p)
+		traffic := startTraffic(ctx, *p)
 		wantImage(ctx, nextImage, v1alpha1.UpgradeAutomatic)
 		Eventually(func(g Gomega) {
 			g.Expect(imagesByNode(ctx, g)).To(HaveKeyWithValue(suite.Workers[0], HaveEach(nextImage)))
@@ -100,7 +92,7 @@ var _ = Describe("upgrades", Label(disruptive), Ordered, func() {
 		runsOn(ctx, present)
 		traffic(ctx, "rollback halfway", 4)
 	}, SpecTimeout(8*time.Minute))
-})
+}
 
 // wantImage changes the image and how it is brought about, and nothing else.
 func wantImage(ctx context.Context, image string, mode v1alpha1.UpgradeMode) {
