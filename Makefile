@@ -111,6 +111,13 @@ test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leave
 	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults && !known-defect' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+# The packages whose event sources test-watches takes away.
+WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host
+
+.PHONY: test-watches
+test-watches: ## Take each event source of the controllers away in turn and say which test sees it; hours (needs `make prepare`; WATCHES=controllers/vpc for some)
+	go run ./hack/watches $(WATCHES)
+
 # FOCUS, SKIP: regular expressions of the tests of Kubernetes to run, and not to run.
 FOCUS ?=
 SKIP ?=

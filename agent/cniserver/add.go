@@ -59,7 +59,7 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	}
 	if err := s.connect(ctx, attachmentOf(r, pod, network, iface), iface, probeOf(r, network)); err != nil {
 		if errors.Is(context.Cause(ctx), errPodDeleted) {
-			return nil, fmt.Errorf("pod %s/%s (%s) was deleted before its port was ready: %w", r.PodNamespace, r.PodName, r.PodUID, err)
+			return nil, podDeletedError(fmt.Sprintf("pod %s/%s (%s) was deleted before its port was ready: %v", r.PodNamespace, r.PodName, r.PodUID, err))
 		}
 		return nil, err
 	}

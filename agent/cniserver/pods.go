@@ -126,6 +126,11 @@ func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.Parti
 	return pod, nil
 }
 
+// podDeletedError is the error of an ADD whose pod was deleted meanwhile. Nothing has to be done about it.
+type podDeletedError string
+
+func (e podDeletedError) Error() string { return string(e) }
+
 // Wait returns the pod of that UID (of any, when it is empty) and its network by a provider, as soon as the controller has allocated
 // it. It is woken by the watch. The error names the missing part. Wait returns it
 // when ctx ends, and at once when the pod is deleted or has a deletion timestamp: the kubelet stops a pod only after its ADD has returned.
@@ -140,7 +145,7 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 		}
 		present := pod != nil && isPod(pod, uid)
 		if !present && (seen || p.deleted(ctx, key, uid)) {
-			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) was deleted before it had an address", key, uid)
+			return nil, v1.PodNetwork{}, podDeletedError(fmt.Sprintf("pod %s (%s) was deleted before it had an address", key, uid))
 		}
 		seen = present
 		network, missing := allocation(pod, uid, provider)
@@ -148,7 +153,7 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 			return pod, network, nil
 		}
 		if present && pod.DeletionTimestamp != nil {
-			return nil, v1.PodNetwork{}, fmt.Errorf("pod %s (%s) is being deleted before it had an address: %s", key, uid, missing)
+			return nil, v1.PodNetwork{}, podDeletedError(fmt.Sprintf("pod %s (%s) is being deleted before it had an address: %s", key, uid, missing))
 		}
 		select {
 		case <-changed:

@@ -128,8 +128,13 @@ func (s *Server) serve(path string, op operation) http.Handler {
 		case err != nil:
 			response = &wire.Response{Error: cniError(err)}
 			code = statusOf(response.Error)
-			log.FromContext(r.Context()).Error(err, "CNI operation failed", "operation", path, "pod", request.PodNamespace+"/"+request.PodName,
+			logger := log.FromContext(r.Context()).WithValues("operation", path, "pod", request.PodNamespace+"/"+request.PodName,
 				"container", request.ContainerID, "interface", request.IfName)
+			if deleted := podDeletedError(""); errors.As(err, &deleted) {
+				logger.Info("CNI operation ended", "reason", deleted.Error())
+			} else {
+				logger.Error(err, "CNI operation failed")
+			}
 		case response != nil:
 			code = http.StatusOK
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -212,7 +213,10 @@ func (r *Reconciler) candidates(ctx context.Context, pod *corev1.Pod, request ku
 		return []string{request.Subnet}, nil
 	}
 	ns := &corev1.Namespace{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: pod.Namespace}, ns, client.UnsafeDisableDeepCopy); err != nil {
+	switch err := r.Client.Get(ctx, client.ObjectKey{Name: pod.Namespace}, ns, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err): // the watch of pods is ahead of the watch of namespaces, which wakes the pod
+		return nil, &problem{message: "its namespace is not known yet", quiet: true}
+	case err != nil:
 		return nil, fmt.Errorf("get namespace: %w", err)
 	}
 	return r.Namespaces.Subnets(ctx, ns)

@@ -15,10 +15,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -223,4 +225,33 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
+}
+
+// noObjects is a cache that has nothing yet.
+type noObjects struct{ client.Client }
+
+func (noObjects) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(corev1.Resource("namespaces"), key.Name)
+}
+
+func TestAPodWaitsForItsNamespace(t *testing.T) {
+	r := &Reconciler{Client: noObjects{}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "early"}}
+	_, err := r.candidates(t.Context(), pod, kubeovnv1.PodRequest{})
+	var p *problem
+	if !errors.As(err, &p) || !p.quiet {
+		t.Fatalf("got %v, want a problem that nobody is told", err)
+	}
+	q := newQueue(t)
+	if err := r.waiting.Start(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := r.waiting.add(key("early"), pod.UID, p); !again {
+		t.Error("the namespace may have come between the try and the listing, but there is no second try")
+	}
+	if again, _ := r.waiting.add(key("early"), pod.UID, p); again {
+		t.Error("a pod that is listed is tried again at once")
+	}
+	r.waiting.wakeNamespace("shop")
+	expect(t, "the namespace is there", drain(q), "early")
 }

@@ -55,14 +55,13 @@ type waiter struct {
 	problem
 }
 
-// add lists a pod. It asks for another try at once when the pod was not listed for the same subnets before, since an address may have
-// become free between the try and now; news says that the user has not been told yet.
+// add lists a pod. It asks for another try at once when the pod was not listed before, or not for the same subnets, since what it waits for may have
+// come between the try and now; news says that the user has not been told yet.
 func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (again, news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, listed := w.pods[key]
-	listed = listed && before.uid == uid
-	news = !listed || before.message != p.message
+	again, news = !listed, !listed || before.uid != uid || before.message != p.message
 	for _, s := range p.subnets {
 		if _, ok := w.bySubnet[s][key]; !ok {
 			again = true

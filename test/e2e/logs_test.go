@@ -42,14 +42,6 @@ var allowedErrors = []struct {
 		line: regexp.MustCompile(`stream_ssl\|ERR\|SSL_accept`), specs: regexp.MustCompile("^the databases' ports"),
 		why: "the spec opens connections and speaks no TLS",
 	},
-	{
-		line: regexp.MustCompile(`"CNI operation failed".*deleted before (it had an address|its port was ready)`), specs: anySpec,
-		why: "the pod was deleted while its ADD waited",
-	},
-	{
-		line: regexp.MustCompile(`"Reconciler error".*get namespace: Namespace .* not found`), specs: anySpec,
-		why: "the watch of pods may be ahead of the watch of namespaces, and the pod is reconciled again",
-	},
 }
 
 var anySpec = regexp.MustCompile("")
