@@ -28,7 +28,7 @@ import (
 const (
 	churnNamespace = "e2e-churn"
 	churnNames     = 10
-	churnRounds    = 20 // 10 names × 20 rounds: 200 re-creations
+	churnRounds    = 10 // 10 names × 10 rounds: 100 re-creations
 )
 
 // holders watches pods and records every address that two pods hold at one time. A pod holds its addresses from the annotation that

@@ -130,25 +130,29 @@ func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
+// makeNamespace makes a namespace unless there is one. One that is being deleted has to go first.
 func makeNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
-	_, err := suite.Cluster.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		Expect(err).NotTo(HaveOccurred())
-	}
+	namespaces := suite.Cluster.CoreV1().Namespaces()
+	Eventually(func() error {
+		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		ns, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && ns.DeletionTimestamp != nil {
+			err = fmt.Errorf("namespace %s is being deleted", name)
+		}
+		return err
+	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
 }
 
-// deleteNamespace deletes a namespace and waits until nothing of it is left. Workloads and pods go first: with pods in it the namespace would
-// wait for as long as the longest of them may take to end.
+// deleteNamespace deletes a namespace and waits until its pods are gone. Workloads and pods go first: with pods in it the namespace would
+// wait for as long as the longest of them may take to end. Nobody waits for the namespace itself: its controller takes seconds.
 func deleteNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	removePods(ctx, name)
-	namespaces := suite.Cluster.CoreV1().Namespaces()
-	Expect(client.IgnoreNotFound(namespaces.Delete(ctx, name, metav1.DeleteOptions{}))).To(Succeed())
-	Eventually(func() bool {
-		_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err)
-	}).WithContext(ctx).WithTimeout(3*time.Minute).WithPolling(200*time.Millisecond).Should(BeTrue(), "namespace %s is not gone", name)
+	Expect(client.IgnoreNotFound(suite.Cluster.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))).To(Succeed())
 }
 
 // removePods deletes those pods of a namespace, or all and the workloads that would make them again, and waits until they are gone.
