@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -159,6 +160,19 @@ func never(ctx context.Context, from origin, to netip.AddrPort, matcher types.Go
 	Eventually(knock).WithContext(ctx).WithArguments(from, to).WithTimeout(30*time.Second).Should(matcher, to.String())
 	Expect(knock(ctx, from, to)).To(matcher, to.String())
 	control()
+}
+
+// together runs checks at the same time: most of a negative check is waiting.
+func together(checks ...func()) {
+	GinkgoHelper()
+	var running sync.WaitGroup
+	for _, check := range checks {
+		running.Go(func() {
+			defer GinkgoRecover()
+			check()
+		})
+	}
+	running.Wait()
 }
 
 // refused waits until connections are refused, and then tries several times.

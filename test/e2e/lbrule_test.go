@@ -101,10 +101,12 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 			g.Expect(suite.Objects.List(ctx, &services, client.InNamespace(webNamespace))).To(Succeed())
 			g.Expect(services.Items).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+		var checks []func()
 		for _, vip := range []string{"10.17.0.230", "fd00:10:17::230"} {
 			front := netip.AddrPortFrom(netip.MustParseAddr(vip), 80)
-			notServed(ctx, fromPod(far), front, func() {}) // they were served until the rule was deleted
+			checks = append(checks, func() { notServed(ctx, fromPod(far), front, func() {}) }) // they were served until the rule was deleted
 		}
+		together(checks...)
 	}, SpecTimeout(3*time.Minute))
 })
 

@@ -122,11 +122,13 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 			g.Expect(suite.Objects.List(ctx, &services, client.InNamespace(webNamespace))).To(Succeed())
 			g.Expect(services.Items).To(BeEmpty())
 		}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
+		var checks []func()
 		for _, front := range fronts {
 			for _, from := range []origin{fromOutside, fromPod(near)} {
-				notServed(ctx, from, front, func() {}) // they were served until the rule was deleted
+				checks = append(checks, func() { notServed(ctx, from, front, func() {}) }) // they were served until the rule was deleted
 			}
 		}
+		together(checks...)
 	}, SpecTimeout(3*time.Minute))
 })
 

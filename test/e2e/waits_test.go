@@ -39,7 +39,7 @@ var slowWaits = []struct {
 	{regexp.MustCompile(`^gateway_test.go:.*expectActive`), "a gateway node takes over again 10 s after it is back"},
 	{regexp.MustCompile(`^(lbrule|routerlbrule)_test.go:`), "health checks need three answers, one every 5 s"},
 	{regexp.MustCompile(`^transit_test.go:`), "probes fail several times before the kubelet restarts a container, and a failover has a limit of its own"},
-	{regexp.MustCompile(`^policy_test.go:`), "one round of the matrix starts 300 clients"},
+	{regexp.MustCompile(`^latency_test.go:.*measureCNI`), "two kubelets end 100 pods"},
 	{regexp.MustCompile(`^removal_test.go:`), "Kiln is removed from every node and installed again"},
 	{regexp.MustCompile(`^suite_test.go:.*install`), "the OVNCluster waits for its nodes"},
 }
