@@ -60,7 +60,7 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	It("leave out an endpoint that does not answer, and take it back", func(ctx SpecContext) {
+	It("leave out an endpoint that does not answer, and take it back, under a policy that isolates it", func(ctx SpecContext) {
 		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: "e2e-checked"}}
 		rule.Spec.VIP, rule.Spec.Namespace, rule.Spec.Selector = "172.30.0.77,fd00:172:30::77", webNamespace, []string{"app:web"}
 		rule.Spec.Ports = []kubeovnv1.LBRulePort{{Port: 80, TargetPort: cluster.HTTPPort}}
@@ -73,6 +73,17 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 			}
 		}
 		answering(backends...)
+		applyPolicy(ctx, webNamespace, "isolates", `
+podSelector: {matchLabels: {app: web}}
+policyTypes: [Ingress, Egress]
+ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: e2e-asker}}}]}]`)
+		isolated, err := suite.Cluster.CoreV1().Pods(webNamespace).Get(ctx, backends[0], metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		var targets []target
+		for _, a := range cluster.PodAddrs(isolated) {
+			targets = append(targets, target{tcp, netip.AddrPortFrom(a, cluster.HTTPPort)})
+		}
+		apartAt(ctx, near, far, targets...)
 		leavesOut(ctx, backends, answering)
 	}, SpecTimeout(6*time.Minute))
 
