@@ -111,6 +111,20 @@ test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leave
 	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults && !known-defect' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+# $(call mode,flags of lab up,families) brings a lab up, runs the demo's checks in it, and takes it down.
+define mode
+	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(1)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	go run ./hack/demo --families $(2) || { $(LAB) status; exit 1; }
+	$(LAB) down
+endef
+
+.PHONY: test-modes
+test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only, and both with kube-proxy (needs `make prepare`, and no lab that is up)
+	$(call mode,,ipv4)
+	$(call mode,,ipv6)
+	$(call mode,--kube-proxy,dual)
+
 # FOCUS, SKIP: regular expressions of the tests of Kubernetes to run, and not to run.
 FOCUS ?=
 SKIP ?=
