@@ -118,6 +118,20 @@ WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers
 test-watches: ## Take each event source of the controllers away in turn and say which test sees it; hours (needs `make prepare`; WATCHES=controllers/vpc for some)
 	go run ./hack/watches $(WATCHES)
 
+# $(call mode,flags of lab up,families) brings a lab up, runs the demo's checks in it, and takes it down.
+define mode
+	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(1)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	go run ./hack/demo --families $(2) || { $(LAB) status; exit 1; }
+	$(LAB) down
+endef
+
+.PHONY: test-modes
+test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only, and both with kube-proxy (needs `make prepare`, and no lab that is up)
+	$(call mode,,ipv4)
+	$(call mode,,ipv6)
+	$(call mode,--kube-proxy,dual)
+
 # FOCUS, SKIP: regular expressions of the tests of Kubernetes to run, and not to run.
 FOCUS ?=
 SKIP ?=

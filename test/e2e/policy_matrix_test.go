@@ -37,6 +37,9 @@ var matrixPorts = []corev1.ContainerPort{
 	{Protocol: corev1.ProtocolUDP, ContainerPort: 81},
 }
 
+// hostPort is what host-network pods serve.
+var hostPort = corev1.ContainerPort{Protocol: corev1.ProtocolTCP, ContainerPort: 18080}
+
 // attempt is a connection from one pod to another.
 type attempt struct {
 	from, to *corev1.Pod
@@ -52,13 +55,15 @@ func (a attempt) target() target {
 	return target{strings.ToLower(string(a.port.Protocol)), netip.AddrPortFrom(a.address, uint16(a.port.ContainerPort))}
 }
 
-// matrixPod serves matrixPorts, or is a host-network pod that serves nothing.
+// matrixPod serves matrixPorts, or is a host-network pod that serves hostPort.
 func matrixPod(namespace, name, node string, hostNetwork bool) *corev1.Pod {
 	pod := cluster.Server(namespace, name, node)
 	pod.Labels = map[string]string{"pod": name}
 	if hostNetwork {
 		pod.Spec.HostNetwork = true
-		pod.Spec.Containers[0].Args, pod.Spec.Containers[0].ReadinessProbe = []string{"pause"}, nil
+		c := &pod.Spec.Containers[0]
+		c.Args = []string{"netexec", fmt.Sprintf("--http-port=%d", hostPort.ContainerPort), "--udp-port=-1"}
+		c.ReadinessProbe.HTTPGet.Port.IntVal = hostPort.ContainerPort
 		return pod
 	}
 	first := pod.Spec.Containers[0]
@@ -81,11 +86,12 @@ func matrixPod(namespace, name, node string, hostNetwork bool) *corev1.Pod {
 func (m *matrix) attempts(from *corev1.Pod) []attempt {
 	var all []attempt
 	for _, to := range m.pods {
+		ports := matrixPorts
 		if to.Spec.HostNetwork {
-			continue
+			ports = []corev1.ContainerPort{hostPort}
 		}
 		for _, address := range cluster.PodAddrs(to) {
-			for _, port := range matrixPorts {
+			for _, port := range ports {
 				all = append(all, attempt{from: from, to: to, address: address, port: port})
 			}
 		}
@@ -137,13 +143,13 @@ func try(ctx context.Context, from *corev1.Pod, attempts []attempt) ([]bool, err
 	return passed, nil
 }
 
-// allowed is what the API's documentation says of NetworkPolicies.
+// allowed is what the API's documentation says of NetworkPolicies. No policy applies to a host-network pod, in either direction.
 func (m *matrix) allowed(policies []*networkingv1.NetworkPolicy, a attempt) bool {
 	if a.from == a.to {
 		return true
 	}
 	ownNode := a.from.Spec.HostNetwork && a.from.Spec.NodeName == a.to.Spec.NodeName
-	ingress, egress := ownNode, a.from.Spec.HostNetwork
+	ingress, egress := ownNode || a.to.Spec.HostNetwork, a.from.Spec.HostNetwork
 	isolatedIn, isolatedOut := false, false
 	for _, np := range policies {
 		if selects(np, a.to) && hasType(np, networkingv1.PolicyTypeIngress) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,13 +18,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/test/cluster"
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// policyCases are policies by namespace, in YAML, with %4 and %6 for the addresses of e2e-px/b.
+// policyCases are policies by namespace, in YAML, with %4 and %6 for the addresses of e2e-px/b, %n4 and %n6 for those of the node of e2e-px/h.
 var policyCases = []struct {
 	name     string
 	policies [][2]string
@@ -82,7 +84,14 @@ egress: [{to: [{namespaceSelector: {matchLabels: {ns: "y"}}, podSelector: {match
 	}},
 	{"a host-network pod", [][2]string{{"e2e-px", `
 podSelector: {}
-ingress: [{from: [{podSelector: {matchLabels: {pod: h}}}]}]`}}},
+policyTypes: [Ingress, Egress]
+ingress: [{from: [{podSelector: {matchLabels: {pod: h}}}]}]
+egress: [{to: [{podSelector: {matchLabels: {pod: h}}}]}]`}}},
+	{"the addresses of a node", [][2]string{{"e2e-px", `
+podSelector: {}
+policyTypes: [Ingress, Egress]
+ingress: [{from: [{ipBlock: {cidr: %n4/32}}, {ipBlock: {cidr: "%n6/128"}}]}]
+egress: [{to: [{ipBlock: {cidr: %n4/32}}, {ipBlock: {cidr: "%n6/128"}}]}]`}}},
 }
 
 // newMatrix starts the matrix' pods: a and b on each worker, in two namespaces, and h on the host network.
@@ -145,24 +154,63 @@ var _ = Describe("network policies", Ordered, func() {
 		}
 	}, SpecTimeout(time.Minute))
 
-	It("close open connections that a change no longer allows", func(ctx SpecContext) {
-		server, client := m.pods[0], m.pods[2]
-		w := startWatch(ctx, client, tcpTo(server, 80))
-		m.apply(ctx, [][2]string{{"e2e-px", `
-podSelector: {matchLabels: {pod: a}}
-ingress: [{from: [{podSelector: {}}]}]`}})
-		for _, f := range w.flows {
-			apartAt(ctx, client, m.pods[1], target{tcp, f.target})
+	It("close open connections that a change no longer allows, in both directions, and log what they drop", func(ctx SpecContext) {
+		begun := time.Now()
+		closing := []struct {
+			direction string
+			from, to  *corev1.Pod
+			friend    *corev1.Pod
+			policy    [2]string
+			// rule is the name of the rule in the log of the node that drops the packets.
+			node, rule string
+			*watch
+		}{
+			{
+				direction: "ingress", from: m.pods[2], to: m.pods[0], friend: m.pods[1], node: m.pods[0].Spec.NodeName, rule: "np/case-0.e2e-px/ingress/default",
+				policy: [2]string{"e2e-px", `{podSelector: {matchLabels: {pod: a}}, ingress: [{from: [{podSelector: {}}]}]}`},
+			},
+			{
+				direction: "egress", from: m.pods[3], to: m.pods[1], friend: m.pods[0], node: m.pods[3].Spec.NodeName, rule: "np/case-1.e2e-py/egress/default",
+				policy: [2]string{"e2e-py", `{podSelector: {matchLabels: {pod: b}}, policyTypes: [Egress], egress: [{to: [{podSelector: {}}]}]}`},
+			},
+		}
+		var policies [][2]string
+		for i := range closing {
+			closing[i].watch = startWatch(ctx, closing[i].from, tcpTo(closing[i].to, 80))
+			policies = append(policies, closing[i].policy)
+		}
+		for _, np := range m.apply(ctx, policies) {
+			base := np.DeepCopy()
+			np.Annotations = map[string]string{"ovn.kubernetes.io/enable_log": "true"}
+			Expect(suite.Objects.Patch(ctx, np, client.MergeFrom(base))).To(Succeed())
+		}
+		for _, c := range closing {
+			var targets []target
+			for _, f := range c.flows {
+				targets = append(targets, target{tcp, f.target})
+			}
+			apartAt(ctx, c.from, c.friend, targets...)
 		}
 		closed := time.Now()
 		Expect(pause(ctx, 2*time.Second)).To(Succeed())
-		w.interrupt(ctx)
-		for _, f := range w.flows {
-			out, err := suite.Cluster.Exec(ctx, client, "cat", f.file)
-			Expect(err).NotTo(HaveOccurred())
-			f.Flow, _ = oracle.Exchange(out) // it may have ended by itself
-			Expect(f.Answers).NotTo(BeEmpty(), f.name)
-			Expect(f.AnsweredAfter(closed)).To(BeFalse(), "%s: %s", f.name, f.Flow)
+		for _, c := range closing {
+			c.interrupt(ctx)
+			for _, f := range c.flows {
+				out, err := suite.Cluster.Exec(ctx, c.from, "cat", f.file)
+				Expect(err).NotTo(HaveOccurred())
+				f.Flow, _ = oracle.Exchange(out) // it may have ended by itself
+				Expect(f.Answers).NotTo(BeEmpty(), "%s: %s", c.direction, f.name)
+				Expect(f.AnsweredAfter(closed)).To(BeFalse(), "%s: %s: %s", c.direction, f.name, f.Flow)
+			}
+		}
+		By("looking at the log of Open vSwitch's pod")
+		for _, c := range closing {
+			for _, address := range cluster.PodAddrs(c.from) {
+				Eventually(logged).WithContext(ctx).WithArguments(c.node, begun, `name="`+c.rule+`"`, "verdict=drop", "_src="+address.String()+",").
+					WithTimeout(20*time.Second).ShouldNot(BeEmpty(), "%s: packets from %s in the log of node %s", c.direction, address, c.node)
+			}
+			title, _, _ := strings.Cut(c.rule, "/"+c.direction)
+			Expect(logged(ctx, c.node, begun, `name="`+title+"/", "verdict=allow")).To(BeEmpty(), "without log_acl_actions")
 		}
 	}, SpecTimeout(2*time.Minute))
 
@@ -213,16 +261,48 @@ ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}}]}]`}})[0]
 func (m *matrix) apply(ctx context.Context, list [][2]string) []*networkingv1.NetworkPolicy {
 	GinkgoHelper()
 	b := cluster.PodAddrs(m.pods[1])
-	fill := strings.NewReplacer("%4", b[0].String(), "%6", b[1].String())
+	node := m.nodes[suite.Workers[0]]
+	node4, _ := cluster.InFamilyOf(node, b[0])
+	node6, _ := cluster.InFamilyOf(node, b[1])
+	fill := strings.NewReplacer("%4", b[0].String(), "%6", b[1].String(), "%n4", node4.String(), "%n6", node6.String())
 	var policies []*networkingv1.NetworkPolicy
 	for i, entry := range list {
-		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: entry[0], Name: fmt.Sprint("case-", i)}}
-		Expect(yaml.UnmarshalStrict([]byte(fill.Replace(entry[1])), &np.Spec)).To(Succeed())
-		of := suite.Cluster.NetworkingV1().NetworkPolicies(np.Namespace)
-		np, err := of.Create(ctx, np, metav1.CreateOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(func(ctx SpecContext) { Expect(of.Delete(ctx, np.Name, metav1.DeleteOptions{})).To(Succeed()) })
-		policies = append(policies, np)
+		policies = append(policies, applyPolicy(ctx, entry[0], fmt.Sprint("case-", i), fill.Replace(entry[1])))
 	}
 	return policies
+}
+
+// applyPolicy creates a policy that goes with the spec.
+func applyPolicy(ctx context.Context, namespace, name, policy string) *networkingv1.NetworkPolicy {
+	GinkgoHelper()
+	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	Expect(yaml.UnmarshalStrict([]byte(policy), &np.Spec)).To(Succeed())
+	of := suite.Cluster.NetworkingV1().NetworkPolicies(namespace)
+	np, err := of.Create(ctx, np, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx SpecContext) { Expect(of.Delete(ctx, np.Name, metav1.DeleteOptions{})).To(Succeed()) })
+	return np
+}
+
+// logged returns the lines about packets in the log of a node's ovn-controller that were written since a time and contain all of the words.
+func logged(ctx context.Context, node string, since time.Time, words ...string) ([]string, error) {
+	pods, err := suite.Cluster.PodsOf(ctx, "ovs-ovn")
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node })
+	if i < 0 {
+		return nil, fmt.Errorf("no pod of ovs-ovn is on node %s", node)
+	}
+	text, err := suite.Cluster.CoreV1().Pods(pods[i].Namespace).GetLogs(pods[i].Name, &corev1.PodLogOptions{SinceTime: &metav1.Time{Time: since}}).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the log of %s: %w", pods[i].Name, err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "acl_log") && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			lines = append(lines, line)
+		}
+	}
+	return lines, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,9 +87,28 @@ var _ = Describe("subnets", func() {
 		for _, family := range []string{"-4", "-6"} {
 			routes, err := suite.Cluster.Exec(ctx, own, "ip", family, "route")
 			Expect(err).NotTo(HaveOccurred())
-			Expect(routes).To(And(Not(ContainSubstring("default")), Or(ContainSubstring("fd00:10:16::/112 via fd00:10:33::1"), ContainSubstring("10.16.0.0/16 via 10.33.0.1"))))
+			asked := map[string]string{"-4": "10.16.0.0/16 via 10.33.0.1", "-6": "fd00:10:16::/112 via fd00:10:33::1"}[family]
+			Expect(routes).To(And(Not(ContainSubstring("default")), ContainSubstring(asked)))
 		}
-	}, SpecTimeout(3*time.Minute))
+		// IPv4 only: the subnet advertises its router, from which the kernel takes a default route of IPv6.
+		dns, err := suite.Cluster.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, "kube-dns", metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		front := netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53) // in no network that the pod has a route to
+		silent(ctx, fromPod(own), front, opens(ctx, fromPod(pod), front))
+		expectReach(ctx, own, pod)
+		forwardsToUnknown(ctx, own, pod)
+
+		By("under a policy that isolates the pods")
+		applyPolicy(ctx, "machines", "isolates", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)
+		var targets []target
+		for _, addr := range cluster.PodAddrs(pod) {
+			targets = append(targets, target{tcp, netip.AddrPortFrom(addr, cluster.HTTPPort)})
+		}
+		apartAt(ctx, own, pod, targets...) // only the pod itself may reach it
+		for _, addr := range cluster.PodAddrs(pod) {
+			leased(ctx, pod, addr)
+		}
+	}, SpecTimeout(4*time.Minute))
 
 	// The second pod's address is what the first one held for its broadcast address.
 	It("lets a full subnet grow in place", func(ctx SpecContext) {
@@ -119,6 +139,34 @@ var _ = Describe("subnets", func() {
 	}, SpecTimeout(4*time.Minute))
 })
 
+// forwardsToUnknown checks the annotation layer2_forward: a pod with another MAC address and further addresses, as a bridge has, gets packets to
+// them only with the annotation. The pod has its own MAC address again afterwards.
+func forwardsToUnknown(ctx context.Context, asker, bridge *corev1.Pod) {
+	GinkgoHelper()
+	By("to a MAC address that no port has")
+	inBridge := func(command string) string {
+		GinkgoHelper()
+		out, err := suite.Cluster.Exec(ctx, bridge, "sh", "-c", command)
+		Expect(err).NotTo(HaveOccurred())
+		return strings.TrimSpace(out)
+	}
+	own := inBridge("cat /sys/class/net/eth0/address")
+	inBridge("ip link set eth0 address 02:00:00:00:33:99 && ip addr add 10.33.0.200/32 dev eth0 && ip addr add fd00:10:33::200/128 dev eth0 nodad")
+	var targets []target
+	for _, a := range []string{"10.33.0.200", "fd00:10:33::200"} {
+		targets = append(targets, target{tcp, netip.AddrPortFrom(netip.MustParseAddr(a), cluster.HTTPPort)})
+	}
+	apartAt(ctx, asker, bridge, targets...) // the switch drops what is for an unknown MAC address
+	annotate(ctx, bridge, kubeovnv1.AnnotationLayer2Forward.Key(), "true")
+	Eventually(arrived).WithContext(ctx).WithArguments(asker, targets).WithTimeout(20*time.Second).Should(HaveLen(len(targets)), "packets to the bridge")
+	inBridge("ip addr del 10.33.0.200/32 dev eth0 && ip addr del fd00:10:33::200/128 dev eth0 && ip link set eth0 address " + own)
+	expectReach(ctx, asker, bridge)
+}
+
+// leasedScript ends the DHCP client of an earlier call, which goes on in the background, and removes its lease: a client without an answer would use that.
+const leasedScript = `[ ! -e $3 ] || kill -9 $(cat $3); rm -f $2 $3
+exec timeout 25 dhclient $1 -1 -sf /bin/true -lf $2 -pf $3 eth0`
+
 // leased has a real DHCP client ask for a pod's address, and returns its lease.
 func leased(ctx context.Context, pod *corev1.Pod, addr netip.Addr) string {
 	GinkgoHelper()
@@ -128,7 +176,7 @@ func leased(ctx context.Context, pod *corev1.Pod, addr netip.Addr) string {
 	}
 	file := "/tmp/leases" + family
 	Eventually(func() error { // DHCPv6 needs the link-local address, which is not there before duplicate address detection ends
-		_, err := suite.Cluster.Exec(ctx, pod, "timeout", "25", "dhclient", family, "-1", "-sf", "/bin/true", "-lf", file, "-pf", "/tmp/pid"+family, "eth0")
+		_, err := suite.Cluster.Exec(ctx, pod, "sh", "-c", leasedScript, "leased", family, file, "/tmp/pid"+family)
 		return err
 	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
 	lease, err := suite.Cluster.Exec(ctx, pod, "cat", file)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,12 +96,20 @@ var _ = Describe("custom VPCs", Ordered, ContinueOnFailure, func() {
 		for _, a := range addressesOf(server) {
 			Eventually(reached).WithContext(ctx).WithArguments(office, a).WithTimeout(20*time.Second).Should(Equal("inspected-server"), "through the appliance")
 		}
-		// Addresses that are in no subnet: the default route leads to the appliance, which has them itself.
-		inAppliance("ip addr add 198.51.100.9/32 dev lo; ip -6 addr add 2001:db8:51::9/128 dev lo")
-		for _, a := range []string{"198.51.100.9", "2001:db8:51::9"} {
-			Eventually(reached).WithContext(ctx).WithArguments(office, a).WithTimeout(20*time.Second).Should(Equal("inspected-appliance"), "by the default route")
+		// The default route leads to the appliance, which has these addresses itself.
+		second := podIn(ctx, "inspected", "second", near, "appliance-net", "10.53.0.6", "fd00:10:53::6")
+		for _, pod := range []*corev1.Pod{appliance, second} {
+			for _, a := range slices.Concat(beyond, shared) {
+				_, err := suite.Cluster.Exec(ctx, pod, "ip", "addr", "add", a.String(), "dev", "lo")
+				Expect(err).NotTo(HaveOccurred())
+			}
 		}
-	}, SpecTimeout(6*time.Minute))
+		expectAnswers(ctx, office, "inspected-appliance")
+		expectAnswers(ctx, server, "inspected-appliance")
+		routesOfOnePod(ctx, office, server)
+		routesByTableAndSource(ctx, office, server)
+		policiesThatDecide(ctx, office, server)
+	}, SpecTimeout(8*time.Minute))
 })
 
 // applyVpcs applies a sample of Vpcs and Subnets as it stands, and deletes it, all at once, when the spec ends.

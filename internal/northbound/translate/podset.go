@@ -151,8 +151,8 @@ type IsolationInputs struct {
 }
 
 // Isolation returns the port group of all pods that any policy is about, with what passes whatever policies say: what comes from the
-// pod's own node, for kubelet's probes; what a pod sends to itself through a Service; and requests to DHCP servers, which OVN answers
-// itself. With it come the port groups of pods in security groups, with what closes them.
+// pod's own node, for kubelet's probes; what a pod sends to itself through a Service; requests to DHCP servers, which OVN answers
+// itself; and answers to the health checks of load balancers, which go to ovn-controller. With it come the port groups of pods in security groups, with what closes them.
 func Isolation(in IsolationInputs) []desired.Row {
 	ref := isolatedRef()
 	group, acls := setName(ref), desired.GroupACLs(ref)
@@ -186,6 +186,10 @@ func Isolation(in IsolationInputs) []desired.Row {
 			Match: fmt.Sprintf("outport == @%s && %s.src == %s", group, ip, source),
 		})
 	}
+	// northd lets these answers pass egress rules before load balancing; Kiln's rules come after it.
+	check := aclOn(group, Egress, "eth.dst == $svc_monitor_mac")
+	check.Tier, check.Priority = TierAdmin, priorityAboveAll
+	always("health-check", check)
 	for _, ip := range []string{"ip4", "ip6"} {
 		client, server := dhcpPorts(ip)
 		acl := aclOn(group, Egress, ip, fmt.Sprintf("udp.src == %d && udp.dst == %d", client, server))
