@@ -177,12 +177,14 @@ func TestServicesFromTheNodeAndFromOutside(t *testing.T) {
 		for i, external := range []string{"192.0.2.80", "2001:db8::80"} {
 			w.expect(w.far, network, at(external, 80), joinIPs[i].Addr(), "a", "b")
 		}
+		w.expect(nil, network, at("198.51.100.80", 80), nodeIPs[0].Addr(), "a", "b") // an address of the load balancer
 		w.expect(w.far, network, at("198.51.100.80", 80), joinIPs[0].Addr(), "a", "b")
 		w.expect(w.far, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b")
 		w.expect(nil, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), nodeIPs[0].Addr(), "a", "b")
 		w.expect(b.ns, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b") // to itself as well
 	}
 	w.fails(w.far, "tcp", at("198.51.100.81", 80), errTimeout) // the load balancer's own
+	w.fails(nil, "tcp", at("198.51.100.81", 80), errTimeout)
 
 	w.serves("web", here(a).draining(), elsewhere(b))
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "b")
