@@ -231,6 +231,7 @@ func TestTrafficPolicies(t *testing.T) {
 	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "a", "b") // the policy is for clients outside
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	w.expect(b.ns, "tcp", nodePort, joinIPs[0].Addr(), "a") // a pod may be of another node, which is outside
+	w.expect(b.ns, "tcp", clusterIP(s), joinIPs[0].Addr(), "a")
 
 	w.serves("local", here(a).draining(), elsewhere(b))
 	healthy(http.StatusServiceUnavailable)
@@ -242,6 +243,7 @@ func TestTrafficPolicies(t *testing.T) {
 	w.fails(w.far, "tcp", nodePort, errTimeout)
 	w.fails(b.ns, "tcp", nodePort, errTimeout)
 	w.fails(nil, "tcp", clusterIP(s), errTimeout)
+	w.fails(b.ns, "tcp", clusterIP(s), errTimeout)
 	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "b")
 	w.delete(s)
 	w.eventually(func() string {
