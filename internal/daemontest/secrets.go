@@ -17,6 +17,12 @@ func (d *Daemon) Hides(key []byte) *Daemon {
 	return d
 }
 
+// HidesToken makes the test fail at its end when the log of the daemon shows this token of a service account, or its signature alone.
+func (d *Daemon) HidesToken(token string) *Daemon {
+	d.signature = token[strings.LastIndexByte(token, '.')+1:]
+	return d
+}
+
 // Shows reports whether a log holds a key, which is a PEM file, in a form in which programs print one: a line of its body, the same as base64 in the
 // JSON of a Secret, or the numbers by which Go and loggers print the bytes of the file or of its body.
 func Shows(log, key []byte) bool {
