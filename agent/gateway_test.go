@@ -6,6 +6,7 @@ package agent_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
@@ -132,6 +134,20 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 	rules()
 	n.eventually("no chain of rules is left", func() bool { return !strings.Contains(ruleset(t), "policy-") })
 
+	t.Run("a rule counts for connections that begin after it was written", func(t *testing.T) {
+		n := n.in(t)
+		for i, podIP := range addressesOf(300) {
+			translated := n.connect(pod.ns, far, outside[i].Addr(), egress[i])
+			rules(rule("forward", "", both))
+			n.seen(pod.ns, far, outside[i].Addr(), podIP)
+			forwarded := n.connect(pod.ns, far, outside[i].Addr(), podIP)
+			goesOn(t, "translated", translated)
+			rules()
+			n.seen(pod.ns, far, outside[i].Addr(), egress[i])
+			goesOn(t, "forwarded", forwarded)
+		}
+	})
+
 	t.Run("what the agent lost, and what changed meanwhile, is made so after a restart", func(t *testing.T) {
 		n := n.in(t)
 		n.agent.Kill()
@@ -149,6 +165,44 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 	n.change("ovn-default", func(s *v1.SubnetSpec) { s.GatewayType, s.GatewayNode = v1.GatewayDistributed, "" })
 	n.eventually("nothing is left", func() bool { return claimed("eth0") == "" && ownState() == "" })
 	n.seen(pod.ns, far, outside[0].Addr(), nodeIPs[0].Addr())
+}
+
+// connect opens a connection that the receiver sees come from want, and returns its ends.
+func (n *node) connect(from, to ns.NetNS, address, want netip.Addr) [2]net.Conn {
+	n.Helper()
+	var ends [2]net.Conn
+	must(n.TB, to.Do(func(ns.NetNS) error {
+		listener, err := net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
+		if err != nil {
+			return err
+		}
+		must(n.TB, from.Do(func(ns.NetNS) error {
+			ends[0], err = net.DialTimeout("tcp", listener.Addr().String(), patience)
+			return err
+		}))
+		ends[1], err = listener.Accept()
+		return errors.Join(err, listener.Close())
+	}))
+	n.Cleanup(func() { _ = errors.Join(ends[0].Close(), ends[1].Close()) })
+	if got := ends[1].RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(); got != want {
+		n.Fatalf("%s sees %s, want %s", address, got, want)
+	}
+	return ends
+}
+
+// goesOn checks that a connection passes data both ways.
+func goesOn(t *testing.T, what string, ends [2]net.Conn) {
+	t.Helper()
+	for i, from := range ends {
+		must(t, errors.Join(from.SetDeadline(time.Now().Add(patience)), ends[1-i].SetDeadline(time.Now().Add(patience))))
+		_, err := from.Write([]byte("still there?"))
+		if err == nil {
+			_, err = io.ReadFull(ends[1-i], make([]byte, len("still there?")))
+		}
+		if err != nil {
+			t.Errorf("a %s connection to %s: %v", what, ends[0].RemoteAddr(), err)
+		}
+	}
 }
 
 // losesItsTranslation checks that a connection which this gateway has not seen begin, as after a failover, ends at once.
@@ -267,10 +321,22 @@ func TestExternalGateway(t *testing.T) {
 	if list, err := netlinksafe.RuleListFiltered(netlink.FAMILY_V4, foreign, netlink.RT_FILTER_TABLE); err != nil || len(list) != 1 {
 		t.Errorf("a rule that is not the agent's is gone: %v, %v", list, err)
 	}
-	n.change("ovn-default", func(s *v1.SubnetSpec) { s.ExternalEgressGateway = "203.0.113.9" }) // in no network of the node
+	const unreachable = "203.0.113.9" // in no network of the node
+	n.change("ovn-default", func(s *v1.SubnetSpec) { s.ExternalEgressGateway = unreachable })
 	n.waitReady()
+	reported := func() bool {
+		c := n.networkUnavailable()
+		if c == nil || c.Status != corev1.ConditionFalse {
+			t.Fatalf("one external gateway makes the condition of the node %+v", c)
+		}
+		return strings.Contains(c.Message, unreachable)
+	}
+	n.eventually("the node's condition names the router", reported)
+	if !strings.Contains(n.agent.Log(), unreachable) {
+		t.Error("the agent's log does not name the router")
+	}
 	n.change("ovn-default", func(s *v1.SubnetSpec) { s.ExternalEgressGateway = "" })
-	n.eventually("nothing of that is left either", func() bool { return ownState() == "" })
+	n.eventually("nothing of that is left either", func() bool { return ownState() == "" && !reported() })
 }
 
 // beyondEdge are addresses behind the router on eth1.

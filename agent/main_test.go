@@ -6,6 +6,7 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -42,7 +43,8 @@ const (
 
 var (
 	config     *rest.Config
-	kubeconfig string // a file
+	kubeconfig string // a file, for the agent
+	token      string // by which the agent authenticates
 	plugins    string // the directory of the CNI plugins
 )
 
@@ -142,7 +144,12 @@ func startAPI(kubeconfigFile string) (*apiserver.Server, error) {
 	}
 	config.QPS = -1
 	kubeconfig = kubeconfigFile
-	return server, os.WriteFile(kubeconfigFile, server.KubeConfig, 0o600)
+	content, issued, err := server.TokenConfig(context.Background())
+	if err != nil {
+		return nil, errors.Join(err, server.Stop())
+	}
+	token = issued
+	return server, os.WriteFile(kubeconfigFile, content, 0o600)
 }
 
 // runAgent is the agent's process.

@@ -276,7 +276,7 @@ func (n *node) startAgent() {
 	must(n.TB, err)
 	command := exec.Command(self)
 	command.Env = append(os.Environ(), envAgent+"="+string(options), envConfig+"="+kubeconfig)
-	n.agent = daemontest.Start(n.root, "the agent", filepath.Join(n.dir, "agent.log"), command).Hides(config.KeyData)
+	n.agent = daemontest.Start(n.root, "the agent", filepath.Join(n.dir, "agent.log"), command).HidesToken(token)
 }
 
 // serving is a node whose agent can attach pods.

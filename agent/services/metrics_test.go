@@ -5,9 +5,12 @@ package services_test
 
 import (
 	"fmt"
+	"os/exec"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/agent/services"
 )
 
 // metric is the value of a metric of this process; of a histogram the number of observations.
@@ -61,4 +64,37 @@ func TestWhatIsMeasuredOfServices(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestFailedWritesAreCounted puts a set where the proxy declares a map, which nft refuses until the table is deleted.
+func TestFailedWritesAreCounted(t *testing.T) {
+	w := emptyWorld(t)
+	s := w.service("refused", nil)
+	w.serves("refused", here(w.pod("a", 2)))
+	nft := func(command string) {
+		t.Helper()
+		if out, err := exec.Command("nft", command).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+	}
+	table := "table inet " + services.Table
+	nft("add " + table + "; delete " + table + "; add " + table + "; add set inet " + services.Table + " fronts4 { type ipv4_addr; }")
+	const name = "kiln_services_sync_errors_total"
+	before := w.metric(name)
+	w.start()
+	w.eventually(func() string {
+		if got := w.metric(name); got < before+2 { // it is tried again
+			return fmt.Sprintf("%s is %v, before the failures it was %v", name, got, before)
+		}
+		return ""
+	})
+	nft("delete " + table)
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
+	after := w.metric(name)
+	other := w.service("after", nil)
+	w.serves("after", here(w.pod("b", 3)))
+	w.expect(nil, "tcp", clusterIP(other), nodeIPs[0].Addr(), "b")
+	if got := w.metric(name); got != after {
+		t.Errorf("%s is %v after writes that succeeded, before them it was %v", name, got, after)
+	}
 }

@@ -177,12 +177,14 @@ func TestServicesFromTheNodeAndFromOutside(t *testing.T) {
 		for i, external := range []string{"192.0.2.80", "2001:db8::80"} {
 			w.expect(w.far, network, at(external, 80), joinIPs[i].Addr(), "a", "b")
 		}
+		w.expect(nil, network, at("198.51.100.80", 80), nodeIPs[0].Addr(), "a", "b") // an address of the load balancer
 		w.expect(w.far, network, at("198.51.100.80", 80), joinIPs[0].Addr(), "a", "b")
 		w.expect(w.far, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b")
 		w.expect(nil, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), nodeIPs[0].Addr(), "a", "b")
 		w.expect(b.ns, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b") // to itself as well
 	}
 	w.fails(w.far, "tcp", at("198.51.100.81", 80), errTimeout) // the load balancer's own
+	w.fails(nil, "tcp", at("198.51.100.81", 80), errTimeout)
 
 	w.serves("web", here(a).draining(), elsewhere(b))
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "b")
@@ -229,6 +231,7 @@ func TestTrafficPolicies(t *testing.T) {
 	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "a", "b") // the policy is for clients outside
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	w.expect(b.ns, "tcp", nodePort, joinIPs[0].Addr(), "a") // a pod may be of another node, which is outside
+	w.expect(b.ns, "tcp", clusterIP(s), joinIPs[0].Addr(), "a")
 
 	w.serves("local", here(a).draining(), elsewhere(b))
 	healthy(http.StatusServiceUnavailable)
@@ -240,6 +243,7 @@ func TestTrafficPolicies(t *testing.T) {
 	w.fails(w.far, "tcp", nodePort, errTimeout)
 	w.fails(b.ns, "tcp", nodePort, errTimeout)
 	w.fails(nil, "tcp", clusterIP(s), errTimeout)
+	w.fails(b.ns, "tcp", clusterIP(s), errTimeout)
 	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "b")
 	w.delete(s)
 	w.eventually(func() string {

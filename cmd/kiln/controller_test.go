@@ -115,7 +115,9 @@ func startAPIServer(t *testing.T) client.Client {
 		}
 	})
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, os.WriteFile(kubeconfig, env.KubeConfig, 0o600))
+	content, _, err := env.TokenConfig(t.Context())
+	must(t, err)
+	must(t, os.WriteFile(kubeconfig, content, 0o600))
 	t.Setenv("KUBECONFIG", kubeconfig)
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))

@@ -140,7 +140,10 @@ func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address strin
 	cmd.Env = append(os.Environ(), envController+"=1", "POD_NAMESPACE=default", "POD_NAME="+pod, "KUBECONFIG="+kubeconfig)
 	key, err := os.ReadFile(filepath.Join(c.Dir, "tls.key"))
 	must(t, err)
-	return daemontest.Start(t, "the controller at "+address, filepath.Join(t.TempDir(), "controller.log"), cmd).Hides(key)
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	must(t, err)
+	log := filepath.Join(t.TempDir(), "controller.log")
+	return daemontest.Start(t, "the controller at "+address, log, cmd).Hides(key).HidesToken(config.BearerToken)
 }
 
 // holder is who holds the controllers' Lease.

@@ -160,3 +160,40 @@ func TestServicesOfAnotherVpc(t *testing.T) {
 	w.Change(s, func() { delete(s.Annotations, "ovn.kubernetes.io/vpc") })
 	balanced(w, "theirs", vips(s))
 }
+
+// TestPodsReachAddressesOfLoadBalancers: OVN serves those with ipMode VIP, unless only some clients may use them: nodes check the clients.
+func TestPodsReachAddressesOfLoadBalancers(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	s := newService("balancer")
+	s.Spec.Type = corev1.ServiceTypeLoadBalancer
+	w.Create(s, newSlice("balancer", "balancer-a", "10.16.0.2"))
+	served := func(addresses ...string) {
+		t.Helper()
+		vips := map[string]string{}
+		for _, a := range append(addresses, s.Spec.ClusterIP) {
+			vips[a+":53"] = "10.16.0.2:5353"
+		}
+		balanced(w, "balancer", map[string]map[string]string{"tcp": vips, "udp": vips})
+	}
+	given := func(ingress ...corev1.LoadBalancerIngress) {
+		t.Helper()
+		w.Get(s)
+		s.Status.LoadBalancer.Ingress = ingress
+		w.Must(w.Client.Status().Update(w.Context(), s))
+	}
+	served()
+	given(
+		corev1.LoadBalancerIngress{IP: "198.51.100.7"}, // VIP is the default
+		corev1.LoadBalancerIngress{IP: "198.51.100.8", IPMode: new(corev1.LoadBalancerIPModeVIP)},
+		corev1.LoadBalancerIngress{IP: "198.51.100.9", IPMode: new(corev1.LoadBalancerIPModeProxy)},
+		corev1.LoadBalancerIngress{Hostname: "dns.example.com"},
+	)
+	served("198.51.100.7", "198.51.100.8")
+	w.Change(s, func() { s.Spec.LoadBalancerSourceRanges = []string{"10.16.0.0/16"} })
+	served()
+	w.Change(s, func() { s.Spec.LoadBalancerSourceRanges = nil })
+	served("198.51.100.7", "198.51.100.8")
+	given()
+	served()
+}

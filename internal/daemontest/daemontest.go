@@ -32,6 +32,8 @@ type Daemon struct {
 	asked atomic.Bool
 	// key is the argument of Hides.
 	key []byte
+	// signature is that of the argument of HidesToken.
+	signature string
 	// tolerated is a text in the log of a process whose end is an expected one.
 	tolerated atomic.Pointer[string]
 	done      chan struct{}
@@ -72,6 +74,9 @@ func (d *Daemon) finish(t testing.TB) {
 	d.Kill()
 	if d.key != nil && Shows([]byte(d.Log()), d.key) {
 		t.Errorf("the log of %s shows its key", d.name)
+	}
+	if d.signature != "" && strings.Contains(d.Log(), d.signature) {
+		t.Errorf("the log of %s shows its token", d.name)
 	}
 	for _, line := range panics.In(d.Log()) {
 		t.Errorf("%s has panicked: %s", d.name, line)

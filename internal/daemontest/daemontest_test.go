@@ -74,7 +74,8 @@ func TestKeysInLogs(t *testing.T) {
 	}
 	block, _ := pem.Decode(key)
 	for name, log := range map[string]string{
-		"PEM": string(key), "the JSON of a Secret": string(encoded), "numbers": fmt.Sprintf("%d", block.Bytes), "its last line": strings.Split(string(key), "\n")[2],
+		"PEM": string(key), "the JSON of a Secret": string(encoded), "numbers": fmt.Sprintf("%d", block.Bytes), "numbers of the file": fmt.Sprintf("%d", key),
+		"a list of numbers": strings.ReplaceAll(fmt.Sprintf("%d", key), " ", ","), "its last line": strings.Split(string(key), "\n")[2],
 	} {
 		if !Shows([]byte(log), key) {
 			t.Errorf("a key that is printed as %s is not found", name)

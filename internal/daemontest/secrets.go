@@ -17,14 +17,24 @@ func (d *Daemon) Hides(key []byte) *Daemon {
 	return d
 }
 
+// HidesToken makes the test fail at its end when the log of the daemon shows this token of a service account, or its signature alone.
+func (d *Daemon) HidesToken(token string) *Daemon {
+	d.signature = token[strings.LastIndexByte(token, '.')+1:]
+	return d
+}
+
 // Shows reports whether a log holds a key, which is a PEM file, in a form in which programs print one: a line of its body, the same as base64 in the
-// JSON of a Secret, or the numbers by which Go prints bytes.
+// JSON of a Secret, or the numbers by which Go and loggers print the bytes of the file or of its body.
 func Shows(log, key []byte) bool {
 	block, _ := pem.Decode(key)
 	if block == nil || len(block.Bytes) < 100 {
 		panic("daemontest: this is not a key")
 	}
-	forms := []string{base64.StdEncoding.EncodeToString(key)[80:140], strings.Trim(fmt.Sprintf("%d", block.Bytes[32:48]), "[]")}
+	forms := []string{base64.StdEncoding.EncodeToString(key)[80:140]}
+	for _, content := range [][]byte{key[80:96], block.Bytes[32:48]} {
+		numbers := strings.Trim(fmt.Sprintf("%d", content), "[]")
+		forms = append(forms, numbers, strings.ReplaceAll(numbers, " ", ","))
+	}
 	for line := range strings.Lines(string(key)) {
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") && len(line) > 16 {
 			forms = append(forms, line)

@@ -19,13 +19,19 @@ import (
 // histogram reads a metric of this process; tests look at its differences.
 func histogram(t testing.TB, name string) *dto.Histogram {
 	t.Helper()
+	return series(t, name)[0].GetHistogram()
+}
+
+// series are those of a metric of this process.
+func series(t testing.TB, name string) []*dto.Metric {
+	t.Helper()
 	families, err := metrics.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range families {
 		if family.GetName() == name {
-			return family.GetMetric()[0].GetHistogram()
+			return family.GetMetric()
 		}
 	}
 	t.Fatalf("there is no metric %s", name)

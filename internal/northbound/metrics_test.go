@@ -5,7 +5,9 @@ package northbound_test
 
 import (
 	"errors"
+	"maps"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -48,5 +50,30 @@ func TestWhatIsMeasuredOfOwners(t *testing.T) {
 	}
 	if got := histogram(t, "kiln_northbound_transaction_owners").GetSampleSum() - owners; got != 4 {
 		t.Errorf("transactions carried %v owners, want 4", got)
+	}
+}
+
+// TestLatencyOfTransactions reads the series of transactions that were committed. Each of them is at least a transaction's round trip.
+func TestLatencyOfTransactions(t *testing.T) {
+	e := lead(t, nbtest.Start(t).Endpoint())
+	applied := func() (count uint64, milliseconds float64) {
+		for _, m := range series(t, "ovs_client_request_latency_milliseconds") {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if maps.Equal(labels, map[string]string{"db": "ovn-nb", "method": "apply", "code": "0"}) {
+				return m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()
+			}
+		}
+		return 0, 0
+	}
+	count, sum := applied()
+	began := time.Now()
+	e.apply(subnet("s"), subnetRows("s"))
+	took := float64(time.Since(began).Microseconds()) / 1000
+	after, sumAfter := applied()
+	if after != count+1 || sumAfter <= sum || sumAfter-sum > took {
+		t.Errorf("%d transactions of %v ms, want one of at most %v ms", after-count, sumAfter-sum, took)
 	}
 }

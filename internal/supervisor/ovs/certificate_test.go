@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/go-logr/logr/testr"
 	certificates "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -62,7 +61,7 @@ func answering(answer func(*certificates.CertificateSigningRequest)) certificate
 
 func TestCertificateIsRequestedAndStored(t *testing.T) {
 	authority := supervisortest.NewAuthority(t, "chassis")
-	c := certificate{dir: filepath.Join(t.TempDir(), "kiln"), node: "node-1", requests: signer(t, authority), log: testr.New(t)}
+	c := certificate{dir: filepath.Join(t.TempDir(), "kiln"), node: "node-1", requests: signer(t, authority), log: supervisortest.Log(t)}
 	if _, err := c.load(); err == nil {
 		t.Fatal("there is a certificate before any was requested")
 	}
@@ -83,6 +82,7 @@ func TestCertificateIsRequestedAndStored(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(c.dir, keyFile)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
 	}
+	supervisortest.Secret(must(os.ReadFile(filepath.Join(c.dir, keyFile))))
 	c.requests = signer(t, authority) // the fake does not select by name
 	if err := c.renew(t.Context()); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestCertificateOfAnotherNodeDoesNotCount(t *testing.T) {
 func TestCertificateAtHandServesBeforeTheAPIServerAnswers(t *testing.T) {
 	authority := supervisortest.NewAuthority(t, "chassis")
 	never := answering(func(*certificates.CertificateSigningRequest) {}) // pending for ever
-	c := certificate{dir: authority.TLSDir(t, "node-1", nil), node: "node-1", requests: never, log: testr.New(t)}
+	c := certificate{dir: authority.TLSDir(t, "node-1", nil), node: "node-1", requests: never, log: supervisortest.Log(t)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan struct{})
 	go func() { c.run(ctx, func() { close(ready) }); close(done) }()
@@ -118,7 +118,7 @@ func TestDeniedRequestIsAnError(t *testing.T) {
 			{Type: certificates.CertificateDenied, Reason: "NotThisNode", Message: "the requester is on another node"},
 		}
 	})
-	c := certificate{dir: t.TempDir(), node: "node-1", requests: denied, log: testr.New(t)}
+	c := certificate{dir: t.TempDir(), node: "node-1", requests: denied, log: supervisortest.Log(t)}
 	if err := c.renew(t.Context()); err == nil || !strings.Contains(err.Error(), "NotThisNode") {
 		t.Errorf("got %v", err)
 	}

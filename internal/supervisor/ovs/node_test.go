@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/testr"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/icmp"
@@ -112,7 +111,7 @@ func startCentral(t *testing.T) central {
 			Programs: ovsdb.Programs{
 				Server: supervisortest.Program(t, "usr/sbin/ovsdb-server"), Tool: supervisortest.Program(t, "usr/bin/ovsdb-tool"),
 			},
-			Clusters: clusters(c.cluster), Leads: make(chan bool, 100), Log: testr.New(t),
+			Clusters: clusters(c.cluster), Leads: make(chan bool, 100), Log: supervisortest.Log(t),
 		}
 		if database.Name == ovsdb.Northbound.Name {
 			c.tls = o.TLSDir
@@ -124,7 +123,7 @@ func startCentral(t *testing.T) central {
 	o := northd.Options{
 		RunDir: run, HealthAddress: "127.0.0.1:10671", Program: supervisortest.Program(t, "usr/bin/ovn-northd"),
 		TLSDir:   c.servers.TLSDir(t, "northd", map[string][]byte{"ca.crt": c.servers.PEM}),
-		Clusters: clusters(c.cluster), Leads: leads, Log: testr.New(t),
+		Clusters: clusters(c.cluster), Leads: leads, Log: supervisortest.Log(t),
 	}
 	background(t, func(ctx context.Context) error { return northd.Run(ctx, o) })
 	healthy(t, o.HealthAddress)
@@ -179,7 +178,7 @@ func nodeOptions(t *testing.T, c central) Options {
 			OpenFlow:   supervisortest.Program(t, "usr/bin/ovs-ofctl"),
 			Schema:     supervisortest.File(t, "usr/share/openvswitch/vswitch.ovsschema"),
 		},
-		Clusters: clusters(c.cluster), Requests: signer(t, c.chassis), Log: testr.New(t),
+		Clusters: clusters(c.cluster), Requests: signer(t, c.chassis), Log: supervisortest.Log(t),
 	}
 }
 
@@ -210,6 +209,7 @@ func TestUserspaceNode(t *testing.T) {
 			}
 		}
 	})
+	supervisortest.Secret(must(os.ReadFile(filepath.Join(o.certificates(), keyFile))))
 	moved := func() error { return checkMoved(t) }
 	supervisortest.Eventually(t, "the addresses are on br-phy", moved)
 	supervisortest.Eventually(t, "the chassis is registered", func() error { return checkChassis(t, c.southbound) })

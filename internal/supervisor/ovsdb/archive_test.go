@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/testr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -36,7 +35,7 @@ func (tr *trial) archive(of *trialMember, directory string) (clusters chan *v1al
 		TLSDir: tr.servers.TLSDir(tr.t, adminapi.ArchiveName, map[string][]byte{
 			"ca.crt": tr.servers.PEM, "admin-ca.crt": slices.Concat(tr.servers.PEM, tr.callers.PEM),
 		}),
-		Tool: of.options.Programs.Tool, Clusters: clusters, Log: testr.New(tr.t),
+		Tool: of.options.Programs.Tool, Clusters: clusters, Log: supervisortest.Log(tr.t),
 	}
 	ctx, cancel := context.WithCancel(tr.t.Context())
 	done := make(chan error, 1)

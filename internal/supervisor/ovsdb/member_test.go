@@ -20,7 +20,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/go-logr/logr/testr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -74,7 +73,7 @@ func (tr *trial) add(node, address string) *trialMember {
 		},
 		Clusters: m.clusters,
 		Leads:    m.leads,
-		Log:      testr.New(tr.t),
+		Log:      supervisortest.Log(tr.t),
 	}
 	tr.members[node] = m
 	return m

@@ -89,7 +89,9 @@ func (a Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	own := newKey(t)
 	der, err := x509.MarshalPKCS8PrivateKey(own)
 	must(t, err)
-	return a.Sign(t, name, own.Public()), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	Secret(key)
+	return a.Sign(t, name, own.Public()), key
 }
 
 // Sign returns a certificate, valid for an hour, of a public key.

@@ -1,0 +1,79 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// account is the service account of TokenConfig.
+const account = "kiln-test"
+
+// TokenConfig returns a kubeconfig file for a service account that may do everything, and the account's token: processes in pods authenticate by
+// tokens. It is called once per server.
+func (s *Server) TokenConfig(ctx context.Context) (kubeconfig []byte, token string, err error) {
+	admin, err := kubernetes.NewForConfig(s.Config)
+	if err != nil {
+		return nil, "", fmt.Errorf("make a client: %w", err)
+	}
+	if token, err = tokenOf(ctx, admin); err != nil {
+		return nil, "", err
+	}
+	file, err := clientcmd.Load(s.KubeConfig)
+	if err != nil {
+		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	user := file.AuthInfos[file.Contexts[file.CurrentContext].AuthInfo]
+	user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
+	if kubeconfig, err = clientcmd.Write(*file); err != nil {
+		return nil, "", fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	config := rest.AnonymousClientConfig(s.Config)
+	config.BearerToken = token
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, "", fmt.Errorf("make a client of %s: %w", account, err)
+	}
+	// The server's authorizer learns of the binding by a watch.
+	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("wait until %s is authorized: %w", account, err)
+	}
+	return kubeconfig, token, nil
+}
+
+// tokenOf makes the service account and its binding to the role cluster-admin.
+func tokenOf(ctx context.Context, admin kubernetes.Interface) (string, error) {
+	accounts := admin.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
+	if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("create service account %s: %w", account, err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: account},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceDefault, Name: account}},
+	}
+	if _, err := admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("bind service account %s: %w", account, err)
+	}
+	request, err := accounts.CreateToken(ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("request a token of %s: %w", account, err)
+	}
+	return request.Status.Token, nil
+}

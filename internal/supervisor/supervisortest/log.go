@@ -1,0 +1,92 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisortest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+
+	"github.com/kiln-net/kiln/internal/daemontest"
+)
+
+var (
+	mu   sync.Mutex
+	logs = map[testing.TB]*log{}
+	keys [][]byte
+)
+
+// Secret adds a private key, which is a PEM file, to those that no log of this process may show. Keys of Issue are among them.
+func Secret(key []byte) {
+	mu.Lock()
+	defer mu.Unlock()
+	keys = append(keys, key)
+}
+
+// Log returns a log for the supervisors of a test. The test fails at its end when this log or standard error, to which the daemons of supervisors
+// write, shows a private key. Supervisors have to end before that: Log is called before the test registers their end with Cleanup.
+func Log(t testing.TB) logr.Logger {
+	t.Helper()
+	mu.Lock()
+	defer mu.Unlock()
+	if logs[t] == nil {
+		logs[t] = record(t)
+	}
+	return testr.NewWithInterface(logs[t], testr.Options{})
+}
+
+// log keeps what is logged.
+type log struct {
+	testing.TB
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Log is part of testr.TestingT.
+func (l *log) Log(args ...any) {
+	l.Helper()
+	l.TB.Log(args...)
+	_, _ = fmt.Fprintln(l, args...)
+}
+
+func (l *log) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+// record keeps standard error as well until the test is over.
+func record(t testing.TB) *log {
+	t.Helper()
+	l := &log{TB: t}
+	read, write, err := os.Pipe()
+	must(t, err)
+	standard, copied := os.Stderr, make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.MultiWriter(standard, l), read)
+		copied <- err
+	}()
+	os.Stderr = write
+	t.Cleanup(func() {
+		os.Stderr = standard
+		must(t, write.Close())
+		must(t, <-copied)
+		must(t, read.Close())
+		mu.Lock()
+		defer mu.Unlock()
+		delete(logs, t)
+		for _, key := range keys {
+			if daemontest.Shows(l.text.Bytes(), key) {
+				t.Error("the log of a supervisor or of its daemons shows a private key")
+			}
+		}
+	})
+	return l
+}
