@@ -65,7 +65,10 @@ demo-down: ## Take the cluster of `make demo` down; leaves nothing but the cache
 
 .PHONY: test-unit
 test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
-	go test -timeout 20m $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/... ./test/oracle/... ./test/soak/...
+	go test -p $(TEST_PACKAGES) -timeout 20m $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/... ./test/oracle/... ./test/soak/...
+
+# How many packages are tested at the same time. Most of them wait for timers, so two of them leave two cores idle.
+TEST_PACKAGES ?= 4
 
 # Packages whose suites take longest come first, so that no long suite runs alone at the end.
 SLOWEST := ./controllers/subnet ./controllers/pod ./agent ./controllers/operator ./test/bench ./cmd/kiln ./agent/services
