@@ -59,7 +59,20 @@ func parseAffinity(f family, e *knftables.Element) (at place, endpoint netip.Add
 		return at, endpoint, false
 	}
 	endpoint, err = netip.ParseAddrPort(bracket(e.Value[0], e.Value[1]))
-	return place{f, e.Key[1], front}, endpoint, err == nil
+	return place{f, protocolName(e.Key[1]), front}, endpoint, err == nil
+}
+
+// protocolName is the name of a protocol as nft(8) lists it: by name where the system has protocols(5), by number (IANA) elsewhere.
+func protocolName(listed string) string {
+	switch listed {
+	case "6":
+		return "tcp"
+	case "17":
+		return "udp"
+	case "132":
+		return "sctp"
+	}
+	return listed
 }
 
 func bracket(address, port string) string {

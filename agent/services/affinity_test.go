@@ -26,7 +26,7 @@ func (w *world) session(front netip.AddrPort, from netip.Addr) (timeout, expires
 	if err != nil {
 		w.Fatalf("list map %s: %v: %s", name, err, out)
 	}
-	key := regexp.QuoteMeta(fmt.Sprintf("%s . tcp . %d . %s ", front.Addr(), front.Port(), from))
+	key := fmt.Sprintf(`%s \. (?:tcp|6) \. %d \. %s `, regexp.QuoteMeta(front.Addr().String()), front.Port(), regexp.QuoteMeta(from.String()))
 	found := regexp.MustCompile(key + `timeout (\S+) expires (\S+) :`).FindSubmatch(out)
 	if found == nil {
 		return 0, 0, false

@@ -92,8 +92,8 @@ func TestPoliciesShareTheirSets(t *testing.T) {
 	}
 	w.Delete(first)
 	w.Eventually(func() string {
-		if n := w.rows("ACL"); n != 3+4 {
-			return fmt.Sprintf("%d ACLs: want those of the second policy, and what passes always: two for each of DHCP and hairpins", n)
+		if n := w.rows("ACL"); n != 3+5 {
+			return fmt.Sprintf("%d ACLs: want those of the second policy, and what passes always: two for each of DHCP and hairpins, one for health checks", n)
 		}
 		return ""
 	})
