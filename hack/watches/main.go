@@ -22,6 +22,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kiln-net/kiln/internal/eventually"
 )
 
 // source is an event source of a controller.
@@ -142,8 +144,9 @@ func without(ctx context.Context, s source, content []byte, timeout time.Duratio
 			return "", false, err
 		}
 	}
-	out, err := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout", timeout.String(), "-overlay", overlay,
-		"./"+filepath.Dir(s.file)).CombinedOutput()
+	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout", timeout.String(), "-overlay", overlay, "./"+filepath.Dir(s.file))
+	test.Env = append(os.Environ(), eventually.LimitVariable+"=20s")
+	out, err := test.CombinedOutput()
 	switch {
 	case ctx.Err() != nil:
 		return "", false, ctx.Err()

@@ -7,6 +7,7 @@ package eventually
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 )
@@ -16,6 +17,9 @@ const (
 	defaultLimit = 2 * time.Minute // for a busy machine; most waits take less than a tick
 	defaultPause = 20 * time.Millisecond
 )
+
+// LimitVariable is an environment variable that caps the limit of every wait, such as `20s`. It is for runs in which tests are expected to fail.
+const LimitVariable = "KILN_WAIT_LIMIT"
 
 // Wait is a condition that another process or goroutine will meet.
 type Wait struct {
@@ -101,6 +105,9 @@ func Stays(t testing.TB, during time.Duration, check func() string) {
 func (w Wait) withDefaults() Wait {
 	if w.Limit == 0 {
 		w.Limit = defaultLimit
+	}
+	if limit, err := time.ParseDuration(os.Getenv(LimitVariable)); err == nil {
+		w.Limit = min(w.Limit, limit)
 	}
 	if w.Pause == 0 {
 		w.Pause = defaultPause

@@ -103,3 +103,11 @@ func TestTheFactorIsAMeanAndNotBelowTheEnds(t *testing.T) {
 		t.Errorf("factor %v of a time without samples", got)
 	}
 }
+
+func TestTheEnvironmentCapsLimits(t *testing.T) {
+	t.Setenv(LimitVariable, "10ms")
+	got := Wait{For: "a row", Pause: time.Millisecond}.Last(t, func() string { return "no row" })
+	if want := "after 10ms: a row: no row"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
