@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/go-cmp/cmp"
 	eventsv1 "k8s.io/api/events/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,4 +122,39 @@ func (w *World) Rows(table string, f func(row nbtest.Row) string, want ...string
 		}
 		return ""
 	})
+}
+
+// Mends deletes the rows of an owner, such as `Vpc//blue`, and waits until as many of each table are back.
+func (w *World) Mends(owner string) {
+	w.Helper()
+	before := w.Database.Owned(owner)
+	if len(before) == 0 {
+		w.Fatalf("%s has no rows", owner)
+	}
+	w.Database.Delete(before)
+	w.Eventually(func() string {
+		if diff := cmp.Diff(counts(before), counts(w.Database.Owned(owner))); diff != "" {
+			return fmt.Sprintf("rows of %s that others deleted (-) and that are there (+):\n%s", owner, diff)
+		}
+		return ""
+	})
+}
+
+// NoRows waits until an owner has no rows.
+func (w *World) NoRows(owner string) {
+	w.Helper()
+	w.Eventually(func() string {
+		if rows := counts(w.Database.Owned(owner)); len(rows) > 0 {
+			return fmt.Sprintf("%s still has rows: %v", owner, rows)
+		}
+		return ""
+	})
+}
+
+func counts(tables map[string]string) map[string]int {
+	n := map[string]int{}
+	for _, table := range tables {
+		n[table]++
+	}
+	return n
 }

@@ -95,6 +95,7 @@ func TestAWayOutGoesWithItsVpcWhileTheControllerIsDown(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	v := c.vpc("blue", "", false, nil)
 	c.says(v, metav1.ConditionTrue, transit.ReasonCarried, "n1")
+	c.Mends("Transit//blue")
 	c.process.Stop()
 	c.Change(v, func() { v.Finalizers = nil })
 	c.Delete(v)

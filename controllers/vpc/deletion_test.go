@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/subnet"
@@ -66,6 +67,26 @@ func TestWhatIsBeingDeletedWorksAsLongAsItIsUsed(t *testing.T) {
 	for _, table := range []string{"Logical_Router", "Logical_Switch", "Logical_Switch_Port"} {
 		n.Rows(table, named)
 	}
+}
+
+func TestRowsAreMendedAndOrphansGo(t *testing.T) {
+	n := start(t)
+	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
+	n.Ready(v, s)
+	n.newPod("pod", "net")
+	for _, owner := range []string{"Vpc//tenant", "Subnet//net", "Pod/default/pod"} {
+		n.Mends(owner)
+	}
+	n.process.Stop()
+	for _, o := range []client.Object{s, v} {
+		n.Delete(o)
+		if n.Get(o) {
+			n.LetGo(o)
+		}
+	}
+	n.run()
+	n.NoRows("Vpc//tenant")
+	n.NoRows("Subnet//net")
 }
 
 func TestFinalizersTakenOffByHandBlockNothing(t *testing.T) {

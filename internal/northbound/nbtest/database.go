@@ -140,3 +140,46 @@ func plain(value any) any {
 		return values
 	}
 }
+
+// OwnerID is the external_ids key of the owner of a row, such as `Vpc//blue` (docs/architecture.md).
+const OwnerID = "kiln-owner"
+
+// Owned are the rows of an owner by UUID, with their tables.
+func (s *Server) Owned(owner string) map[string]string {
+	s.t.Helper()
+	tables := map[string]string{}
+	for table, rows := range s.Dump() {
+		for uuid, row := range rows {
+			if ids, ok := row["external_ids"].(map[string]string); ok && ids[OwnerID] == owner {
+				tables[uuid] = table
+			}
+		}
+	}
+	return tables
+}
+
+// Delete deletes the rows with these UUIDs, and every reference to them in a set, as another system would.
+func (s *Server) Delete(tables map[string]string) {
+	s.t.Helper()
+	var operations []Op
+	for uuid, table := range tables {
+		operations = append(operations, Op{"op": "delete", "table": table, "where": Where("_uuid", "==", UUID(uuid))})
+	}
+	for table, rows := range s.Dump() {
+		for uuid, row := range rows {
+			if tables[uuid] != "" {
+				continue
+			}
+			for column := range row {
+				for _, value := range row.Strings(column) {
+					if tables[value] != "" {
+						operations = append(operations, Op{
+							"op": "mutate", "table": table, "where": Where("_uuid", "==", UUID(uuid)), "mutations": []any{[]any{column, "delete", UUID(value)}},
+						})
+					}
+				}
+			}
+		}
+	}
+	s.Transact(operations...)
+}
