@@ -108,6 +108,7 @@ func (r *Reconciler) gather(ctx context.Context, subnet *kubeovnv1.Subnet, cidrs
 		return in, err
 	}
 	for _, node := range nodes {
+		r.Pulses.Expect(node.Name) // it may die before its first renewal
 		candidate := gateway.Candidate{Name: node.Name, State: gateway.StateOf(node, r.Pulses.Of(node.Name))}
 		hops := joinAddresses(node)
 		if len(hops) == 0 {

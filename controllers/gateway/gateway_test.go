@@ -138,6 +138,16 @@ func TestRestartAndDrift(t *testing.T) {
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
 }
 
+// Without a Lease the kubelet's word would have to do, which comes 40 s after a node's death.
+func TestAGatewayDiesBeforeItsFirstRenewal(t *testing.T) {
+	n := start(t, "n1", "n2")
+	n.renew("n2")
+	n.centralized("s", "10.17.0.0/24", "n1,n2", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
+	n.status("s", "n2", gatewayctl.ReasonReady)
+}
+
 func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 	n := start(t, "n1", "n2")
 	stop := n.renew("n1")

@@ -76,6 +76,13 @@ func (p *Pulses) tell(node string) {
 	}
 }
 
+// Expect takes note that the agent of a node is to renew a Lease.
+func (p *Pulses) Expect(node string) {
+	if p != nil {
+		p.Pulses.Expect(node)
+	}
+}
+
 // Of is the pulse of a node.
 func (p *Pulses) Of(node string) gateway.Pulse {
 	if p == nil {

@@ -33,7 +33,8 @@ const leases = "kube-system"
 
 func TestMain(m *testing.M) {
 	controllertest.Main(m, eventually.Allowed{
-		"TestALeaseThatRunsOutMovesTheGateway": {Why: "a Lease runs out after gateway.Tolerance, 8 s", Base: 15 * time.Second},
+		"TestALeaseThatRunsOutMovesTheGateway":  {Why: "a Lease runs out after gateway.Tolerance, 8 s", Base: 15 * time.Second},
+		"TestAGatewayDiesBeforeItsFirstRenewal": {Why: "a Lease that does not come is awaited for gateway.RestartTolerance, 20 s", Base: 30 * time.Second},
 	})
 }
 
