@@ -32,9 +32,12 @@ func Unavailable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
-// Add attaches a container and returns its result.
+// Add attaches a container and returns its result. It waits for an agent that does not listen, 30 seconds at most.
 func (c *Client) Add(ctx context.Context, r Request) (*types100.Result, error) {
 	res, err := c.call(ctx, PathAdd, r)
+	if Unavailable(err) && c.listens(ctx) {
+		res, err = c.call(ctx, PathAdd, r)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -245,7 +245,8 @@ func (n upgradeNode) waits() bool {
 func (n upgradeNode) begun() bool { return n.openVSwitch.current != n.cni.current }
 
 // next is the pod of the node to replace now; the zero value when it has to wait for itself, or is done. Open vSwitch comes before its agent, and on the
-// way back after it. They are never both away by our hand: one is replaced when the other serves, or will not for a reason that is known.
+// way back after it. They are never both away by our hand: one is replaced when the other serves, or will not for a reason that is known, or when it
+// fails itself, which the other may be waiting for.
 func (n upgradeNode) next(back bool) upgradePod {
 	order := []upgradePod{n.openVSwitch, n.cni}
 	if back {
@@ -253,10 +254,11 @@ func (n upgradeNode) next(back bool) upgradePod {
 	}
 	first, second := order[0], order[1]
 	due := due(back)
-	settled := func(p upgradePod) bool { return p.serves() || p.there && (p.trouble != "" || p.dead) }
+	fails := func(p upgradePod) bool { return p.there && (p.trouble != "" || p.dead) }
+	settled := func(p upgradePod) bool { return p.serves() || fails(p) }
 	switch {
 	case due(first):
-		if first.there && settled(second) {
+		if first.there && (settled(second) || fails(first)) {
 			return first
 		}
 	case due(second) && second.there && settled(first) && (first.serves() || back):

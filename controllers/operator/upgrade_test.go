@@ -102,6 +102,12 @@ func TestWhatMayBeReplaced(t *testing.T) {
 			u.nodes[1].openVSwitch = failing(newPod("ovs-n2"))
 			u.nodes[2].openVSwitch = failing(oldPod("ovs-n3"))
 		}, stage: "Nodes", replace: "ovs-n3", about: "ovs-n2 fails", stuck: true},
+		{name: "nor is an agent waited for that waits for an old Open vSwitch which fails", from: oldPod, change: func(u *upgrade) {
+			for i := range u.nodes {
+				u.nodes[i].openVSwitch = failing(u.nodes[i].openVSwitch)
+				u.nodes[i].cni = starting(newPod(u.nodes[i].cni.name))
+			}
+		}, stage: "Nodes", replace: "ovs-n1 ovs-n2 ovs-n3"},
 		{name: "an agent that fails for want of an old Open vSwitch stops nothing", from: oldPod, change: func(u *upgrade) {
 			for i := range u.nodes {
 				u.nodes[i].openVSwitch = failing(u.nodes[i].openVSwitch)

@@ -209,6 +209,7 @@ func TestPodsShareAVip(t *testing.T) {
 	w.parents(v, "a.default,b.default")
 	w.passes(a, a.Annotations["ovn.kubernetes.io/ip_address"]+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.passes(plain, plain.Annotations["ovn.kubernetes.io/ip_address"])
+	w.Mends("Vip//v")
 
 	process.Stop()
 	process = w.start()
@@ -251,6 +252,21 @@ func (w world) settled(p *controllertest.Process, v *kubeovnv1.Vip) {
 			w.Errorf("%d %s of Vips after a restart", n, method)
 		}
 	}
+}
+
+func TestRowsOfAVipThatIsGoneGo(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	v := w.vip("v", func(s *kubeovnv1.VipSpec) { s.Namespace = "default" })
+	w.ready(v)
+	w.pod("b", "aaps", "v", "port_security", "true")
+	w.parents(v, "b.default")
+	process.Stop()
+	w.Get(v)
+	w.LetGo(v)
+	w.Delete(v)
+	w.start()
+	w.NoRows("Vip//v")
 }
 
 func TestASelectorHasPodsShareAVip(t *testing.T) {

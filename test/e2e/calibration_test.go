@@ -69,7 +69,8 @@ func within(begun time.Time, usual time.Duration, what string) {
 	Expect(took).To(BeNumerically("<=", bound(usual)), what)
 }
 
-// bound is the limit of something that takes d in a table of docs/.
+// bound is the limit of something that takes d in a table of docs/, and took place during the present spec.
 func bound(d time.Duration) time.Duration {
-	return time.Duration(3 * calibration.slowdown * float64(d))
+	slowdown := max(calibration.slowdown, waits.speed.Factor(CurrentSpecReport().StartTime, time.Now()))
+	return time.Duration(3 * slowdown * float64(d))
 }

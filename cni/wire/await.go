@@ -1,0 +1,49 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// absence is how long an ADD waits for an agent that does not listen. An agent that is replaced is back in a few seconds, while the kubelet tries a
+// sandbox that failed again only after ten and more.
+const absence = 30 * time.Second
+
+// listens waits until an agent listens on the socket, and says whether one does. The agent renames its socket to this path when it listens
+// (package cniserver), which is the event that ends the wait.
+func (c *Client) listens(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, absence)
+	defer cancel()
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return false
+	}
+	defer watcher.Close()
+	if watcher.Add(filepath.Dir(c.socket)) != nil {
+		return false
+	}
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
+		if err == nil {
+			conn.Close()
+			return true
+		}
+		if !Unavailable(err) {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-watcher.Errors:
+			return false
+		case <-watcher.Events:
+		}
+	}
+}
