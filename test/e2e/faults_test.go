@@ -13,7 +13,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -160,9 +159,7 @@ func startOnWorkers(ctx context.Context, when string) func(context.Context) time
 			defer done()
 			_, err := suite.Cluster.Run(limit, cluster.Server(faultsNamespace, name, suite.Workers[i]))
 			for err != nil && pause(limit, everyArrival) == nil { // the fault may be one of the API server
-				if _, err = suite.Cluster.Run(limit, cluster.Server(faultsNamespace, name, suite.Workers[i])); apierrors.IsAlreadyExists(err) {
-					_, err = suite.Cluster.WaitPod(limit, faultsNamespace, name, cluster.Ready)
-				}
+				_, err = suite.Cluster.Run(limit, cluster.Server(faultsNamespace, name, suite.Workers[i]))
 			}
 			errs <- err
 		}()
