@@ -6,12 +6,17 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/test/cluster"
 )
 
 // cutOff drops packets that nodes receive and send, without an answer to anyone. The expressions of nft(8) say which; for "in" and "out" the name of the
@@ -43,21 +48,36 @@ func cutOffFromAPIServer(ctx context.Context, _ func()) func(context.Context) {
 	return cutOff(ctx, []string{"tcp sport 6443"}, []string{"tcp dport 6443"}, suite.Workers...)
 }
 
-// cutOffLeadingController cuts the node of the leading controller off. The lab has one API server, so the controller leads on another node first.
-func cutOffLeadingController(ctx context.Context, begin func()) func(context.Context) {
-	GinkgoHelper()
-	var node string
-	Eventually(func() string {
-		leading := leadingController(ctx)
-		if node = leading.Spec.NodeName; node == controlPlane() {
-			Expect(suite.Cluster.CoreV1().Pods(leading.Namespace).Delete(ctx, leading.Name, metav1.DeleteOptions{})).To(Succeed())
+// cutOffNodeOf cuts off the node of the pod that does the work of a component. The lab has one API server, and flows run on the workers, so another
+// node's pod does it first.
+func cutOffNodeOf(working func(context.Context) *corev1.Pod) injection {
+	return func(ctx context.Context, begin func()) func(context.Context) {
+		GinkgoHelper()
+		var node string
+		Eventually(func() bool {
+			pod := working(ctx)
+			node = pod.Spec.NodeName
+			if node != controlPlane() && !slices.Contains(suite.Workers, node) {
+				return true
+			}
+			Expect(suite.Cluster.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 			healthy(ctx)
-		}
-		return node
-	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).ShouldNot(Equal(controlPlane()))
-	Expect(suite.Workers).NotTo(ContainElement(node), "the flows run there")
-	begin()
-	return cutOff(ctx, []string{`iifname != "lo"`}, []string{`oifname != "lo"`}, node)
+			return false
+		}).WithContext(ctx).WithTimeout(4 * time.Minute).WithPolling(time.Second).Should(BeTrue())
+		begin()
+		return cutOff(ctx, []string{`iifname != "lo"`}, []string{`oifname != "lo"`}, node)
+	}
+}
+
+// activeNorthd is the pod of the ovn-northd that writes the southbound database.
+func activeNorthd(ctx context.Context) *corev1.Pod {
+	GinkgoHelper()
+	var active corev1.PodList
+	Eventually(func() ([]corev1.Pod, error) {
+		err := suite.Objects.List(ctx, &active, client.InNamespace(cluster.Namespace), client.MatchingLabels{"ovn-northd-leader": "true"})
+		return active.Items, err
+	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(everyArrival).Should(HaveLen(1))
+	return &active.Items[0]
 }
 
 // cutOffLeader cuts the leader of a database off from the other members. Clients still reach it.

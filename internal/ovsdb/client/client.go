@@ -27,6 +27,9 @@ const (
 	probeInterval  = 10 * time.Second
 	probeTimeout   = 8 * time.Second
 	connectTimeout = 60 * time.Second
+	// transactTimeout is how long a server may take to answer a transaction. A member of a cluster that loses the others while it has one may
+	// never answer.
+	transactTimeout = 30 * time.Second
 	minBackoff     = 50 * time.Millisecond
 	maxBackoff     = 5 * time.Second
 )

@@ -211,7 +211,8 @@ func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
 	return nil
 }
 
-// checkLeader refuses a member of a cluster that does not lead or has lost the others. A standalone server leads by itself.
+// checkLeader refuses a member of a cluster that does not lead or has lost the others. A standalone server leads by itself. A row that is new to the
+// monitor comes without the columns that have their default values (ovsdb-server(7), update2 notification), which false is.
 func checkLeader(raw json.RawMessage) error {
 	updates, err := readUpdates(raw)
 	if err != nil {
@@ -226,7 +227,7 @@ func checkLeader(raw json.RawMessage) error {
 			return nil
 		}
 		for _, column := range []string{"leader", "connected"} {
-			if columns[column] == false {
+			if value, given := columns[column]; value == false || !given && row.insert != nil {
 				return errors.New("the server does not lead the cluster")
 			}
 		}

@@ -112,9 +112,14 @@ func (s *Session) Transact(ctx context.Context, operations []ovsdb.Operation) ([
 		params = append(params, operation)
 	}
 	var results []Result
-	err := roundTrip(ctx, c, "transact", params, func(raw json.RawMessage) error {
+	limited, cancel := context.WithTimeout(ctx, transactTimeout)
+	defer cancel()
+	err := roundTrip(limited, c, "transact", params, func(raw json.RawMessage) error {
 		return json.Unmarshal(raw, &results)
 	})
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		c.close() // a server that answers echoes, and not this
+	}
 	switch {
 	case errors.Is(err, errClosed):
 		return nil, ErrNotConnected

@@ -45,7 +45,14 @@ type Listener struct {
 	Port int
 	// Role limits what clients may change to the rows of the chassis in their certificate; empty means no limit.
 	Role string
+	// Probe is after how many milliseconds of silence the server asks a client whether it is alive, and after how many more it ends the connection;
+	// clientProbe when zero.
+	Probe int
 }
+
+// northdProbe is how long the lock of an ovn-northd whose node is gone keeps its standby from working, half of it: nothing else ends that
+// connection, and no pod gets its network meanwhile. It is longer than ovn-northd computes without a look at its connections.
+const northdProbe = 10000
 
 // Northbound and Southbound are the databases.
 var (
@@ -66,7 +73,7 @@ var (
 		ServerName:  "ovn-sb",
 		Stem:        "ovnsb_db",
 		Schema:      "/usr/share/ovn/ovn-sb.ovsschema",
-		Clients:     []Listener{{Port: 6642, Role: "ovn-controller"}, {Port: 6645}},
+		Clients:     []Listener{{Port: 6642, Role: "ovn-controller"}, {Port: 6645, Probe: northdProbe}},
 		RaftPort:    6644,
 		AdminPort:   adminapi.PortSouthbound,
 		LeaderLabel: podlabel.SouthboundLeader,

@@ -4,6 +4,7 @@
 package ovsdb
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -39,7 +40,7 @@ func (o Options) configure(file string) configuration {
 		Databases: map[string]map[string]string{file: {"service-model": "clustered"}},
 	}
 	for _, l := range o.Database.Clients {
-		c.Remotes[passive(l.Port, o.Listen)] = remote{Role: l.Role, InactivityProbe: clientProbe}
+		c.Remotes[passive(l.Port, o.Listen)] = remote{Role: l.Role, InactivityProbe: cmp.Or(l.Probe, clientProbe)}
 	}
 	return c
 }
