@@ -258,7 +258,7 @@ func (n upgradeNode) next(back bool) upgradePod {
 	settled := func(p upgradePod) bool { return p.serves() || fails(p) }
 	switch {
 	case due(first):
-		if first.there && (settled(second) || fails(first)) {
+		if first.there && (settled(second) || fails(first) && second.there) {
 			return first
 		}
 	case due(second) && second.there && settled(first) && (first.serves() || back):

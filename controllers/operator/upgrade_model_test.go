@@ -394,7 +394,7 @@ func (m *upgradeModel) disturb() {
 // they must not be, and once nothing happens any more all is as wanted.
 func TestUpgradesAtRandom(t *testing.T) {
 	replaced := 0
-	seed.Histories(t, []uint64{1115193903, 2448928913}, 400, func(t *testing.T, _ uint64, random *rand.Rand) {
+	seed.Histories(t, []uint64{1115193903, 2448928913, 1451470825}, 400, func(t *testing.T, _ uint64, random *rand.Rand) {
 		m := newUpgradeModel(t, random)
 		for range 200 {
 			m.disturb()
