@@ -32,7 +32,7 @@ func (c *Client) listens(ctx context.Context) bool {
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
 		if err == nil {
-			conn.Close()
+			_ = conn.Close()
 			return true
 		}
 		if !Unavailable(err) {
@@ -41,7 +41,8 @@ func (c *Client) listens(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-watcher.Errors:
+		case err := <-watcher.Errors:
+			_ = err // the caller reports that no agent listens
 			return false
 		case <-watcher.Events:
 		}

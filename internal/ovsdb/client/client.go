@@ -30,8 +30,8 @@ const (
 	// transactTimeout is how long a server may take to answer a transaction. A member of a cluster that loses the others while it has one may
 	// never answer.
 	transactTimeout = 30 * time.Second
-	minBackoff     = 50 * time.Millisecond
-	maxBackoff     = 5 * time.Second
+	minBackoff      = 50 * time.Millisecond
+	maxBackoff      = 5 * time.Second
 )
 
 // Options of a connection.
