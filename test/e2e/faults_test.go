@@ -155,10 +155,14 @@ func namesOnWorkers(when string) []string {
 	return names
 }
 
-// startOnWorkers creates a pod on each worker. The function that it returns waits until all are ready, and returns how long that took.
+// startOnWorkers creates a pod on each worker. The function that it returns waits until all are ready, and returns how long the slowest took.
 func startOnWorkers(ctx context.Context, when string) func(context.Context) time.Duration {
 	begun := time.Now()
-	errs := make(chan error, len(suite.Workers))
+	type result struct {
+		err  error
+		took time.Duration
+	}
+	results := make(chan result, len(suite.Workers))
 	for i, name := range namesOnWorkers(when) {
 		go func() {
 			limit, done := context.WithTimeout(ctx, 4*time.Minute)
@@ -167,15 +171,18 @@ func startOnWorkers(ctx context.Context, when string) func(context.Context) time
 			for err != nil && pause(limit, everyArrival) == nil { // the fault may be one of the API server
 				_, err = suite.Cluster.Run(limit, cluster.Server(faultsNamespace, name, suite.Workers[i]))
 			}
-			errs <- err
+			results <- result{err, time.Since(begun)}
 		}()
 	}
 	return func(context.Context) time.Duration {
 		GinkgoHelper()
+		var slowest time.Duration
 		for range suite.Workers {
-			Expect(<-errs).To(Succeed())
+			r := <-results
+			Expect(r.err).NotTo(HaveOccurred())
+			slowest = max(slowest, r.took)
 		}
-		return time.Since(begun)
+		return slowest
 	}
 }
 
