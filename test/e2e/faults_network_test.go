@@ -53,17 +53,26 @@ func cutOffFromAPIServer(ctx context.Context, _ func()) func(context.Context) {
 func cutOffNodeOf(working func(context.Context) *corev1.Pod) injection {
 	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
+		others := append([]string{controlPlane()}, suite.Workers...)
+		cordonOthers := func(ctx context.Context, cordoned bool) {
+			for _, n := range others {
+				cordon(ctx, n, cordoned)
+			}
+		}
+		cordonOthers(ctx, true)
+		DeferCleanup(func(ctx SpecContext) { cordonOthers(ctx, false) }, NodeTimeout(time.Minute)) // when the spec fails on its way
 		var node string
 		Eventually(func() bool {
 			pod := working(ctx)
 			node = pod.Spec.NodeName
-			if node != controlPlane() && !slices.Contains(suite.Workers, node) {
+			if !slices.Contains(others, node) {
 				return true
 			}
 			Expect(suite.Cluster.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 			healthy(ctx)
 			return false
 		}).WithContext(ctx).WithTimeout(4 * time.Minute).WithPolling(time.Second).Should(BeTrue())
+		cordonOthers(ctx, false)
 		begin()
 		return cutOff(ctx, []string{`iifname != "lo"`}, []string{`oifname != "lo"`}, node)
 	}
