@@ -277,7 +277,8 @@ func faults() []fault {
 			fault{did: db.workload + ", a follower's file ends before what it says is committed", writes: sec, healed: 9 * sec, inject: damage(db, follower, commitBeyond(db))},
 		)
 	}
-	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", writes: sec, healed: 65 * sec, inject: loseNode})
+	// The node may be that of the leading controller.
+	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", writes: 20 * sec, healed: 65 * sec, inject: loseNode})
 }
 
 func killAll(app string) injection {
