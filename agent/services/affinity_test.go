@@ -22,6 +22,7 @@ import (
 func (w *world) session(front netip.AddrPort, from netip.Addr) (timeout, expires time.Duration, ok bool) {
 	w.Helper()
 	name := map[bool]string{false: "affinity4", true: "affinity6"}[from.Is6()]
+	// knftables does not list the time until an element expires.
 	out, err := exec.Command("nft", "list", "map", "inet", services.Table, name).CombinedOutput()
 	if err != nil {
 		w.Fatalf("list map %s: %v: %s", name, err, out)

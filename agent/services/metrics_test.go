@@ -71,6 +71,7 @@ func TestFailedWritesAreCounted(t *testing.T) {
 	w := emptyWorld(t)
 	s := w.service("refused", nil)
 	w.serves("refused", here(w.pod("a", 2)))
+	// knftables cannot make a table that contradicts its own declarations.
 	nft := func(command string) {
 		t.Helper()
 		if out, err := exec.Command("nft", command).CombinedOutput(); err != nil {

@@ -38,6 +38,7 @@ func initOf(from, to uint16) []byte {
 // TestServicesOfSCTP begins associations on raw sockets, because a kernel that translates SCTP may have no SCTP of its own.
 func TestServicesOfSCTP(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established"); err != nil {
+		// A kernel without SCTP connection tracking cannot translate these packets. TestElements checks the rules on every kernel.
 		t.Skip("the kernel does not track SCTP connections; TestElements has the rules")
 	}
 	w := newWorld(t)

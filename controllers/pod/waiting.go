@@ -55,8 +55,8 @@ type waiter struct {
 	problem
 }
 
-// add lists a pod. It asks for another try at once when the pod was not listed before, or not for the same subnets, since what it waits for may have
-// come between the try and now; news says that the user has not been told yet.
+// add lists a pod. It returns again when the pod is new in the list, or waits for other subnets than before: an address may have become free, or
+// a namespace known, after the failed attempt. It returns news when the pod's user has no event with this message yet.
 func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (again, news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -146,6 +146,7 @@ func without(ctx context.Context, s source, content []byte, timeout time.Duratio
 			return "", false, err
 		}
 	}
+	// The go command is the only program that applies an overlay.
 	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout", timeout.String(), "-overlay", overlay, "./"+filepath.Dir(s.file))
 	test.Env = append(os.Environ(), eventually.LimitVariable+"=20s")
 	out, err := test.CombinedOutput()

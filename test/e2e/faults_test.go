@@ -29,7 +29,7 @@ type fault struct {
 	inject injection
 	// lasts is how long it is left so.
 	lasts time.Duration
-	// stops says that nobody gets an address before it ends. Otherwise others do the work.
+	// stops is true when no pod gets an address before the fault ends. For other faults a standby takes over.
 	stops bool
 	// pauses is how long flows pause when what forwards packets is hit itself. Otherwise they lose nothing.
 	pauses time.Duration

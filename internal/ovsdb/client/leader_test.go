@@ -5,9 +5,12 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
@@ -29,5 +32,27 @@ func TestAMemberThatDoesNotLeadIsRefused(t *testing.T) {
 		case s != leader && (err == nil || !strings.Contains(err.Error(), "does not lead")):
 			t.Errorf("a follower: %v, want that it does not lead", err)
 		}
+	}
+}
+
+func TestATransactionWithoutAnAnswerEndsTheConnection(t *testing.T) {
+	proxy := nbtest.Start(t).Proxy()
+	session, err := client.Northbound(t.Context(), client.Options{Endpoints: []string{proxy.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(session.Close)
+	session.SetTransactTimeout(100 * time.Millisecond)
+	operations := []ovsdb.Operation{{Op: "comment", Comment: new("nothing")}}
+	proxy.Hold()
+	if _, err := session.Transact(t.Context(), operations); !errors.Is(err, client.ErrOutcomeUnknown) {
+		t.Errorf("got %v, want ErrOutcomeUnknown", err)
+	}
+	if _, err := session.Transact(t.Context(), operations); !errors.Is(err, client.ErrNotConnected) {
+		t.Errorf("after a transaction without an answer: got %v, want ErrNotConnected", err)
+	}
+	proxy.Release()
+	if err := session.WaitConnected(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

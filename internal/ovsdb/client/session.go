@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
@@ -37,6 +38,7 @@ type Session struct {
 	options Options
 	cancel  context.CancelFunc
 	over    chan struct{}
+	timeout time.Duration // of a transaction
 
 	mu       sync.RWMutex // guards replica and observer
 	replica  *Replica
@@ -68,6 +70,7 @@ func Northbound(ctx context.Context, o Options) (*Session, error) {
 		options: o,
 		cancel:  cancel,
 		over:    make(chan struct{}),
+		timeout: transactTimeout,
 		replica: newReplica(dbModel),
 		link:    newLink(o.Endpoints),
 	}
@@ -112,13 +115,13 @@ func (s *Session) Transact(ctx context.Context, operations []ovsdb.Operation) ([
 		params = append(params, operation)
 	}
 	var results []Result
-	limited, cancel := context.WithTimeout(ctx, transactTimeout)
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	err := roundTrip(limited, c, "transact", params, func(raw json.RawMessage) error {
 		return json.Unmarshal(raw, &results)
 	})
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		c.close() // a server that answers echoes, and not this
+		c.close() // the server answers echo requests, but not this transaction
 	}
 	switch {
 	case errors.Is(err, errClosed):

@@ -57,7 +57,7 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 			AddressType: f.of, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{f.pod.String()}}},
 			Ports: []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 		})
-		// The gateway does not answer: the switch balances what is sent to it.
+		// No gateway answers. The logical switch applies the load balancer to packets that the pod sends to the gateway's MAC address.
 		try(t, inside.NeighSet(&netlink.Neigh{
 			LinkIndex: link.Attrs().Index, IP: f.gateway.AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0x99}, State: netlink.NUD_PERMANENT,
 		}))

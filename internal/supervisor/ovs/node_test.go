@@ -384,18 +384,12 @@ func checkChassis(t *testing.T, socket string) error {
 
 // pingFrom sends one echo request from a namespace and wants exactly one reply.
 func pingFrom(ns netns.NsHandle, address string) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	here, err := netns.Get()
+	var conn *icmp.PacketConn
+	err := within(ns, func() (err error) {
+		conn, err = icmp.ListenPacket("ip4:icmp", "0.0.0.0")
+		return err
+	})
 	if err != nil {
-		return err
-	}
-	defer here.Close()
-	if err := netns.Set(ns); err != nil {
-		return err
-	}
-	conn, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
-	if err := errors.Join(err, netns.Set(here)); err != nil {
 		return err
 	}
 	defer conn.Close()

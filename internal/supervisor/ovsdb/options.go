@@ -50,8 +50,9 @@ type Listener struct {
 	Probe int
 }
 
-// northdProbe is how long the lock of an ovn-northd whose node is gone keeps its standby from working, half of it: nothing else ends that
-// connection, and no pod gets its network meanwhile. It is longer than ovn-northd computes without a look at its connections.
+// northdProbe is Probe of ovn-northd's port, in milliseconds. The active ovn-northd holds a lock in the database until its connection ends. When its
+// node is lost, the server ends the connection after twice this time, and the standby starts to work. ovn-northd answers probes between two
+// computations, so the value has to exceed the longest computation.
 const northdProbe = 10000
 
 // Northbound and Southbound are the databases.

@@ -42,7 +42,7 @@ func Log(t testing.TB) logr.Logger {
 	return testr.NewWithInterface(logs[t], testr.Options{})
 }
 
-// log keeps what is logged.
+// log collects the lines of a logger.
 type log struct {
 	testing.TB
 	mu   sync.Mutex
