@@ -213,7 +213,7 @@ func (p *controllerProcess) run(ctx context.Context) error {
 }
 
 // lead is what the leader does before it works on anything: the objects that always exist, the term that fences off an earlier
-// leader, and the allocator's memory. Then the gate opens.
+// leader, and the allocator's memory. Then the gate opens. It returns when the term ends.
 func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Session, engine *northbound.Engine, clusterID string) error {
 	c := p.manager.GetClient()
 	if err := vpc.CreateDefault(ctx, c); err != nil {
@@ -228,6 +228,7 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	if err := engine.Lead(ctx); err != nil {
 		return fmt.Errorf("take the lead: %w", err)
 	}
+	over := engine.Over()
 	if err := p.policies.Restore(ctx); err != nil {
 		return fmt.Errorf("restore what policies select: %w", err)
 	}
@@ -242,8 +243,27 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	}
 	p.gate.Open()
 	p.log.Info("leading")
-	return p.tellWritten(ctx, clusterID)
+	telling, stop := context.WithCancel(ctx)
+	defer stop()
+	told := make(chan error, 1)
+	go func() { told <- p.tellWritten(telling, clusterID) }()
+	for {
+		select {
+		case err := <-told:
+			if err != nil {
+				return err
+			}
+			told = nil
+		case <-over:
+			return errDeposed
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
+
+// errDeposed ends the process, and with it its hold of the Lease: only a new start takes a new term and reads what the database has now.
+var errDeposed = errors.New("another term stands in the northbound database, although this process holds the Lease: the database was restored, or its NB_Global changed by hand")
 
 func (p *controllerProcess) addControllers(ctx context.Context, engine *northbound.Engine) error {
 	mgr := p.manager

@@ -131,6 +131,30 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	}
 }
 
+// TestADeposedLeaderGivesUpItsLease takes the leader's term out of the database, as a backup restored into it does. The leader could write no more, and
+// its Lease would keep all others from doing so.
+func TestADeposedLeaderGivesUpItsLease(t *testing.T) {
+	c := startAPIServer(t)
+	certificates := newCertificates(t)
+	server := nbtest.Start(t)
+	listen(t, certificates, 6, server)
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	must(t, c.Create(t.Context(), cluster))
+	moveTo(t, c, cluster, 6)
+	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(16), long...)
+	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	must(t, c.Create(t.Context(), newPod("first")))
+	await(t, func() string { return allocated(c, "first", "10.16.0.2") })
+
+	server.Transact(nbtest.Op{"op": "update", "table": "NB_Global", "where": []any{}, "row": map[string]any{"external_ids": []any{"map", []any{}}}})
+	if err := leader.Wait(); err == nil {
+		t.Error("the deposed leader ended without an error")
+	}
+	startController(t, certificates, "standby", os.Getenv("KUBECONFIG"), healthAt(17), long...)
+	must(t, c.Create(t.Context(), newPod("second")))
+	await(t, func() string { return allocated(c, "second", "10.16.0.3") })
+}
+
 // startController runs a controller as a process of its own, which ends with the test.
 func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address string, flags ...string) *daemontest.Daemon {
 	t.Helper()

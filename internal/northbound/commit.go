@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kiln-net/kiln/internal/batch"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
@@ -24,16 +25,21 @@ var errDiverged = errors.New("rows changed while they were written")
 // gatherer's window, shares the next. An Apply that waits is its caller's back-pressure.
 func (e *Engine) commitLoop(ctx context.Context) {
 	var g gatherer
+	canary := time.NewTicker(e.canaryInterval / 2)
+	defer canary.Stop()
 	for {
 		select {
 		case <-e.queue.wake:
+		case <-canary.C:
+			e.canary(ctx)
+			continue
 		case <-ctx.Done():
 			return
 		}
 		for e.gather(ctx, &g) {
-			batch := e.queue.take()
-			e.commit(ctx, batch)
-			g.committed(time.Now(), len(batch), slices.ContainsFunc(batch, func(r *request) bool { return r.crowd }))
+			requests := e.queue.take()
+			e.commit(ctx, requests)
+			g.committed(time.Now(), len(requests), slices.ContainsFunc(requests, func(r *request) bool { return r.crowd }))
 		}
 	}
 }
@@ -65,57 +71,55 @@ func (e *Engine) gather(ctx context.Context, g *gatherer) bool {
 	}
 }
 
-// commit writes a batch in one transaction. When the server refuses it, each half is tried alone, so that one bad owner costs
-// log n transactions and fails by itself.
-func (e *Engine) commit(ctx context.Context, batch []*request) {
-	for len(batch) > 0 {
-		batch = e.commitSome(ctx, batch)
-	}
+// commit writes a batch in one transaction, or in more when the server refuses it, or drops it, because of one owner: that one fails by itself.
+func (e *Engine) commit(ctx context.Context, requests []*request) {
+	batch.Isolate(requests, func(some []*request) batch.Attempt[*request] { return e.commitSome(ctx, some) }, e.refuse)
 }
 
-// commitSome makes one transaction of the first requests of a batch and returns those that are still to do.
-func (e *Engine) commitSome(ctx context.Context, batch []*request) []*request {
+// commitSome makes one transaction of the first requests of a batch.
+func (e *Engine) commitSome(ctx context.Context, requests []*request) batch.Attempt[*request] {
 	number := e.leads()
 	fence, err := e.fence()
 	if err != nil {
-		e.finish(batch, err)
-		return nil
+		e.finish(requests, err)
+		return batch.Attempt[*request]{}
 	}
-	planned, plans, rest := e.prepare(batch)
+	planned, plans, rest := e.prepare(requests)
+	attempt := batch.Attempt[*request]{Tried: planned, Left: rest}
 	if len(planned) == 0 {
-		return rest
+		return attempt
 	}
 	t := newTransaction(fence)
 	t.add(plans)
 	results, err := e.send(ctx, "apply", t.operations)
 	ownersPerTransaction.Observe(float64(len(planned)))
 	if err != nil {
-		return e.recover(ctx, err, planned, rest)
+		return e.recover(ctx, err, attempt)
 	}
 	refused := failed(t.operations, results)
 	switch {
 	case refused == nil:
+		e.acknowledge()
 		e.verify(planned)
-	case refused.operation == 0:
-		e.depose(number)
-		e.finish(planned, ErrDeposed)
-	case len(planned) == 1:
-		e.refuse(planned[0], refused)
+	case refused.operation > 0:
+		attempt.Outcome, attempt.Err = batch.Refused, refused.err
 	default:
-		half := len(planned) / 2
-		e.commit(ctx, planned[:half])
-		e.commit(ctx, planned[half:])
+		attempt.Outcome = batch.NotSent
+		if err := e.fenced(number); err != nil {
+			e.finish(requests, err)
+			return batch.Attempt[*request]{}
+		}
 	}
-	return rest
+	return attempt
 }
 
 // prepare plans a batch. It finishes requests that have nothing to write, that wait, that make no sense or that nobody waits for,
 // and returns the others with their plans, and what exceeds one transaction.
-func (e *Engine) prepare(batch []*request) (planned []*request, plans []*plan, rest []*request) {
+func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan, rest []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		pl := e.planner(r)
 		size := 0
-		for i, request := range batch {
+		for i, request := range requests {
 			if err := request.ctx.Err(); err != nil {
 				e.queue.finish(request, err)
 				continue
@@ -126,7 +130,7 @@ func (e *Engine) prepare(batch []*request) (planned []*request, plans []*plan, r
 				continue
 			}
 			if size += p.size(); size > maxOperations && len(planned) > 0 {
-				rest = batch[i:]
+				rest = requests[i:]
 				return
 			}
 			planned = append(planned, request)
@@ -151,9 +155,9 @@ func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*pla
 
 // verify finishes requests whose transaction was committed. The replica has it, so that the plan is now empty, unless someone else
 // changed the rows at the same time, or the database does not keep what the translator says.
-func (e *Engine) verify(batch []*request) {
+func (e *Engine) verify(requests []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
-		for _, request := range batch {
+		for _, request := range requests {
 			p, err := e.plan(e.planner(r), request.owner, request.wanted)
 			if err == nil && !p.empty() {
 				err = errDiverged
@@ -163,9 +167,8 @@ func (e *Engine) verify(batch []*request) {
 	})
 }
 
-// refuse finishes a request that the server refused by itself, unless a row it needs vanished just now: then it waits.
-func (e *Engine) refuse(r *request, refused *failure) {
-	err := refused.err
+// refuse finishes a request that the server refused, or did not answer, by itself, unless a row it needs vanished just now: then it waits.
+func (e *Engine) refuse(r *request, err error) {
 	e.session.Read(func(replica *ovsdbclient.Replica) {
 		if _, planErr := e.plan(e.planner(replica), r.owner, r.wanted); errors.Is(planErr, ErrWaiting) {
 			err = planErr
@@ -174,24 +177,28 @@ func (e *Engine) refuse(r *request, refused *failure) {
 	})
 }
 
-// recover handles a transaction without results and returns what is to be planned anew.
-func (e *Engine) recover(ctx context.Context, err error, planned, rest []*request) []*request {
+// recover handles a transaction without results. When the connection ended, the replica tells the truth about it afterwards.
+func (e *Engine) recover(ctx context.Context, err error, attempt batch.Attempt[*request]) batch.Attempt[*request] {
+	var over error // of the engine, or of this process's term
 	switch {
 	case errors.Is(err, ovsdbclient.ErrNotConnected):
-		err = e.session.WaitConnected(ctx)
+		attempt.Outcome = batch.NotSent
+		over = e.session.WaitConnected(ctx)
 	case errors.Is(err, ovsdbclient.ErrOutcomeUnknown):
-		err = e.barrier(ctx)
+		attempt.Outcome, attempt.Err = batch.Lost, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+		over = e.barrier(ctx)
+	default:
+		attempt.Outcome, attempt.Err = batch.Refused, err
 	}
-	batch := slices.Concat(planned, rest)
-	if err != nil {
-		e.finish(batch, err)
-		return nil
+	if over != nil {
+		e.finish(slices.Concat(attempt.Tried, attempt.Left), over)
+		return batch.Attempt[*request]{}
 	}
-	return batch
+	return attempt
 }
 
-func (e *Engine) finish(batch []*request, err error) {
-	for _, request := range batch {
+func (e *Engine) finish(requests []*request, err error) {
+	for _, request := range requests {
 		e.queue.finish(request, err)
 	}
 }

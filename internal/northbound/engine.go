@@ -41,12 +41,19 @@ type Engine struct {
 	log      logr.Logger
 	queue    *queue
 	notifier *notifier
+	refusals *refusals
 	index    *index // guarded by the session's lock
 	stopped  chan struct{}
 
-	mu   sync.Mutex
-	term term
+	canaryInterval time.Duration
+
+	mu           sync.Mutex
+	term         term
+	acknowledged time.Time // the last commit of this process
 }
+
+// CanaryInterval is how often, at least, a leader that can write commits a transaction.
+const CanaryInterval = 30 * time.Second
 
 // New returns an engine on a connected session. It reads what the database has; it writes nothing until Start and Lead.
 func New(session *ovsdbclient.Session, log logr.Logger) (*Engine, error) {
@@ -58,8 +65,11 @@ func New(session *ovsdbclient.Session, log logr.Logger) (*Engine, error) {
 		log:      log,
 		queue:    newQueue(),
 		notifier: newNotifier(),
+		refusals: newRefusals(),
 		index:    newIndex(),
 		stopped:  make(chan struct{}),
+
+		canaryInterval: CanaryInterval,
 	}
 	session.Observe(e.observe)
 	return e, nil
@@ -80,39 +90,45 @@ func (e *Engine) NeedLeaderElection() bool { return false }
 
 // Apply makes the rows that o owns equal to want, in one transaction. Applying the same rows again sends nothing, and want == nil
 // deletes. It returns nil when the database holds the rows; ErrWaiting, at once, when a parent or a referenced row of another owner
-// is not there, and then has written nothing; ErrDeposed when this process does not lead; and otherwise what the server, or the
-// engine itself, found wrong with these rows. When ctx ends first the rows may still be written.
+// is not there, and then has written nothing; ErrDeposed when this process does not lead; ErrNoAnswer when the server drops what holds
+// these rows; and otherwise what the server, or the engine itself, found wrong with them. When ctx ends first the rows may still be written.
 func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row) error {
-	if e.leads() == "" {
-		return owned(o, ErrDeposed)
-	}
-	wanted, err := interpretAll(o, want)
-	if err != nil {
-		return owned(o, err)
-	}
-	if !e.queue.isBusy(o) {
-		var p *plan
-		e.session.Read(func(r *ovsdbclient.Replica) { p, err = e.plan(e.planner(r), o, wanted) })
-		if err != nil {
-			return owned(o, err)
-		}
-		if p.empty() {
-			return nil
-		}
-	}
-	r := &request{ctx: ctx, owner: o, wanted: wanted, came: time.Now(), done: make(chan error, 1)}
-	e.queue.add(r)
-	select {
-	case err = <-r.done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-e.stopped:
-		err = errStopped
-	}
+	err := e.apply(ctx, o, want)
+	e.refusals.note(o, err)
 	if err != nil {
 		return owned(o, err)
 	}
 	return nil
+}
+
+func (e *Engine) apply(ctx context.Context, o desired.Owner, want []desired.Row) error {
+	if e.leads() == "" {
+		return ErrDeposed
+	}
+	wanted, err := interpretAll(o, want)
+	if err != nil {
+		return err
+	}
+	if !e.queue.isBusy(o) {
+		var p *plan
+		e.session.Read(func(r *ovsdbclient.Replica) { p, err = e.plan(e.planner(r), o, wanted) })
+		if err != nil || p.empty() {
+			return err
+		}
+	}
+	if err := e.refusals.rests(o); err != nil {
+		return err
+	}
+	r := &request{ctx: ctx, owner: o, wanted: wanted, came: time.Now(), done: make(chan error, 1)}
+	e.queue.add(r)
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.stopped:
+		return errStopped
+	}
 }
 
 // Owners returns the owners of a kind that have rows in the database, whether or not their objects still exist.

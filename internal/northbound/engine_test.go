@@ -36,8 +36,16 @@ type engine struct {
 	calls   chan desired.Owner
 }
 
-// start connects an engine that does not lead yet.
+// start connects an engine that does not lead yet, and runs it.
 func start(t testing.TB, endpoints ...string) *engine {
+	t.Helper()
+	e := prepare(t, endpoints...)
+	e.run()
+	return e
+}
+
+// prepare connects an engine that does not run yet.
+func prepare(t testing.TB, endpoints ...string) *engine {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -57,20 +65,24 @@ func start(t testing.TB, endpoints ...string) *engine {
 	for _, kind := range []string{"Subnet", "Node", "Vpc", "Policy", "Service", "Pod"} {
 		e.Subscribe(kind, func(o desired.Owner) { e.calls <- o })
 	}
+	return e
+}
+
+// run runs the engine until stop, or the end of the test.
+func (e *engine) run() {
 	life, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := inner.Start(life); err != nil {
-			t.Error(err)
+		if err := e.Start(life); err != nil {
+			e.t.Error(err)
 		}
 	})
 	e.stop = sync.OnceFunc(func() {
 		end()
 		running.Wait()
-		session.Close()
+		e.session.Close()
 	})
-	t.Cleanup(e.stop)
-	return e
+	e.t.Cleanup(e.stop)
 }
 
 // lead starts an engine that leads.
@@ -338,6 +350,7 @@ func TestForeignRowsAreUntouched(t *testing.T) {
 	after := server.Dump()
 	for _, row := range after["NB_Global"] {
 		delete(row["external_ids"].(map[string]string), "kiln-leader-term")
+		delete(row["external_ids"].(map[string]string), "kiln-barrier")
 		delete(row["options"].(map[string]string), "northd-backoff-interval-ms")
 	}
 	if diff := cmp.Diff(before, after); diff != "" {

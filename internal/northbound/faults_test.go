@@ -9,9 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -42,7 +44,7 @@ func script() []step {
 	}
 }
 
-func (e *engine) run(steps []step) {
+func (e *engine) script(steps []step) {
 	e.t.Helper()
 	for _, s := range steps {
 		e.apply(s.owner, s.rows)
@@ -59,7 +61,7 @@ func outcome(server *nbtest.Server) map[string]map[string]nbtest.Row {
 func undisturbed(t *testing.T) map[string]map[string]nbtest.Row {
 	t.Helper()
 	server := nbtest.Start(t)
-	lead(t, server.Endpoint()).run(script())
+	lead(t, server.Endpoint()).script(script())
 	return outcome(server)
 }
 
@@ -68,7 +70,7 @@ func TestACrashAfterAnyCommitIsRepairedByApplyingAgain(t *testing.T) {
 	for n := range len(script()) {
 		server := nbtest.Start(t)
 		first := lead(t, server.Endpoint())
-		first.run(script()[:n])
+		first.script(script()[:n])
 		first.stop()
 		// The successor knows the present state only: the last rows of each owner.
 		last := map[desired.Owner][]desired.Row{}
@@ -95,7 +97,7 @@ func TestLostRequestsAndRepliesAreRepaired(t *testing.T) {
 				e := lead(t, proxy.Endpoint())
 				proxy.Fail(n, fault)
 				proxy.Fail(n+1, fault) // the barrier meets it too
-				e.run(script())
+				e.script(script())
 				if diff := cmp.Diff(want, outcome(server)); diff != "" {
 					t.Errorf("%s of transaction %d lost: %s", name, n, diff)
 				}
@@ -171,6 +173,84 @@ func TestAPoisonedOwnerFailsAlone(t *testing.T) {
 	e.apply(pod("poison"), podRows("poison", "s")) // it is well again
 }
 
+// Whatever makes the server drop the connection: the others go on, the guilty one is named, and rests before it is tried again.
+func TestAnOwnerThatEndsTheConnectionFailsAlone(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	proxy.Poison("poisonous")
+	sent := proxy.Transactions()
+	poison := podRows("poisonous", "s")
+	var guilty error
+	var running sync.WaitGroup
+	running.Go(func() { guilty = e.try(pod("guilty"), poison) })
+	names := podNames(100)
+	e.applyAll(names, func(name string) []desired.Row { return podRows(name, "s") })
+	running.Wait()
+	if !errors.Is(guilty, northbound.ErrNoAnswer) {
+		t.Errorf("got %v, want ErrNoAnswer", guilty)
+	}
+	if got := len(server.Rows("Logical_Switch_Port")); got != len(names) {
+		t.Errorf("%d ports, want %d", got, len(names))
+	}
+	if used := proxy.Transactions() - sent; used > 50 {
+		t.Errorf("%d transactions for one bad owner among a hundred", used)
+	}
+	refused := e.Refused()
+	if len(refused) != 1 || refused[0].Owner != pod("guilty") || refused[0].Since.IsZero() {
+		t.Errorf("refused: %v, want the guilty owner", refused)
+	}
+
+	// Trying on costs nobody a connection before the rest is over.
+	sent = proxy.Transactions()
+	for range 20 {
+		if err := e.try(pod("guilty"), poison); !errors.Is(err, northbound.ErrNoAnswer) {
+			t.Errorf("got %v, want ErrNoAnswer", err)
+		}
+	}
+	if used := proxy.Transactions() - sent; used > 8 { // each attempt: two losses and their barriers
+		t.Errorf("%d transactions while the owner rests", used)
+	}
+	proxy.Poison("")
+	eventually.Wait{For: "the owner that is well again has its rows", Pause: 10 * time.Millisecond}.Holds(t, func() bool {
+		return e.try(pod("guilty"), poison) == nil
+	})
+	if refused := e.Refused(); len(refused) != 0 {
+		t.Errorf("refused: %v, want none", refused)
+	}
+}
+
+func TestTextThatTheServerCannotParseIsNotSent(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	e.apply(subnet("s"), subnetRows("s"))
+	onSwitch := new(desired.SwitchPorts(switchRef("s")))
+	sent := proxy.Transactions()
+	for _, bad := range []string{"a\x00b", "\x00", "\xff"} {
+		for name, model := range map[string]*nb.LogicalSwitchPort{
+			"text":             {Name: bad},
+			"optional text":    {Name: "p", Dhcpv4Options: &bad},
+			"a set":            {Name: "p", PortSecurity: []string{"ok", bad}},
+			"a value of a map": {Name: "p", Options: map[string]string{"virtual-parents": bad}},
+			"a key of a map":   {Name: "p", Options: map[string]string{bad: "x"}},
+			"an external ID":   {Name: "p", ExternalIDs: map[string]string{"x": bad}},
+		} {
+			err := e.try(pod("a"), []desired.Row{{Key: "ovn", Model: model, Parent: onSwitch}})
+			if err == nil || !strings.Contains(err.Error(), "null character") {
+				t.Errorf("%q as %s: got %v, want an error about the null character", bad, name, err)
+			}
+		}
+	}
+	if used := proxy.Transactions() - sent; used != 0 {
+		t.Errorf("%d transactions were sent", used)
+	}
+	if refused := e.Refused(); len(refused) != 1 || refused[0].Owner != pod("a") {
+		t.Errorf("refused: %v, want the owner", refused)
+	}
+}
+
 func TestADeposedLeaderIsRefused(t *testing.T) {
 	server := nbtest.Start(t)
 	first := start(t, server.Endpoint())
@@ -179,9 +259,18 @@ func TestADeposedLeaderIsRefused(t *testing.T) {
 	}
 	first.takeLead()
 	first.apply(subnet("s"), subnetRows("s"))
+	over := first.Over()
 	second := lead(t, server.Endpoint())
 	if err := first.try(subnet("t"), subnetRows("t")); !errors.Is(err, northbound.ErrDeposed) {
 		t.Errorf("got %v, want ErrDeposed", err)
+	}
+	select {
+	case <-over:
+	default:
+		t.Error("the end of the first leader's term is not told")
+	}
+	if got := first.Acknowledged(); !got.IsZero() {
+		t.Errorf("the first leader's last commit is %v, want none", got)
 	}
 	if err := first.try(subnet("s"), nil); !errors.Is(err, northbound.ErrDeposed) {
 		t.Errorf("got %v, want ErrDeposed", err)
@@ -211,6 +300,53 @@ func TestADeposedLeaderThatWasCutOffIsRefused(t *testing.T) {
 	if got := server.Names("Logical_Switch"); !cmp.Equal(got, []string{"s"}) {
 		t.Errorf("switches: %v", got)
 	}
+}
+
+// A transaction that is under way while a barrier is written must not be committed behind it: the sender may have taken it for lost.
+func TestABarrierStopsWhatWasSentBefore(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := lead(t, proxy.Endpoint())
+	proxy.Hold()
+	sent := proxy.Transactions()
+	done := make(chan error, 1)
+	go func() { done <- e.try(subnet("late"), subnetRows("late")) }()
+	proxy.AwaitHeld()
+	server.Transact(nbtest.Op{"op": "mutate", "table": "NB_Global", "where": []any{}, "mutations": []any{
+		[]any{"external_ids", "delete", []any{"set", []any{"kiln-barrier"}}},
+		[]any{"external_ids", "insert", []any{"map", []any{[]any{"kiln-barrier", "1.7"}}}},
+	}})
+	proxy.Release()
+	if err := <-done; err != nil {
+		t.Errorf("got %v: the term is still its own", err)
+	}
+	if used := proxy.Transactions() - sent; used != 2 {
+		t.Errorf("%d transactions, want one that is refused and one that is not", used)
+	}
+}
+
+// An idle leader shows that it can write; one that is cut off does not.
+func TestTheLastCommitIsRenewed(t *testing.T) {
+	server := nbtest.Start(t)
+	proxy := server.Proxy()
+	e := prepare(t, proxy.Endpoint())
+	northbound.SetCanaryInterval(e.Engine, 20*time.Millisecond)
+	e.run()
+	if got := e.Acknowledged(); !got.IsZero() {
+		t.Errorf("before Lead: %v, want none", got)
+	}
+	e.takeLead()
+	taken := e.Acknowledged()
+	eventually.Wait{For: "the last commit is renewed", Pause: 5 * time.Millisecond}.Holds(t, func() bool { return e.Acknowledged().After(taken) })
+	proxy.Hold()
+	proxy.AwaitHeld()
+	held := e.Acknowledged()
+	time.Sleep(100 * time.Millisecond)
+	if got := e.Acknowledged(); !got.Equal(held) {
+		t.Errorf("the last commit is %v after %v, though nothing was committed", got, held)
+	}
+	proxy.Release()
+	eventually.Wait{For: "the last commit is renewed again", Pause: 5 * time.Millisecond}.Holds(t, func() bool { return e.Acknowledged().After(held) })
 }
 
 func TestLeadersThatRaceTakeDifferentTerms(t *testing.T) {

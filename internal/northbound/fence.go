@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
@@ -19,7 +20,8 @@ import (
 const (
 	// keyTerm counts leaders. Every transaction waits for its own term to stand there.
 	keyTerm = "kiln-leader-term"
-	// keyBarrier changes when an outcome is unknown: once it is written, nothing sent before it can be committed any more.
+	// keyBarrier changes when an outcome is unknown: every transaction waits for the value that its sender sees, so that nothing sent before
+	// the change can be committed after it.
 	keyBarrier = "kiln-barrier"
 )
 
@@ -34,6 +36,7 @@ var globalOptions = map[any]any{
 type term struct {
 	number   string // empty: this process does not lead
 	barriers int
+	over     chan struct{} // closed when the term ends
 }
 
 // Lead takes the next term, sets the database's options that have defaults of ours, and makes the engine write. Whoever led before
@@ -57,7 +60,8 @@ func (e *Engine) Lead(ctx context.Context) error {
 		refused := failed(operations, results)
 		if refused == nil {
 			e.mu.Lock()
-			e.term = term{number: number}
+			e.term = term{number: number, over: make(chan struct{})}
+			e.acknowledged = time.Now()
 			e.mu.Unlock()
 			e.log.Info("Leads", "term", number)
 			return nil
@@ -84,7 +88,7 @@ func raced(results []ovsdbclient.Result) bool {
 func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
 	uuid, global := e.global()
 	if global == nil {
-		ids := ovsdb.OvsMap{GoMap: map[any]any{keyTerm: "1"}}
+		ids := ovsdb.OvsMap{GoMap: map[any]any{keyTerm: "1", keyBarrier: "1.0"}}
 		return []ovsdb.Operation{{Op: ovsdb.OperationInsert, Table: nb.NBGlobalTable, Row: ovsdb.Row{
 			"external_ids": ids, "options": ovsdb.OvsMap{GoMap: globalOptions},
 		}}}, "1"
@@ -103,7 +107,9 @@ func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
 		Op: ovsdb.OperationWait, Table: nb.NBGlobalTable, Timeout: &now, Where: byUUID(uuid),
 		Columns: []string{"external_ids"}, Until: string(ovsdb.WaitConditionEqual), Rows: []ovsdb.Row{{"external_ids": known}},
 	}
-	return []ovsdb.Operation{unchanged, setGlobal(uuid, keyTerm, number), defaultOptions(uuid)}, number
+	return []ovsdb.Operation{
+		unchanged, setGlobal(uuid, keyTerm, number), setGlobal(uuid, keyBarrier, number+".0"), defaultOptions(uuid),
+	}, number
 }
 
 // defaultOptions sets those of globalOptions that are not there: an insert leaves a key that a map has (RFC 7047, section 5.1).
@@ -144,7 +150,8 @@ func globalOf(r *ovsdbclient.Replica) (string, *nb.NBGlobal) {
 	return "", nil
 }
 
-// fence returns the operation that begins each transaction: it fails unless this process's term stands in NB_Global.
+// fence returns the operation that begins each transaction: it fails unless this process's term, and the barrier that the replica has, stand
+// in NB_Global.
 func (e *Engine) fence() (ovsdb.Operation, error) {
 	number := e.leads()
 	uuid, global := e.global()
@@ -153,6 +160,9 @@ func (e *Engine) fence() (ovsdb.Operation, error) {
 	}
 	now := 0
 	ours := ovsdb.OvsMap{GoMap: map[any]any{keyTerm: number}}
+	if barrier, ok := global.ExternalIDs[keyBarrier]; ok {
+		ours.GoMap[keyBarrier] = barrier
+	}
 	return ovsdb.Operation{
 		Op: ovsdb.OperationWait, Table: nb.NBGlobalTable, Timeout: &now,
 		Where:   append(byUUID(uuid), ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, ours)),
@@ -173,8 +183,55 @@ func (e *Engine) depose(number string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.term.number == number {
+		close(e.term.over)
 		e.term = term{}
 		e.log.Info("Leads no more", "term", number)
+	}
+}
+
+// fenced handles a failed fence. The replica has what came before the reply: either another term, which ends ours, or a barrier of ours
+// whose reply was lost, and then a new fence passes.
+func (e *Engine) fenced(number string) error {
+	if _, global := e.global(); global != nil && global.ExternalIDs[keyTerm] == number {
+		return nil
+	}
+	e.depose(number)
+	return ErrDeposed
+}
+
+// Over returns a channel that is closed when the term that Lead took ends. It is nil while this process does not lead.
+func (e *Engine) Over() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.term.over
+}
+
+// Acknowledged returns when the database last committed a transaction of this term, and the zero time while this process does not lead. An engine
+// that can write has it renewed at least every CanaryInterval.
+func (e *Engine) Acknowledged() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.term.number == "" {
+		return time.Time{}
+	}
+	return e.acknowledged
+}
+
+// acknowledge notes that the database has committed a transaction.
+func (e *Engine) acknowledge() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.acknowledged = time.Now()
+	lastCommit.SetToCurrentTime()
+}
+
+// canary writes a barrier when nothing was committed for CanaryInterval: it shows that the database can be written. ovn-northd does not compute
+// anything in full for it.
+func (e *Engine) canary(ctx context.Context) {
+	if last := e.Acknowledged(); !last.IsZero() && time.Since(last) >= e.canaryInterval {
+		if err := e.barrier(ctx); err != nil {
+			e.log.V(1).Info("Cannot write a barrier", "reason", err.Error())
+		}
 	}
 }
 
@@ -185,6 +242,7 @@ func (e *Engine) barrier(ctx context.Context) error {
 		if err := e.session.WaitConnected(ctx); err != nil {
 			return err
 		}
+		number := e.leads()
 		fence, err := e.fence()
 		if err != nil {
 			return err
@@ -201,14 +259,16 @@ func (e *Engine) barrier(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("barrier: %w", err)
 		}
-		refused := failed(operations, results)
-		if refused == nil {
+		switch refused := failed(operations, results); {
+		case refused == nil:
+			e.acknowledge()
 			return nil
+		case refused.operation > 0:
+			return fmt.Errorf("barrier: %w", refused.err)
 		}
-		if refused.operation == 0 {
-			return ErrDeposed
+		if err := e.fenced(number); err != nil {
+			return err
 		}
-		return fmt.Errorf("barrier: %w", refused.err)
 	}
 }
 

@@ -39,10 +39,18 @@ var (
 		Name: "kiln_northbound_waiting_owners",
 		Help: "Owners that wait for a row of another owner.",
 	})
+	refusedOwners = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kiln_northbound_refused_owners",
+		Help: "Owners whose rows the northbound database, or the engine, refused when they were last written.",
+	})
+	lastCommit = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kiln_northbound_last_commit_timestamp_seconds",
+		Help: "When the northbound database last committed a transaction of this process. A leader has one at least every 30 s.",
+	})
 )
 
 func init() {
-	metrics.Registry.MustRegister(latency, operationsPerTransaction, ownersPerTransaction, gathering, waitingOwners)
+	metrics.Registry.MustRegister(latency, operationsPerTransaction, ownersPerTransaction, gathering, waitingOwners, refusedOwners, lastCommit)
 }
 
 // send sends a transaction and measures it.

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -56,9 +58,13 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 		e := lead(t, proxy.Endpoint())
 		last := map[desired.Owner][]desired.Row{}
 		apply := func(o desired.Owner, rows []desired.Row) {
-			if err := e.try(o, rows); err != nil && !errors.Is(err, northbound.ErrWaiting) {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
+			eventually.Wait{For: "an answer for " + o.String(), Pause: 50 * time.Millisecond}.Holds(t, func() bool { // not after two losses in a row
+				err := e.try(o, rows)
+				if err != nil && !errors.Is(err, northbound.ErrWaiting) && !errors.Is(err, northbound.ErrNoAnswer) {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				return !errors.Is(err, northbound.ErrNoAnswer)
+			})
 			last[o] = rows
 		}
 		base := func() {

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 )
@@ -38,6 +40,35 @@ func (c column) equal(a, b any) bool {
 	default:
 		return a == b
 	}
+}
+
+// checkText refuses text that an OVSDB string cannot hold (RFC 7047, section 3.1: UTF-8 without the null character). At a null ovsdb-server ends the
+// connection, and encoding/json replaces what is not UTF-8.
+func checkText(value any) error {
+	bad := func(s string) bool { return strings.IndexByte(s, 0) >= 0 || !utf8.ValidString(s) }
+	var found string
+	switch v := value.(type) {
+	case string:
+		found = v
+	case *string:
+		if v != nil {
+			found = *v
+		}
+	case []string:
+		if i := slices.IndexFunc(v, bad); i >= 0 {
+			found = v[i]
+		}
+	case map[string]string:
+		for key, text := range v {
+			if bad(key) || bad(text) {
+				found = key + "=" + text
+			}
+		}
+	}
+	if bad(found) {
+		return fmt.Errorf("text %.100q has a null character, or is not UTF-8", found)
+	}
+	return nil
 }
 
 func equalOptional[T comparable](a, b *T) bool {

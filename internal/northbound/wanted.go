@@ -103,6 +103,9 @@ func (w *wantedRow) join(row desired.Row) error {
 		if err := checkShared(e.Of, ""); err != nil {
 			return err
 		}
+		if err := checkText(e.Value); err != nil {
+			return fmt.Errorf("element of %s.%s: %w", e.Of.Table, e.Of.Column, err)
+		}
 		id := setID(e.Of)
 		w.elements = append(w.elements, element{set: id, value: e.Value})
 		w.needs = append(w.needs, rowID{table: id.Table, uuid: id.UUID})
@@ -124,6 +127,9 @@ func (w *wantedRow) fill(ref desired.Ref, row desired.Row) error {
 			w.values[i] = stamped
 		case c.name == "name" && w.table.named:
 			w.values[i] = reservedName(ref)
+		}
+		if err := checkText(w.values[i]); err != nil {
+			return fmt.Errorf("column %s: %w", c.name, err)
 		}
 	}
 	for _, reference := range row.References {

@@ -4,6 +4,7 @@
 package nbtest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net"
@@ -33,6 +34,7 @@ type Proxy struct {
 	closed       bool
 	transactions int
 	faults       map[int]Fault // by the number of the transaction
+	poison       []byte        // nil: none
 	gate         *gate         // nil: transactions pass
 }
 
@@ -75,6 +77,13 @@ func (p *Proxy) Fail(nth int, fault Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults[p.transactions+nth] = fault
+}
+
+// Poison makes the proxy cut the connection at each transaction that has the text, as ovsdb-server does when it cannot parse one. "" ends it.
+func (p *Proxy) Poison(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.poison = []byte(text)
 }
 
 // Hold makes the proxy keep transactions, and what follows them on their connections, until Release.
@@ -153,10 +162,13 @@ func (p *Proxy) accept() {
 }
 
 // count numbers a transaction and returns the fault it meets, if any.
-func (p *Proxy) count() Fault {
+func (p *Proxy) count(transaction []byte) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.transactions++
+	if len(p.poison) > 0 && bytes.Contains(transaction, p.poison) {
+		return RequestLost
+	}
 	return p.faults[p.transactions]
 }
 
@@ -209,7 +221,7 @@ func (c *proxied) inspect(raw json.RawMessage) (string, Fault) {
 		return "", 0
 	}
 	c.proxy.pass()
-	return string(request.ID), c.proxy.count()
+	return string(request.ID), c.proxy.count(raw)
 }
 
 func (c *proxied) replies() {

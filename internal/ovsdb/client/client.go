@@ -22,10 +22,13 @@ import (
 )
 
 // Timing of every connection. ovsdb-server answers an echo between two transactions, so that probeInterval bounds how long a dead
-// peer goes unnoticed and probeTimeout must be above its longest transaction. connectTimeout includes reading the whole database.
+// peer goes unnoticed and probeTimeout must be above its longest transaction.
 const (
-	probeInterval  = 10 * time.Second
-	probeTimeout   = 8 * time.Second
+	probeInterval = 10 * time.Second
+	probeTimeout  = 8 * time.Second
+	// leaderTimeout is for a connection, its TLS handshake and the answer to the question who leads.
+	leaderTimeout = 5 * time.Second
+	// connectTimeout is for reading the whole database.
 	connectTimeout = 60 * time.Second
 	// transactTimeout is how long a server may take to answer a transaction. A member of a cluster that loses the others while it has one may
 	// never answer.

@@ -68,38 +68,51 @@ func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) {
 	}
 }
 
+// connectAny asks all endpoints at once which of them leads, and monitors the first that does. A server that does not answer delays nobody
+// while another leads.
 func (s *Session) connectAny(ctx context.Context, endpoints []string, lastTxn *string) (*conn, string, []error) {
-	errs := []error{}
-	for _, endpoint := range endpoints {
-		conn, err := s.connect(ctx, endpoint, lastTxn)
-		if err == nil {
-			return conn, endpoint, nil
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", endpoint, err))
+	if len(endpoints) == 0 {
+		return nil, "", []error{errors.New("no endpoint is known")}
 	}
-	if len(errs) == 0 {
-		errs = append(errs, errors.New("no endpoint is known"))
+	asking, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	m := &monitors{session: s, lastTxn: lastTxn}
+	answers := make(chan answer, len(endpoints))
+	for _, endpoint := range endpoints {
+		go func() {
+			c, err := m.ask(asking, endpoint)
+			answers <- answer{endpoint: endpoint, conn: c, err: err}
+		}()
+	}
+	errs := []error{}
+	for i := range endpoints {
+		a := <-answers
+		if a.err == nil {
+			go drop(answers, len(endpoints)-i-1)
+			if a.err = m.begin(ctx, a.conn); a.err == nil {
+				return a.conn, a.endpoint, nil
+			}
+			return nil, "", append(errs, fmt.Errorf("%s: %w", a.endpoint, a.err))
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", a.endpoint, a.err))
 	}
 	return nil, "", errs
 }
 
-// connect dials one endpoint and monitors its databases. lastTxn is the last transaction in the replica.
-func (s *Session) connect(ctx context.Context, endpoint string, lastTxn *string) (*conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	raw, err := s.dial(ctx, endpoint)
-	if err != nil {
-		return nil, err
+// answer is a connection to a server that leads, or why there is none.
+type answer struct {
+	endpoint string
+	conn     *conn
+	err      error
+}
+
+// drop closes what the next n answers bring.
+func drop(answers <-chan answer, n int) {
+	for range n {
+		if a := <-answers; a.conn != nil {
+			a.conn.close()
+		}
 	}
-	m := &monitors{session: s, lastTxn: lastTxn}
-	c := newConn(raw, m.notify)
-	if err := m.start(ctx, c); err != nil {
-		c.close()
-		<-c.done
-		*lastTxn = noTxn
-		return nil, err
-	}
-	return c, nil
 }
 
 func (s *Session) dial(ctx context.Context, endpoint string) (net.Conn, error) {
@@ -135,26 +148,43 @@ func roundTrip(ctx context.Context, c *conn, method string, params []any, take f
 	}
 }
 
-// monitors are the two monitors of one connection: who leads, and the northbound database.
+// monitors are the two monitors of a connection: who leads, and the northbound database.
 type monitors struct {
 	session *Session
-	lastTxn *string
+	lastTxn *string // in the replica; one connection at a time monitors the database
 }
 
-func (m *monitors) start(ctx context.Context, c *conn) error {
+// ask connects to a server, monitors who leads, and returns the connection if the server does.
+func (m *monitors) ask(ctx context.Context, endpoint string) (*conn, error) {
+	raw, err := m.session.dial(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(raw, m.notify)
 	leadership := map[string]any{"Database": []any{map[string]any{
 		"columns": []string{"name", "model", "leader", "connected"},
 		"where":   []any{[]any{"name", "==", northboundDB}},
 	}}}
 	if err := roundTrip(ctx, c, "monitor_cond", []any{serverDB, serverDB, leadership}, checkLeader); err != nil {
-		return fmt.Errorf("ask who leads: %w", err)
+		c.close()
+		return nil, fmt.Errorf("ask who leads: %w", err)
 	}
+	return c, nil
+}
+
+// begin monitors the northbound database, from the last transaction in the replica on.
+func (m *monitors) begin(ctx context.Context, c *conn) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	requests := map[string]any{}
 	for table := range northboundSchema().Tables {
 		requests[table] = []any{map[string]any{"columns": northboundColumns(table)}}
 	}
 	params := []any{northboundDB, northboundDB, requests, *m.lastTxn}
 	if err := roundTrip(ctx, c, "monitor_cond_since", params, m.populate); err != nil {
+		c.close()
+		<-c.done
+		*m.lastTxn = noTxn
 		return fmt.Errorf("monitor %s: %w", northboundDB, err)
 	}
 	return nil

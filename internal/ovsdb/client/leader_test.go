@@ -6,6 +6,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -54,5 +55,28 @@ func TestATransactionWithoutAnAnswerEndsTheConnection(t *testing.T) {
 	proxy.Release()
 	if err := session.WaitConnected(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A member on a node that is gone does not answer at all: a SYN to it vanishes, or a frozen server leaves its socket open.
+func TestASilentMemberDelaysNobody(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	server := nbtest.Start(t)
+	silent := "tcp:" + listener.Addr().String()
+	for _, endpoints := range [][]string{{silent, silent, server.Endpoint()}, {server.Endpoint(), silent}} {
+		begun := time.Now()
+		session, err := client.Northbound(t.Context(), client.Options{Endpoints: endpoints})
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(begun)
+		session.Close()
+		if took >= client.LeaderTimeout {
+			t.Errorf("connected to %v after %v: a member that does not answer was waited for", endpoints, took)
+		}
 	}
 }

@@ -1,0 +1,106 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package northbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kiln-net/kiln/internal/northbound/desired"
+)
+
+// ErrNoAnswer says that the server ended the connection, or did not answer in time, when it got the owner's rows, several times and the
+// last time with no other owner's rows beside them. Until a back-off ends, Apply returns it without another attempt.
+var ErrNoAnswer = errors.New("the northbound database does not answer when it gets these rows")
+
+// The back-off of an owner whose rows get no answer. Each attempt may cost all other owners a new connection.
+const (
+	minRest = time.Second
+	maxRest = 5 * time.Minute
+)
+
+// Refusal is why an owner's rows are not in the database although this process leads: the server, or the engine, refuses them.
+type Refusal struct {
+	Owner desired.Owner
+	Err   error
+	Since time.Time
+}
+
+// refusals are the owners whose last Apply was refused.
+type refusals struct {
+	mu    sync.Mutex
+	of    map[desired.Owner]*refusal
+	clock func() time.Time
+}
+
+type refusal struct {
+	err   error
+	since time.Time
+	rest  time.Duration // zero unless the rows get no answer
+	until time.Time     // end of the rest
+}
+
+func newRefusals() *refusals {
+	return &refusals{of: map[desired.Owner]*refusal{}, clock: time.Now}
+}
+
+// note takes the result of an Apply. Results that say nothing about the rows leave what is known.
+func (r *refusals) note(owner desired.Owner, err error) {
+	for _, other := range []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, other) {
+			return
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil || errors.Is(err, ErrWaiting) {
+		delete(r.of, owner)
+		refusedOwners.Set(float64(len(r.of)))
+		return
+	}
+	known := r.of[owner]
+	if known == nil {
+		known = &refusal{since: r.clock()}
+		r.of[owner] = known
+		refusedOwners.Set(float64(len(r.of)))
+	}
+	known.err = err
+	if !errors.Is(err, ErrNoAnswer) {
+		known.rest = 0
+		return
+	}
+	known.rest = min(max(2*known.rest, minRest), maxRest)
+	known.until = r.clock().Add(known.rest)
+}
+
+// errRests marks the error of an Apply that was not attempted.
+var errRests = errors.New("next attempt")
+
+// rests returns the error of an owner's last attempt while it rests from that.
+func (r *refusals) rests(owner desired.Owner) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.of[owner]
+	if known == nil || known.rest == 0 {
+		return nil
+	}
+	if left := known.until.Sub(r.clock()); left > 0 {
+		return fmt.Errorf("%w (%w in %s)", known.err, errRests, left.Round(time.Second))
+	}
+	return nil
+}
+
+// Refused returns the owners whose rows were refused when they were last applied, in no order.
+func (e *Engine) Refused() []Refusal {
+	e.refusals.mu.Lock()
+	defer e.refusals.mu.Unlock()
+	all := make([]Refusal, 0, len(e.refusals.of))
+	for owner, known := range e.refusals.of {
+		all = append(all, Refusal{Owner: owner, Err: known.err, Since: known.since})
+	}
+	return all
+}
