@@ -191,6 +191,9 @@ var _ = Describe("network policies", Ordered, func() {
 			}
 			apartAt(ctx, c.from, c.friend, targets...)
 		}
+		// The packets of an open connection go on through Open vSwitch's cache of flows until it has been compared with the new ones, at
+		// least twice a second on an idle machine (ovs-vswitchd.conf.db(5), max-revalidator).
+		Expect(pause(ctx, bound(time.Second))).To(Succeed())
 		closed := time.Now()
 		Expect(pause(ctx, 2*time.Second)).To(Succeed())
 		for _, c := range closing {

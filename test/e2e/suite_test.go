@@ -130,18 +130,23 @@ func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// makeNamespace makes a namespace unless there is one. One that is being deleted has to go first.
+// makeNamespace makes a namespace unless there is one. One that is being deleted has to go first, also from the cache of the API server's
+// admission, which goes on for a moment to refuse objects in the new one.
 func makeNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	namespaces := suite.Cluster.CoreV1().Namespaces()
+	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "takes-objects-"}}
 	Eventually(func() error {
 		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		if !apierrors.IsAlreadyExists(err) {
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 		ns, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 		if err == nil && ns.DeletionTimestamp != nil {
 			err = fmt.Errorf("namespace %s is being deleted", name)
+		}
+		if err == nil {
+			_, err = suite.Cluster.CoreV1().ConfigMaps(name).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		}
 		return err
 	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
