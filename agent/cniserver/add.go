@@ -202,7 +202,7 @@ func (s *Server) relink(iface sandbox.Interface, names []string, free string) (s
 func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork, iface sandbox.Interface) ovs.Attachment {
 	return ovs.Attachment{
 		Name:         iface.HostName,
-		LogicalPort:  logicalPort(pod.Namespace, pod.Name, r.Provider, pod.Annotations),
+		LogicalPort:  logicalPort(pod, r.Provider),
 		PodUID:       string(pod.UID),
 		PodName:      pod.Name,
 		PodNamespace: pod.Namespace,
@@ -219,8 +219,8 @@ func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.
 
 // logicalPort is the name of the logical switch port: `<pod>.<namespace>`, with the provider behind it unless that is ovn. The name of the
 // virtual machine that the pod runs, if any, stands for the pod's.
-func logicalPort(namespace, pod, provider string, annotations map[string]string) string {
-	name := v1.PortOwner(pod, annotations) + "." + namespace
+func logicalPort(pod *metav1.PartialObjectMetadata, provider string) string {
+	name := v1.PortOwner(pod) + "." + pod.Namespace
 	if provider != v1.ProviderOVN {
 		name += "." + provider
 	}

@@ -146,11 +146,11 @@ func (s *Server) checkPort(ctx context.Context, r wire.Request) (ovs.Attachment,
 	if err != nil {
 		return ovs.Attachment{}, err
 	}
-	var annotations map[string]string
-	if pod != nil {
-		annotations = pod.Annotations
+	if pod == nil { // it is gone, and its container is about to be
+		pod = PodMetadata()
+		pod.Namespace, pod.Name = r.PodNamespace, r.PodName
 	}
-	want := logicalPort(r.PodNamespace, r.PodName, r.Provider, annotations)
+	want := logicalPort(pod, r.Provider)
 	for alternative := range sandbox.Names {
 		name := sandbox.HostName(r.ContainerID, r.IfName, alternative)
 		a, found, err := s.Bridge.Find(ctx, name)

@@ -94,7 +94,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 		if missing != "" { // the controller is about to write it again
 			continue
 		}
-		attachments, err := s.Bridge.AttachmentsOf(ctx, logicalPort(key.Namespace, key.Name, provider, pod.Annotations))
+		attachments, err := s.Bridge.AttachmentsOf(ctx, logicalPort(pod, provider))
 		failed = append(failed, err)
 		for _, a := range attachments {
 			if !numbered(a, network) {

@@ -53,16 +53,6 @@ const (
 	AnnotationNodeAddresses Annotation = "node_addresses"  // of a node's IP object: the node's own addresses, with commas between them
 )
 
-// PortOwner is the name by which a pod's first network has its port: the pod's own, or that of the machine which the pod runs.
-func PortOwner(name string, annotations map[string]string) string {
-	if machine := annotations[keyMachine]; machine != "" {
-		return machine
-	}
-	return name
-}
-
-var keyMachine = AnnotationMachine.Key()
-
 // Annotations of Services.
 const (
 	// AnnotationVpc names the VPC whose pods reach a Service. AnnotationLogicalRouter, which users of Kube-OVN set, goes before it.

@@ -131,7 +131,7 @@ func (r *Reconciler) restoreTenants(ctx context.Context) error {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		vpc := pod.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
-		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !publishedFor(pod) || !r.needsPort(pod) {
+		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !kubeovnv1.IsPublished(pod) || !r.needsPort(pod) {
 			continue
 		}
 		if addresses, err := ipfamily.ParseAddrs(pod.Annotations[kubeovnv1.AnnotationIPAddress.Key()]); err == nil {

@@ -53,7 +53,7 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 	}
 	subnet, err := r.subnet(ctx, lease.Subnet)
 	if err != nil {
-		return nil, unheard(err, publishedFor(pod))
+		return nil, unheard(err, kubeovnv1.IsPublished(pod))
 	}
 	a := &attachment{pod: pod, key: r.portKey(pod), machine: r.machineOf(pod), lease: lease, subnet: subnet}
 	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
@@ -131,15 +131,7 @@ func ofNode(lease ipam.Lease) bool { return lease.Subnet == kubeovnv1.JoinSubnet
 
 // owns reports whether the lease under the pod's name was made for this very pod.
 func (r *Reconciler) owns(pod *corev1.Pod) bool {
-	return publishedFor(pod) || r.holder(pod) == pod.UID
-}
-
-// publishedFor reports whether the pod's annotations hold the result of an allocation for it, in whatever state the others are.
-func publishedFor(pod *corev1.Pod) bool {
-	return kubeovnv1.PodNetwork{
-		Allocated: pod.Annotations[keyAllocated] == "true",
-		UID:       uidOf(pod.Annotations),
-	}.IsFor(pod.UID)
+	return kubeovnv1.IsPublished(pod) || r.holder(pod) == pod.UID
 }
 
 // choose allocates from the first of the pod's subnets that can serve it.
@@ -195,7 +187,7 @@ func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease)
 	r.journeys.reached(pod.UID, legAddress)
 	r.warnOfIgnored(pod)
 	r.settle(ctx, pod, lease)
-	if pod.Annotations[keyAAPs] != "" {
+	if pod.Annotations[keyAAPs] != "" || pod.Annotations[keyPortVips] != "" {
 		r.warnOfVips(ctx, pod, lease.Subnet)
 	}
 }
@@ -315,7 +307,7 @@ func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 		MAC:          a.lease.MAC,
 		DHCP:         a.answersDHCP(),
 		OwnDHCP:      a.dhcp,
-		Vips:         kubeovnv1.ParsePortVips(a.pod.Annotations),
+		Vips:         sharedOf(a.subnet, a.pod),
 		NorthGateway: kubeovnv1.ParseNorthGateway(a.pod.Annotations),
 		Unknown:      a.pod.Annotations[kubeovnv1.AnnotationLayer2Forward.Key()] == "true",
 		Shared:       a.shared,

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,11 +32,7 @@ func (r *Reconciler) machineOf(pod *corev1.Pod) string {
 	if !r.KeepMachines {
 		return ""
 	}
-	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil || owner.Kind != "VirtualMachineInstance" || !strings.HasPrefix(owner.APIVersion, kubevirtGroup+"/") {
-		return ""
-	}
-	return owner.Name
+	return kubeovnv1.MachineOf(pod)
 }
 
 // portKey is the key under which a pod's port is worked on.
@@ -110,7 +105,7 @@ func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) 
 	}
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		if pod := r.ledger.newest(&list.Items[i]); onPodNetwork(pod) && (pod.DeletionTimestamp == nil || publishedFor(pod)) {
+		if pod := r.ledger.newest(&list.Items[i]); onPodNetwork(pod) && (pod.DeletionTimestamp == nil || kubeovnv1.IsPublished(pod)) {
 			pods = append(pods, pod)
 		}
 	}

@@ -35,9 +35,6 @@ var requests = keysOf(
 	kubeovnv1.AnnotationGroups, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationDefaultRoute,
 )
 
-// keyAllocated and keyUID are looked at in every event of a pod.
-var keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()
-
 var keyPortSecurity = kubeovnv1.AnnotationPortSecurity.Key()
 
 func keysOf(annotations ...kubeovnv1.Annotation) []string {
@@ -125,8 +122,4 @@ func difference(have, want map[string]string) map[string]*string {
 // agree reports whether two states of a pod have the same values of these annotations.
 func agree(a, b *corev1.Pod, keys []string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool { return a.Annotations[key] != b.Annotations[key] })
-}
-
-func uidOf(annotations map[string]string) types.UID {
-	return types.UID(annotations[keyUID])
 }

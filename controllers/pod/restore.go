@@ -9,6 +9,8 @@ import (
 	"iter"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -67,6 +69,9 @@ type claim struct {
 	port  string
 	lease ipam.Lease
 	from  string
+	// asked has the claim granted as a pod's own request is: not the gateway's address, and none outside the subnet. Whoever may write a pod's
+	// annotations could make such a claim.
+	asked bool
 }
 
 type restoration struct {
@@ -80,12 +85,13 @@ type restoration struct {
 	nodePorts []translate.PortLease
 	transits  []translate.TransitLease
 	vpcs      kubeovnv1.VpcList
+	vips      kubeovnv1.VipList
 }
 
 func (s *restoration) read(ctx context.Context, reader client.Reader) error {
 	var pods corev1.PodList
 	var nodes corev1.NodeList
-	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &s.vpcs, &pods, &nodes} {
+	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &s.vpcs, &s.vips, &pods, &nodes} {
 		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
@@ -119,9 +125,22 @@ func (s *restoration) keep(c claim) {
 	if s.held(c.port) {
 		return
 	}
-	if err := s.allocator.Restore(c.port, c.lease); err != nil {
+	err := s.grant(c)
+	if err != nil {
 		s.log.Error(err, "cannot keep a lease from before the start", "port", c.port, "from", c.from)
 	}
+}
+
+func (s *restoration) grant(c claim) error {
+	if !c.asked {
+		return s.allocator.Restore(c.port, c.lease)
+	}
+	want := ipam.Request{Subnet: c.lease.Subnet, Addresses: c.lease.Addresses, MAC: c.lease.MAC, AnyPool: true}
+	for _, address := range c.lease.Addresses {
+		want.Families = append(want.Families, ipfamily.Of(address))
+	}
+	_, err := s.allocator.Allocate(c.port, want)
+	return err
 }
 
 func (s *restoration) held(port string) bool {
@@ -150,7 +169,7 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 		for _, p := range s.ports {
 			namespace, name, _ := translate.PodOfPort(p.Port)
 			pod := s.pods[types.NamespacedName{Namespace: namespace, Name: name}]
-			superseded := pod != nil && publishedFor(pod) && string(pod.UID) != p.UID
+			superseded := pod != nil && kubeovnv1.IsPublished(pod) && string(pod.UID) != p.UID
 			if !superseded && !yield(claimOf(p)) {
 				return
 			}
@@ -162,7 +181,7 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 		}
 		for _, t := range s.transits {
 			lease := ipam.Lease{Subnet: kubeovnv1.JoinSubnet, Addresses: t.Addresses, MAC: t.MAC}
-			if !yield(claim{translate.TransitPort(t.Vpc), lease, "northbound port"}) {
+			if !yield(claim{port: translate.TransitPort(t.Vpc), lease: lease, from: "northbound port"}) {
 				return
 			}
 		}
@@ -170,18 +189,21 @@ func (s *restoration) portClaims() iter.Seq[claim] {
 }
 
 func claimOf(p translate.PortLease) claim {
-	return claim{p.Port, ipam.Lease{Subnet: p.Subnet, Addresses: p.Addresses, MAC: p.MAC}, "northbound port"}
+	return claim{port: p.Port, lease: ipam.Lease{Subnet: p.Subnet, Addresses: p.Addresses, MAC: p.MAC}, from: "northbound port"}
 }
 
-// podClaims are what pods were told.
+// podClaims are what pods were told. None can be told of the nodes' subnet, or of the addresses of a Vip that it does not name.
 func (s *restoration) podClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for key, pod := range s.pods {
-			name := kubeovnv1.PortOwner(key.Name, pod.Annotations)
-			if !onPodNetwork(pod) || !publishedFor(pod) {
+			if !onPodNetwork(pod) || !kubeovnv1.IsPublished(pod) {
 				continue
 			}
-			if c, ok := s.annotated(translate.PodPort(key.Namespace, name), pod.Annotations); ok && !yield(c) {
+			c, ok := s.annotated(translate.PodPort(key.Namespace, kubeovnv1.PortOwner(pod)), pod.Annotations)
+			if !ok || ofNode(c.lease) || s.ofAnotherVip(c.lease, strings.TrimSpace(pod.Annotations[keyVip])) {
+				continue
+			}
+			if c.asked = true; !yield(c) {
 				return
 			}
 		}
@@ -192,7 +214,8 @@ func (s *restoration) podClaims() iter.Seq[claim] {
 func (s *restoration) nodeClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.nodes {
-			if c, ok := s.annotated(translate.NodePort(s.nodes[i].Name), s.nodes[i].Annotations); ok && !yield(c) {
+			c, ok := s.annotated(translate.NodePort(s.nodes[i].Name), s.nodes[i].Annotations)
+			if ok && ofNode(c.lease) && !yield(c) {
 				return
 			}
 		}
@@ -210,7 +233,7 @@ func (s *restoration) querierClaims() iter.Seq[claim] {
 				continue
 			}
 			lease := ipam.Lease{Subnet: subnet.Name, Addresses: []netip.Addr{address}, MAC: mac}
-			if !yield(claim{translate.QuerierHolder(subnet.Name), lease, "status"}) {
+			if !yield(claim{port: translate.QuerierHolder(subnet.Name), lease: lease, from: "status"}) {
 				return
 			}
 		}
@@ -232,7 +255,7 @@ func (s *restoration) transitClaims() iter.Seq[claim] {
 					lease.Addresses = append(lease.Addresses, address)
 				}
 			}
-			if len(lease.Addresses) > 0 && !yield(claim{port, lease, "status"}) {
+			if len(lease.Addresses) > 0 && !yield(claim{port: port, lease: lease, from: "status"}) {
 				return
 			}
 		}
@@ -249,7 +272,19 @@ func (s *restoration) annotated(port string, annotations map[string]string) (cla
 		return claim{}, false
 	}
 	lease := ipam.Lease{Subnet: network.LogicalSwitch, Addresses: network.Addresses, MAC: network.MAC}
-	return claim{port, lease, "annotations"}, true
+	return claim{port: port, lease: lease, from: "annotations"}, true
+}
+
+// ofAnotherVip reports whether a lease has an address of a Vip, in its subnet, other than the one of that name.
+func (s *restoration) ofAnotherVip(lease ipam.Lease, name string) bool {
+	for i := range s.vips.Items {
+		vip := &s.vips.Items[i]
+		if vip.Name != name && vipSubnet(vip) == lease.Subnet &&
+			slices.ContainsFunc(vipAddresses(vip), func(a netip.Addr) bool { return slices.Contains(lease.Addresses, a) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // setSubnets makes every subnet known. One whose spec cannot be read, until its user mends it, has just what is claimed of it.

@@ -6,6 +6,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -103,7 +104,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 
 // arrived enqueues a pod that is new on the pod network. q gives what is in the initial list a low priority.
 func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
-	if publishedFor(pod) {
+	if kubeovnv1.IsPublished(pod) {
 		q.Add(requestFor(pod))
 		return
 	}
@@ -118,7 +119,7 @@ func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q q
 	if own && r.outdated(ctx, after, from) {
 		k8s.AddWith(q, handler.LowPriority, requestFor(after))
 	}
-	if before.UID != after.UID || !onPodNetwork(after) || !own && publishedFor(after) {
+	if before.UID != after.UID || !onPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
 		r.journeys.end(before.UID)
 	}
 	switch {
@@ -178,10 +179,10 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 }
 
 // podView is what a pod's port and annotations depend on of its subnet.
-func podView(s *kubeovnv1.Subnet) [7]string {
-	return [7]string{
+func podView(s *kubeovnv1.Subnet) [8]string {
+	return [8]string{
 		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU),
-		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options,
+		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options, strings.Join(s.Spec.Vips, " "),
 	}
 }
 

@@ -28,7 +28,36 @@ import (
 // reasonVip is the reason of the event on a pod that names a Vip which it cannot share.
 const reasonVip = "VipNotShared"
 
-var keyVip, keyAAPs = kubeovnv1.AnnotationVip.Key(), kubeovnv1.AnnotationAAPs.Key()
+var keyVip, keyAAPs, keyPortVips = kubeovnv1.AnnotationVip.Key(), kubeovnv1.AnnotationAAPs.Key(), kubeovnv1.AnnotationPortVips.Key()
+
+// sharedOf are those of the subnet's vips that a pod asks to share. Other addresses are not the pod's to ask for: what the port may send from
+// would be up to the pod.
+func sharedOf(subnet *kubeovnv1.Subnet, pod *corev1.Pod) []netip.Addr {
+	shared, _ := splitShared(subnet, pod)
+	return shared
+}
+
+// splitShared divides the addresses that a pod asks to share into those that the subnet has for it and the others.
+func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []netip.Addr) {
+	asked := kubeovnv1.ParsePortVips(pod.Annotations)
+	if len(asked) == 0 {
+		return nil, nil
+	}
+	var offered []netip.Addr
+	for _, written := range subnet.Spec.Vips {
+		if vip, err := ipfamily.ParseAddr(written); err == nil {
+			offered = append(offered, vip)
+		}
+	}
+	for _, address := range asked {
+		if slices.Contains(offered, address) {
+			shared = append(shared, address)
+		} else {
+			others = append(others, address)
+		}
+	}
+	return shared, others
+}
 
 // wantsOfVip asks for the addresses of the Vip that a pod is to have for its own.
 func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, name string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
@@ -122,9 +151,9 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet string)
 	return addresses, nil
 }
 
-// warnOfVips tells a pod's user which of the Vips that it names it cannot share.
+// warnOfVips tells a pod's user which of the Vips and addresses that it names it cannot share.
 func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet string) {
-	var wrong []string
+	var wrong, said []string
 	for name := range strings.SplitSeq(pod.Annotations[keyAAPs], ",") {
 		if name = strings.TrimSpace(name); name == "" {
 			continue
@@ -142,8 +171,17 @@ func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet str
 			wrong = append(wrong, "Vip "+name+" "+reason)
 		}
 	}
-	if len(wrong) > 0 { // in one event: of two with the same reason the second is not kept
-		k8s.Warn(r.Recorder, pod, reasonVip, fmt.Sprintf("of annotation %s: %s", keyAAPs, strings.Join(wrong, "; ")))
+	if len(wrong) > 0 {
+		said = append(said, fmt.Sprintf("of annotation %s: %s", keyAAPs, strings.Join(wrong, "; ")))
+	}
+	if s, err := r.subnet(ctx, subnet); err == nil {
+		if _, others := splitShared(s, pod); len(others) > 0 {
+			said = append(said, fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
+				keyPortVips, ipfamily.Join(others), subnet))
+		}
+	}
+	if len(said) > 0 { // in one event: of two with the same reason the second is not kept
+		k8s.Warn(r.Recorder, pod, reasonVip, strings.Join(said, "; "))
 	}
 }
 

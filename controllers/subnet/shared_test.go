@@ -15,24 +15,39 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 )
 
-// sharer is a pod of a subnet that shares addresses with others.
-func (n *network) sharer(name, subnet, vips string) *corev1.Pod {
+// sharer is a pod with a port of a subnet that shares addresses with others. It runs a machine unless that is "".
+func (n *network) sharer(name, machine, subnet, vips string) *corev1.Pod {
 	n.Helper()
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{
-			kubeovnv1.AnnotationLogicalSwitch.Key(): subnet, kubeovnv1.AnnotationPortVips.Key(): vips,
-		}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{kubeovnv1.AnnotationPortVips.Key(): vips}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	if machine != "" {
+		p.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: machine, UID: "1", Controller: new(true)},
+		}
 	}
 	n.Create(p)
+	n.publish(p, map[kubeovnv1.Annotation]string{kubeovnv1.AnnotationLogicalSwitch: subnet, kubeovnv1.AnnotationMachine: machine})
 	n.Cleanup(func() { _ = client.IgnoreNotFound(n.Client.Delete(n.Context(), p, client.GracePeriodSeconds(0))) })
 	return p
 }
 
+// publish writes what the controller of pods writes, and whoever else may change the pod.
+func (n *network) publish(p *corev1.Pod, results map[kubeovnv1.Annotation]string) {
+	n.Helper()
+	n.Change(p, func() {
+		p.Annotations[kubeovnv1.AnnotationAllocated.Key()], p.Annotations[kubeovnv1.AnnotationPodUID.Key()] = "true", string(p.UID)
+		for a, value := range results {
+			p.Annotations[a.Key()] = value
+		}
+	})
+}
+
 func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 	n := start(t)
-	first := n.sharer("first", "shop", "10.20.0.100")
-	n.sharer("other", "elsewhere", "10.20.0.100")
+	first := n.sharer("first", "", "shop", "10.20.0.100")
+	n.sharer("other", "", "elsewhere", "10.20.0.100")
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64", Vips: []string{"10.20.0.100", "fd00:20::100"}})
 	n.option("Logical_Switch_Port", "name", "shop-vip-10.20.0.100", "options", "virtual-parents", "first.default")
 	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "")
@@ -41,7 +56,7 @@ func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 		t.Errorf("pods can get %s", got)
 	}
 
-	second := n.sharer("second", "shop", "fd00:20::100, 10.20.0.100")
+	second := n.sharer("second", "", "shop", "fd00:20::100, 10.20.0.100")
 	n.option("Logical_Switch_Port", "name", "shop-vip-10.20.0.100", "options", "virtual-parents", "first.default,second.default")
 	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "second.default")
 	n.Must(n.Client.Delete(n.Context(), first, client.GracePeriodSeconds(0)))
@@ -51,13 +66,29 @@ func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "")
 
 	for _, name := range []string{"virt-launcher-vm-a", "virt-launcher-vm-b"} { // a machine that moves
-		runs := n.sharer(name, "shop", "fd00:20::100")
-		n.Change(runs, func() { runs.Annotations[kubeovnv1.AnnotationMachine.Key()] = "vm" })
+		n.sharer(name, "vm", "shop", "fd00:20::100")
 	}
 	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "vm.default")
 
 	n.change(s, func() { s.Spec.Vips = []string{"fd00:20::100"} })
 	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster", "shop-ovn-cluster", "shop-vip-fd00:20::100")
+}
+
+// A pod can say of itself what it likes: its annotations choose no port but its own.
+func TestPodsShareVipsByTheirOwnPortsOnly(t *testing.T) {
+	n := start(t)
+	n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Vips: []string{"10.20.0.100"}})
+	unpublished := n.sharer("unpublished", "", "shop", "10.20.0.100")
+	n.Change(unpublished, func() { delete(unpublished.Annotations, kubeovnv1.AnnotationPodUID.Key()) })
+	for i, machine := range []string{"a\x00b", "victim", "a,victim", "\n"} {
+		p := n.sharer(fmt.Sprintf("hostile-%d", i), "", "shop", "10.20.0.100")
+		n.publish(p, map[kubeovnv1.Annotation]string{kubeovnv1.AnnotationMachine: machine})
+	}
+	for i, machine := range []string{"a\x00b", "a,victim", "..", "UPPER"} { // the API server takes any name of an owner
+		n.sharer(fmt.Sprintf("owned-%d", i), machine, "shop", "10.20.0.100")
+	}
+	n.option("Logical_Switch_Port", "name", "shop-vip-10.20.0.100", "options", "virtual-parents",
+		"hostile-0.default,hostile-1.default,hostile-2.default,hostile-3.default,owned-0.default,owned-1.default,owned-2.default,owned-3.default")
 }
 
 func TestMulticastHasAQuerierThatKeepsItsAddress(t *testing.T) {

@@ -27,9 +27,10 @@ const indexVips = "subnet.vips"
 
 func shareKey(subnet string, vip netip.Addr) string { return subnet + " " + vip.String() }
 
+// shareKeys are those of a pod that has its port.
 func shareKeys(o client.Object) []string {
 	subnet := subnetOf(o)
-	if subnet == "" {
+	if subnet == "" || !kubeovnv1.IsPublished(o) {
 		return nil
 	}
 	var keys []string
@@ -68,7 +69,7 @@ func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map
 
 // portOf is the name of the port of a pod, or of the machine that it runs.
 func portOf(pod client.Object) string {
-	return translate.PodPort(pod.GetNamespace(), kubeovnv1.PortOwner(pod.GetName(), pod.GetAnnotations()))
+	return translate.PodPort(pod.GetNamespace(), kubeovnv1.PortOwner(pod))
 }
 
 // virtualPorts are the ports that stand for vips, with the ports of pods that may have them.

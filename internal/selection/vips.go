@@ -176,7 +176,7 @@ func (v *Vips) usesOf(pod *corev1.Pod) map[string]VipUser {
 		if vip = strings.TrimSpace(vip); vip != "" {
 			uses[vip] = VipUser{
 				Pod: client.ObjectKeyFromObject(pod), Use: uses[vip].Use | use,
-				Subnet: subnetWithPort(pod), PortOwner: kubeovnv1.PortOwner(pod.Name, pod.Annotations),
+				Subnet: subnetWithPort(pod), PortOwner: kubeovnv1.PortOwner(pod),
 			}
 		}
 	}
@@ -197,11 +197,7 @@ var keyVip, keyAAPs = kubeovnv1.AnnotationVip.Key(), kubeovnv1.AnnotationAAPs.Ke
 
 // subnetWithPort is the subnet in which a pod was told that it has a port.
 func subnetWithPort(pod *corev1.Pod) string {
-	network := kubeovnv1.PodNetwork{
-		Allocated: pod.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "true",
-		UID:       types.UID(pod.Annotations[kubeovnv1.AnnotationPodUID.Key()]),
-	}
-	if !network.IsFor(pod.UID) {
+	if !kubeovnv1.IsPublished(pod) {
 		return ""
 	}
 	return pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]

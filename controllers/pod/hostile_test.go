@@ -1,0 +1,101 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+func addrs(s ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range s {
+		all = append(all, netip.MustParseAddr(a))
+	}
+	return all
+}
+
+// forge writes results on a pod as its user can where no admission policy keeps users from it.
+func (w world) forge(p *corev1.Pod, results kubeovnv1.PodNetwork) {
+	w.Helper()
+	w.Get(p)
+	w.Change(p, func() {
+		if p.Annotations == nil {
+			p.Annotations = map[string]string{}
+		}
+		results.UID, results.Allocated = p.UID, true
+		for key, value := range results.Annotations() {
+			p.Annotations[key] = value
+		}
+	})
+}
+
+// After a restart a pod gets from its annotations what it could have asked for, and nothing else.
+func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.Subnet(kubeovnv1.JoinSubnet, func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "100.64.0.0/16" })
+	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: kubeovnv1.VipSpec{Subnet: "ovn-default"}}
+	w.Create(vip)
+	vip.Status.V4IP = "10.16.0.77"
+	w.Must(w.Client.Status().Update(w.Context(), vip))
+	forged := map[string]kubeovnv1.PodNetwork{
+		"gateway": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.1")},
+		"outside": {LogicalSwitch: "ovn-default", Addresses: addrs("10.17.0.9")},
+		"join":    {LogicalSwitch: kubeovnv1.JoinSubnet, Addresses: addrs("100.64.0.9")},
+		"vip":     {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.77")},
+		"honest":  {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50")},
+	}
+	for name, network := range forged {
+		p := newPod("default", name)
+		w.Create(p)
+		w.forge(p, network)
+	}
+	process := w.start()
+	w.Eventually(func() string {
+		if lease, held := process.Allocator.Lookup("honest.default"); !held || lease.Addresses[0].String() != "10.16.0.50" {
+			return "the pod whose claim is one that it may make does not hold its address"
+		}
+		return ""
+	})
+	for name, network := range forged {
+		lease, held := process.Allocator.Lookup(name + ".default")
+		if name != "honest" && held && slices.Equal(lease.Addresses, network.Addresses) {
+			t.Errorf("pod %s holds %v of %s", name, lease.Addresses, lease.Subnet)
+		}
+	}
+	for _, name := range []string{"gateway", "outside", "join"} {
+		p := newPod("default", name)
+		w.Get(p)
+		w.warned(p, "")
+	}
+}
+
+// A port with port security passes the addresses of the subnet's vips that its pod asks for, and no others.
+func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.100"} })
+	process := w.start()
+	p := w.pod("default", "p", "port_security", "true", "port_vips", "10.16.0.100,169.254.107.105,10.16.0.1,8.8.8.8")
+	w.warnedOf(p, "VipNotShared", "169.254.107.105,10.16.0.1,8.8.8.8")
+	secured := func(want string) {
+		w.Eventually(func() string {
+			if got := w.port(p).Strings("port_security"); len(got) != 1 || got[0] != want {
+				return "the port passes " + slices.Concat(got, []string{"nothing"})[0]
+			}
+			return ""
+		})
+	}
+	mac := p.Annotations[kubeovnv1.AnnotationMACAddress.Key()]
+	secured(mac + " " + address(p) + " 10.16.0.100")
+	w.Change(s, func() { s.Spec.Vips = nil })
+	w.InForce(s, process)
+	secured(mac + " " + address(p))
+}
