@@ -24,7 +24,8 @@ import (
 )
 
 // A node reaches pods of custom VPCs by their addresses, for probes. So no such pod is given an address unasked that a pod of another VPC has on
-// its node, or one of the default VPC anywhere: those are reached from every node.
+// its node, or one of the default VPC anywhere: those are reached from every node. The address of a node, or of the API server, is given to none,
+// not even to one that asks for it: its node would lose what has it.
 
 // reasonAmbiguous is the event on a pod whose address is another pod's as well.
 const reasonAmbiguous = "AddressAmbiguous"
@@ -148,7 +149,16 @@ func (r *Reconciler) tenantOf(pod *corev1.Pod, vpc string) tenant {
 // allocateApart allocates an address that is not ambiguous; when there is none, rather one that is.
 func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	port := portOf(r.portKey(pod))
-	avoid, err := r.avoid(ctx, pod, s)
+	hosts, err := r.hosts(ctx, s)
+	if err != nil {
+		return ipam.Lease{}, err
+	}
+	for _, address := range want.Addresses {
+		if host := hosts[address]; host != "" {
+			return ipam.Lease{}, &ipam.TakenError{Address: address, By: host}
+		}
+	}
+	avoid, err := r.avoid(ctx, pod, s, hosts)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
@@ -166,13 +176,25 @@ func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kube
 			return ipam.Lease{}, err
 		}
 	}
-	want.Avoid = nil
+	want.Avoid = func(address netip.Addr) bool { return hosts[address] != "" }
 	return r.Allocator.Allocate(port, want)
 }
 
-// avoid says which addresses would be ambiguous; nil for none. The allocator holds the subnet's lock when it asks. Pods of custom VPCs lay
+// hosts are the addresses of nodes and of the API server in a subnet of a custom VPC. Those of the default VPC have none.
+func (r *Reconciler) hosts(ctx context.Context, s *kubeovnv1.Subnet) (map[netip.Addr]string, error) {
+	if selection.VpcOf(s) == kubeovnv1.DefaultVpc || r.Networks == nil {
+		return nil, nil
+	}
+	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	if err != nil {
+		return nil, nil //nolint:nilerr // the subnet's own condition says so
+	}
+	return r.Networks.HostsIn(ctx, cidrs)
+}
+
+// avoid says which addresses would be ambiguous, or are those of hosts; nil for none. The allocator holds the subnet's lock when it asks. Pods of custom VPCs lay
 // claim to an address before the default VPC's subnets are looked at, whose own pods look at the claims: of two at once, one gives way.
-func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet) (func(netip.Addr) bool, error) {
+func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, hosts map[netip.Addr]string) (func(netip.Addr) bool, error) {
 	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
 		if r.tenants.none() {
 			return nil, nil
@@ -185,7 +207,7 @@ func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Su
 	}
 	self := r.tenantOf(pod, selection.VpcOf(s))
 	return func(address netip.Addr) bool {
-		return r.tenants.claim(address, self) != "" || r.holderIn(others, address) != ""
+		return hosts[address] != "" || r.tenants.claim(address, self) != "" || r.holderIn(others, address) != ""
 	}, nil
 }
 

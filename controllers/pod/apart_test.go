@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
@@ -74,6 +76,42 @@ func TestAddressesThatANodeReachesArePodsOfOneVpc(t *testing.T) {
 	p.Stop()
 	w.start()
 	w.has(w.on("n1", "red-net", "r4"), "10.16.0.7,fd00:10:16::8") // the first that nobody on the node and in the default VPC has
+}
+
+// The address of a node, or of the API server, is no pod's of a custom VPC: its node would send there what is for that host.
+func TestAddressesOfHostsAreForNoPod(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("blue-net", "10.16.0.0/29,fd00:10:16::/125", of("blue"))
+	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}
+	w.Create(host)
+	host.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: "10.16.0.2"}, {Type: corev1.NodeInternalIP, Address: "fd00:10:16::3"},
+	}
+	w.Must(w.Client.Status().Update(w.Context(), host))
+	w.Create(&discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: "api", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.16.0.4"}}},
+	})
+	p := w.start()
+	w.has(w.on("n1", "blue-net", "b1"), "10.16.0.3,fd00:10:16::2")
+	for name, asked := range map[string][2]string{
+		"node4": {"10.16.0.2", "is taken by node host"}, "node6": {"fd00:10:16::3", "is taken by node host"}, "api": {"10.16.0.4", "is taken by the API server"},
+	} {
+		pod := newPod("default", name, "logical_switch", "blue-net", "ip_address", asked[0])
+		w.Create(pod)
+		w.warned(pod, "address "+asked[0]+" "+asked[1]+": ask for another one")
+		w.Delete(pod)
+	}
+	w.has(w.on("n1", "blue-net", "b2"), "10.16.0.5,fd00:10:16::4")
+	w.has(w.on("n1", "blue-net", "b3"), "10.16.0.6,fd00:10:16::5")
+	last := newPod("default", "last", "logical_switch", "blue-net") // rather none than a host's
+	w.Create(last)
+	w.warned(last, "subnet blue-net is full")
+	w.Delete(last)
+	w.agree(p)
 }
 
 func TestAnAmbiguousAddressIsBetterThanNone(t *testing.T) {

@@ -9,18 +9,13 @@ import (
 	"net/netip"
 	"slices"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/selection"
 )
-
-// serviceOfAPIServer is the Service that the API server keeps for itself in the namespace `default`.
-const serviceOfAPIServer = "kubernetes"
 
 // inputs are what a subnet's rows and status follow from.
 type inputs struct {
@@ -106,41 +101,6 @@ func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
 	if in.services, err = r.ServiceCIDRs.List(ctx); err != nil {
 		return err
 	}
-	in.hosts, err = r.hosts(ctx, cidrs)
+	in.hosts, err = r.Networks.HostsIn(ctx, cidrs)
 	return err
-}
-
-// hosts are the addresses of nodes in the CIDRs, and those of the API server.
-func (r *Reconciler) hosts(ctx context.Context, cidrs []netip.Prefix) (map[netip.Addr]string, error) {
-	hosts, err := r.Networks.NodesIn(ctx, cidrs)
-	if err != nil {
-		return nil, err
-	}
-	for addr, node := range hosts {
-		hosts[addr] = "node " + node
-	}
-	var slices discoveryv1.EndpointSliceList
-	if err := r.Client.List(ctx, &slices, client.InNamespace(metav1.NamespaceDefault),
-		client.MatchingLabels{discoveryv1.LabelServiceName: serviceOfAPIServer}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list endpoints of the API server: %w", err)
-	}
-	for i := range slices.Items {
-		for _, addr := range endpoints(&slices.Items[i]) {
-			hosts[addr] = "the API server"
-		}
-	}
-	return hosts, nil
-}
-
-// endpoints are the addresses in an EndpointSlice; names are none.
-func endpoints(slice *discoveryv1.EndpointSlice) []netip.Addr {
-	var addrs []netip.Addr
-	for _, endpoint := range slice.Endpoints {
-		for _, a := range endpoint.Addresses {
-			if addr, err := ipfamily.ParseAddr(a); err == nil {
-				addrs = append(addrs, addr)
-			}
-		}
-	}
-	return addrs
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,7 +51,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
-			builder.WithPredicates(predicate.NewPredicateFuncs(isOfAPIServer))).
+			builder.WithPredicates(predicate.NewPredicateFuncs(selection.IsOfAPIServer))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewBalanced))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewEip))).
@@ -159,7 +158,7 @@ func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcil
 
 // aroundAPIServer are the subnets that the API server's addresses are in.
 func (r *Reconciler) aroundAPIServer(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.around(ctx, endpoints(o.(*discoveryv1.EndpointSlice)))
+	return r.around(ctx, selection.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
 }
 
 func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile.Request {
@@ -173,11 +172,6 @@ func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile
 // aroundServices are the subnets that share addresses with CIDRs of Services, which never change.
 func (r *Reconciler) aroundServices(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.overlapping(ctx, kubeovnv1.DefaultVpc, k8s.PrefixesOf(o.(*networkingv1.ServiceCIDR)))
-}
-
-// isOfAPIServer selects the EndpointSlices of the Service `kubernetes`.
-func isOfAPIServer(o client.Object) bool {
-	return o.GetNamespace() == metav1.NamespaceDefault && o.GetLabels()[discoveryv1.LabelServiceName] == serviceOfAPIServer
 }
 
 // overlapping are the subnets of a VPC that share addresses with any of the prefixes.

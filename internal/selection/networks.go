@@ -131,25 +131,6 @@ func Overlaps(s *kubeovnv1.Subnet, prefixes []netip.Prefix) bool {
 	return slices.ContainsFunc(own, func(a netip.Prefix) bool { return slices.ContainsFunc(prefixes, a.Overlaps) })
 }
 
-// NodesIn returns the nodes' own addresses that are in any of the prefixes, with the names of the nodes.
-func (n *Networks) NodesIn(ctx context.Context, prefixes []netip.Prefix) (map[netip.Addr]string, error) {
-	found := map[netip.Addr]string{}
-	for _, key := range keysAround("", prefixes) {
-		var list corev1.NodeList
-		if err := n.reader.List(ctx, &list, client.MatchingFields{indexAddresses: key}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list nodes by address: %w", err)
-		}
-		for i := range list.Items {
-			for _, addr := range k8s.InternalIPs(&list.Items[i]) {
-				if slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-					found[addr] = list.Items[i].Name
-				}
-			}
-		}
-	}
-	return found, nil
-}
-
 func subnetAddresses(o client.Object) []string {
 	s := o.(*kubeovnv1.Subnet)
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
