@@ -49,7 +49,24 @@ type certificate struct {
 	dir, node string
 	requests  certificatesv1.CertificateSigningRequestInterface
 	log       logr.Logger
+	denials   denials
 }
+
+// denials is the pause before the next request after one that was denied, or that the signer failed to sign: each stays in the API server for an hour.
+type denials struct{ first, last time.Duration }
+
+var defaultDenials = denials{first: 20 * time.Second, last: 10 * time.Minute}
+
+// next is the pause after err, when the one before was pause.
+func (d denials) next(pause time.Duration, err error) time.Duration {
+	if !errors.Is(err, errDenied) {
+		return 0
+	}
+	return min(max(2*pause, d.first), d.last)
+}
+
+// errDenied says that a request will never have a certificate.
+var errDenied = errors.New("the request was refused")
 
 // run keeps a valid certificate in the directory until ctx ends, and calls ready whenever there is one. A fresh one is requested at
 // each start, while the one that is there serves, so that a new authority reaches every node with its new pods; and whenever two
@@ -59,9 +76,17 @@ func (c certificate) run(ctx context.Context, ready func()) {
 		ready()
 	}
 	for ctx.Err() == nil {
+		var pause time.Duration
 		supervisor.Retry(ctx,
-			func(err error) { c.log.Error(err, "the chassis has no new certificate yet") },
-			func() error { return c.renew(ctx) })
+			func(err error) { c.log.Error(err, "the chassis has no new certificate yet", "nextRequestIn", pause.String()) },
+			func() error {
+				if supervisor.Pause(ctx, pause); ctx.Err() != nil {
+					return ctx.Err()
+				}
+				err := c.renew(ctx)
+				pause = c.denials.next(pause, err)
+				return err
+			})
 		current, err := c.load()
 		if err != nil || ctx.Err() != nil {
 			continue // somebody removed the files just now, or this is the end
@@ -192,7 +217,7 @@ func settled(event watch.Event) (bool, error) {
 	}
 	for _, condition := range request.Status.Conditions {
 		if condition.Type == certificates.CertificateDenied || condition.Type == certificates.CertificateFailed {
-			return false, fmt.Errorf("%s: %s: %s", condition.Type, condition.Reason, condition.Message)
+			return false, fmt.Errorf("%w: %s: %s: %s", errDenied, condition.Type, condition.Reason, condition.Message)
 		}
 	}
 	return len(request.Status.Certificate) > 0, nil

@@ -7,12 +7,15 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	certificates "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +25,7 @@ import (
 	certificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
@@ -119,8 +123,41 @@ func TestDeniedRequestIsAnError(t *testing.T) {
 		}
 	})
 	c := certificate{dir: t.TempDir(), node: "node-1", requests: denied, log: supervisortest.Log(t)}
-	if err := c.renew(t.Context()); err == nil || !strings.Contains(err.Error(), "NotThisNode") {
+	if err := c.renew(t.Context()); !errors.Is(err, errDenied) || !strings.Contains(err.Error(), "NotThisNode") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Each denied request stays in the API server for an hour.
+func TestDeniedRequestsComeMoreAndMoreSeldom(t *testing.T) {
+	var requests atomic.Int32
+	denied := answering(func(request *certificates.CertificateSigningRequest) {
+		requests.Add(1)
+		request.Status.Conditions = []certificates.CertificateSigningRequestCondition{{Type: certificates.CertificateDenied}}
+	})
+	c := certificate{
+		dir: t.TempDir(), node: "node-1", requests: denied, log: supervisortest.Log(t), denials: denials{first: time.Hour, last: time.Hour},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { c.run(ctx, func() { t.Error("there is no certificate") }); close(done) }()
+	eventually.Wait{For: "the first request"}.Holds(t, func() bool { return requests.Load() > 0 })
+	time.Sleep(2 * time.Second) // longer than the pause after another error
+	cancel()
+	<-done
+	if n := requests.Load(); n != 1 {
+		t.Errorf("%d requests, want one before the pause", n)
+	}
+
+	d := denials{first: time.Second, last: 4 * time.Second}
+	pause := time.Duration(0)
+	for _, want := range []time.Duration{1, 2, 4, 4} {
+		if pause = d.next(pause, fmt.Errorf("wait: %w", errDenied)); pause != want*time.Second {
+			t.Errorf("pause %s, want %s", pause, want*time.Second)
+		}
+	}
+	if pause = d.next(pause, errors.New("no API server")); pause != 0 {
+		t.Errorf("another error has the pause %s", pause)
 	}
 }
 

@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 		return nil
 	})
 	group.Go(func() error {
-		certificate{dir: o.certificates(), node: o.Node, requests: o.Requests, log: o.Log}.run(ctx, n.certified)
+		certificate{dir: o.certificates(), node: o.Node, requests: o.Requests, log: o.Log, denials: defaultDenials}.run(ctx, n.certified)
 		return nil
 	})
 	return group.Wait()
