@@ -172,6 +172,8 @@ type SubnetSpec struct {
 	EnableMulticastSnoop bool `json:"enableMulticastSnoop,omitempty"`
 	// routeTable of the subnet's router port; the main one when empty.
 	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`
 	RouteTable string `json:"routeTable,omitempty"`
 	// nodeNetwork is the name, in the nodes' annotation node_networks, of the addresses that this subnet's tunnels use.
 	// +optional

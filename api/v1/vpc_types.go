@@ -91,6 +91,8 @@ type StaticRoute struct {
 	BFDID string `json:"bfdId,omitempty"`
 	// routeTable of the route; the main one when empty.
 	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`
 	RouteTable string `json:"routeTable,omitempty"`
 }
 
