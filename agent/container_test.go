@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // createPod creates a pod bound to the node, without an address.
@@ -54,14 +55,28 @@ func (n *node) annotate(pod *corev1.Pod, number int) {
 // annotateIn is annotate for a pod of a VPC, whose subnet has the addresses of the default one.
 func (n *node) annotateIn(pod *corev1.Pod, number int, vpc string) {
 	n.Helper()
+	subnet := "ovn-default"
+	if vpc != v1.DefaultVpc {
+		subnet = vpc + "-net"
+	}
+	s := subnetOf(subnet, ipfamily.Join(podCIDRs[:n.families]))
+	if n.api.Get(n.Context(), client.ObjectKeyFromObject(s), s) != nil {
+		s.Spec.Vpc, s.Spec.Gateway = vpc, ipfamily.Join(podGWs[:n.families])
+		n.create(s)
+	}
+	n.tell(pod, v1.PodNetwork{
+		UID: pod.UID, Allocated: true, Routed: true, Addresses: addressesOf(number)[:n.families],
+		MAC:   net.HardwareAddr{0x02, 0, 0, 0x16, byte(number >> 8), byte(number)},
+		CIDRs: podCIDRs[:n.families], Gateways: podGWs[:n.families], LogicalSwitch: subnet, LogicalRouter: vpc,
+	})
+}
+
+// tell writes a network on a pod, as the controller would, and whoever else may.
+func (n *node) tell(pod *corev1.Pod, network v1.PodNetwork) {
+	n.Helper()
 	base := pod.DeepCopy()
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
-	}
-	network := v1.PodNetwork{
-		UID: pod.UID, Allocated: true, Routed: true, Addresses: addressesOf(number)[:n.families],
-		MAC:   net.HardwareAddr{0x02, 0, 0, 0x16, byte(number >> 8), byte(number)},
-		CIDRs: podCIDRs[:n.families], Gateways: podGWs[:n.families], LogicalSwitch: "ovn-default", LogicalRouter: vpc,
 	}
 	for key, value := range network.Annotations() {
 		pod.Annotations[key] = value

@@ -232,6 +232,9 @@ func (n *node) register() {
 	for name, cidrs := range map[string][]netip.Prefix{"join": joinCIDRs, "ovn-default": podCIDRs} {
 		subnet := &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		subnet.Spec.CIDRBlock = ipfamily.Join(cidrs[:n.families])
+		if name == "ovn-default" {
+			subnet.Spec.Gateway = ipfamily.Join(podGWs[:n.families])
+		}
 		subnet.Spec.NATOutgoing = name == "ovn-default"
 		n.create(subnet)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/host"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 type seccompNotification struct {
@@ -158,6 +159,7 @@ func TestANodeWithoutIPv6SaysThatItIsMissing(t *testing.T) {
 	const missing = "the kernel of this node has no IPv6"
 	n := nodeWithoutIPv6(t)
 	n.families = 2
+	n.change("ovn-default", func(s *v1.SubnetSpec) { s.CIDRBlock, s.Gateway = ipfamily.Join(podCIDRs), ipfamily.Join(podGWs) })
 	pod := n.sandbox(n.pod("pod", 10), newID())
 	if _, err := pod.add(); err == nil || !strings.Contains(err.Error(), missing) {
 		t.Errorf("a pod with an address of IPv6: %v", err)

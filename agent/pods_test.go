@@ -6,6 +6,8 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +63,102 @@ func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("Wait does not return for a pod that is being deleted")
+	}
+}
+
+// What users can write on pods does not make a node act: their networks have to agree with their subnets. A subnet that the watch has not told
+// of yet is waited for.
+func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
+	n := newNode(t)
+	pods := watchPods(t, n)
+	subnet := subnetOf("shop", "10.20.0.0/24,fd00:20::/64")
+	subnet.Spec.Gateway, subnet.Spec.Vpc = "10.20.0.1,fd00:20::1", "blue"
+	n.create(subnet)
+	n.create(subnetOf("join", "100.64.0.0/16"))
+	unjudged := subnetOf("unjudged", "10.0.0.0/8")
+	must(t, n.api.Create(t.Context(), unjudged))
+	addresses := func(all ...string) (out []netip.Addr) {
+		for _, a := range all {
+			out = append(out, netip.MustParseAddr(a))
+		}
+		return out
+	}
+	fit := v1.PodNetwork{
+		Allocated: true, Routed: true, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, LogicalSwitch: "shop", LogicalRouter: "blue",
+		Addresses: addresses("10.20.0.9", "fd00:20::9"),
+	}
+	wait := func(pod *corev1.Pod) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		_, _, err := pods.Wait(ctx, client.ObjectKeyFromObject(pod), pod.UID, v1.ProviderOVN)
+		return err
+	}
+	known := func(name string) *corev1.Pod {
+		pod := n.createPod(name)
+		n.eventually("the pod is known", func() bool {
+			there, err := pods.Exists(t.Context(), client.ObjectKeyFromObject(pod), pod.UID)
+			return there && err == nil
+		})
+		return pod
+	}
+	honest := known("honest")
+	network := fit
+	network.UID = honest.UID
+	n.tell(honest, network)
+	n.eventually("the network that agrees is taken", func() bool { return wait(honest) == nil })
+	for name, c := range map[string]struct {
+		change func(*v1.PodNetwork)
+		want   string
+	}{
+		"another-vpc": {func(p *v1.PodNetwork) { p.LogicalRouter = "x" }, `is of VPC blue, not of "x"`},
+		"api-server":  {func(p *v1.PodNetwork) { p.Addresses = addresses("172.29.0.10") }, "has no address 172.29.0.10"},
+		"many":        {func(p *v1.PodNetwork) { p.Addresses = addresses("10.20.0.9", "10.20.0.10") }, "gives a pod one IPv4 address"},
+		"gateway":     {func(p *v1.PodNetwork) { p.Addresses = addresses("fd00:20::1") }, "has its gateway at fd00:20::1"},
+		"no-subnet":   {func(p *v1.PodNetwork) { p.LogicalSwitch = "" }, `name subnet "", which is not known`},
+		"missing":     {func(p *v1.PodNetwork) { p.LogicalSwitch = "missing" }, `name subnet "missing", which is not known`},
+		"join": {func(p *v1.PodNetwork) {
+			p.LogicalSwitch, p.LogicalRouter, p.Addresses = "join", v1.DefaultVpc, addresses("100.64.0.9")
+		}, "name subnet join, which is for nodes"},
+		"unjudged": {func(p *v1.PodNetwork) {
+			p.LogicalSwitch, p.LogicalRouter, p.Addresses = "unjudged", v1.DefaultVpc, addresses("10.9.9.9")
+		}, "subnet unjudged, which is not valid yet"},
+	} {
+		pod := known(name)
+		network := fit
+		network.UID = pod.UID
+		c.change(&network)
+		n.tell(pod, network)
+		n.eventually("Wait says that "+c.want, func() bool {
+			err := wait(pod)
+			if err == nil {
+				t.Fatalf("%s: the network was taken", name)
+			}
+			return strings.Contains(err.Error(), c.want)
+		})
+	}
+
+	late := known("late")
+	network = fit
+	network.UID, network.LogicalSwitch = late.UID, "later"
+	n.tell(late, network)
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := pods.Wait(t.Context(), client.ObjectKeyFromObject(late), late.UID, v1.ProviderOVN)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("Wait ended before its subnet was there: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	later := subnetOf("later", "10.20.0.0/24,fd00:20::/64")
+	later.Spec.Vpc = "blue"
+	n.create(later)
+	select {
+	case err := <-ended:
+		must(t, err)
+	case <-time.After(patience):
+		t.Error("Wait does not see the subnet that has come")
 	}
 }
 

@@ -43,7 +43,7 @@ func PodMetadata() *metav1.PartialObjectMetadata {
 	return pod
 }
 
-// NewPods watches through c, which must be limited to the pods of this node; api reads from the API server itself.
+// NewPods watches pods and subnets through c, which must be limited to the pods of this node; api reads from the API server itself.
 func NewPods(ctx context.Context, c cache.Cache, api client.Reader) (*Pods, error) {
 	informer, err := c.GetInformer(ctx, PodMetadata(), cache.BlockUntilSynced(false))
 	if err != nil {
@@ -59,6 +59,9 @@ func NewPods(ctx context.Context, c cache.Cache, api client.Reader) (*Pods, erro
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	p.synced = registration.HasSynced
+	if err := p.followSubnets(ctx, c); err != nil {
+		return nil, err
+	}
 	return p, nil
 }
 
@@ -75,12 +78,7 @@ func (p *Pods) wake(object any) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, changed := range p.waiting[client.ObjectKeyFromObject(pod)] {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	tell(p.waiting[client.ObjectKeyFromObject(pod)])
 }
 
 func (p *Pods) watch(key types.NamespacedName) (<-chan struct{}, func()) {
@@ -149,6 +147,11 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 		}
 		seen = present
 		network, missing := allocation(pod, uid, provider)
+		if missing == "" {
+			if missing, err = p.unfit(ctx, network); err != nil {
+				return nil, v1.PodNetwork{}, err
+			}
+		}
 		if missing == "" {
 			return pod, network, nil
 		}

@@ -11,17 +11,12 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// right reports whether the controller has found nothing wrong with a subnet's spec as it is now.
-func right(s *v1.Subnet) bool {
-	return k8s.IsTrue(s.Status.Conditions, v1.ConditionValidated, s.Generation)
-}
-
 // rightChanged passes subnets whose spec, or what the controller has found of it, has changed. The rest of the status changes with every pod.
 func rightChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1.Subnet)
 		now, same := e.ObjectNew.(*v1.Subnet)
-		return ok && same && (before.Generation != now.Generation || right(before) != right(now))
+		return ok && same && k8s.ViewSubnet(before) != k8s.ViewSubnet(now)
 	}}
 }
 
@@ -30,7 +25,7 @@ func rightChanged() predicate.Predicate {
 func inForce(subnets []v1.Subnet) []v1.Subnet {
 	out := make([]v1.Subnet, 0, len(subnets))
 	for _, s := range subnets {
-		if !right(&s) {
+		if !k8s.ViewSubnet(&s).Validated {
 			if s.Status.ValidatedSpec == nil {
 				continue
 			}

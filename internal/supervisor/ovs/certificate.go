@@ -78,7 +78,9 @@ func (c certificate) run(ctx context.Context, ready func()) {
 	for ctx.Err() == nil {
 		var pause time.Duration
 		supervisor.Retry(ctx,
-			func(err error) { c.log.Error(err, "the chassis has no new certificate yet", "nextRequestIn", pause.String()) },
+			func(err error) {
+				c.log.Error(err, "the chassis has no new certificate yet", "nextRequestIn", pause.String())
+			},
 			func() error {
 				if supervisor.Pause(ctx, pause); ctx.Err() != nil {
 					return ctx.Err()

@@ -1,0 +1,132 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// A pod's annotations can be written by its user where no admission policy keeps them from it, and the node acts on them. So they have to
+// agree with what only administrators and the controller write: the subnet.
+
+// unfit says what about a pod's network does not agree with its subnet; "" for nothing. The watch of subnets may be behind the pod's: what is
+// unfit now may be fit when the subnet changes.
+func (p *Pods) unfit(ctx context.Context, network v1.PodNetwork) (string, error) {
+	subnet := &v1.Subnet{}
+	err := p.cache.Get(ctx, client.ObjectKey{Name: network.LogicalSwitch}, subnet, client.UnsafeDisableDeepCopy)
+	switch {
+	case apierrors.IsNotFound(err) || network.LogicalSwitch == "":
+		return fmt.Sprintf("its annotations name subnet %q, which is not known", network.LogicalSwitch), nil
+	case err != nil:
+		return "", fmt.Errorf("read subnet %s: %w", network.LogicalSwitch, err)
+	case subnet.Name == v1.JoinSubnet:
+		return fmt.Sprintf("its annotations name subnet %s, which is for nodes", subnet.Name), nil
+	}
+	problem := ""
+	for _, spec := range specsOf(subnet) {
+		if problem = disagrees(network, spec); problem == "" {
+			return "", nil
+		}
+	}
+	if problem == "" {
+		problem = "is not valid yet"
+	}
+	return fmt.Sprintf("its annotations do not agree with subnet %s, which %s", subnet.Name, problem), nil
+}
+
+// specsOf are the specs of a subnet that its pods may have their networks from: the present one if it is right, and the last one that was.
+func specsOf(subnet *v1.Subnet) []*v1.SubnetSpec {
+	var specs []*v1.SubnetSpec
+	if subnet.Status.ValidatedSpec != nil {
+		specs = append(specs, subnet.Status.ValidatedSpec)
+	}
+	if k8s.ViewSubnet(subnet).Validated {
+		specs = append(specs, &subnet.Spec)
+	}
+	return specs
+}
+
+// disagrees says what of a network is not of a subnet's spec, in words that follow "which".
+func disagrees(network v1.PodNetwork, spec *v1.SubnetSpec) string {
+	if vpc := cmp.Or(spec.Vpc, v1.DefaultVpc); vpc != network.LogicalRouter {
+		return fmt.Sprintf("is of VPC %s, not of %q", vpc, network.LogicalRouter)
+	}
+	if provider := cmp.Or(spec.Provider, v1.ProviderOVN); provider != network.Provider {
+		return fmt.Sprintf("is of provider %s, not of %s", provider, network.Provider)
+	}
+	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
+	if err != nil {
+		return err.Error()
+	}
+	gateways, err := ipfamily.ParseAddrs(spec.Gateway)
+	if err != nil {
+		return err.Error()
+	}
+	families := map[ipfamily.Family]bool{}
+	for _, address := range network.Addresses {
+		family := ipfamily.Of(address)
+		switch {
+		case families[family]:
+			return fmt.Sprintf("gives a pod one %s address", family)
+		case !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(address) }):
+			return fmt.Sprintf("has no address %s", address)
+		case slices.Contains(gateways, address):
+			return fmt.Sprintf("has its gateway at %s", address)
+		}
+		families[family] = true
+	}
+	return ""
+}
+
+// followSubnets wakes everybody who waits when what unfit looks at may have changed. The counts in the status change with every pod.
+func (p *Pods) followSubnets(ctx context.Context, c cache.Cache) error {
+	informer, err := c.GetInformer(ctx, &v1.Subnet{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch subnets: %w", err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { p.wakeAll() },
+		UpdateFunc: func(before, after any) {
+			was, ok := before.(*v1.Subnet)
+			is, same := after.(*v1.Subnet)
+			if ok && same && k8s.ViewSubnet(was) != k8s.ViewSubnet(is) {
+				p.wakeAll()
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch subnets: %w", err)
+	}
+	return nil
+}
+
+func (p *Pods) wakeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, waiting := range p.waiting {
+		tell(waiting)
+	}
+}
+
+func tell(waiting []chan struct{}) {
+	for _, changed := range waiting {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+}
