@@ -69,7 +69,7 @@ func (r *Reconciler) cidrs(subnet *kubeovnv1.Subnet) []netip.Prefix {
 		return cidrs
 	}
 	var cidrs []netip.Prefix
-	policies := northbound.List[nb.LogicalRouterPolicy](r.Northbound, translate.KindGateway)[translate.GatewayOwner(subnet.Name)]
+	policies := northbound.Of[nb.LogicalRouterPolicy](r.Northbound, translate.GatewayOwner(subnet.Name))
 	for _, policy := range policies {
 		if cidr, ok := translate.GatewayCIDR(policy); ok {
 			cidrs = append(cidrs, cidr)

@@ -142,19 +142,13 @@ func (e *Engine) Owners(kind string) []desired.Owner {
 // it or its place in a set, or a row that it waits for is there. f must not block. Calls may be more than needed, never fewer.
 func (e *Engine) Subscribe(kind string, f func(desired.Owner)) { e.notifier.subscribe(kind, f) }
 
-// List returns copies of the rows of one table, named by its model, that owners of a kind have.
-func List[T any](e *Engine, kind string) map[desired.Owner][]*T {
-	rows := map[desired.Owner][]*T{}
-	t := northbound().tables[reflect.TypeFor[*T]()]
-	if t == nil {
-		return rows
-	}
+// Of returns copies of the rows of one table, named by its model, that an owner has.
+func Of[T any](e *Engine, owner desired.Owner) []*T {
+	var rows []*T
 	e.session.Read(func(r *ovsdbclient.Replica) {
-		for owner, ids := range e.index.owners[kind] {
-			for _, id := range ids {
-				if row, ok := r.Row(id.table, id.uuid).(*T); ok {
-					rows[owner] = append(rows[owner], model.Clone(row).(*T))
-				}
+		for _, id := range e.index.rows(owner) {
+			if row, ok := r.Row(id.table, id.uuid).(*T); ok {
+				rows = append(rows, model.Clone(row).(*T))
 			}
 		}
 	})

@@ -207,7 +207,7 @@ func TestRowsAreWrittenWithTheirReferences(t *testing.T) {
 			t.Errorf("ports of %s: %v", table, ports)
 		}
 	}
-	if listed := northbound.List[nb.LogicalSwitchPort](e.Engine, "Pod")[pod("a")]; len(listed) != 1 || listed[0].Name != "a.ns" {
+	if listed := northbound.Of[nb.LogicalSwitchPort](e.Engine, pod("a")); len(listed) != 1 || listed[0].Name != "a.ns" {
 		t.Errorf("List: %v", listed)
 	}
 

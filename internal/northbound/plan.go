@@ -202,7 +202,7 @@ func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
 	}
 	var given []element
 	for e := range recorded {
-		if !slices.Contains(wanted.elements, e) {
+		if _, still := wanted.contains[e]; !still {
 			given = append(given, e)
 		}
 	}

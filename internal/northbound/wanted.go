@@ -30,7 +30,8 @@ type wantedRow struct {
 type wantedRows struct {
 	rows     []wantedRow
 	ids      map[rowID]struct{}
-	elements []element
+	elements []element // each once
+	contains map[element]struct{}
 }
 
 func (w wantedRows) has(id rowID) bool {
@@ -52,9 +53,14 @@ func interpretAll(owner desired.Owner, want []desired.Row) (wantedRows, error) {
 		all.ids[w.id] = struct{}{}
 		all.rows = append(all.rows, w)
 		for _, e := range w.elements {
-			if !slices.Contains(all.elements, e) {
-				all.elements = append(all.elements, e)
+			if _, known := all.contains[e]; known {
+				continue
 			}
+			if all.contains == nil {
+				all.contains = map[element]struct{}{}
+			}
+			all.contains[e] = struct{}{}
+			all.elements = append(all.elements, e)
 		}
 	}
 	return all, nil
