@@ -6,6 +6,7 @@ package northbound_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -27,6 +28,45 @@ func applyPolicy(e *engine, name, subjects, peers string) {
 		},
 		{Key: "ingress/default", Direction: translate.Ingress, Priority: translate.PriorityPolicyDrop, Action: "drop", Any: true},
 	}}))
+}
+
+// What a pod sends to itself through a Service passes all policies, and nobody else's packets with the same source do.
+func TestTheSourceOfHairpinsOpensNoPolicy(t *testing.T) {
+	server := nbtest.Start(t)
+	northd := server.Northd()
+	e := lead(t, server.Endpoint())
+	applyNetwork(e)
+	applyPolicy(e, "p", "subjects", "peers")
+	isolated := translate.PodPolicy{Subjects: []string{"subjects"}}
+	e.apply(pod("victim"), podOf(translate.PodInputs{Name: "victim", Node: "n1", Subnet: "s1", Policy: isolated}, 0))
+	e.apply(pod("peer"), podOf(translate.PodInputs{Name: "peer", Node: "n1", Subnet: "s1", Policy: translate.PodPolicy{Peers: []translate.PodSetPart{{Name: "peers"}}}}, 1))
+	e.apply(pod("near"), podOf(translate.PodInputs{Name: "near", Node: "n1", Subnet: "s1"}, 2))
+	e.apply(pod("far"), podOf(translate.PodInputs{Name: "far", Node: "n2", Subnet: "s2"}, 3))
+	northd.Await("the pods", func(sb *nbtest.Server) bool { return slices.Contains(portsOf(sb), "far.ns") })
+	through := func(from, subnet, hardware, source string) bool {
+		ip, to := "ip4", "10.16.0.2"
+		if strings.Contains(source, ":") {
+			ip, to = "ip6", "fd00:16::2"
+		}
+		gateway := "02:01:00:00:00:02" // the victim's own
+		if subnet != "s1" {
+			gateway = gatewayMAC(server, subnet)
+		}
+		out := northd.Trace(subnet, fmt.Sprintf(`inport == "%s.ns" && eth.src == %s && eth.dst == %s && %s.src == %s && %s.dst == %s && ip.ttl == 64 && udp.dst == 53`,
+			from, hardware, gateway, ip, source, ip, to), "--ct=new", "--ct=new", "--ct=new", "--ct=new")
+		return strings.Contains(out, `output("victim.ns")`)
+	}
+	if !through("peer", "s1", "02:01:00:00:00:03", "10.16.0.3") { // the control
+		t.Error("what a peer sends does not get through")
+	}
+	for _, source := range translate.HairpinSources {
+		if through("near", "s1", "02:01:00:00:00:04", source.String()) {
+			t.Errorf("what a pod of the same switch sends as %s gets through", source)
+		}
+		if through("far", "s2", "02:01:00:00:00:05", source.String()) {
+			t.Errorf("what a pod of another switch sends as %s gets through", source)
+		}
+	}
 }
 
 // TestPodsOfPoliciesCostNorthdNoFullComputation: pods that come, go and change their labels change sets only, save the first and the last

@@ -183,7 +183,9 @@ func Isolation(in IsolationInputs) []desired.Row {
 		ip := matchFamily(source)
 		always("hairpin/"+ip, &nb.ACL{
 			Direction: nb.ACLDirectionToLport, Tier: TierAdmin, Priority: priorityAboveAll,
-			Match: fmt.Sprintf("outport == @%s && %s.src == %s", group, ip, source),
+			// OVN sets the flag on what a load balancer sends back to its own sender (ovn-northd(8), "Ingress Table: Hairpin"), and clears it
+			// between datapaths: a pod that sends with this source has no flag.
+			Match: fmt.Sprintf("outport == @%s && %s.src == %s && flags.loopback", group, ip, source),
 		})
 	}
 	// northd lets these answers pass egress rules before load balancing; Kiln's rules come after it.
