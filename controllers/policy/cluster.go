@@ -168,7 +168,9 @@ func (c *compiler) clusterPorts(where string, list []clusterPort) (plain []trans
 		case of == "":
 			c.problem("%s, port %d: protocol %q is not TCP, UDP or SCTP", where, i, p.protocol)
 		case p.name != "":
-			named = append(named, port{name: p.name, protocol: p.protocol})
+			if name := (port{name: p.name, protocol: p.protocol}); !slices.Contains(named, name) {
+				named = append(named, name)
+			}
 		case p.first != 0 && (p.first < 1 || p.last < p.first || p.last > 65535):
 			c.problem("%s, port %d: there are no ports %d to %d", where, i, p.first, p.last)
 		default:

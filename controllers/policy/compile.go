@@ -303,7 +303,9 @@ func (c *compiler) ports(where string, list []networkingv1.NetworkPolicyPort) (p
 			c.problem("%s: endPort needs a number as port, not the name %s", where, p.Port.StrVal)
 			continue
 		case p.Port.StrVal != "":
-			named = append(named, port{name: p.Port.StrVal, protocol: of})
+			if name := (port{name: p.Port.StrVal, protocol: of}); !slices.Contains(named, name) {
+				named = append(named, name)
+			}
 			continue
 		default:
 			out.First, out.Last = p.Port.IntVal, p.Port.IntVal
