@@ -4,6 +4,8 @@
 package k8s
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,8 +19,15 @@ const EventRecorder = "kube-ovn-controller"
 // actionReconcile is what the controller was doing, in every event it reports (events.k8s.io/v1, action).
 const actionReconcile = "Reconcile"
 
-// Warn reports a problem with obj that its user can mend. Reason and message are those of the condition that lasts.
+// maxNote is the length of the longest note that the API server accepts (events.k8s.io/v1). It refuses events with a longer one.
+const maxNote = 1024
+
+// Warn reports a problem with obj that its user can mend. Reason and message are those of the condition that lasts. Warn cuts
+// a message that is too long for an event.
 func Warn(r events.EventRecorder, obj runtime.Object, reason, message string) {
+	if ellipsis := "…"; len(message) > maxNote {
+		message = strings.ToValidUTF8(message[:maxNote-len(ellipsis)], "") + ellipsis
+	}
 	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", message)
 }
 
