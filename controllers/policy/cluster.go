@@ -5,6 +5,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +54,7 @@ type clusterPort struct {
 }
 
 // nodesOf returns the networks of the addresses of nodes with labels, for compilation.
-type nodesOf func(selector *metav1.LabelSelector) ([]translate.PolicyBlock, error)
+type nodesOf func(selector *metav1.LabelSelector) ([]netip.Prefix, error)
 
 // clusterNetworkPolicy compiles a cluster-wide policy. What cannot be expressed of a rule that denies is taken for all there is, of any other
 // rule for nothing.
@@ -119,11 +120,11 @@ func (c *compiler) clusterPeers(where string, list []clusterPeer, nodes nodesOf)
 		case peer.domains:
 			c.problem("%s: this version cannot tell the addresses of domainNames: write networks", where)
 		case peer.nodes != nil:
-			blocks, err := nodes(peer.nodes)
+			addresses, err := nodes(peer.nodes)
 			if err != nil {
 				c.problem("%s: nodes: %v", where, err)
 			}
-			out.blocks = append(out.blocks, blocks...)
+			out.networks = append(out.networks, addresses...)
 		case len(peer.networks) > 0:
 			for _, network := range peer.networks {
 				cidr, err := ipfamily.ParseCIDR(network)
@@ -131,7 +132,7 @@ func (c *compiler) clusterPeers(where string, list []clusterPeer, nodes nodesOf)
 					c.problem("%s: networks: %v", where, err)
 					continue
 				}
-				out.blocks = append(out.blocks, translate.PolicyBlock{CIDR: cidr})
+				out.networks = append(out.networks, cidr)
 			}
 		default:
 			s, err := peer.selector(c.peerRole)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 
@@ -112,7 +113,7 @@ func (r *clusterReconciler) patchStatus(ctx context.Context, policy client.Objec
 
 // nodes finds the addresses of nodes with labels.
 func (r *Reconciler) nodes(ctx context.Context) nodesOf {
-	return func(selector *metav1.LabelSelector) ([]translate.PolicyBlock, error) {
+	return func(selector *metav1.LabelSelector) ([]netip.Prefix, error) {
 		parsed, err := metav1.LabelSelectorAsSelector(selector)
 		if err != nil {
 			return nil, fmt.Errorf("label selector: %w", err)
@@ -121,13 +122,13 @@ func (r *Reconciler) nodes(ctx context.Context) nodesOf {
 		if err := r.Client.List(ctx, &list, client.MatchingLabelsSelector{Selector: parsed}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list nodes: %w", err)
 		}
-		var blocks []translate.PolicyBlock
+		var addresses []netip.Prefix
 		for i := range list.Items {
 			for _, a := range nodeAddresses(&list.Items[i]) {
 				prefix, _ := a.Prefix(a.BitLen()) // always valid
-				blocks = append(blocks, translate.PolicyBlock{CIDR: prefix})
+				addresses = append(addresses, prefix)
 			}
 		}
-		return blocks, nil
+		return addresses, nil
 	}
 }

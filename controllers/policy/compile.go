@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
@@ -144,16 +144,16 @@ func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.Networ
 type peers struct {
 	any       bool
 	selectors []podset.Selector
-	blocks    []translate.PolicyBlock
+	networks  []netip.Prefix
 }
 
 // put adds a rule with its peers.
 func (c *compiler) put(rule translate.PolicyRule, p peers) {
-	rule.Any, rule.Blocks = p.any, p.blocks
+	rule.Any, rule.Networks = p.any, p.networks
 	for _, s := range p.selectors {
 		rule.Sets = append(rule.Sets, translate.PodSetPart{Name: c.use(s)})
 	}
-	if rule.Any || len(rule.Sets)+len(rule.Blocks) > 0 {
+	if rule.Any || len(rule.Sets)+len(rule.Networks) > 0 {
 		c.Rules = append(c.Rules, rule)
 	}
 }
@@ -182,8 +182,8 @@ func (c *compiler) named(rule translate.PolicyRule, p peers, port port) {
 		c.towards(at, withPort(c.subjects), p)
 		return
 	}
-	if p.any || len(p.blocks) > 0 { // pods anywhere that have the port
-		c.towards(at, withPort(podset.Selector{}), peers{any: p.any, blocks: p.blocks})
+	if p.any || len(p.networks) > 0 { // pods anywhere that have the port
+		c.towards(at, withPort(podset.Selector{}), peers{any: p.any, networks: p.networks})
 	}
 	for _, s := range p.selectors {
 		set := withPort(s)
@@ -218,6 +218,7 @@ func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) pe
 		return peers{any: true}
 	}
 	var out peers
+	var addresses netipx.IPSetBuilder
 	for i, peer := range list {
 		where := fmt.Sprintf("%s, peer %d", where, i)
 		switch {
@@ -227,7 +228,7 @@ func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) pe
 			if block, err := readBlock(peer.IPBlock); err != nil {
 				c.problem("%s: %v", where, err)
 			} else {
-				out.blocks = append(out.blocks, block)
+				addresses.AddSet(block)
 			}
 		case peer.PodSelector == nil && peer.NamespaceSelector == nil:
 			c.problem("%s: it names nobody: write podSelector, namespaceSelector or ipBlock", where)
@@ -238,6 +239,10 @@ func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) pe
 				out.selectors = append(out.selectors, s)
 			}
 		}
+	}
+	var err error
+	if out.networks, err = networksOf(&addresses); err != nil {
+		c.problem("%s: %v", where, err)
 	}
 	return out
 }
@@ -257,29 +262,6 @@ func (c *compiler) selector(namespaces, pods *metav1.LabelSelector) (podset.Sele
 		return s, fmt.Errorf("namespaceSelector: %w", err)
 	}
 	return s, nil
-}
-
-func readBlock(in *networkingv1.IPBlock) (translate.PolicyBlock, error) {
-	cidr, err := ipfamily.ParseCIDR(in.CIDR)
-	if err != nil {
-		return translate.PolicyBlock{}, fmt.Errorf("ipBlock: %w", err)
-	}
-	block := translate.PolicyBlock{CIDR: cidr}
-	for _, s := range in.Except {
-		except, err := ipfamily.ParseCIDR(s)
-		if err != nil {
-			return block, fmt.Errorf("ipBlock.except: %w", err)
-		}
-		if !contains(cidr, except) {
-			return block, fmt.Errorf("ipBlock.except: %s is not a part of %s", except, cidr)
-		}
-		block.Except = append(block.Except, except)
-	}
-	return block, nil
-}
-
-func contains(whole, part netip.Prefix) bool {
-	return whole.Bits() <= part.Bits() && whole.Contains(part.Addr())
 }
 
 // ports reads the ports of a rule. What cannot be read stands for none.

@@ -92,8 +92,8 @@ func TestPoliciesWaitForTheirPortGroup(t *testing.T) {
 }
 
 // fixedNodes is a cluster with one node.
-func fixedNodes(*metav1.LabelSelector) ([]translate.PolicyBlock, error) {
-	return []translate.PolicyBlock{{CIDR: netip.MustParsePrefix("192.0.2.1/32")}, {CIDR: netip.MustParsePrefix("2001:db8::1/128")}}, nil
+func fixedNodes(*metav1.LabelSelector) ([]netip.Prefix, error) {
+	return []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::1/128")}, nil
 }
 
 // policies compiles each input and compares the rules with the .out.yaml beside it.

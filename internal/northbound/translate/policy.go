@@ -54,7 +54,7 @@ type PolicyInputs struct {
 	LogRate int
 }
 
-// PolicyRule is one rule over what subjects exchange with peers: those in Sets or in Blocks, or Any.
+// PolicyRule is one rule over what subjects exchange with peers: those in Sets or in Networks, or Any.
 type PolicyRule struct {
 	// Key is unique in the policy and stays with the rule while it is there.
 	Key       string
@@ -63,7 +63,7 @@ type PolicyRule struct {
 	Action    nb.ACLAction
 	Any       bool
 	Sets      []PodSetPart
-	Blocks    []PolicyBlock
+	Networks  []netip.Prefix
 	// To narrows the rule to what goes to pods in any of these sets: those with a named port.
 	To []PodSetPart
 	// Ports are of the destination, none for any.
@@ -75,12 +75,6 @@ type PolicyRule struct {
 type PodSetPart struct {
 	Name   string
 	Number int32
-}
-
-// PolicyBlock is a network without some parts of it.
-type PolicyBlock struct {
-	CIDR   netip.Prefix
-	Except []netip.Prefix
 }
 
 // PolicyPort is a range of ports of a protocol, "tcp", "udp" or "sctp"; all ports when First is 0.
@@ -106,8 +100,7 @@ type policy struct {
 	logs   bool
 }
 
-// rule adds one ACL for each family, or one for both where they do not differ. Parts that leave something out have an ACL of their own,
-// so that what one leaves out takes nothing from the others.
+// rule adds one ACL for each family, or one for both where they do not differ.
 func (p *policy) rule(r PolicyRule) {
 	ports := portMatch(r.Ports)
 	if r.Any && len(r.To) == 0 {
@@ -120,29 +113,22 @@ func (p *policy) rule(r PolicyRule) {
 		if len(r.To) > 0 {
 			to = ip + ".dst == " + oneOf(setNames(r.To, family))
 		}
-		side := remoteSide(r.Direction)
-		if r.Any {
-			p.acl(r, key, ip, to, ports)
-			continue
-		}
 		peers := setNames(r.Sets, family)
-		whole := false
-		for i, b := range r.Blocks {
+		whole := r.Any
+		for _, network := range r.Networks {
 			switch {
-			case ipfamily.Of(b.CIDR.Addr()) != family:
-			case len(b.Except) > 0:
-				p.acl(r, fmt.Sprintf("%s/except/%d", key, i), ip, to, ports, blockMatch(ip+"."+side, b))
-			case b.CIDR.Bits() == 0:
+			case ipfamily.Of(network.Addr()) != family:
+			case network.Bits() == 0:
 				whole = true
 			default:
-				peers = append(peers, b.CIDR.Masked().String())
+				peers = append(peers, network.Masked().String())
 			}
 		}
 		switch {
 		case whole:
 			p.acl(r, key, ip, to, ports)
 		case len(peers) > 0:
-			p.acl(r, key, ip, to, ports, ip+"."+side+" == "+oneOf(peers))
+			p.acl(r, key, ip, to, ports, ip+"."+remoteSide(r.Direction)+" == "+oneOf(peers))
 		}
 	}
 }
@@ -180,19 +166,6 @@ func (p *policy) meter() []desired.Row {
 // meterName is the name of the meter of an owner's logs.
 func meterName(owner desired.Owner) string {
 	return "log-" + desired.Ref{Owner: owner, Key: "log"}.UUID()
-}
-
-// blockMatch is a match on what is in a network and not in the parts that it leaves out.
-func blockMatch(field string, b PolicyBlock) string {
-	except := make([]string, 0, len(b.Except))
-	for _, e := range b.Except {
-		except = append(except, e.Masked().String())
-	}
-	match := field + " != " + oneOf(except)
-	if b.CIDR.Bits() > 0 {
-		match = field + " == " + b.CIDR.Masked().String() + " && " + match
-	}
-	return match
 }
 
 // portMatch is a match on destination ports, empty for any.
