@@ -50,13 +50,13 @@ func benchmarkNorthd(b *testing.B, there int, backoff string) {
 		}
 		await(there)
 		ports := len(northd.Southbound.Rows("Port_Binding"))
-		sent, spent := transactions(b), northdTime(b, northd)
+		sent, spent := transactions(b), processTime(b, northd)
 		full := northd.Recomputes("northd") + northd.Recomputes("lflow")
 		b.StartTimer()
 		e.spread(2, 8*time.Millisecond, names[there:], rows)
 		b.StopTimer()
 		await(ports + pods)
-		b.ReportMetric(float64((northdTime(b, northd)-spent).Microseconds())/1000/pods, "northd-ms/pod")
+		b.ReportMetric(float64((processTime(b, northd)-spent).Microseconds())/1000/pods, "northd-ms/pod")
 		b.ReportMetric((transactions(b)-sent)/pods, "transactions/pod")
 		b.ReportMetric(float64(northd.Recomputes("northd")+northd.Recomputes("lflow")-full), "full-computations")
 		e.stop()
@@ -66,10 +66,10 @@ func benchmarkNorthd(b *testing.B, there int, backoff string) {
 	}
 }
 
-// northdTime is what ovn-northd has spent so far (proc_pid_stat(5); a tick is 10 ms).
-func northdTime(b *testing.B, northd *nbtest.Northd) time.Duration {
+// processTime is what ovn-northd or ovn-controller has spent so far (proc_pid_stat(5); a tick is 10 ms).
+func processTime(b *testing.B, process interface{ PID() int }) time.Duration {
 	b.Helper()
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", northd.PID()))
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.PID()))
 	if err != nil {
 		b.Fatal(err)
 	}

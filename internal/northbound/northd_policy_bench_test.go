@@ -5,8 +5,10 @@ package northbound_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -52,7 +54,7 @@ func benchmarkLabels(b *testing.B, policies int, role string) {
 			northd.Await(name, func(sb *nbtest.Server) bool { return slices.Contains(portsOf(sb), name) })
 		}
 		flush(pods)
-		sent, spent := transactions(b), northdTime(b, northd)
+		sent, spent := transactions(b), processTime(b, northd)
 		full := northd.Recomputes("northd") + northd.Recomputes("lflow")
 		b.StartTimer()
 		for i := range changes {
@@ -65,11 +67,44 @@ func benchmarkLabels(b *testing.B, policies int, role string) {
 		b.StopTimer()
 		flush(pods + 1)
 		b.ReportMetric((transactions(b)-sent-1)/changes, "transactions/label")
-		b.ReportMetric(float64((northdTime(b, northd)-spent).Microseconds())/1000/changes, "northd-ms/label")
+		b.ReportMetric(float64((processTime(b, northd)-spent).Microseconds())/1000/changes, "northd-ms/label")
 		b.ReportMetric(float64(northd.Recomputes("northd")+northd.Recomputes("lflow")-full), "full-computations")
 		e.stop()
 		northd.Stop()
 		server.Stop()
 		b.StartTimer()
 	}
+}
+
+// BenchmarkNetworks applies a policy that allows a list of addresses, and policies that allow all but some, and reports what one costs
+// ovn-controller on a node with one of its pods.
+func BenchmarkNetworks(b *testing.B) {
+	v4, v6 := hosts(b, 4096)
+	b.Run("4096 addresses", func(b *testing.B) { benchmarkNetworks(b, v4) })
+	for _, n := range []int{1, 7, 30, 150} {
+		b.Run(fmt.Sprintf("all but %d", n), func(b *testing.B) { benchmarkNetworks(b, without("0.0.0.0/0", v4[:n]...)) })
+	}
+	b.Run("all IPv6 but 30", func(b *testing.B) { benchmarkNetworks(b, without("::/0", v6[:30]...)) })
+}
+
+func benchmarkNetworks(b *testing.B, networks []netip.Prefix) {
+	server := nbtest.Start(b)
+	northd := server.Northd()
+	e := lead(b, server.Endpoint())
+	chassis := applySubjects(e, northd, 1)
+	in := ruleFor(translate.PolicyRule{Networks: networks})
+	before, flows, spent := chassis.Flows(), 0, time.Duration(0)
+	for b.Loop() {
+		start := processTime(b, chassis)
+		e.apply(in.Owner, translate.Policy(in))
+		flows = chassis.Flows() - before
+		b.StopTimer()
+		spent += processTime(b, chassis) - start
+		e.apply(in.Owner, nil)
+		chassis.Flows()
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(len(networks)), "networks")
+	b.ReportMetric(float64(flows), "flows")
+	b.ReportMetric(float64(spent.Milliseconds())/float64(b.N), "ovn-controller-ms")
 }

@@ -100,7 +100,8 @@ type policy struct {
 	logs   bool
 }
 
-// rule adds one ACL for each family, or one for both where they do not differ.
+// rule adds one ACL for each family, or one for both where they do not differ. TestFlowsOfPolicyRules compares the flows of ACLs with
+// PolicyRule.Flows.
 func (p *policy) rule(r PolicyRule) {
 	ports := portMatch(r.Ports)
 	if r.Any && len(r.To) == 0 {
@@ -168,28 +169,51 @@ func meterName(owner desired.Owner) string {
 	return "log-" + desired.Ref{Owner: owner, Key: "log"}.UUID()
 }
 
-// portMatch is a match on destination ports, empty for any.
+// portMatch is a match on destination ports, empty for any. Where several protocols are in one match, a list of ports has its protocol
+// before it: otherwise ovn-controller multiplies the ports by the networks and sets of the match instead of adding them
+// (expr_normalize_and in OVN's lib/expr.c, counted in TestFlowsOfPolicyRules).
 func portMatch(ports []PolicyPort) string {
-	var matches []string
+	byProtocol := map[string][]string{}
 	for _, protocol := range []string{nb.LoadBalancerProtocolTCP, nb.LoadBalancerProtocolUDP, nb.LoadBalancerProtocolSCTP} {
-		var single []string
-		for _, p := range ports {
-			switch {
-			case p.Protocol != protocol:
-			case p.First == 0:
-				matches = append(matches, protocol)
-			case p.Last <= p.First:
-				single = append(single, strconv.Itoa(int(p.First)))
-			default:
-				matches = append(matches, fmt.Sprintf("%d <= %s.dst <= %d", p.First, protocol, p.Last))
-			}
-		}
-		if len(single) > 0 {
-			matches = append(matches, protocol+".dst == "+oneOf(single))
+		if matches := portsOf(protocol, ports); len(matches) > 0 {
+			byProtocol[protocol] = matches
 		}
 	}
-	slices.Sort(matches)
-	if matches = slices.Compact(matches); len(matches) <= 1 {
+	var all []string
+	for protocol, matches := range byProtocol {
+		match := anyOf(matches)
+		if len(byProtocol) > 1 && strings.ContainsAny(match, "{|") {
+			match = "(" + protocol + " && " + match + ")"
+		}
+		all = append(all, match)
+	}
+	return anyOf(all)
+}
+
+// portsOf returns matches on the ports of one protocol.
+func portsOf(protocol string, ports []PolicyPort) []string {
+	var single, matches []string
+	for _, p := range ports {
+		switch {
+		case p.Protocol != protocol:
+		case p.First == 0:
+			return []string{protocol}
+		case p.Last <= p.First:
+			single = append(single, strconv.Itoa(int(p.First)))
+		default:
+			matches = append(matches, fmt.Sprintf("%d <= %s.dst <= %d", p.First, protocol, p.Last))
+		}
+	}
+	if len(single) > 0 {
+		matches = append(matches, protocol+".dst == "+oneOf(single))
+	}
+	return matches
+}
+
+// anyOf is the disjunction of matches, sorted; empty for none.
+func anyOf(matches []string) string {
+	matches = slices.Compact(slices.Sorted(slices.Values(matches)))
+	if len(matches) <= 1 {
 		return strings.Join(matches, "")
 	}
 	return "(" + strings.Join(matches, " || ") + ")"

@@ -1,0 +1,103 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nbtest
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/ovsdb/schema"
+)
+
+// Chassis is an ovn-controller with an Open vSwitch of its own, whose datapath is the dummy one: it installs flows and forwards nothing.
+type Chassis struct {
+	northd     *Northd
+	name       string
+	database   *Server // of Open vSwitch
+	controller *daemontest.Daemon
+}
+
+// Chassis starts a chassis that binds logical ports, each with its iface-id-ver (ovn-controller(8)), and returns once they are up. It runs
+// until the test ends.
+func (n *Northd) Chassis(name string, ports map[string]string) *Chassis {
+	n.nb.t.Helper()
+	c := &Chassis{northd: n, name: name, database: create(newServer(n.nb.t, "Open_vSwitch", schema.VSwitch))}
+	settings := []string{
+		"--", "init", "--", "set", "Open_vSwitch", ".", "external_ids:system-id=" + name, "external_ids:ovn-remote=" + n.Southbound.Endpoint(),
+		"external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip=127.0.0.1", "external_ids:ovn-monitor-all=true",
+		"--", "add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=dummy", "fail_mode=secure",
+	}
+	for port, version := range ports {
+		settings = append(settings, "--", "add-port", "br-int", port, "--", "set", "Interface", port, "type=dummy",
+			"external_ids:iface-id="+port, "external_ids:iface-id-ver="+version)
+	}
+	c.run("usr/bin/ovs-vsctl", append([]string{"--no-wait", "--db=" + c.database.Endpoint()}, settings...)...)
+	c.start("usr/lib/openvswitch-switch/ovs-vswitchd", "--enable-dummy=override", "--disable-system")
+	c.controller = c.start("usr/bin/ovn-controller")
+	n.Await("the ports of chassis "+name, func(sb *Server) bool {
+		up := 0
+		for _, row := range sb.Rows("Port_Binding") {
+			if _, ours := ports[row["logical_port"].(string)]; ours && row["up"] == true {
+				up++
+			}
+		}
+		return up == len(ports)
+	})
+	return c
+}
+
+// start runs a daemon on the database of Open vSwitch until the test ends.
+func (c *Chassis) start(path string, options ...string) *daemontest.Daemon {
+	c.northd.nb.t.Helper()
+	name := filepath.Base(path)
+	options = append(options, "--unixctl="+filepath.Join(c.database.dir, name+".ctl"), "-vconsole:warn", "-vfile:off", "-vsyslog:off", c.database.Endpoint())
+	return daemontest.Start(c.northd.nb.t, name, filepath.Join(c.database.dir, name+".log"), c.database.program(path, options...))
+}
+
+// run returns the output of a program.
+func (c *Chassis) run(path string, args ...string) string {
+	c.northd.nb.t.Helper()
+	out, err := c.database.program(path, args...).CombinedOutput()
+	if err != nil {
+		c.northd.nb.t.Fatalf("%s %s: %v\n%s", filepath.Base(path), strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// PID is the process of ovn-controller.
+func (c *Chassis) PID() int { return c.controller.PID() }
+
+// Flows is the number of OpenFlow flows of the chassis once it has installed all that is in the northbound database.
+func (c *Chassis) Flows() int {
+	c.northd.nb.t.Helper()
+	c.sync()
+	aggregate := c.run("usr/bin/ovs-ofctl", "-OOpenFlow15", "dump-aggregate", "unix:"+filepath.Join(c.database.dir, "br-int.mgmt"))
+	_, count, _ := strings.Cut(aggregate, "flow_count=")
+	flows, err := strconv.Atoi(strings.TrimSpace(count))
+	if err != nil {
+		c.northd.nb.t.Fatalf("ovs-ofctl dump-aggregate: %s", aggregate)
+	}
+	return flows
+}
+
+// sync waits until the chassis has installed all that is in the northbound database (ovn-nb(5), NB_Global nb_cfg).
+func (c *Chassis) sync() {
+	nb := c.northd.nb
+	nb.t.Helper()
+	nb.Transact(Op{"op": "mutate", "table": "NB_Global", "where": []any{}, "mutations": []any{[]any{"nb_cfg", "+=", 1}}})
+	var want any
+	for _, row := range nb.Rows("NB_Global") {
+		want = row["nb_cfg"]
+	}
+	c.northd.Await("the state of the chassis", func(sb *Server) bool {
+		for _, row := range sb.Rows("Chassis_Private") {
+			if row["name"] == c.name {
+				return row["nb_cfg"] == want
+			}
+		}
+		return false
+	})
+}
