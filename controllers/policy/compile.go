@@ -32,6 +32,8 @@ type compiled struct {
 	uses  []podset.Selector
 	// problems are what cannot be expressed, in words for the policy's user. Nothing passes by it.
 	problems []string
+	// flows is the sum of translate.PolicyRule.Flows over the rules of a NetworkPolicy.
+	flows int
 }
 
 // rows are those of the policy's own owner.
@@ -43,6 +45,14 @@ func (c *compiled) rows() []desired.Row {
 		return translate.Policy(c.PolicyInputs)
 	}
 	return nil
+}
+
+// refuse removes all rules of a policy that exceeds the bound of its namespace, except the default rules, which isolate its pods. The policy
+// keeps its sets in use, because the numbers of its named ports are a part of its flows.
+func (c *compiled) refuse() {
+	c.Rules = slices.DeleteFunc(c.Rules, func(r translate.PolicyRule) bool { return r.Action != nb.ACLActionDrop })
+	c.problems = append(c.problems, fmt.Sprintf("the rules of this policy are ignored: together with the older NetworkPolicies of its namespace it "+
+		"costs a node more than %d flows: delete or shorten some of them", maxNamespaceFlows))
 }
 
 // compiler puts the rules of one policy in terms of sets.
@@ -120,9 +130,12 @@ func (c *compiler) deny(d translate.Direction, lax bool) {
 		rule.Ports = []translate.PolicyPort{{Protocol: "tcp"}, {Protocol: "udp"}, {Protocol: "sctp"}}
 	}
 	c.Rules = append(c.Rules, rule)
+	c.flows += rule.Flows()
 }
 
-// rule compiles one rule: its numbered ports together, and each named one for each number that it stands for.
+// rule compiles one rule: its numbered ports together, and each named one for each number that it stands for. A rule with which the policy
+// exceeds a bound is left out. A rule with too many flows keeps its sets in use: otherwise its named ports would have no numbers in the next
+// pass, and the rule would fit.
 func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
 	where := fmt.Sprintf("%s rule %d", d, i)
 	rule := translate.PolicyRule{
@@ -130,6 +143,11 @@ func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.Networ
 	}
 	peers := c.peers(where, from)
 	plain, named := c.ports(where, ports)
+	if n := len(peers.selectors) + len(named)*(1+len(peers.selectors)); len(c.uses)+n > maxPolicySets {
+		c.problem("%s: with it the policy would have more than %d sets of pods: write fewer selectors or named ports", where, maxPolicySets)
+		return
+	}
+	before, flows := len(c.Rules), c.flows
 	if len(ports) == 0 || len(plain) > 0 {
 		rule := rule
 		rule.Ports = plain
@@ -138,6 +156,15 @@ func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.Networ
 	for _, port := range named {
 		c.named(rule, peers, port)
 	}
+	for _, r := range c.Rules[before:] {
+		flows += r.Flows()
+	}
+	if flows > maxPolicyFlows {
+		c.Rules = c.Rules[:before]
+		c.problem("%s: with it the policy would cost a node %d flows, more than %d: write fewer rules, peers or ports", where, flows, maxPolicyFlows)
+		return
+	}
+	c.flows = flows
 }
 
 // peers are whom a rule is about: anyone, or those that are listed.

@@ -51,6 +51,7 @@ type Reconciler struct {
 
 	policies, groups, sets k8s.Feed
 
+	budget   budget
 	patience patient
 	told     told
 	optional map[string]*clusterReconciler // by kind
@@ -109,13 +110,33 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if err != nil {
 		r.told.forget(owner)
+		r.spend(req.NamespacedName, time.Time{}, 0)
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
 	}
-	result, err := r.apply(ctx, owner, func() compiled { return networkPolicy(np, r.Sets.Numbers) })
-	if problems := networkPolicy(np, r.Sets.Numbers).problems; r.told.news(owner, problems) {
+	result, err := r.apply(ctx, owner, func() compiled { return r.compile(np) })
+	if problems := r.compile(np).problems; r.told.news(owner, problems) {
 		k8s.Warn(r.Recorder, np, ReasonNotExpressed, strings.Join(problems, "; "))
 	}
 	return result, k8s.Unless(err, northbound.ErrWaiting)
+}
+
+// compile compiles a NetworkPolicy and applies the bound of its namespace.
+func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {
+	c := networkPolicy(np, r.Sets.Numbers)
+	if !r.spend(client.ObjectKeyFromObject(np), np.CreationTimestamp.Time, c.flows) {
+		c.refuse()
+	}
+	return c
+}
+
+// spend records the flows of a policy and reports whether it is within the bound of its namespace. It enqueues the other policies for which
+// that has changed.
+func (r *Reconciler) spend(key client.ObjectKey, created time.Time, flows int) bool {
+	fits, others := r.budget.set(key, created, flows)
+	for _, other := range others {
+		r.policies.AddKey(other)
+	}
+	return fits
 }
 
 // apply brings the rows of a policy into the database. They wait until the pods of new sets are in these, so that what old rules allow
@@ -146,7 +167,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	}
 	uses := map[desired.Owner][]podset.Selector{}
 	for i := range policies.Items {
-		c := networkPolicy(&policies.Items[i], r.Sets.Numbers)
+		c := r.compile(&policies.Items[i])
 		uses[c.Owner] = c.uses
 	}
 	if err := errors.Join(r.restoreGroups(ctx, uses), r.restoreOptional(ctx, uses)); err != nil {
