@@ -53,6 +53,20 @@ const (
 	AnnotationNodeAddresses Annotation = "node_addresses"  // of a node's IP object: the node's own addresses, with commas between them
 )
 
+// ResultAnnotations returns the annotations of a pod that only kube-ovn-controller changes, from the pod's creation on.
+func ResultAnnotations() []Annotation {
+	return []Annotation{
+		AnnotationPodUID, AnnotationAllocated, AnnotationRouted, AnnotationCIDR, AnnotationGateway, AnnotationLogicalRouter, AnnotationMTU,
+		AnnotationPodNICType,
+	}
+}
+
+// AllocatedAnnotations returns the annotations of a pod that are requests of users until the pod's network is allocated
+// (PodNetwork.IsFor), and that only kube-ovn-controller changes from then on.
+func AllocatedAnnotations() []Annotation {
+	return []Annotation{AnnotationIPAddress, AnnotationMACAddress, AnnotationLogicalSwitch, AnnotationMachine}
+}
+
 // Annotations of Services.
 const (
 	// AnnotationVpc names the VPC whose pods reach a Service. AnnotationLogicalRouter, which users of Kube-OVN set, goes before it.

@@ -13,6 +13,8 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded: something needs attention; the message says what to do.
 	ConditionDegraded = "Degraded"
+	// ConditionProtected: the admission policies are applied, without which RBAC alone limits tenants and stolen tokens.
+	ConditionProtected = "Protected"
 )
 
 // ComponentStatus is one row per component.

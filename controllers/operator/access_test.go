@@ -5,21 +5,27 @@ package operator
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// right is "<verb> [<group>/]<resource>[/<subresource>] [@<namespace>]"; own stands for the namespace of the components. A dot in the resource
-// separates it from its group, as kubectl has it.
+// right is "<verb> <resource>[.<group>][/<subresource>] [@<namespace>] [<name>]"; own stands for the namespace of the components.
 type right string
 
 func (r right) attributes(own string) *authorizationv1.ResourceAttributes {
@@ -28,9 +34,15 @@ func (r right) attributes(own string) *authorizationv1.ResourceAttributes {
 	resource, subresource, _ := strings.Cut(fields[1], "/")
 	a.Resource, a.Group, _ = strings.Cut(resource, ".")
 	a.Subresource = subresource
-	if len(fields) > 2 {
-		if a.Namespace = strings.TrimPrefix(fields[2], "@"); a.Namespace == "own" {
+	for _, field := range fields[2:] {
+		namespace, isNamespace := strings.CutPrefix(field, "@")
+		switch {
+		case !isNamespace:
+			a.Name = field
+		case namespace == "own":
 			a.Namespace = own
+		default:
+			a.Namespace = namespace
 		}
 	}
 	return a
@@ -73,8 +85,14 @@ func TestWhatServiceAccountsMayNotDo(t *testing.T) {
 		not     []right
 	}{
 		{"kiln-operator", []right{
-			"get secrets @own", "delete pods @own", "approve signers.certificates.k8s.io kubeovn.io/chassis", "create clusterroles.rbac.authorization.k8s.io",
+			"get secrets @own kiln-ca-admin", "delete clusterroles.rbac.authorization.k8s.io kiln:kube-ovn-cni",
+			"patch validatingadmissionpolicies.admissionregistration.k8s.io kiln-pod-networks", "delete pods @own", "approve signers.certificates.k8s.io kubeovn.io/chassis", "create clusterroles.rbac.authorization.k8s.io",
 		}, []right{
+			"get secrets @own", "patch secrets @own bootstrap-token-a", "delete secrets @own bootstrap-token-a",
+			"delete clusterroles.rbac.authorization.k8s.io cluster-admin", "patch clusterrolebindings.rbac.authorization.k8s.io cluster-admin",
+			"delete clusterroles.rbac.authorization.k8s.io kiln-operator", "patch roles.rbac.authorization.k8s.io @own kiln-operator",
+			"delete rolebindings.rbac.authorization.k8s.io @own system::leader-locking-kube-scheduler",
+			"delete validatingadmissionpolicies.admissionregistration.k8s.io kiln-ovncluster-removal",
 			"get secrets @default", "list secrets", "create pods @own", "delete pods @default", "create pods/exec @own", "get nodes/proxy", "delete nodes",
 			"escalate clusterroles.rbac.authorization.k8s.io", "bind clusterroles.rbac.authorization.k8s.io", "escalate roles.rbac.authorization.k8s.io @own",
 			"impersonate users", "impersonate serviceaccounts @own", "create serviceaccounts/token @own",
@@ -83,22 +101,22 @@ func TestWhatServiceAccountsMayNotDo(t *testing.T) {
 			"patch customresourcedefinitions.apiextensions.k8s.io", "delete namespaces", "delete ovnclusters.kubeovn.io",
 		}},
 		{render.OpenVSwitchAccount, []right{"create certificatesigningrequests.certificates.k8s.io", "get nodes"}, []right{
-			"list nodes", "patch nodes", "patch nodes/status", "list pods", "patch pods @own", "get services @default", "list subnets.kubeovn.io", "patch ips.kubeovn.io",
+			"list nodes", "patch nodes", "patch nodes/status", "list pods", "patch pods @own", "write podnetworks.kubeovn.io", "get services @default", "list subnets.kubeovn.io", "patch ips.kubeovn.io",
 			"patch leases.coordination.k8s.io @own", "delete certificatesigningrequests.certificates.k8s.io",
 		}},
-		{render.ControllerName, []right{"patch pods @default", "create subnets.kubeovn.io", "update leases.coordination.k8s.io @own"}, []right{
+		{render.ControllerName, []right{"patch pods/status @default", "write podnetworks.kubeovn.io", "create subnets.kubeovn.io", "update leases.coordination.k8s.io @own"}, []right{
 			"patch nodes/status", "patch networkpolicies.networking.k8s.io @default", "patch security-groups.kubeovn.io", "delete switch-lb-rules.kubeovn.io",
 			"create ovn-eips.kubeovn.io", "delete ovn-eips.kubeovn.io", "update leases.coordination.k8s.io @default", "create leases.coordination.k8s.io @kube-node-lease",
-			"patch statefulsets.apps @default", "patch pods/status @default", "get configmaps @own", "get events @default",
+			"patch statefulsets.apps @default", "patch pods @default", "patch pods @own", "update pods/status @default", "get configmaps @own", "get events @default",
 		}},
 		{render.AgentName, []right{"list pods", "patch nodes/status", "patch leases.coordination.k8s.io @own", "list subnets.kubeovn.io"}, []right{
-			"patch pods @default", "patch pods @own", "patch pods/status @default", "patch nodes", "update nodes", "patch subnets.kubeovn.io", "patch ips.kubeovn.io",
+			"patch pods @default", "patch pods @own", "patch pods/status @default", "write podnetworks.kubeovn.io", "patch nodes", "update nodes", "patch subnets.kubeovn.io", "patch ips.kubeovn.io",
 			"delete ips.kubeovn.io", "patch services @default", "patch endpointslices.discovery.k8s.io @default", "list namespaces", "list ovnclusters.kubeovn.io",
 			"patch leases.coordination.k8s.io @kube-node-lease", "patch leases.coordination.k8s.io @default", "delete leases.coordination.k8s.io @own",
 			"list leases.coordination.k8s.io @own", "create certificatesigningrequests.certificates.k8s.io", "create events @default",
 		}},
-		{"ovn-central", []right{"patch pods @own", "list ovnclusters.kubeovn.io"}, []right{
-			"patch pods @default", "list pods", "patch pods/status @own", "list nodes", "get nodes", "patch nodes", "list services", "list subnets.kubeovn.io",
+		{"ovn-central", []right{"patch pods/status @own", "list ovnclusters.kubeovn.io"}, []right{
+			"patch pods @default", "patch pods/status @default", "list pods", "patch pods @own", "write podnetworks.kubeovn.io", "list nodes", "get nodes", "patch nodes", "list services", "list subnets.kubeovn.io",
 			"patch leases.coordination.k8s.io @own", "create certificatesigningrequests.certificates.k8s.io",
 		}},
 	} {
@@ -126,13 +144,9 @@ func (w *world) reviews(t *testing.T, account string, may, not []right) {
 		t.Fatal(err)
 	}
 	allowed := func(r right) bool {
-		attributes := r.attributes(testNamespace)
-		if attributes.Resource == "signers" { // cluster-scoped, by name
-			attributes.Name, attributes.Namespace = attributes.Namespace, ""
-		}
 		review, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
-				ResourceAttributes: attributes, User: "system:serviceaccount:" + testNamespace + ":" + account,
+				ResourceAttributes: r.attributes(testNamespace), User: "system:serviceaccount:" + testNamespace + ":" + account,
 				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + testNamespace, "system:authenticated"},
 			},
 		}, metav1.CreateOptions{})
@@ -151,6 +165,50 @@ func (w *world) reviews(t *testing.T, account string, may, not []right) {
 	for _, r := range not {
 		if allowed(r) {
 			t.Errorf("it may %s", r)
+		}
+	}
+}
+
+// TestTheOperatorsRoleNamesWhatItOwns compares the names in config/rbac/role.yaml with those of the objects that the operator applies.
+func TestTheOperatorsRoleNamesWhatItOwns(t *testing.T) {
+	named := map[string][]string{}
+	content, err := os.ReadFile(filepath.Join("..", "..", "config", "rbac", "role.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
+		var role rbacv1.ClusterRole // or a Role, which has the same rules
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range role.Rules {
+			for _, resource := range rule.Resources {
+				named[resource] = append(named[resource], rule.ResourceNames...)
+			}
+		}
+	}
+	c := render.Config{Namespace: testNamespace}
+	want := map[string][]string{}
+	for _, o := range slices.Concat(render.AccessObjects(c), render.Policies(c)) {
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
+		plural := strings.ToLower(kind) + "s"
+		if kind == "ValidatingAdmissionPolicy" {
+			plural = "validatingadmissionpolicies"
+		}
+		want[plural] = append(want[plural], o.GetName())
+	}
+	delete(want, "serviceaccounts")
+	for _, credential := range append(slices.Clone(credentials), backupsCredential) {
+		want["secrets"] = append(want["secrets"], credential.secret)
+	}
+	for _, name := range authorities {
+		want["secrets"] = append(want["secrets"], authoritySecretPrefix+name, issuedPrefix+name)
+	}
+	for resource, names := range want {
+		slices.Sort(names)
+		slices.Sort(named[resource])
+		if diff := cmp.Diff(names, named[resource]); diff != "" {
+			t.Errorf("%s (-applied +named):\n%s", resource, diff)
 		}
 	}
 }

@@ -25,10 +25,6 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// ChassisSigner is the signer of nodes' certificates for the southbound database. Their common name is the chassis, by which
-// ovsdb-server limits what a node may write (ovsdb-server(7), RBAC).
-const ChassisSigner = "kubeovn.io/chassis"
-
 // nodeNameClaim is where the API server tells on which node the pod of a bound token runs.
 const nodeNameClaim = "authentication.kubernetes.io/node-name"
 
@@ -48,7 +44,7 @@ type ChassisReconciler struct {
 func (r *ChassisReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		request, isRequest := o.(*certificatesv1.CertificateSigningRequest)
-		return isRequest && request.Spec.SignerName == ChassisSigner
+		return isRequest && request.Spec.SignerName == render.ChassisSigner
 	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("chassis").
@@ -68,7 +64,7 @@ func (r *ChassisReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	switch {
-	case request.Spec.SignerName != ChassisSigner, len(request.Status.Certificate) > 0,
+	case request.Spec.SignerName != render.ChassisSigner, len(request.Status.Certificate) > 0,
 		decided(&request, certificatesv1.CertificateDenied), decided(&request, certificatesv1.CertificateFailed):
 		return ctrl.Result{}, nil
 	}

@@ -125,7 +125,7 @@ func TestARequestThatSomeoneElseApprovedIsStillChecked(t *testing.T) {
 	request := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "approved"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: ChassisSigner, Username: "eve", Usages: chassisUsages,
+			SignerName: render.ChassisSigner, Username: "eve", Usages: chassisUsages,
 			Request: encodeRequest(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}}),
 		},
 		Status: certificatesv1.CertificateSigningRequestStatus{Conditions: []certificatesv1.CertificateSigningRequestCondition{
@@ -206,7 +206,7 @@ func (w *world) request(t *testing.T, user string, node []string, template *x509
 	request := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "chassis-"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: ChassisSigner, Request: encodeRequest(t, template),
+			SignerName: render.ChassisSigner, Request: encodeRequest(t, template),
 		},
 	}
 	change(&request.Spec)

@@ -36,6 +36,7 @@ type summary struct {
 	components []component
 	upgrade    upgradePlan
 	issuance   issuance
+	protection protection
 	nodes      []nodeTrouble
 	// halt ended the pass, or err did, or neither.
 	halt *halt
@@ -51,6 +52,9 @@ func (s summary) complete() bool {
 
 func (s summary) conditions() []metav1.Condition {
 	all := []metav1.Condition{s.available(), s.progressing(), s.degraded()}
+	if s.protection.reason != "" {
+		all = append(all, newCondition(v1alpha1.ConditionProtected, s.protection.applied, s.protection.reason, s.protection.message))
+	}
 	for i := range all {
 		all[i].ObservedGeneration = s.generation
 	}

@@ -152,8 +152,8 @@ func TestMembersAreAskedWhereTheyAnswer(t *testing.T) {
 		t.Errorf("admin ports are %d and %d; members answer on %d and %d", render.Northbound.AdminPort, render.Southbound.AdminPort,
 			adminapi.PortNorthbound, adminapi.PortSouthbound)
 	}
-	if ChassisSigner != ovs.SignerName {
-		t.Errorf("requests to %q are granted; nodes ask %q", ChassisSigner, ovs.SignerName)
+	if render.ChassisSigner != ovs.SignerName {
+		t.Errorf("requests to %q are granted; nodes ask %q", render.ChassisSigner, ovs.SignerName)
 	}
 }
 

@@ -47,6 +47,8 @@ type pass struct {
 	// unfit nodes get no member of a database. nodeTroubles need a person.
 	unfit        []string
 	nodeTroubles []nodeTrouble
+	// protection is that by admission policies.
+	protection protection
 	// notes are what components wait for beside their pods, by name.
 	notes map[string][]note
 	// wake is when there will be something to do that no watch tells; zero is never.

@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// ownedKinds are the kinds of everything that a phase applies, and so of everything there may be to prune.
+// ownedKinds are the kinds of everything that a phase applies but for policyKinds, and so of everything there may be to prune.
 func ownedKinds() []client.Object {
 	return []client.Object{
 		&corev1.ServiceAccount{}, &corev1.Service{}, &corev1.ConfigMap{}, &corev1.Secret{},
@@ -33,7 +33,11 @@ func ownedKinds() []client.Object {
 // prune deletes what earlier passes applied and this one did not. Objects are found by their label and known by their owner, so that
 // nobody else's are touched.
 func (r *Reconciler) prune(ctx context.Context, p *pass) error {
-	for _, kind := range ownedKinds() {
+	kinds := ownedKinds()
+	if r.policiesWatched {
+		kinds = append(kinds, policyKinds()...)
+	}
+	for _, kind := range kinds {
 		gvk, err := apiutil.GVKForObject(kind, r.Scheme())
 		if err != nil {
 			return fmt.Errorf("find the kind of %T: %w", kind, err)

@@ -59,6 +59,8 @@ type Reconciler struct {
 	controller controller.Controller
 	// watching: Certificates wake the controller. withdrawn: there are none of ours that nobody wants.
 	watching, withdrawn bool
+	// policiesWatched: admission policies wake the controller.
+	policiesWatched bool
 }
 
 // phases in their order. A phase that returns an error, a halt among them, ends the pass.
@@ -73,6 +75,7 @@ var phases = []struct {
 	{"plan replacements", (*Reconciler).planUpgrade},
 	{"issue certificates", (*Reconciler).issueCertificates},
 	{"grant access", (*Reconciler).grantAccess},
+	{"apply admission policies", (*Reconciler).protect},
 	{"keep backups on a claim", (*Reconciler).runBackups},
 	{"run the northbound database", (*Reconciler).runNorthbound},
 	{"run the southbound database", (*Reconciler).runSouthbound},
@@ -166,5 +169,6 @@ func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
 
 // grantAccess makes the ServiceAccounts, what they may do, and what draining nodes may do to their pods.
 func (r *Reconciler) grantAccess(ctx context.Context, p *pass) error {
+	p.config.PatchPods = r.otherVersions(p)
 	return r.apply(ctx, p, append(render.AccessObjects(p.config), render.DisruptionBudgets(p.config)...))
 }

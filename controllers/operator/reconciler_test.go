@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,8 @@ type story struct {
 	root    *testing.T
 	members map[string]*fakeMember
 	pods    map[string]*corev1.Pod
+	// policyRights are those of the operator by its manifest.
+	policyRights []rbacv1.PolicyRule
 }
 
 func TestOneInstallation(t *testing.T) {
@@ -49,13 +52,16 @@ func TestOneInstallation(t *testing.T) {
 		name string
 		run  func(*story, *testing.T)
 	}{
+		{"the operator loses its rights to admission policies", (*story).withoutPolicyRights},
 		{"without a node for the databases it says so", (*story).withoutNode},
 		{"an OVNCluster of another name is refused", (*story).secondCluster},
 		{"a node that appears is recorded before anything runs on it, and another one once it has gone", (*story).placed},
 		{"each component waits for the one before", (*story).phaseByPhase},
 		{"with every component ready it is available", (*story).available},
+		{"without rights to admission policies it says so, and with them they are applied", (*story).protected},
 		{"another pass writes nothing", (*story).writesNothing},
 		{"what someone changed is changed back", (*story).driftRestored},
+		{"admission policies that someone deleted or changed are restored", (*story).policiesRestored},
 		{"what someone else made stays and what is no longer wanted goes", (*story).pruned},
 		{"authorities outlive a lost label", (*story).authoritiesStay},
 		{"why a container failed is shown", (*story).failureShown},
@@ -271,7 +277,7 @@ func (s *story) available(t *testing.T) {
 func (s *story) versions(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"OVNCluster": s.cluster(t).ResourceVersion}
-	for _, kind := range ownedKinds() {
+	for _, kind := range append(ownedKinds(), policyKinds()...) {
 		gvk, err := apiutil.GVKForObject(kind, s.admin.Scheme())
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func CacheOptions(namespace string) cache.Options {
 			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{render.PartOfLabel: render.PartOf})},
 		},
 	}
-	for _, kind := range ownedKinds() {
+	for _, kind := range append(ownedKinds(), policyKinds()...) {
 		options.ByObject[kind] = own
 	}
 	return options

@@ -62,7 +62,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 		status.Components = append(status.Components, c.row)
 	}
 	status.Versions = summarize(status.Components)
-	summary.upgrade, summary.issuance, summary.nodes = p.upgrade, p.issuance, p.nodeTroubles
+	summary.upgrade, summary.issuance, summary.nodes, summary.protection = p.upgrade, p.issuance, p.nodeTroubles, p.protection
 	p.upgradeStatus(summary.complete())
 	if p.planned {
 		p.upgrade.measure(status.Components)
@@ -209,7 +209,8 @@ func (r *Reconciler) tell(p *pass) {
 		kind := corev1.EventTypeNormal
 		failed := c.Type == v1alpha1.ConditionDegraded && c.Status == metav1.ConditionTrue
 		lost := c.Type == v1alpha1.ConditionAvailable && c.Status == metav1.ConditionFalse && before != nil
-		if failed || lost {
+		exposed := c.Type == v1alpha1.ConditionProtected && c.Status == metav1.ConditionFalse
+		if failed || lost || exposed {
 			kind = corev1.EventTypeWarning
 		}
 		note := fmt.Sprintf("%s is %s: %s", c.Type, c.Status, c.Message)

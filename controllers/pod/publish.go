@@ -21,12 +21,7 @@ import (
 )
 
 // results are the keys of the annotations that PodNetwork writes. One that it leaves out must not stay from before.
-var results = keysOf(
-	kubeovnv1.AnnotationPodUID, kubeovnv1.AnnotationAllocated, kubeovnv1.AnnotationRouted,
-	kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationCIDR, kubeovnv1.AnnotationGateway,
-	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationLogicalRouter, kubeovnv1.AnnotationMTU, kubeovnv1.AnnotationPodNICType,
-	kubeovnv1.AnnotationMachine,
-)
+var results = keysOf(slices.Concat(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations())...)
 
 // requests are the keys of the annotations that only users write and that a port depends on, or whether there can be one.
 var requests = keysOf(
@@ -77,7 +72,8 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	return err
 }
 
-// patch sends a patch, one of patchesInFlight, and returns what the server answers: the metadata, which is all that is asked for.
+// patch sends a patch of a pod's annotations, one of patchesInFlight, and returns the metadata that the server answers. The subresource
+// status accepts annotations and ignores changes of the spec, so the controller needs no right to change pods themselves.
 func (r *Reconciler) patch(ctx context.Context, pod types.NamespacedName, patch []byte) (*metav1.PartialObjectMetadata, error) {
 	select {
 	case r.patching <- struct{}{}:
@@ -86,7 +82,7 @@ func (r *Reconciler) patch(ctx context.Context, pod types.NamespacedName, patch 
 		return nil, ctx.Err()
 	}
 	options := metav1.PatchOptions{FieldManager: string(k8s.FieldOwner)}
-	return r.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options)
+	return r.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options, "status")
 }
 
 // isOtherPod reports whether a patch was refused because the pod of that name has another UID by now.

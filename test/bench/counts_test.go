@@ -67,7 +67,7 @@ func TestCounts(t *testing.T) {
 
 func checkBurst(t *testing.T, c costs) {
 	t.Helper()
-	expectWrites(t, "pods", c.writes, requests{"PATCH pods": c.pods, "POST ips": c.pods})
+	expectWrites(t, "pods", c.writes, requests{"PATCH pods/status": c.pods, "POST ips": c.pods})
 	// On a busy machine the API server ends watches that are slow to read, and has forgotten by then where they were. Every three minutes it
 	// looks through the Services itself, for ports that nobody has any more.
 	for what, count := range c.lists {

@@ -31,15 +31,22 @@ var (
 )
 
 // accesses are those of all components. The operator may grant only what it holds itself, so its own roles in config/rbac follow
-// from this table (see Grants).
-func accesses() []access {
+// from this table (see Grants). What a role cannot express is in Policies. patchPods is Config.PatchPods.
+func accesses(patchPods bool) []access {
+	podWrites := []string{"pods/status"}
+	if patchPods {
+		podWrites = []string{"pods", "pods/status"}
+	}
 	clusters := rule("kubeovn.io", read, "ovnclusters")
 	events := rule("events.k8s.io", []string{"create", "patch"}, "events")
 	return []access{
 		{
 			account: centralAccount, app: centralApp, component: centralAccount,
 			cluster: []rbacv1.PolicyRule{clusters},
-			own:     []rbacv1.PolicyRule{rule("", []string{"get", "list", "watch", "patch"}, "pods")}, // those of ovn-northd wait for one another
+			own: []rbacv1.PolicyRule{
+				rule("", read, "pods"),                    // those of ovn-northd wait for one another
+				rule("", []string{"patch"}, podWrites...), // labels of its own pod
+			},
 		},
 		{
 			account: OpenVSwitchAccount, app: openVSwitchApp, component: OpenVSwitch,
@@ -53,7 +60,10 @@ func accesses() []access {
 			account: ControllerName, app: ControllerName, component: ControllerName,
 			cluster: []rbacv1.PolicyRule{
 				clusters, events,
-				rule("", []string{"get", "list", "watch", "patch"}, "pods", "nodes", "namespaces"),
+				rule("", read, "pods"),
+				rule("", []string{"patch"}, podWrites...), // annotations
+				rule(podNetworksGroup, []string{podNetworksVerb}, podNetworksResource),
+				rule("", []string{"get", "list", "watch", "patch"}, "nodes", "namespaces"),
 				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // rules have one each
 				rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // and RouterLBRules with endpoints these
 				rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
@@ -88,7 +98,7 @@ func accesses() []access {
 				rule("networking.k8s.io", read, "servicecidrs"),
 				rule("kubeovn.io", read, "subnets", "vpcs", "ips"),
 			},
-			// Its node's Lease as a gateway. A role cannot say which one: config/rbac/gateway_leases.yaml does.
+			// Its node's Lease as a gateway. A role cannot say which one: the policy kiln-gateway-leases does.
 			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"create", "patch"}, "leases")},
 		},
 	}
@@ -97,7 +107,7 @@ func accesses() []access {
 // FinalizedResources are the resources of kubeovn.io/v1 on which the controller puts its finalizer.
 func FinalizedResources() []string {
 	var found []string
-	for _, a := range accesses() {
+	for _, a := range accesses(false) {
 		for _, r := range a.cluster {
 			for _, resource := range r.Resources {
 				if name, subresource, _ := strings.Cut(resource, "/"); subresource == "finalizers" && r.APIGroups[0] == "kubeovn.io" {
@@ -116,7 +126,7 @@ func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 // AccessObjects are the ServiceAccounts of all components, their roles and bindings.
 func AccessObjects(c Config) []Object {
 	var objects []Object
-	for _, a := range accesses() {
+	for _, a := range accesses(c.PatchPods) {
 		subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.account, Namespace: c.Namespace}}
 		clusterName := "kiln:" + a.account
 		objects = append(objects,
@@ -145,7 +155,7 @@ func AccessObjects(c Config) []Object {
 // kubernetes.io/docs/reference/access-authn-authz/rbac): in the whole cluster, and in its own namespace. The manifests in config/rbac
 // are made from it.
 func Grants() (cluster, own []rbacv1.PolicyRule) {
-	for _, a := range accesses() {
+	for _, a := range accesses(true) {
 		cluster = append(cluster, a.cluster...)
 		own = append(own, a.own...)
 	}

@@ -9,6 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
+// Labels that an ovn-northd puts on its own pod: whether it is the active one, and a hash of the members' addresses that it runs with.
+const (
+	northdLeaderLabel  = "ovn-northd-leader"
+	northdMembersLabel = "kubeovn.io/northd-members"
+)
+
 // NorthdObjects are ovn-northd, one active and the others standing by, and the Service of the active one.
 func NorthdObjects(c Config) []Object {
 	template := c.template(program{
@@ -35,7 +41,7 @@ func NorthdObjects(c Config) []Object {
 		&corev1.Service{
 			ObjectMeta: c.meta("ovn-northd", centralApp, NorthdName),
 			Spec: corev1.ServiceSpec{
-				Selector:       map[string]string{AppLabel: centralApp, ComponentLabel: NorthdName, "ovn-northd-leader": "true"},
+				Selector:       map[string]string{AppLabel: centralApp, ComponentLabel: NorthdName, northdLeaderLabel: "true"},
 				IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 				Ports:          []corev1.ServicePort{servicePort("health", northdHealthPort)},
 			},

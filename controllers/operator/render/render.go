@@ -33,6 +33,8 @@ type Config struct {
 	SouthboundNodes []string
 	// HeldNodes get no pods of what runs on every node.
 	HeldNodes []string
+	// PatchPods: pods of another version than the operator's run or are wanted. They may patch `pods` and not only `pods/status`.
+	PatchPods bool
 }
 
 // Labels of everything the operator makes.
@@ -89,6 +91,10 @@ const centralAccount = "ovn-central"
 
 // OpenVSwitchAccount is the ServiceAccount of ovs-ovn: the only one whose requests for chassis certificates are granted.
 const OpenVSwitchAccount = OpenVSwitch
+
+// ChassisSigner is the signer of nodes' certificates for the southbound database. Their common name is the chassis, by which
+// ovsdb-server's role ovn-controller limits what a node may change.
+const ChassisSigner = "kubeovn.io/chassis"
 
 // ControlPlaneLabel selects the nodes of components that have no node selector of their own.
 const ControlPlaneLabel = "node-role.kubernetes.io/control-plane"

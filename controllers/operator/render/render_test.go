@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -51,6 +52,7 @@ func everything() Config {
 	c.Namespace = "kiln-system"
 	c.NorthboundNodes = []string{"db-1", "db-2", "db-3"}
 	c.HeldNodes = []string{"held-1", "held-2"}
+	c.PatchPods = true
 	c.Spec.DeletionPolicy = v1alpha1.DeletionDelete
 	c.Spec.APIServer = &v1alpha1.APIServer{Host: "192.0.2.1", Port: 6443}
 	c.Spec.Network = v1alpha1.Network{
@@ -80,6 +82,7 @@ func everything() Config {
 
 var operands = map[string]func(Config) []Object{
 	"access":      AccessObjects,
+	"policies":    Policies,
 	"northbound":  func(c Config) []Object { return DatabaseObjects(c, Northbound) },
 	"southbound":  func(c Config) []Object { return DatabaseObjects(c, Southbound) },
 	"northd":      NorthdObjects,
@@ -199,7 +202,7 @@ func tolerates(all []corev1.Toleration, key string) bool {
 func encode(t *testing.T, objects []Object) []byte {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, admissionv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

@@ -96,6 +96,8 @@ func (l Label) withdraw() {
 	}
 }
 
+// patch writes the label through the subresource status, which accepts labels and ignores changes of the spec: the supervisor needs no
+// right to change pods themselves.
 func (l Label) patch(ctx context.Context, value string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"labels": map[string]string{l.Key: value}},
@@ -103,7 +105,7 @@ func (l Label) patch(ctx context.Context, value string) error {
 	if err != nil {
 		return fmt.Errorf("encode label %s: %w", l.Key, err)
 	}
-	if _, err := l.Pods.Patch(ctx, l.Pod, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := l.Pods.Patch(ctx, l.Pod, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 		return fmt.Errorf("set label %s=%s of pod %s: %w", l.Key, value, l.Pod, err)
 	}
 	return nil

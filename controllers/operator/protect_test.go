@@ -1,0 +1,162 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// setPolicyRights replaces the operator's rules for admission policies and returns those that it had.
+func (s *story) setPolicyRights(t *testing.T, rules []rbacv1.PolicyRule) (before []rbacv1.PolicyRule) {
+	t.Helper()
+	var role rbacv1.ClusterRole
+	g := newG(t)
+	g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: "kiln-operator"}, &role)).To(Succeed())
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		ofPolicies := r.APIGroups[0] == admissionv1.GroupName
+		if ofPolicies {
+			before = append(before, r)
+		}
+		return ofPolicies
+	})
+	role.Rules = append(role.Rules, rules...)
+	g.Expect(s.admin.Update(t.Context(), &role)).To(Succeed())
+	return before
+}
+
+func (s *story) withoutPolicyRights(t *testing.T) {
+	s.policyRights = s.setPolicyRights(t, nil)
+	newG(t).Expect(s.policyRights).To(HaveLen(2))
+}
+
+func (s *story) protected(t *testing.T) {
+	g := newG(t)
+	g.Expect(s.condition(t, "Protected")()).To(SatisfyAll(
+		HavePrefix("False PoliciesForbidden: apply the manifests in config/rbac: list ValidatingAdmissionPolicy: "), ContainSubstring("stolen token")))
+	g.Expect(s.condition(t, "Degraded")()).To(HavePrefix("False"))
+	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning PoliciesForbidden"))
+	var policies admissionv1.ValidatingAdmissionPolicyList
+	ours := client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}
+	g.Expect(s.admin.List(t.Context(), &policies, ours)).To(Succeed())
+	g.Expect(policies.Items).To(BeEmpty())
+
+	s.setPolicyRights(t, s.policyRights)
+	pokes := 0
+	g.Eventually(func() string { // the operator would try again by itself after policyRetry
+		pod := &corev1.Pod{ObjectMeta: s.pods["nb"].ObjectMeta}
+		base := pod.DeepCopy()
+		pokes++
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "poke", fmt.Sprint(pokes))
+		g.Expect(s.admin.Patch(t.Context(), pod, client.MergeFrom(base))).To(Succeed())
+		return s.condition(t, "Protected")()
+	}).Should(HavePrefix("True PoliciesApplied"))
+	g.Expect(s.admin.List(t.Context(), &policies, ours)).To(Succeed())
+	g.Expect(policies.Items).To(HaveLen(len(render.Policies(render.Config{})) / 2))
+	for i := range policies.Items {
+		g.Expect(metav1.IsControlledBy(&policies.Items[i], s.cluster(t))).To(BeTrue(), "it goes with the OVNCluster: %s", policies.Items[i].Name)
+	}
+}
+
+func (s *story) policiesRestored(t *testing.T) {
+	g := newG(t)
+	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
+	key := client.ObjectKey{Name: "kiln-pod-networks"}
+	g.Expect(s.admin.Get(t.Context(), key, policy)).To(Succeed())
+	g.Expect(s.admin.Delete(t.Context(), policy)).To(Succeed())
+	g.Eventually(func() error { return s.admin.Get(t.Context(), key, policy) }).Should(Succeed())
+
+	policy.Spec.FailurePolicy, policy.Spec.Validations[0].Expression = new(admissionv1.Ignore), "true"
+	g.Expect(s.admin.Update(t.Context(), policy)).To(Succeed())
+	g.Eventually(func() bool {
+		g.Expect(s.admin.Get(t.Context(), key, policy)).To(Succeed())
+		return *policy.Spec.FailurePolicy == admissionv1.Fail && policy.Spec.Validations[0].Expression != "true"
+	}).Should(BeTrue())
+
+	g.Expect(s.admin.Get(t.Context(), key, binding)).To(Succeed())
+	binding.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Audit}
+	binding.Labels = nil
+	g.Expect(s.admin.Update(t.Context(), binding)).To(Succeed())
+	g.Eventually(func() []admissionv1.ValidationAction {
+		g.Expect(s.admin.Get(t.Context(), key, binding)).To(Succeed())
+		return binding.Spec.ValidationActions
+	}).Should(ContainElement(admissionv1.Deny))
+}
+
+func TestMissingPoliciesStopNoInstallation(t *testing.T) {
+	resource := schema.GroupResource{Group: admissionv1.GroupName, Resource: "validatingadmissionpolicies"}
+	admin, err := client.NewWithWatch(theWorld.config, client.Options{Scheme: theWorld.admin.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := schema.GroupKind{Group: admissionv1.GroupName, Kind: "ValidatingAdmissionPolicy"}
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"not served", &meta.NoKindMatchError{GroupKind: kind}, "PoliciesNotServed: the API server does not serve ValidatingAdmissionPolicy"},
+		{"forbidden", apierrors.NewForbidden(resource, "", errors.New("no right")), "PoliciesForbidden: apply the manifests in config/rbac"},
+		{"refused", apierrors.NewInvalid(kind, "kiln-pod-networks", nil), "PoliciesRefused: use Kubernetes 1.30 or newer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			without := interceptor.NewClient(admin, interceptor.Funcs{
+				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return c.err },
+			})
+			r, p := &Reconciler{Client: without, APIReader: without}, &pass{now: theWorld.now()}
+			if err := r.protect(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			if got := p.protection.reason + ": " + p.protection.message; p.protection.applied || !strings.HasPrefix(got, c.want) {
+				t.Errorf("got %v %q", p.protection.applied, got)
+			}
+			if !p.wake.Equal(p.now.Add(policyRetry)) {
+				t.Errorf("tries again at %v", p.wake)
+			}
+		})
+	}
+}
+
+func TestComponentsMayPatchPodsWhileAnotherVersionRuns(t *testing.T) {
+	r := &Reconciler{Image: "new"}
+	pod := func(component, image string) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{render.ComponentLabel: component}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: image}}},
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		wanted string
+		pods   []corev1.Pod
+		want   bool
+	}{
+		{"one version", "new", []corev1.Pod{pod(render.ControllerName, "new"), pod(render.NorthdName, "new")}, false},
+		{"an agent of another version, which patches no pods", "new", []corev1.Pod{pod(render.AgentName, "old")}, false},
+		{"a controller of another version", "new", []corev1.Pod{pod(render.ControllerName, "old")}, true},
+		{"an image that is set back, before any pod has it", "old", []corev1.Pod{pod(render.ControllerName, "new")}, true},
+	} {
+		p := &pass{config: render.Config{Image: c.wanted}, pods: c.pods}
+		if got := r.otherVersions(p); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

@@ -1,0 +1,291 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// The virtual resource and verb that authorise a writer of results on pods. Only authorizers know them; the API serves no such resource.
+const (
+	podNetworksGroup    = "kubeovn.io"
+	podNetworksResource = "podnetworks"
+	podNetworksVerb     = "write"
+)
+
+// Claims of a pod's token, which the API server puts into the request's userInfo.extra (Kubernetes 1.30 or newer).
+const (
+	claimPodUID   = "authentication.kubernetes.io/pod-uid"
+	claimNodeName = "authentication.kubernetes.io/node-name"
+)
+
+// annotationPrefix begins the annotations of a first network, and those of nodes and namespaces.
+const annotationPrefix = kubeovnv1.ProviderOVN + kubeovnv1.AnnotationDomain + "/"
+
+// policy is a ValidatingAdmissionPolicy and its binding, which denies. Expressions must not fail: optional fields are read with `?`, lists
+// are constants, and there are no regular expressions. failurePolicy is Fail.
+type policy struct {
+	name, app  string
+	group      string
+	resources  []string
+	operations []admissionv1.OperationType
+	// when selects the requests that are looked at.
+	when        string
+	variables   []admissionv1.Variable
+	validations []admissionv1.Validation
+}
+
+// Policies returns the admission policies that RBAC cannot express: which annotations of pods users may change, and of which pods and
+// nodes the components' ServiceAccounts may change what.
+func Policies(c Config) []Object {
+	var objects []Object
+	for _, p := range []policy{
+		podNetworks(), podBindings(),
+		c.podWrites("kiln-controller-pods", ControllerName, ControllerName, resultKeys(), []string{Northbound.WrittenLabel}),
+		c.podWrites("kiln-central-pods", centralAccount, centralApp, nil, []string{
+			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
+		}),
+		c.controllerMetadata(), c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(),
+	} {
+		objects = append(objects, p.objects(c)...)
+	}
+	return objects
+}
+
+// podNetworks denies changes of results on pods. The authorizer is asked last: only when a result differs.
+func podNetworks() policy {
+	same := func(annotations []kubeovnv1.Annotation) string {
+		return celList(keys(annotations)) + ".all(k, variables.before[?k] == variables.after[?k])"
+	}
+	return policy{
+		name: "kiln-pod-networks", app: ControllerName,
+		resources: []string{"pods", "pods/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
+		when: "object.metadata.?annotations != oldObject.metadata.?annotations",
+		variables: append(beforeAndAfter("annotations", "before", "after"),
+			admissionv1.Variable{Name: "allocated", Expression: fmt.Sprintf(
+				"variables.before[?'%s'].orValue('') == 'true' && variables.before[?'%s'].orValue('') == oldObject.metadata.uid",
+				kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key())},
+			writer(),
+		),
+		validations: []admissionv1.Validation{
+			forbid(same(kubeovnv1.ResultAnnotations())+" || variables.writer",
+				"only kube-ovn-controller changes these annotations of a pod: "+annotationPrefix+names(kubeovnv1.ResultAnnotations())+
+					". Create the pod again to give it another network"),
+			forbid("!variables.allocated || "+same(kubeovnv1.AllocatedAnnotations())+" || variables.writer",
+				"only kube-ovn-controller changes these annotations of a pod whose network is allocated: "+annotationPrefix+
+					names(kubeovnv1.AllocatedAnnotations())+". Create the pod again with the values that you want"),
+		},
+	}
+}
+
+// podBindings denies results among the annotations of a Binding, which the API server copies to the pod.
+func podBindings() policy {
+	return policy{
+		name: "kiln-pod-bindings", app: ControllerName,
+		resources: []string{"pods/binding", "bindings"}, operations: []admissionv1.OperationType{admissionv1.Create},
+		when:      "object.metadata.?annotations.hasValue()",
+		variables: []admissionv1.Variable{writer()},
+		validations: []admissionv1.Validation{forbid(
+			celList(resultKeys())+".all(k, !(k in object.metadata.annotations)) || variables.writer",
+			"only kube-ovn-controller writes these annotations of a pod: "+annotationPrefix+
+				names(append(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations()...))+". Remove them from the Binding",
+		)},
+	}
+}
+
+// podWrites limits what an account changes of pods: these annotations, and these labels of the pod that the account's token is bound to.
+// Programs of earlier versions write the same through `pods` instead of `pods/status`.
+func (c Config) podWrites(name, account, app string, annotations, labels []string) policy {
+	return policy{
+		name: name, app: app,
+		resources: []string{"pods", "pods/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
+		when: c.isAccount(account),
+		variables: append(append(beforeAndAfter("annotations", "before", "after"), beforeAndAfter("labels", "labelsBefore", "labelsAfter")...),
+			extra()),
+		validations: []admissionv1.Validation{
+			forbid("(request.?subResource.orValue('') == 'status' || object.spec == oldObject.spec) && "+unchanged("status")+
+				" && "+sameMetadata("finalizers", "ownerReferences"),
+				account+" changes annotations and labels of pods, and nothing else of them"),
+			forbid(onlyDiffer("before", "after", "k in "+celList(annotations)), account+" may not change these annotations of pods"),
+			forbid("variables.labelsBefore == variables.labelsAfter || object.metadata.uid in variables.extra[?'"+claimPodUID+"'].orValue([]) && "+
+				onlyDiffer("labelsBefore", "labelsAfter", "k in "+celList(labels)),
+				account+" changes labels of its own pod only, and only "+strings.Join(labels, ", ")),
+		},
+	}
+}
+
+// controllerMetadata limits what kube-ovn-controller changes of nodes and namespaces.
+func (c Config) controllerMetadata() policy {
+	return policy{
+		name: "kiln-controller-metadata", app: ControllerName,
+		resources: []string{"nodes", "nodes/*", "namespaces", "namespaces/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
+		when:      c.isAccount(ControllerName),
+		variables: beforeAndAfter("annotations", "before", "after"),
+		validations: []admissionv1.Validation{forbid(
+			unchanged("spec")+" && "+unchanged("status")+" && "+sameMetadata("labels", "finalizers", "ownerReferences")+" && "+
+				onlyDiffer("before", "after", "k.startsWith('"+annotationPrefix+"')"),
+			ControllerName+" changes annotations "+annotationPrefix+"* of nodes and namespaces, and nothing else of them",
+		)},
+	}
+}
+
+// nodeStatus limits what an agent changes of Nodes: its two conditions of its own node.
+func (c Config) nodeStatus() policy {
+	// The fields of status are looked at as a map: a field that later versions of Kubernetes add is covered.
+	own := "c.type in " + celList([]string{string(corev1.NodeNetworkUnavailable), string(v1alpha1.NodeConditionKubeProxy)})
+	return policy{
+		name: "kiln-node-status", app: AgentName,
+		resources: []string{"nodes", "nodes/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
+		when: c.isAccount(AgentName),
+		variables: []admissionv1.Variable{
+			extra(),
+			{Name: "before", Expression: "has(oldObject.status) ? dyn(oldObject.status) : dyn({})"},
+			{Name: "after", Expression: "has(object.status) ? dyn(object.status) : dyn({})"},
+			{Name: "conditionsBefore", Expression: "oldObject.?status.?conditions.orValue([])"},
+			{Name: "conditionsAfter", Expression: "object.?status.?conditions.orValue([])"},
+		},
+		validations: []admissionv1.Validation{
+			forbid("object.metadata.name in variables.extra[?'"+claimNodeName+"'].orValue([])", AgentName+" changes the status of its own node only"),
+			forbid(sameMetadata("labels", "annotations", "finalizers", "ownerReferences")+" && "+unchanged("spec")+" && "+
+				onlyDiffer("before", "after", "k == 'conditions'")+" && "+
+				"variables.conditionsAfter.all(c, "+own+" || c in variables.conditionsBefore) && "+
+				"variables.conditionsBefore.all(c, "+own+" || c in variables.conditionsAfter)",
+				fmt.Sprintf("%s changes the conditions %s and %s of a node, and nothing else of it", AgentName,
+					corev1.NodeNetworkUnavailable, v1alpha1.NodeConditionKubeProxy)),
+		},
+	}
+}
+
+// gatewayLeases limits the Leases that an agent renews, among those of other programs, to the one of its own node.
+func (c Config) gatewayLeases() policy {
+	return policy{
+		name: "kiln-gateway-leases", app: AgentName, group: "coordination.k8s.io",
+		resources: []string{"leases"}, operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+		when:      c.isAccount(AgentName),
+		variables: []admissionv1.Variable{extra()},
+		validations: []admissionv1.Validation{forbid(
+			"variables.extra[?'"+claimNodeName+"'].orValue([]).exists(node, object.metadata.name == 'gateway-' + node)",
+			AgentName+" writes the Lease gateway-<node> of its own node only",
+		)},
+	}
+}
+
+// chassisRequests limits the certificates that ovs-ovn requests to those of the signer whose approver checks the node.
+func (c Config) chassisRequests() policy {
+	return policy{
+		name: "kiln-chassis-requests", app: openVSwitchApp, group: "certificates.k8s.io",
+		resources: []string{"certificatesigningrequests"}, operations: []admissionv1.OperationType{admissionv1.Create},
+		when: c.isAccount(OpenVSwitchAccount),
+		validations: []admissionv1.Validation{forbid("object.spec.signerName == '"+ChassisSigner+"'",
+			OpenVSwitchAccount+" requests certificates of the signer "+ChassisSigner+" only")},
+	}
+}
+
+func (p policy) objects(c Config) []Object {
+	meta := c.clusterMeta(p.name, p.app, p.app)
+	return []Object{
+		&admissionv1.ValidatingAdmissionPolicy{
+			ObjectMeta: meta,
+			Spec: admissionv1.ValidatingAdmissionPolicySpec{
+				FailurePolicy: new(admissionv1.Fail),
+				MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+					RuleWithOperations: admissionv1.RuleWithOperations{
+						Operations: p.operations,
+						Rule:       admissionv1.Rule{APIGroups: []string{p.group}, APIVersions: []string{"*"}, Resources: p.resources},
+					},
+				}}},
+				MatchConditions: []admissionv1.MatchCondition{{Name: "concerned", Expression: p.when}},
+				Variables:       p.variables,
+				Validations:     p.validations,
+			},
+		},
+		&admissionv1.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: meta,
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: p.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+			},
+		},
+	}
+}
+
+func (c Config) isAccount(account string) string {
+	return fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", c.Namespace, account)
+}
+
+// writer is a variable that is true for who may write results. Variables are computed when they are first read.
+func writer() admissionv1.Variable {
+	return admissionv1.Variable{Name: "writer", Expression: fmt.Sprintf(
+		"authorizer.group('%s').resource('%s').check('%s').allowed()", podNetworksGroup, podNetworksResource, podNetworksVerb)}
+}
+
+func extra() admissionv1.Variable {
+	return admissionv1.Variable{Name: "extra", Expression: "request.userInfo.?extra.orValue({})"}
+}
+
+func forbid(expression, message string) admissionv1.Validation {
+	return admissionv1.Validation{Expression: expression, Message: message, Reason: new(metav1.StatusReasonForbidden)}
+}
+
+// beforeAndAfter are two variables with a map of the metadata of the old and of the new object.
+func beforeAndAfter(field, before, after string) []admissionv1.Variable {
+	return []admissionv1.Variable{
+		{Name: before, Expression: "oldObject.metadata.?" + field + ".orValue({})"},
+		{Name: after, Expression: "object.metadata.?" + field + ".orValue({})"},
+	}
+}
+
+// onlyDiffer is true when two variables, both maps, differ in no other keys k than those of which allowed is true.
+func onlyDiffer(before, after, allowed string) string {
+	same := fmt.Sprintf("%s || variables.%s[?k] == variables.%s[?k]", allowed, before, after)
+	return fmt.Sprintf("variables.%s.all(k, %s) && variables.%s.all(k, %s)", before, same, after, same)
+}
+
+func unchanged(field string) string {
+	return fmt.Sprintf("object.?%s == oldObject.?%s", field, field)
+}
+
+func sameMetadata(fields ...string) string {
+	all := make([]string, len(fields))
+	for i, field := range fields {
+		all[i] = fmt.Sprintf("object.metadata.?%s == oldObject.metadata.?%s", field, field)
+	}
+	return strings.Join(all, " && ")
+}
+
+func resultKeys() []string {
+	return keys(append(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations()...))
+}
+
+func keys(annotations []kubeovnv1.Annotation) []string {
+	all := make([]string, len(annotations))
+	for i, a := range annotations {
+		all[i] = a.Key()
+	}
+	return all
+}
+
+// names are annotations without their prefix, for messages: {a,b}.
+func names(annotations []kubeovnv1.Annotation) string {
+	all := make([]string, len(annotations))
+	for i, a := range annotations {
+		all[i] = string(a)
+	}
+	return "{" + strings.Join(all, ",") + "}"
+}
+
+// celList is a list of strings in CEL. None of them has a quote.
+func celList(all []string) string {
+	if len(all) == 0 {
+		return "[]"
+	}
+	return "['" + strings.Join(all, "', '") + "']"
+}
