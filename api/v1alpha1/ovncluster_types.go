@@ -169,6 +169,9 @@ type Nodes struct {
 	TunnelInterface string `json:"tunnelInterface,omitempty"`
 }
 
+// AnnotationAllowRemoval is "true" on an OVNCluster that may be deleted. A ValidatingAdmissionPolicy in config/rbac denies the deletion otherwise.
+const AnnotationAllowRemoval = "kubeovn.io/allow-removal"
+
 // NodeConditionKubeProxy is the condition of a node that is True while kube-proxy's rules are there beside the agent's: both translate the
 // same packets. Agents that leave Services to kube-proxy take it away.
 const NodeConditionKubeProxy corev1.NodeConditionType = "KubeProxyRulesPresent"

@@ -48,6 +48,18 @@ func subnet() *unstructured.Unstructured {
 	return u
 }
 
+// remove deletes the OVNCluster as docs/install.md says. The second request meets one that is being deleted.
+func (s *story) remove(t *testing.T) {
+	t.Helper()
+	c := s.cluster(t)
+	base := c.DeepCopy()
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, v1alpha1.AnnotationAllowRemoval, "true")
+	g := newG(t)
+	g.Expect(s.admin.Patch(t.Context(), c, client.MergeFrom(base))).To(Succeed())
+	g.Expect(s.admin.Delete(t.Context(), c)).To(Succeed())
+	g.Expect(s.admin.Delete(t.Context(), c)).To(Succeed())
+}
+
 func (s *story) takenDown(t *testing.T) {
 	g := newG(t)
 	kept := subnet()
@@ -58,7 +70,12 @@ func (s *story) takenDown(t *testing.T) {
 	s.addPod(t, "ovs-0", render.OpenVSwitch, "worker-1", "192.0.2.11", "")
 	g.Expect(s.cluster(t).Finalizers).To(ContainElement(Finalizer))
 
-	g.Expect(s.admin.Delete(t.Context(), s.cluster(t))).To(Succeed())
+	for what, err := range map[string]error{
+		"one": s.admin.Delete(t.Context(), s.cluster(t)), "all": s.admin.DeleteAllOf(t.Context(), &v1alpha1.OVNCluster{}),
+	} {
+		g.Expect(err).To(MatchError(ContainSubstring("kubectl annotate ovncluster default kubeovn.io/allow-removal=true")), what)
+	}
+	s.remove(t)
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("True Removing: waiting for the end of controller-0"))
 	g.Expect(s.absent(t, &appsv1.Deployment{}, render.ControllerName)()).To(BeTrue())
 	g.Expect(s.absent(t, &appsv1.DaemonSet{}, render.AgentName)()).To(BeTrue())
@@ -137,7 +154,7 @@ func (s *story) dataDeleted(t *testing.T) {
 	g.Expect(s.admin.Create(t.Context(), order)).To(Succeed())
 	g.Expect(s.admin.Create(t.Context(), s.named(&corev1.Secret{}, issued))).To(Succeed())
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.DeletionPolicy = v1alpha1.DeletionRetain })
-	g.Expect(s.admin.Delete(t.Context(), s.cluster(t))).To(Succeed())
+	s.remove(t)
 	var cleanUp appsv1.DaemonSet
 	g.Eventually(s.exists(t, &cleanUp, render.CleanUpName)).Should(Succeed())
 	before := cleanUp.Spec.Template.Annotations[render.TemplateAnnotation]

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
@@ -97,11 +98,21 @@ func remove(ctx context.Context) {
 	GinkgoHelper()
 	oc := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
 	begun := time.Now()
+	Expect(suite.Objects.Delete(ctx, oc)).To(MatchError(ContainSubstring(v1alpha1.AnnotationAllowRemoval)))
+	allow := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, v1alpha1.AnnotationAllowRemoval)
+	Expect(suite.Objects.Patch(ctx, oc, client.RawPatch(types.MergePatchType, []byte(allow)))).To(Succeed())
 	Expect(suite.Objects.Delete(ctx, oc)).To(Succeed())
 	Eventually(func(g Gomega) {
 		err := suite.Objects.Get(ctx, client.ObjectKeyFromObject(oc), oc)
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", oc.Status.Conditions)
 	}).WithContext(ctx).WithTimeout(4 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	Eventually(func(g Gomega) { // the garbage collector deletes them
+		policies, err := suite.Cluster.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/managed-by=kiln-operator",
+		})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(policies.Items).To(BeEmpty())
+	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
 	events, err := suite.Cluster.EventsV1().Events("default").List(ctx, metav1.ListOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	for i := range events.Items {
