@@ -174,6 +174,13 @@ func TestDifferenceIsWhatOnePatchChanges(t *testing.T) {
 		*d[kubeovnv1.AnnotationRouted.Key()] != "true" {
 		t.Errorf("patch of a damaged pod: %v", d)
 	}
+	// A user may change a request, or add one, after the cache saw the pod.
+	requested := map[string]string{kubeovnv1.AnnotationIPAddress.Key(): "10.16.0.2"}
+	d = difference(requested, network.Annotations())
+	machine, isSent := d[kubeovnv1.AnnotationMachine.Key()]
+	if len(d) != len(results) || *d[kubeovnv1.AnnotationIPAddress.Key()] != "10.16.0.2" || !isSent || machine != nil {
+		t.Errorf("the patch that allocates has not every result: %v", d)
+	}
 }
 
 func TestOnPodNetwork(t *testing.T) {

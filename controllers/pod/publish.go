@@ -99,16 +99,18 @@ func causesOf(err error) []metav1.StatusCause {
 	return status.Status().Details.Causes
 }
 
-// difference is what a merge patch changes: values, and nil for results that are wanted no more.
+// difference is what a merge patch changes: values, and nil for results that are wanted no more. The patch that allocates has every result:
+// until then users may change some of them, and the pod may have changed since the cache saw it.
 func difference(have, want map[string]string) map[string]*string {
 	changes := map[string]*string{}
+	allocates := want[keyAllocated] == "true" && (have[keyAllocated] != "true" || have[keyUID] != want[keyUID])
 	for _, key := range results {
 		before, had := have[key]
 		after, wanted := want[key]
 		switch {
-		case wanted && before != after:
+		case wanted && (allocates || before != after):
 			changes[key] = &after
-		case !wanted && had:
+		case !wanted && (allocates || had):
 			changes[key] = nil
 		}
 	}
