@@ -176,6 +176,10 @@ const AnnotationAllowRemoval = "kubeovn.io/allow-removal"
 // same packets. Agents that leave Services to kube-proxy take it away.
 const NodeConditionKubeProxy corev1.NodeConditionType = "KubeProxyRulesPresent"
 
+// PodConditionNorthbound is the condition of the pod of the kube-ovn-controller that leads: False when the northbound database commits nothing,
+// or refuses the rows of some objects. The operator takes it over into Degraded.
+const PodConditionNorthbound corev1.PodConditionType = "kubeovn.io/NorthboundWritten"
+
 // NodeAccess is who makes Services reachable from nodes and from outside.
 // +kubebuilder:validation:Enum=Kiln;KubeProxy
 type NodeAccess string

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -204,6 +205,7 @@ func (p *controllerProcess) run(ctx context.Context) error {
 	}
 	err = errors.Join(
 		p.manager.Add(onEveryReplica(engine.Start)),
+		p.manager.Add(onEveryReplica(func(ctx context.Context) error { return p.tellHealth(ctx, engine) })),
 		p.manager.Add(manager.RunnableFunc(func(ctx context.Context) error { return p.lead(ctx, session, engine, clusterID) })),
 	)
 	if err != nil {
@@ -243,23 +245,17 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	}
 	p.gate.Open()
 	p.log.Info("leading")
-	telling, stop := context.WithCancel(ctx)
-	defer stop()
-	told := make(chan error, 1)
-	go func() { told <- p.tellWritten(telling, clusterID) }()
-	for {
+	told, tell := errgroup.WithContext(ctx)
+	told.Go(func() error { return p.tellWritten(tell, clusterID) })
+	told.Go(func() error {
 		select {
-		case err := <-told:
-			if err != nil {
-				return err
-			}
-			told = nil
 		case <-over:
 			return errDeposed
-		case <-ctx.Done():
+		case <-tell.Done():
 			return nil
 		}
-	}
+	})
+	return told.Wait()
 }
 
 // errDeposed ends the process, and with it its hold of the Lease: only a new start takes a new term and reads what the database has now.

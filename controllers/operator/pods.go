@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
 const (
@@ -19,6 +21,8 @@ const (
 	patience = 5 * time.Minute
 	// maxReason cuts what a container said before it ended.
 	maxReason = 300
+	// maxTold cuts what a component tells of itself.
+	maxTold = 1000
 )
 
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
@@ -74,7 +78,13 @@ func unreadyUntil(pod *corev1.Pod) time.Time {
 // trouble says why a pod will not become ready by itself, or nothing. It never says how long: the text must not change while the
 // trouble does not.
 func trouble(pod *corev1.Pod, now time.Time) string {
-	if ready(pod) || !pod.DeletionTimestamp.IsZero() {
+	if !pod.DeletionTimestamp.IsZero() {
+		return ""
+	}
+	if c := condition(pod, v1alpha1.PodConditionNorthbound); ready(pod) && c != nil && c.Status == corev1.ConditionFalse {
+		return cut(c.Message, maxTold)
+	}
+	if ready(pod) {
 		return ""
 	}
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {

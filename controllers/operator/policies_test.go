@@ -101,6 +101,10 @@ func TestPolicies(t *testing.T) {
 		{"a label of another pod", asController, w.patchStatus("web", label(podlabel.NorthboundWritten, "a")), "of its own pod only"},
 		{"its own label", asController, w.patchStatus("kube-system/controller-0", label(podlabel.NorthboundWritten, "a")), ""},
 		{"another label of its own", asController, w.patchStatus("kube-system/controller-0", label("app", "a")), "and only kubeovn.io/northbound-written"},
+		{"its own condition", asController, w.patchStatus("kube-system/controller-0", podCondition(v1alpha1.PodConditionNorthbound)), ""},
+		{"its condition on another pod", asController, w.patchStatus("kube-system/northd-0", podCondition(v1alpha1.PodConditionNorthbound)), "and nothing else of them"},
+		{"whether its own pod is ready", asController, w.patchStatus("kube-system/controller-0", podCondition(corev1.PodReady)), "and nothing else of them"},
+		{"its own phase", asController, w.patchStatus("kube-system/controller-0", `{"status":{"phase":"Failed"}}`), "and nothing else of them"},
 		{"annotations of a node", asController, w.patchNode("node-2", annotate("ip_address", "100.64.0.9")), ""},
 		{"a taint", asController, w.patchNode("node-2", `{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`), "of nodes and namespaces"},
 		{"a node's label", asController, w.patchNode("node-2", label("a", "b")), "of nodes and namespaces"},
@@ -113,6 +117,7 @@ func TestPolicies(t *testing.T) {
 		{"its own app", asNorthd, w.patchStatus("kube-system/northd-0", label("app", "true")), "of its own pod only"},
 		{"a label of another pod", asNorthd, w.patchStatus("kube-system/controller-0", label(podlabel.NorthdLeader, "true")), "of its own pod only"},
 		{"an image", asNorthd, w.patch("kube-system/controller-0", `{"spec":{"containers":[{"name":"c","image":"other"}]}}`), "and nothing else of them"},
+		{"a condition of its own", asNorthd, w.patchStatus("kube-system/northd-0", podCondition(v1alpha1.PodConditionNorthbound)), "and nothing else of them"},
 		{"its own annotation", asNorthd, w.patchStatus("kube-system/northd-0", annotate("security_groups", "a")), "may not change these annotations"},
 		{"a pod of a tenant", asNorthd, w.patchStatus("web", label(podlabel.NorthdLeader, "true")), "cannot patch resource \"pods/status\""},
 
@@ -141,6 +146,10 @@ func TestPolicies(t *testing.T) {
 			}
 		})
 	}
+}
+
+func podCondition(kind corev1.PodConditionType) string {
+	return `{"status":{"conditions":[{"type":"` + string(kind) + `","status":"False"}]}}`
 }
 
 // TestNoRoleIsAggregated keeps the right to write results out of the stock roles edit and admin.

@@ -113,6 +113,18 @@ func TestTroubleOfAPod(t *testing.T) {
 			}, "",
 		},
 		{
+			"ready, and the database refuses rows", corev1.PodStatus{Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+				{Type: "kubeovn.io/NorthboundWritten", Status: corev1.ConditionFalse, Message: "the northbound database refuses the rows of Pod/a/b"},
+			}}, "the northbound database refuses the rows of Pod/a/b",
+		},
+		{
+			"ready, and another one leads", corev1.PodStatus{Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+				{Type: "kubeovn.io/NorthboundWritten", Status: corev1.ConditionUnknown, Message: "another kube-ovn-controller leads"},
+			}}, "",
+		},
+		{
 			"no image", corev1.PodStatus{Conditions: unready(0), ContainerStatuses: waiting("ErrImagePull", "no such image\nmore")},
 			"node n: ErrImagePull: no such image",
 		},

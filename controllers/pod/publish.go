@@ -30,7 +30,10 @@ var requests = keysOf(
 	kubeovnv1.AnnotationGroups, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationDefaultRoute,
 )
 
-var keyPortSecurity = kubeovnv1.AnnotationPortSecurity.Key()
+var (
+	keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()
+	keyPortSecurity      = kubeovnv1.AnnotationPortSecurity.Key()
+)
 
 func keysOf(annotations ...kubeovnv1.Annotation) []string {
 	keys := make([]string, len(annotations))

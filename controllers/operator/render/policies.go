@@ -5,6 +5,7 @@ package render
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -50,10 +51,11 @@ func Policies(c Config) []Object {
 	var objects []Object
 	for _, p := range []policy{
 		podNetworks(), podBindings(),
-		c.podWrites("kiln-controller-pods", ControllerName, ControllerName, resultKeys(), []string{Northbound.WrittenLabel}),
+		c.podWrites("kiln-controller-pods", ControllerName, ControllerName, resultKeys(), []string{Northbound.WrittenLabel},
+			[]string{string(v1alpha1.PodConditionNorthbound)}),
 		c.podWrites("kiln-central-pods", centralAccount, centralApp, nil, []string{
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
-		}),
+		}, nil),
 		c.controllerMetadata(), c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(),
 	} {
 		objects = append(objects, p.objects(c)...)
@@ -102,21 +104,24 @@ func podBindings() policy {
 	}
 }
 
-// podWrites limits what an account changes of pods: these annotations, and these labels of the pod that the account's token is bound to.
-// Programs of earlier versions write the same through `pods` instead of `pods/status`.
-func (c Config) podWrites(name, account, app string, annotations, labels []string) policy {
+// podWrites limits what an account changes of pods: these annotations, and these labels and conditions of the pod that the account's token is
+// bound to. Programs of earlier versions write the same through `pods` instead of `pods/status`.
+func (c Config) podWrites(name, account, app string, annotations, labels, conditions []string) policy {
 	return policy{
 		name: name, app: app,
 		resources: []string{"pods", "pods/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
 		when: c.isAccount(account),
-		variables: append(append(beforeAndAfter("annotations", "before", "after"), beforeAndAfter("labels", "labelsBefore", "labelsAfter")...),
-			extra()),
+		variables: slices.Concat(beforeAndAfter("annotations", "before", "after"), beforeAndAfter("labels", "labelsBefore", "labelsAfter"),
+			statusBeforeAndAfter(), []admissionv1.Variable{
+				extra(), {Name: "ownPod", Expression: "object.metadata.uid in variables.extra[?'" + claimPodUID + "'].orValue([])"},
+			}),
 		validations: []admissionv1.Validation{
-			forbid("(request.?subResource.orValue('') == 'status' || object.spec == oldObject.spec) && "+unchanged("status")+
-				" && "+sameMetadata("finalizers", "ownerReferences"),
-				account+" changes annotations and labels of pods, and nothing else of them"),
+			forbid("(request.?subResource.orValue('') == 'status' || object.spec == oldObject.spec) && ("+unchanged("status")+
+				" || variables.ownPod && "+onlyConditionsDiffer(conditions)+") && "+sameMetadata("finalizers", "ownerReferences"),
+				strings.TrimSuffix(account+" changes annotations and labels of pods, and nothing else of them but, of its own, the condition "+
+					strings.Join(conditions, ", "), " but, of its own, the condition ")),
 			forbid(onlyDiffer("before", "after", "k in "+celList(annotations)), account+" may not change these annotations of pods"),
-			forbid("variables.labelsBefore == variables.labelsAfter || object.metadata.uid in variables.extra[?'"+claimPodUID+"'].orValue([]) && "+
+			forbid("variables.labelsBefore == variables.labelsAfter || variables.ownPod && "+
 				onlyDiffer("labelsBefore", "labelsAfter", "k in "+celList(labels)),
 				account+" changes labels of its own pod only, and only "+strings.Join(labels, ", ")),
 		},
@@ -140,25 +145,16 @@ func (c Config) controllerMetadata() policy {
 
 // nodeStatus limits what an agent changes of Nodes: its two conditions of its own node.
 func (c Config) nodeStatus() policy {
-	// The fields of status are looked at as a map: a field that later versions of Kubernetes add is covered.
-	own := "c.type in " + celList([]string{string(corev1.NodeNetworkUnavailable), string(v1alpha1.NodeConditionKubeProxy)})
+	own := []string{string(corev1.NodeNetworkUnavailable), string(v1alpha1.NodeConditionKubeProxy)}
 	return policy{
 		name: "kiln-node-status", app: AgentName,
 		resources: []string{"nodes", "nodes/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
-		when: c.isAccount(AgentName),
-		variables: []admissionv1.Variable{
-			extra(),
-			{Name: "before", Expression: "has(oldObject.status) ? dyn(oldObject.status) : dyn({})"},
-			{Name: "after", Expression: "has(object.status) ? dyn(object.status) : dyn({})"},
-			{Name: "conditionsBefore", Expression: "oldObject.?status.?conditions.orValue([])"},
-			{Name: "conditionsAfter", Expression: "object.?status.?conditions.orValue([])"},
-		},
+		when:      c.isAccount(AgentName),
+		variables: append(statusBeforeAndAfter(), extra()),
 		validations: []admissionv1.Validation{
 			forbid("object.metadata.name in variables.extra[?'"+claimNodeName+"'].orValue([])", AgentName+" changes the status of its own node only"),
 			forbid(sameMetadata("labels", "annotations", "finalizers", "ownerReferences")+" && "+unchanged("spec")+" && "+
-				onlyDiffer("before", "after", "k == 'conditions'")+" && "+
-				"variables.conditionsAfter.all(c, "+own+" || c in variables.conditionsBefore) && "+
-				"variables.conditionsBefore.all(c, "+own+" || c in variables.conditionsAfter)",
+				onlyConditionsDiffer(own),
 				fmt.Sprintf("%s changes the conditions %s and %s of a node, and nothing else of it", AgentName,
 					corev1.NodeNetworkUnavailable, v1alpha1.NodeConditionKubeProxy)),
 		},
@@ -241,6 +237,25 @@ func beforeAndAfter(field, before, after string) []admissionv1.Variable {
 		{Name: before, Expression: "oldObject.metadata.?" + field + ".orValue({})"},
 		{Name: after, Expression: "object.metadata.?" + field + ".orValue({})"},
 	}
+}
+
+// statusBeforeAndAfter are variables with the status and its conditions of the old and of the new object. The fields of status are looked at as a
+// map: a field that later versions of Kubernetes add is covered.
+func statusBeforeAndAfter() []admissionv1.Variable {
+	return []admissionv1.Variable{
+		{Name: "statusBefore", Expression: "has(oldObject.status) ? dyn(oldObject.status) : dyn({})"},
+		{Name: "statusAfter", Expression: "has(object.status) ? dyn(object.status) : dyn({})"},
+		{Name: "conditionsBefore", Expression: "oldObject.?status.?conditions.orValue([])"},
+		{Name: "conditionsAfter", Expression: "object.?status.?conditions.orValue([])"},
+	}
+}
+
+// onlyConditionsDiffer is true when statusBeforeAndAfter differ in conditions of these types only.
+func onlyConditionsDiffer(types []string) string {
+	own := "c.type in " + celList(types)
+	return onlyDiffer("statusBefore", "statusAfter", "k == 'conditions'") +
+		" && variables.conditionsAfter.all(c, " + own + " || c in variables.conditionsBefore)" +
+		" && variables.conditionsBefore.all(c, " + own + " || c in variables.conditionsAfter)"
 }
 
 // onlyDiffer is true when two variables, both maps, differ in no other keys k than those of which allowed is true.

@@ -1,0 +1,93 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound"
+)
+
+const (
+	// healthPeriod is between two looks at the engine. Nothing is written while they find the same.
+	healthPeriod = 2 * time.Second
+	// silence is how long a leader may be without a commit: an engine that can write has one every CanaryInterval, and a transaction without an
+	// answer is given up after 30 s.
+	silence = northbound.CanaryInterval + 45*time.Second
+	// namedOwners are named in the condition.
+	namedOwners = 5
+	// patience of a refusal: what goes away by itself within it is not told.
+	refusalPatience = 10 * time.Second
+)
+
+// tellHealth keeps the condition v1alpha1.PodConditionNorthbound on the process's own pod, from which the operator has it, until ctx ends.
+func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.Engine) error {
+	clients, err := kubernetes.NewForConfig(p.config)
+	if err != nil {
+		return fmt.Errorf("make a client of pods: %w", err)
+	}
+	pods := clients.CoreV1().Pods(p.options.own.Namespace)
+	ticker := time.NewTicker(healthPeriod)
+	defer ticker.Stop()
+	var told corev1.PodCondition
+	for {
+		found := health(engine.Acknowledged(), engine.Refused(), time.Now())
+		if found != told {
+			stamped := found
+			stamped.LastTransitionTime = metav1.Now()
+			if err := client.IgnoreNotFound(k8s.PatchPodCondition(ctx, pods, p.options.own.Pod, stamped)); err != nil {
+				p.log.Error(err, "cannot tell how writing goes; trying again")
+			} else {
+				told = found
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// health is the condition without its time. Its text does not change while the trouble does not.
+func health(acknowledged time.Time, refused []northbound.Refusal, now time.Time) corev1.PodCondition {
+	c := corev1.PodCondition{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue, Reason: "Written", Message: "what is wanted is written"}
+	if acknowledged.IsZero() {
+		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotLeading", "another kube-ovn-controller leads, or none yet"
+		return c
+	}
+	refused = slices.DeleteFunc(refused, func(r northbound.Refusal) bool { return now.Sub(r.Since) < refusalPatience })
+	switch {
+	case now.Sub(acknowledged) > silence:
+		c.Status, c.Reason = corev1.ConditionFalse, "NotAcknowledged"
+		c.Message = fmt.Sprintf("the northbound database has committed nothing since %s: new pods get no network; look at the pods of ovn-central",
+			acknowledged.UTC().Format(time.RFC3339))
+	case len(refused) > 0:
+		slices.SortFunc(refused, func(a, b northbound.Refusal) int {
+			return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Owner.String(), b.Owner.String()))
+		})
+		var names []string
+		for _, r := range refused[:min(len(refused), namedOwners)] {
+			names = append(names, fmt.Sprintf("%s (%s)", r.Owner, r.Err))
+		}
+		if more := len(refused) - namedOwners; more > 0 {
+			names = append(names, fmt.Sprintf("and %d more", more))
+		}
+		c.Status, c.Reason = corev1.ConditionFalse, "Refused"
+		c.Message = "the northbound database refuses the rows of " + strings.Join(names, ", ") + "; everything else is written"
+	}
+	return c
+}
