@@ -53,6 +53,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 		for _, like := range cluster.PodAddrs(pod) {
 			expectSeen(ctx, pod, like, addressOfNode(ctx, active, like))
 		}
+		expectLeases(ctx, active, backup)
 		DeferCleanup(func(ctx SpecContext) { reviveNode(ctx, active) }, NodeTimeout(time.Minute))
 		died := time.Now()
 		killNode(ctx, active)
