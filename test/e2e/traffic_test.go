@@ -30,7 +30,7 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 	GinkgoHelper()
 	running := startFlows(ctx, p)
 	running.resets = true
-	nodes, stop := startPods(ctx)
+	nodes, stop := startPods(ctx, membersNamespace)
 	begun := time.Now()
 	return func(ctx context.Context, what string, gaps int) {
 		GinkgoHelper()
@@ -49,9 +49,9 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 	}
 }
 
-// startPods starts pods on every node that there is, one after another, until the function that it returns is called. Machines that a fault has
+// startPods starts pods of a namespace on every node that there is, one after another, until the function that it returns is called. Machines that a fault has
 // removed from the cluster are no nodes any more.
-func startPods(ctx context.Context) (nodes int, stop func() (started int, slowest time.Duration, failures []string)) {
+func startPods(ctx context.Context, namespace string) (nodes int, stop func() (started int, slowest time.Duration, failures []string)) {
 	GinkgoHelper()
 	var list corev1.NodeList
 	Expect(suite.Objects.List(ctx, &list)).To(Succeed())
@@ -68,7 +68,7 @@ func startPods(ctx context.Context) (nodes int, stop func() (started int, slowes
 				begun := time.Now()
 				name := fmt.Sprintf("new-%s-%d", n.Name, i)
 				limit, done := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-				_, err := suite.Cluster.Run(limit, cluster.Server(membersNamespace, name, n.Name))
+				_, err := suite.Cluster.Run(limit, cluster.Server(namespace, name, n.Name))
 				done()
 				mu.Lock()
 				if err != nil {
@@ -77,7 +77,7 @@ func startPods(ctx context.Context) (nodes int, stop func() (started int, slowes
 					started, slowest = started+1, max(slowest, time.Since(begun))
 				}
 				mu.Unlock()
-				_ = suite.Cluster.CoreV1().Pods(membersNamespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
+				_ = suite.Cluster.CoreV1().Pods(namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
 			}
 		})
 	}

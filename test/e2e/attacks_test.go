@@ -1,0 +1,164 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const (
+	attackerNamespace = "e2e-attacker"
+	victimNamespace   = "e2e-victim"
+)
+
+// Who may create pods in one namespace does nothing to others. The attacker is a ServiceAccount with the stock role edit in its namespace.
+var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
+	var attacker kubernetes.Interface
+
+	BeforeAll(func(ctx SpecContext) {
+		for _, name := range []string{attackerNamespace, victimNamespace} {
+			makeNamespace(ctx, name)
+			DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, name) }, NodeTimeout(4*time.Minute))
+		}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: attackerNamespace, Name: "attacker"}}
+		Expect(suite.Objects.Create(ctx, account)).To(Succeed())
+		Expect(suite.Objects.Create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: attackerNamespace, Name: "attacker"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: attackerNamespace, Name: "attacker"}},
+		})).To(Succeed())
+		config, err := clientcmd.BuildConfigFromFlags("", suite.Lab.Kubeconfig())
+		Expect(err).NotTo(HaveOccurred())
+		config.Impersonate = rest.ImpersonationConfig{
+			UserName: "system:serviceaccount:" + attackerNamespace + ":attacker",
+			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + attackerNamespace, "system:authenticated"},
+		}
+		attacker, err = kubernetes.NewForConfig(config)
+		Expect(err).NotTo(HaveOccurred())
+	})
+
+	// gated is a pod that no node runs, whose UID the attacker knows before anything is done about it.
+	gated := func(ctx context.Context, name string, annotations map[string]string) *corev1.Pod {
+		GinkgoHelper()
+		pod := cluster.Server(attackerNamespace, name, "")
+		pod.Annotations = annotations
+		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+		pod, err := attacker.CoreV1().Pods(attackerNamespace).Create(ctx, pod, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		return pod
+	}
+
+	It("writes no results on its pods, and diverts no node's traffic", func(ctx SpecContext) {
+		victim := suite.Outside[0]
+		pod := gated(ctx, "forger", nil)
+		forged := kubeovnv1.PodNetwork{
+			UID: pod.UID, Allocated: true, Routed: true, Addresses: []netip.Addr{victim}, MAC: []byte{2, 0, 0, 0, 0, 9},
+			CIDRs: []netip.Prefix{netip.PrefixFrom(victim, 16).Masked()}, Gateways: []netip.Addr{victim.Next()},
+			LogicalSwitch: kubeovnv1.DefaultSubnet, LogicalRouter: "x", NICType: kubeovnv1.PodNICTypeVeth, MTU: 1400,
+		}.Annotations()
+		pods := attacker.CoreV1().Pods(attackerNamespace)
+		patch := func(annotations map[string]string) []byte {
+			text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+			Expect(err).NotTo(HaveOccurred())
+			return text
+		}
+		for _, key := range append(slices.Sorted(maps.Keys(forged)), "") {
+			annotations := forged
+			if key != "" {
+				annotations = map[string]string{key: forged[key]}
+			}
+			_, err := pods.Patch(ctx, pod.Name, types.MergePatchType, patch(annotations), metav1.PatchOptions{})
+			name := kubeovnv1.Annotation(key[strings.Index(key, "/")+1:])
+			if key == "" || slices.Contains(kubeovnv1.ResultAnnotations(), name) {
+				Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%q by a patch: %v", key, err)
+				Expect(err.Error()).To(ContainSubstring("only kube-ovn-controller changes these annotations"))
+			}
+			_, err = pods.Patch(ctx, pod.Name, types.MergePatchType, patch(annotations), metav1.PatchOptions{}, "status")
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%q by a patch of the status: %v", key, err)
+			written, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+			Expect(err).NotTo(HaveOccurred())
+			written.Annotations = forged
+			_, err = pods.Update(ctx, written, metav1.UpdateOptions{})
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "an update: %v", err)
+		}
+		// What is legal before the allocation was a request, and an address of another network is refused.
+		_, err := pods.Patch(ctx, pod.Name, types.JSONPatchType, []byte(`[{"op": "remove", "path": "/spec/schedulingGates"}]`), metav1.PatchOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(warnings).WithContext(ctx).WithArguments(attackerNamespace, pod.Name).WithTimeout(30 * time.Second).
+			Should(ContainElement(ContainSubstring(victim.String())))
+		for _, n := range suite.Lab.Nodes() {
+			out, err := suite.Node.Exec(ctx, n.Name, "ip", "route", "get", victim.String())
+			Expect(err).NotTo(HaveOccurred())
+			Expect(out).NotTo(ContainSubstring("dev probe"), "node %s", n.Name)
+		}
+	}, SpecTimeout(2*time.Minute))
+
+	It("stops no write to the northbound database by what it writes on pods", func(ctx SpecContext) {
+		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "shared-by-tenants"}, Spec: kubeovnv1.SubnetSpec{
+			CIDRBlock: "10.81.0.0/24", Vips: []string{"10.81.0.100"},
+		}}
+		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(suite.Objects.Delete(ctx, subnet)).To(Succeed()) }, NodeTimeout(time.Minute))
+		hostile := []string{
+			"a\x00b", "\n", "a,b;c", `"`, "'", `" || 1 == 1 || ip4.src == "0.0.0.0/0`, "../../etc/passwd", strings.Repeat("x", 100_000), "-1", "0.0.0.0/0",
+			suite.NodeAddresses[0], "10.96.0.1", "10.16.0.1", "100.64.0.1", "224.0.0.1", "127.0.0.1", "10.81.0.100", `[{"dst":"0.0.0.0/0","gw":"\u0000"}]`, "{",
+		}
+		requests := []kubeovnv1.Annotation{
+			kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationIPPool,
+			kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips,
+			kubeovnv1.AnnotationLayer2Forward, kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationDefaultRoute, kubeovnv1.AnnotationDHCPv4,
+			kubeovnv1.AnnotationDHCPv6, kubeovnv1.AnnotationMachine, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationAAPs, kubeovnv1.AnnotationGroups,
+		}
+		_, stop := startPods(ctx, victimNamespace)
+		for i, request := range requests {
+			for j, value := range hostile {
+				annotations := map[string]string{
+					kubeovnv1.AnnotationLogicalSwitch.Key(): subnet.Name, kubeovnv1.AnnotationPortVips.Key(): "10.81.0.100",
+					request.Key(): value,
+				}
+				pod := cluster.Server(attackerNamespace, fmt.Sprintf("h-%d-%d", i, j), "")
+				pod.Annotations = annotations
+				if j == i%len(hostile) { // one of each kind has a node, and so a port when it can
+					pod.Spec.NodeName = suite.Workers[i%2]
+				} else {
+					pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+				}
+				_, err := attacker.CoreV1().Pods(attackerNamespace).Create(ctx, pod, metav1.CreateOptions{})
+				Expect(err).NotTo(HaveOccurred(), "%s=%.20q", request, value)
+			}
+		}
+		started, slowest, failures := stop()
+		AddReportEntry("pods of others meanwhile", fmt.Sprintf("%d, the slowest after %s", started, slowest.Round(100*time.Millisecond)))
+		Expect(failures).To(BeEmpty())
+		Expect(slowest).To(BeNumerically("<=", bound(usualPodStart)))
+		removePods(ctx, attackerNamespace)
+		oc := &v1alpha1.OVNCluster{}
+		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc)).To(Succeed())
+		Expect(meta.IsStatusConditionFalse(oc.Status.Conditions, v1alpha1.ConditionDegraded)).To(BeTrue(), "%v", oc.Status.Conditions)
+	}, SpecTimeout(4*time.Minute))
+})
