@@ -9,18 +9,29 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	libovsdb "github.com/ovn-kubernetes/libovsdb/client"
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/internal/batch"
 )
 
 // maxBatch bounds the requests of one transaction.
 const maxBatch = 100
 
-// errRefused says that the server took a transaction and did not like it. Every other error means that none of its parts fares better.
-var errRefused = errors.New("transaction refused by Open vSwitch")
+var (
+	// errRefused says that the server answered a transaction with an error.
+	errRefused = errors.New("transaction refused by Open vSwitch")
+	// errLost says that the connection ended while a transaction was under way.
+	errLost = errors.New("the connection ended during the transaction")
+)
+
+// reconnectPause is between two looks at whether the client is connected again.
+const reconnectPause = 20 * time.Millisecond
 
 var transactions = prometheus.NewCounter(prometheus.CounterOpts{
 	Name: "cni_ovs_transactions_total",
@@ -104,54 +115,69 @@ func (c *committer) take() []*request {
 }
 
 func (b *Bridge) work() {
-	for batch := b.requests.take(); len(batch) > 0; batch = b.requests.take() {
-		var planned []*request
-		for i, r := range batch {
-			err := r.ctx.Err() // nobody waits for it any more
-			if err == nil {
-				r.change, err = r.plan(r.ctx, fmt.Sprintf("r%d_", i))
-			}
-			if err != nil || r.change.empty() {
-				r.done <- err
-				continue
-			}
-			planned = append(planned, r)
+	for requests := b.requests.take(); len(requests) > 0; requests = b.requests.take() {
+		batch.Isolate(requests, b.send, func(r *request, err error) { r.done <- err })
+	}
+}
+
+// send plans requests as the replica is now and commits them in one transaction.
+func (b *Bridge) send(requests []*request) batch.Attempt[*request] {
+	var attempt batch.Attempt[*request]
+	for i, r := range requests {
+		err := r.ctx.Err() // nobody waits for it any more
+		if err == nil {
+			r.change, err = r.plan(r.ctx, fmt.Sprintf("r%d_", i))
 		}
-		b.send(planned)
+		if err != nil || r.change.empty() {
+			r.done <- err
+			continue
+		}
+		attempt.Tried = append(attempt.Tried, r)
 	}
+	if len(attempt.Tried) == 0 {
+		return attempt
+	}
+	err := b.transact(attempt.Tried)
+	switch {
+	case errors.Is(err, errRefused):
+		attempt.Outcome, attempt.Err = batch.Refused, err
+	case errors.Is(err, errLost) && b.reconnected():
+		attempt.Outcome, attempt.Err = batch.Lost, err
+	default:
+		for _, r := range attempt.Tried {
+			r.done <- err
+		}
+	}
+	return attempt
 }
 
-// send commits requests in one transaction. One that is refused is sent in halves, so that a request that is no good fails alone.
-func (b *Bridge) send(batch []*request) {
-	if len(batch) == 0 {
-		return
+// reconnected waits for the client to connect again, which it does by itself.
+func (b *Bridge) reconnected() bool {
+	for end := time.Now().Add(transactTimeout); time.Now().Before(end); time.Sleep(reconnectPause) {
+		if b.client.Connected() {
+			return true
+		}
 	}
-	err := b.transact(batch)
-	if errors.Is(err, errRefused) && len(batch) > 1 {
-		half := len(batch) / 2
-		b.send(batch[:half])
-		b.send(batch[half:])
-		return
-	}
-	for _, r := range batch {
-		r.done <- err
-	}
+	return false
 }
 
-func (b *Bridge) transact(batch []*request) error {
+func (b *Bridge) transact(requests []*request) error {
 	if !b.client.Connected() {
 		return ErrDisconnected
 	}
 	// The transaction is not one caller's: it ends in its own time.
 	ctx, cancel := context.WithTimeout(context.Background(), transactTimeout)
 	defer cancel()
-	operations, err := b.merge(ctx, batch)
+	operations, err := b.merge(ctx, requests)
 	if err != nil {
 		return err
 	}
 	transactions.Inc()
 	results, err := b.client.Transact(ctx, operations...)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() == nil && !errors.Is(err, libovsdb.ErrNotConnected):
+		return fmt.Errorf("%w: %w (%w)", errLost, ErrDisconnected, err)
+	case err != nil:
 		return fmt.Errorf("%w (%w)", ErrDisconnected, err)
 	}
 	if _, err := ovsdb.CheckOperationResults(results, operations); err != nil {
@@ -161,10 +187,10 @@ func (b *Bridge) transact(batch []*request) error {
 }
 
 // merge is the operations of requests, with one for the ports of the bridge. Rows go with the last reference to them.
-func (b *Bridge) merge(ctx context.Context, batch []*request) ([]ovsdb.Operation, error) {
+func (b *Bridge) merge(ctx context.Context, requests []*request) ([]ovsdb.Operation, error) {
 	var operations []ovsdb.Operation
 	var added, removed []string
-	for _, r := range batch {
+	for _, r := range requests {
 		operations = append(operations, r.change.operations...)
 		added = append(added, r.change.added...)
 		removed = append(removed, r.change.removed...)

@@ -4,7 +4,9 @@
 package ovs
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -28,6 +30,12 @@ import (
 // newBridge is br-int in a database of its own. There is no ovs-vswitchd.
 func newBridge(t *testing.T) *Bridge {
 	t.Helper()
+	return newBridgeBehind(t, func(socket string) string { return socket })
+}
+
+// newBridgeBehind is newBridge, which reaches the database's socket by another one.
+func newBridgeBehind(t *testing.T, by func(socket string) string) *Bridge {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "ovs") // t.TempDir is too long for a socket
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -43,7 +51,7 @@ func newBridge(t *testing.T) *Bridge {
 		}
 		return connection.Close()
 	})
-	c, err := client.VSwitch(t.Context(), client.Options{Endpoints: []string{"unix:" + socket}, Log: logr.Discard()})
+	c, err := client.VSwitch(t.Context(), client.Options{Endpoints: []string{"unix:" + by(socket)}, Log: logr.Discard()})
 	must(t, err)
 	t.Cleanup(c.Close)
 	b := New(c)
@@ -163,6 +171,68 @@ func TestAPortThatIsRefusedFailsAlone(t *testing.T) {
 	if names := b.names(t); len(names) != 7 || sent != 7 { // 8, 4+4, 2+2, 1+1
 		t.Errorf("%d transactions made ports %v", sent, names)
 	}
+}
+
+// A request that makes the server end the connection fails alone, too.
+func TestAPortThatEndsTheConnectionFailsAlone(t *testing.T) {
+	b := newBridgeBehind(t, func(socket string) string { return cutting(t, socket, "poison") })
+	var requests []func(context.Context) error
+	for i := range 8 {
+		requests = append(requests, b.attaching(fmt.Sprintf("p%d", i), fmt.Sprintf("lsp%d", i)))
+	}
+	requests[5] = b.attaching("p5", "poison")
+	errs, sent := b.together(t, requests...)
+	for i, err := range errs {
+		if (err != nil) != (i == 5) {
+			t.Errorf("port %d: %v", i, err)
+		}
+	}
+	if !errors.Is(errs[5], ErrDisconnected) || !errors.Is(errs[5], errLost) {
+		t.Errorf("the port that ends the connection: %v", errs[5])
+	}
+	if names := b.names(t); len(names) != 7 || sent != 8 { // 8 twice, 4+4, 2+2, 1+1
+		t.Errorf("%d transactions made ports %v", sent, names)
+	}
+	if errs, _ := b.together(t, b.attaching("later", "lsp-later")); errs[0] != nil {
+		t.Errorf("afterwards: %v", errs[0])
+	}
+}
+
+// cutting is a socket before another one. It ends the connection of a client that sends the text, and passes everything else on.
+func cutting(t *testing.T, socket, text string) string {
+	t.Helper()
+	listener, err := net.Listen("unix", socket+".cutting")
+	must(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	pass := func(to, from net.Conn) {
+		defer func() { _ = errors.Join(to.Close(), from.Close()) }()
+		buffer := make([]byte, 1<<20)
+		for {
+			n, err := from.Read(buffer)
+			if err != nil || bytes.Contains(buffer[:n], []byte(text)) {
+				return
+			}
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("unix", socket)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go pass(server, client)
+			go pass(client, server)
+		}
+	}()
+	return socket + ".cutting"
 }
 
 func TestOfTwoPortsForOneLogicalPortTheLaterStays(t *testing.T) {
