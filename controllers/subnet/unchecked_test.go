@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,26 +18,26 @@ import (
 	"github.com/kiln-net/kiln/controllers/subnet"
 )
 
-// blind cannot list the endpoints of the API server while it is told so.
+// blind cannot list the CIDRs of Services while it is told so.
 type blind struct {
-	client.Client
+	client.Reader
 	is    atomic.Bool
 	tries atomic.Int32
 }
 
 func (b *blind) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if _, slices := list.(*discoveryv1.EndpointSliceList); slices && b.is.Load() {
+	if _, cidrs := list.(*networkingv1.ServiceCIDRList); cidrs && b.is.Load() {
 		b.tries.Add(1)
 		return errors.New("cannot see")
 	}
-	return b.Client.List(ctx, list, options...)
+	return b.Reader.List(ctx, list, options...)
 }
 
 // TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight: agents make routes for what is.
 func TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight(t *testing.T) {
 	n := start(t)
 	b := &blind{}
-	n.runWith(cache.Options{}, func(r *subnet.Reconciler) { b.Client, r.Client = r.Client, b })
+	n.runWith(cache.Options{}, func(r *subnet.Reconciler) { b.Reader, r.ServiceCIDRs.Reader = r.ServiceCIDRs.Reader, b })
 	b.is.Store(true)
 	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}})
 	n.Eventually(func() string {
