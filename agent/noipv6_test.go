@@ -102,7 +102,7 @@ func refusal(asked seccompNotification) syscall.Errno {
 		unix.NlMsghdr
 		Family byte
 	}
-	at := io.NewSectionReader(memory, int64(asked.args[1]), int64(asked.args[2])) //nolint:gosec // an address of this process
+	at := io.NewSectionReader(memory, int64(asked.args[1]), int64(asked.args[2]))
 	if err := binary.Read(at, binary.NativeEndian, &message); err != nil || message.Family != unix.AF_INET6 {
 		return 0
 	}

@@ -93,7 +93,7 @@ func sysctl(key, want string) error {
 	if value(key) == want {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join(sandbox.Sysctls, key), []byte(want), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(sandbox.Sysctls, key), []byte(want), 0o644); err != nil { //nolint:gosec // a kernel parameter, which exists
 		return fmt.Errorf("set kernel parameter %s to %s: %w", strings.ReplaceAll(key, "/", "."), want, err)
 	}
 	return nil

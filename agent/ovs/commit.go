@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	libovsdb "github.com/ovn-kubernetes/libovsdb/client"
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,8 +25,8 @@ const maxBatch = 100
 var (
 	// errRefused says that the server answered a transaction with an error.
 	errRefused = errors.New("transaction refused by Open vSwitch")
-	// errLost says that the connection ended while a transaction was under way.
-	errLost = errors.New("the connection ended during the transaction")
+	// errLost says that the connection ended before a transaction was answered.
+	errLost = errors.New("the connection ended before the transaction was answered")
 )
 
 // reconnectPause is between two looks at whether the client is connected again.
@@ -175,7 +174,7 @@ func (b *Bridge) transact(requests []*request) error {
 	transactions.Inc()
 	results, err := b.client.Transact(ctx, operations...)
 	switch {
-	case err != nil && ctx.Err() == nil && !errors.Is(err, libovsdb.ErrNotConnected):
+	case err != nil && ctx.Err() == nil:
 		return fmt.Errorf("%w: %w (%w)", errLost, ErrDisconnected, err)
 	case err != nil:
 		return fmt.Errorf("%w (%w)", ErrDisconnected, err)

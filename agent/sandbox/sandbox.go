@@ -161,7 +161,7 @@ func setSysctl(key, value string) error {
 }
 
 func writeSysctl(key, value string) error {
-	if err := os.WriteFile(filepath.Join(Sysctls, key), []byte(value), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(Sysctls, key), []byte(value), 0o644); err != nil { //nolint:gosec // a kernel parameter, which exists
 		return fmt.Errorf("set kernel parameter to %s: %w", value, err)
 	}
 	return nil

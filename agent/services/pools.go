@@ -6,6 +6,7 @@ package services
 import (
 	"cmp"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ func (p *pool) peers(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, 
 		o := pool{port: p.port, proto: p.proto, family: p.family, affinity: p.affinity, peer: peer}
 		for _, address := range addressesOf(peer) {
 			if address.Is6() == p.family.v6 {
-				o.fronts = append(o.fronts, front{address: address, port: uint16(port.NodePort)})
+				o.fronts = append(o.fronts, front{address: address, port: uint16(port.NodePort)}) //nolint:gosec // the API server takes 1 to 65535
 			}
 		}
 		if len(o.fronts) > 0 {
@@ -168,7 +169,7 @@ func frontsOf(s *corev1.Service, port *corev1.ServicePort, f family) []front {
 		if err != nil || address.Unmap().Is6() != f.v6 {
 			return
 		}
-		as.address, as.port = address.Unmap(), uint16(port.Port)
+		as.address, as.port = address.Unmap(), uint16(port.Port) //nolint:gosec // the API server takes 1 to 65535
 		if !slices.ContainsFunc(fronts, func(o front) bool { return o.address == as.address }) {
 			fronts = append(fronts, as)
 		}
@@ -186,7 +187,7 @@ func frontsOf(s *corev1.Service, port *corev1.ServicePort, f family) []front {
 		}
 	}
 	if port.NodePort != 0 && slices.Contains(s.Spec.IPFamilies, f.name) {
-		fronts = append(fronts, front{port: uint16(port.NodePort), external: true})
+		fronts = append(fronts, front{port: uint16(port.NodePort), external: true}) //nolint:gosec // the API server takes 1 to 65535
 	}
 	return fronts
 }
@@ -276,7 +277,8 @@ func portOf(s *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16, boo
 			proto = *p.Protocol
 		}
 		if p.Port != nil && name == port.Name && proto == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
-			return uint16(*p.Port), true
+			// The API server takes any number in an EndpointSlice, and whoever may write one writes what they like.
+			return uint16(*p.Port), *p.Port >= 1 && *p.Port <= math.MaxUint16 //nolint:gosec // used within this range only
 		}
 	}
 	return 0, false

@@ -155,7 +155,7 @@ func portsOf(spec *kubeovnv1.LBRuleBackends) []translate.LBRulePort {
 		if p.Protocol != "" {
 			protocol = corev1.Protocol(p.Protocol)
 		}
-		port := translate.LBRulePort{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Target: uint16(p.TargetPort)}
+		port := translate.LBRulePort{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Target: uint16(p.TargetPort)} //nolint:gosec // the CRD takes 1 to 65535
 		if port.Name == "" {
 			port.Name = fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), p.Port)
 		}

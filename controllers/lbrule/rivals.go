@@ -163,7 +163,7 @@ func sharedWith(other *corev1.Service, vip netip.Addr, s *state) string {
 	}
 	var ports []translate.LBRulePort
 	for _, p := range other.Spec.Ports {
-		ports = append(ports, translate.LBRulePort{Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: uint16(p.Port)})
+		ports = append(ports, translate.LBRulePort{Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: uint16(p.Port)}) //nolint:gosec // the API server takes 1 to 65535
 	}
 	return common(ports, s.in.Ports)
 }

@@ -136,7 +136,7 @@ func (r *Reconciler) administer(p *pass, db render.Database, node string, do fun
 		if pod.Spec.NodeName != node || err != nil {
 			continue
 		}
-		member := r.Admin(netip.AddrPortFrom(ip, uint16(db.AdminPort)), config)
+		member := r.Admin(netip.AddrPortFrom(ip, uint16(db.AdminPort)), config) //nolint:gosec // a constant
 		defer member.Close()
 		return do(member)
 	}

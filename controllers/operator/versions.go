@@ -159,7 +159,7 @@ func (r *Reconciler) versionsOf(p *pass, name string) []v1alpha1.ComponentVersio
 	for programs, nodes := range groups {
 		slices.Sort(nodes)
 		all = append(all, v1alpha1.ComponentVersion{
-			Kiln: programs.Kiln, OVN: programs.OVN, OpenVSwitch: programs.OpenVSwitch, Pods: int32(len(nodes)), Nodes: nodes[:min(len(nodes), versionNodes)],
+			Kiln: programs.Kiln, OVN: programs.OVN, OpenVSwitch: programs.OpenVSwitch, Pods: int32(len(nodes)), Nodes: nodes[:min(len(nodes), versionNodes)], //nolint:gosec // as many as there are nodes
 		})
 	}
 	slices.SortFunc(all, func(a, b v1alpha1.ComponentVersion) int {

@@ -63,7 +63,7 @@ func common(a, b *corev1.Service, address netip.Addr) []translate.Front {
 	for _, p := range a.Spec.Ports {
 		for _, q := range b.Spec.Ports {
 			if p.Port == q.Port && protocolOf(p) == protocolOf(q) {
-				fronts = append(fronts, translate.Front{Protocol: protocolOf(p), Address: netip.AddrPortFrom(address, uint16(p.Port))})
+				fronts = append(fronts, translate.Front{Protocol: protocolOf(p), Address: netip.AddrPortFrom(address, uint16(p.Port))}) //nolint:gosec // the API server takes 1 to 65535
 			}
 		}
 	}

@@ -187,7 +187,7 @@ func (p *pool) free(i int32) {
 func (p *pool) add(addr netip.Addr, at int32, port string) int32 {
 	i := p.unused
 	if i == none {
-		i = int32(len(p.slots))
+		i = int32(len(p.slots)) //nolint:gosec // one for each held or remembered address, which are far fewer
 		p.slots = append(p.slots, slot{})
 	} else {
 		p.unused = p.slots[i].next

@@ -84,7 +84,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{
 		ObjectMeta: c.meta(db.Workload, centralApp, db.Workload),
 		Spec: appsv1.StatefulSetSpec{
-			Replicas:            new(int32(len(c.members(db)))),
+			Replicas:            new(int32(len(c.members(db)))), //nolint:gosec // five at most
 			ServiceName:         db.Service,
 			Selector:            selector(centralApp, db.Workload),
 			PodManagementPolicy: appsv1.ParallelPodManagement,

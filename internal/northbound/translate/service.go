@@ -73,7 +73,7 @@ func Service(in ServiceInputs) []desired.Row {
 				continue
 			}
 			for _, vip := range vips {
-				front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))}
+				front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))} //nolint:gosec // the API server takes 1 to 65535
 				if !slices.Contains(in.Taken, front) {
 					backends[front.Address.String()] = join(endpoints(in.Slices, vip, port.Name, p.of))
 				}

@@ -4,6 +4,7 @@
 package translate
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,7 +51,8 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 func slicePort(s *discoveryv1.EndpointSlice, name string, protocol corev1.Protocol) (uint16, bool) {
 	for _, p := range s.Ports {
 		if p.Port != nil && deref(p.Name, "") == name && deref(p.Protocol, corev1.ProtocolTCP) == protocol {
-			return uint16(*p.Port), true
+			// The API server takes any number in an EndpointSlice, and whoever may write one writes what they like.
+			return uint16(*p.Port), *p.Port >= 1 && *p.Port <= math.MaxUint16 //nolint:gosec // used within this range only
 		}
 	}
 	return 0, false
