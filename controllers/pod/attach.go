@@ -148,6 +148,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		return ipam.Lease{}, err
 	}
 	var obstacles, names []string
+	full := true
 	for _, want := range wants {
 		names = append(names, want.Subnet)
 		lease, err := r.allocate(ctx, pod, port, want)
@@ -160,8 +161,9 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 			return ipam.Lease{}, err
 		}
 		obstacles = append(obstacles, obstacle)
+		full = full && errors.Is(err, ipam.ErrExhausted)
 	}
-	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names}
+	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names, full: full}
 }
 
 // wants are what to ask for, in order: what a user has reserved for the pod, or an address of one of its subnets.

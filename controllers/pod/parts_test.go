@@ -68,7 +68,7 @@ func TestRequestsFromBeforeTheStartAreKept(t *testing.T) {
 
 func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var w waiting
+		w := waiting{available: func(string) float64 { return 0 }}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := w.Start(context.Background(), q); err != nil {
@@ -95,6 +95,60 @@ func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 		expect(t, "after a change of the namespace", drain(q), "c")
 		w.wakeAll()
 		expect(t, "after a change of any subnet", drain(q), "a", "c")
+	})
+}
+
+// Each release of an address of a full subnet wakes some of those that wait for one, and in time all of them, once.
+func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := 0.0
+		w := waiting{available: func(string) float64 { return free }}
+		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+		defer q.ShutDown()
+		if err := w.Start(context.Background(), q); err != nil {
+			t.Fatal(err)
+		}
+		full := &problem{message: "full", subnets: []string{"s"}, full: true}
+		const pods = 3*wokenAtOnce + 1
+		for i := range pods {
+			w.add(key(fmt.Sprint("p", i)), "1", full)
+		}
+		w.add(key("static"), "1", &problem{message: "taken", subnets: []string{"s"}})
+		woken := func() (all []string) {
+			for _, name := range drain(q) {
+				if all = append(all, name); name != "static" {
+					w.add(key(name), "1", full) // there was none for it
+				}
+			}
+			return all
+		}
+		w.subnetChanged("s")
+		seen := map[string]int{}
+		time.Sleep(wakeDelay / 2)
+		for round := range 6 {
+			time.Sleep(wakeDelay)
+			now := woken()
+			if want := []int{wokenAtOnce + 1, wokenAtOnce + 1, wokenAtOnce + 1, 2, 0, 0}[round]; len(now) != want {
+				t.Errorf("round %d: %d woken, want %d", round, len(now), want)
+			}
+			for _, name := range now {
+				seen[name]++
+			}
+		}
+		for name, n := range seen {
+			if n != 1 && name != "static" {
+				t.Errorf("%s was woken %d times after one change", name, n)
+			}
+		}
+		if len(seen) != pods+1 {
+			t.Errorf("%d of %d were woken", len(seen), pods+1)
+		}
+		free = 1000 // the subnet was enlarged
+		w.subnetChanged("s")
+		time.Sleep(2 * wakeDelay)
+		if now := woken(); len(now) != pods+1 {
+			t.Errorf("%d of %d were woken for a thousand addresses", len(now), pods+1)
+		}
 	})
 }
 

@@ -35,6 +35,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("make a client of pods: %w", err)
 	}
 	r.pods = pods.Resource(corev1.SchemeGroupVersion.WithResource("pods"))
+	r.waiting.available = r.Allocator.Available
 	r.Allocator.Notify(r.waiting.subnetChanged)
 	r.followVips()
 	r.Sets.Observe(r.setsChanged)

@@ -4,6 +4,7 @@
 package pod
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -18,6 +19,9 @@ import (
 // wakeDelay gathers changes of a subnet before the pods that wait for it are tried again, so that many pods at a full subnet
 // cost little while others come and go.
 const wakeDelay = 100 * time.Millisecond
+
+// wokenAtOnce is how many of the pods that wait for any address of a full subnet are tried at a time, unless it has more free addresses than that.
+const wokenAtOnce = 32
 
 // queue is the work queue of a controller.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -35,6 +39,8 @@ type problem struct {
 	subnets []string
 	// quiet problems are told elsewhere.
 	quiet bool
+	// full: the subnets have no free address, and any would do.
+	full bool
 }
 
 // Error is the message of the event.
@@ -48,11 +54,18 @@ type waiting struct {
 	pods     map[types.NamespacedName]waiter
 	bySubnet map[string]map[types.NamespacedName]struct{}
 	due      map[string]bool // subnets whose pods are about to be woken
+	// available is how many addresses of a subnet are free. It is called without mu.
+	available func(subnet string) float64
+	// changes counts changes of subnets that pods waited for, and changed has the last one of each.
+	changes uint64
+	changed map[string]uint64
 }
 
 type waiter struct {
 	uid types.UID
 	problem
+	// tried is the last change after which the pod was woken for a full subnet.
+	tried uint64
 }
 
 // add lists a pod. It returns again when the pod is new in the list, or waits for other subnets than before: an address may have become free, or
@@ -70,8 +83,9 @@ func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (agai
 	w.unlist(key)
 	if w.pods == nil {
 		w.pods, w.bySubnet, w.due = map[types.NamespacedName]waiter{}, map[string]map[types.NamespacedName]struct{}{}, map[string]bool{}
+		w.changed = map[string]uint64{}
 	}
-	w.pods[key] = waiter{uid: uid, problem: *p}
+	w.pods[key] = waiter{uid: uid, problem: *p, tried: before.tried}
 	for _, s := range p.subnets {
 		if w.bySubnet[s] == nil {
 			w.bySubnet[s] = map[types.NamespacedName]struct{}{}
@@ -102,19 +116,42 @@ func (w *waiting) unlist(key types.NamespacedName) {
 func (w *waiting) subnetChanged(subnet string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.bySubnet[subnet]) == 0 || w.due[subnet] {
+	if len(w.bySubnet[subnet]) == 0 {
+		return
+	}
+	w.changes++
+	if w.changed[subnet] = w.changes; w.due[subnet] {
 		return
 	}
 	w.due[subnet] = true
 	time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
 }
 
+// wakeSubnet wakes the pods that wait for a subnet. Of those that it has no address for, as many as there are free addresses come now, and the
+// others after another wakeDelay: each is tried once after the last change.
 func (w *waiting) wakeSubnet(subnet string) {
+	left := max(int(min(w.available(subnet), math.MaxInt32)), wokenAtOnce)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.due, subnet)
 	for key := range w.bySubnet[subnet] {
+		pod := w.pods[key]
+		switch {
+		case !pod.full:
+		case pod.tried >= w.changed[subnet]:
+			continue
+		case left == 0:
+			w.due[subnet] = true
+			continue
+		default:
+			left--
+			pod.tried = w.changes
+			w.pods[key] = pod
+		}
 		w.Add(ctrl.Request{NamespacedName: key})
+	}
+	if w.due[subnet] {
+		time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
 	}
 }
 

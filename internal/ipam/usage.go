@@ -56,6 +56,22 @@ func (a *Allocator) Usage(subnet string) Usage {
 	return u
 }
 
+// Available is how many addresses of a subnet, of both families together, ports can still get; 0 of a subnet that is not known.
+func (a *Allocator) Available(subnet string) (total float64) {
+	s := a.subnet(subnet)
+	if s == nil {
+		return 0
+	}
+	s.Lock()
+	defer s.Unlock()
+	for family := range s.pools {
+		if p := &s.pools[family]; p.enabled() {
+			total += p.available()
+		}
+	}
+	return total
+}
+
 // PoolUsage is Usage for a pool of a subnet.
 func (a *Allocator) PoolUsage(subnet, pool string) Usage {
 	var u Usage
