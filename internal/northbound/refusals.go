@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,9 +33,8 @@ type Refusal struct {
 
 // refusals are the owners whose last Apply was refused.
 type refusals struct {
-	mu    sync.Mutex
-	of    map[desired.Owner]*refusal
-	clock func() time.Time
+	mu sync.Mutex
+	of map[desired.Owner]*refusal
 }
 
 type refusal struct {
@@ -44,27 +44,28 @@ type refusal struct {
 	until time.Time     // end of the rest
 }
 
-func newRefusals() *refusals {
-	return &refusals{of: map[desired.Owner]*refusal{}, clock: time.Now}
-}
+func newRefusals() *refusals { return &refusals{of: map[desired.Owner]*refusal{}} }
+
+// notOfRows are results of an Apply that say nothing about the rows.
+var notOfRows = []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded}
 
 // note takes the result of an Apply. Results that say nothing about the rows leave what is known.
 func (r *refusals) note(owner desired.Owner, err error) {
-	for _, other := range []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, other) {
-			return
-		}
+	if err != nil && slices.ContainsFunc(notOfRows, func(other error) bool { return errors.Is(err, other) }) {
+		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	known := r.of[owner]
 	if err == nil || errors.Is(err, ErrWaiting) {
-		delete(r.of, owner)
-		refusedOwners.Set(float64(len(r.of)))
+		if known != nil {
+			delete(r.of, owner)
+			refusedOwners.Set(float64(len(r.of)))
+		}
 		return
 	}
-	known := r.of[owner]
 	if known == nil {
-		known = &refusal{since: r.clock()}
+		known = &refusal{since: time.Now()}
 		r.of[owner] = known
 		refusedOwners.Set(float64(len(r.of)))
 	}
@@ -74,7 +75,7 @@ func (r *refusals) note(owner desired.Owner, err error) {
 		return
 	}
 	known.rest = min(max(2*known.rest, minRest), maxRest)
-	known.until = r.clock().Add(known.rest)
+	known.until = time.Now().Add(known.rest)
 }
 
 // errRests marks the error of an Apply that was not attempted.
@@ -88,7 +89,7 @@ func (r *refusals) rests(owner desired.Owner) error {
 	if known == nil || known.rest == 0 {
 		return nil
 	}
-	if left := known.until.Sub(r.clock()); left > 0 {
+	if left := time.Until(known.until); left > 0 {
 		return fmt.Errorf("%w (%w in %s)", known.err, errRests, left.Round(time.Second))
 	}
 	return nil
