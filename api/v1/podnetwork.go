@@ -122,9 +122,9 @@ type AnnotationError struct {
 	Err   error
 }
 
-// Error names the annotation, its value and what is wrong with it.
+// Error names the annotation, the beginning of its value, which users write, and what is wrong with it.
 func (e *AnnotationError) Error() string {
-	return fmt.Sprintf("annotation %s=%q: %v", e.Key, e.Value, e.Err)
+	return fmt.Sprintf("annotation %s=%.100q: %.300s", e.Key, e.Value, e.Err)
 }
 
 // Unwrap gives what is wrong with the value.

@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +25,8 @@ import (
 const (
 	// healthPeriod is between two looks at the engine. Nothing is written while they find the same.
 	healthPeriod = 2 * time.Second
+	// healthTimeout bounds a write, and the pause after one that failed.
+	healthTimeout = 30 * time.Second
 	// silence is how long a leader may be without a commit: an engine that can write has one every CanaryInterval, and a transaction without an
 	// answer is given up after 30 s.
 	silence = northbound.CanaryInterval + 45*time.Second
@@ -43,16 +46,21 @@ func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.E
 	ticker := time.NewTicker(healthPeriod)
 	defer ticker.Stop()
 	var told corev1.PodCondition
+	period := healthPeriod
 	for {
 		found := health(engine.Acknowledged(), engine.Refused(), time.Now())
 		if found != told {
 			stamped := found
 			stamped.LastTransitionTime = metav1.Now()
-			if err := client.IgnoreNotFound(k8s.PatchPodCondition(ctx, pods, p.options.own.Pod, stamped)); err != nil {
-				p.log.Error(err, "cannot tell how writing goes; trying again")
+			limited, cancel := context.WithTimeout(ctx, healthTimeout)
+			err := client.IgnoreNotFound(k8s.PatchPodCondition(limited, pods, p.options.own.Pod, stamped))
+			if cancel(); err == nil {
+				told, period = found, healthPeriod
 			} else {
-				told = found
+				period = min(2*period, healthTimeout)
+				p.log.Error(err, "cannot tell how writing goes; trying again", "in", period.String())
 			}
+			ticker.Reset(period)
 		}
 		select {
 		case <-ticker.C:
@@ -81,7 +89,11 @@ func health(acknowledged time.Time, refused []northbound.Refusal, now time.Time)
 		})
 		var names []string
 		for _, r := range refused[:min(len(refused), namedOwners)] {
-			names = append(names, fmt.Sprintf("%s (%s)", r.Owner, r.Err))
+			why := r.Err
+			if errors.Is(why, northbound.ErrNoAnswer) { // the rest of the text is of the connection
+				why = northbound.ErrNoAnswer
+			}
+			names = append(names, fmt.Sprintf("%s (%s)", r.Owner, why))
 		}
 		if more := len(refused) - namedOwners; more > 0 {
 			names = append(names, fmt.Sprintf("and %d more", more))

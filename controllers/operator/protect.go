@@ -50,8 +50,12 @@ func policyKinds() []client.Object {
 // An installation goes on without policies: the condition Protected says what is missing.
 func (r *Reconciler) protect(ctx context.Context, p *pass) error {
 	err := r.watchPolicies(ctx)
-	if err == nil {
-		err = r.apply(ctx, p, render.Policies(p.config))
+	if err == nil { // each by itself: one that cannot be applied takes none of the others away
+		for _, o := range render.Policies(p.config) {
+			if failed := r.apply(ctx, p, []render.Object{o}); failed != nil && err == nil {
+				err = failed
+			}
+		}
 	}
 	switch {
 	case err == nil:

@@ -24,8 +24,8 @@ import (
 )
 
 // A node reaches pods of custom VPCs by their addresses, for probes. So no such pod is given an address unasked that a pod of another VPC has on
-// its node, or one of the default VPC anywhere: those are reached from every node. The address of a node, or of the API server, is given to none,
-// not even to one that asks for it: its node would lose what has it.
+// its node, or one of the default VPC anywhere: those are reached from every node. The address of a node, or of the API server's endpoints, that is
+// known at the time is given to none, not even to one that asks for it: its node would lose what has it.
 
 // reasonAmbiguous is the event on a pod whose address is another pod's as well.
 const reasonAmbiguous = "AddressAmbiguous"

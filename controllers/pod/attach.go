@@ -189,7 +189,7 @@ func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease)
 	r.journeys.reached(pod.UID, legAddress)
 	r.warnOfIgnored(pod)
 	r.settle(ctx, pod, lease)
-	if pod.Annotations[keyAAPs] != "" || pod.Annotations[keyPortVips] != "" {
+	if pod.Annotations[keyAAPs] != "" {
 		r.warnOfVips(ctx, pod, lease.Subnet)
 	}
 }

@@ -55,6 +55,7 @@ type Reconciler struct {
 	kept     kept
 	machines machines
 	missing  sync.Map // groups that pods' users were told of, by the pod's UID
+	unshared sync.Map // addresses of port_vips that pods' users were told of, by the pod's UID
 	unseen   sync.Map // keys of ports from before the start whose pods the cache did not have then
 	records  backlog
 	recorder *recorder
@@ -98,6 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	var revision int
 	in.Policy, revision = r.joinSets(pod)
 	r.warnOfGroups(ctx, pod)
+	r.warnOfShared(pod, a.subnet)
 	switch err := r.Northbound.Apply(ctx, translate.PodOwner(in.Namespace, in.Name), translate.Pod(in)); {
 	case errors.Is(err, northbound.ErrWaiting):
 		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy, which enqueue the pod

@@ -84,7 +84,7 @@ func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	s := w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.100"} })
 	process := w.start()
 	p := w.pod("default", "p", "port_security", "true", "port_vips", "10.16.0.100,169.254.107.105,10.16.0.1,8.8.8.8")
-	w.warnedOf(p, "VipNotShared", "169.254.107.105,10.16.0.1,8.8.8.8")
+	w.warnedOf(p, "AddressNotShared", "169.254.107.105,10.16.0.1,8.8.8.8")
 	secured := func(want string) {
 		w.Eventually(func() string {
 			if got := w.port(p).Strings("port_security"); len(got) != 1 || got[0] != want {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,14 +58,21 @@ func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
 			missing = append(missing, name)
 		}
 	}
-	said := strings.Join(missing, ", ")
-	if before, _ := r.missing.Load(pod.UID); said == "" {
-		r.missing.Delete(pod.UID)
-	} else if before != said {
-		r.missing.Store(pod.UID, said)
+	if said := strings.Join(missing, ", "); news(&r.missing, pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it",
 			kubeovnv1.AnnotationGroups.Key(), said))
 	}
+}
+
+// news reports whether a pod's user was told something else before, and notes that this is told now; "" is nothing to tell.
+func news(told *sync.Map, pod types.UID, said string) bool {
+	before, _ := told.Load(pod)
+	if said == "" {
+		told.Delete(pod)
+		return false
+	}
+	told.Store(pod, said)
+	return before != said
 }
 
 // leaveSets takes a pod out of the index that has no port any more. Those of host-network pods are their nodes'.

@@ -21,6 +21,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -51,7 +52,7 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 // IP objects are not asked: they record leases after the fact, so that who is recorded and has neither a port nor annotations uses no
 // address (docs/decisions/2026-11-21-start.md).
 func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator) error {
-	s := restoration{allocator: allocator, log: log.FromContext(ctx)}
+	s := restoration{allocator: allocator, log: log.FromContext(ctx), unusable: map[string]bool{}}
 	if err := s.read(ctx, reader); err != nil {
 		return err
 	}
@@ -86,6 +87,7 @@ type restoration struct {
 	transits  []translate.TransitLease
 	vpcs      kubeovnv1.VpcList
 	vips      kubeovnv1.VipList
+	unusable  map[string]bool // subnets whose specs cannot be used: what is claimed of them cannot be checked
 }
 
 func (s *restoration) read(ctx context.Context, reader client.Reader) error {
@@ -132,7 +134,7 @@ func (s *restoration) keep(c claim) {
 }
 
 func (s *restoration) grant(c claim) error {
-	if !c.asked {
+	if !c.asked || s.unusable[c.lease.Subnet] {
 		return s.allocator.Restore(c.port, c.lease)
 	}
 	want := ipam.Request{Subnet: c.lease.Subnet, Addresses: c.lease.Addresses, MAC: c.lease.MAC, AnyPool: true}
@@ -294,24 +296,30 @@ func (s *restoration) setSubnets() {
 		if layout, err := layoutOf(subnet); err == nil && s.allocator.SetSubnet(subnet.Name, layout) == nil {
 			continue
 		}
+		s.unusable[subnet.Name] = true
 		_ = s.allocator.SetSubnet(subnet.Name, s.claimedLayout(subnet.Name)) // refused when nothing is claimed: then it is not needed
 	}
 }
 
+// layoutOf is the layout of the spec in force.
 func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
-	cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+	spec := &subnet.Spec
+	if subnet.Status.ValidatedSpec != nil && !k8s.ViewSubnet(subnet).Validated {
+		spec = subnet.Status.ValidatedSpec
+	}
+	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
 	if err != nil {
 		return ipam.Subnet{}, err
 	}
-	gateways, err := ipfamily.ParseAddrs(subnet.Spec.Gateway)
+	gateways, err := ipfamily.ParseAddrs(spec.Gateway)
 	if err != nil {
 		return ipam.Subnet{}, err
 	}
-	exclude, err := ipfamily.ParseRanges(subnet.Spec.ExcludeIPs)
+	exclude, err := ipfamily.ParseRanges(spec.ExcludeIPs)
 	if err != nil {
 		return ipam.Subnet{}, err
 	}
-	shared, err := ipfamily.ParseRanges(subnet.Spec.Vips) // no pod gets one for its own
+	shared, err := ipfamily.ParseRanges(spec.Vips) // no pod gets one for its own
 	if err != nil {
 		return ipam.Subnet{}, err
 	}

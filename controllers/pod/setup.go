@@ -97,6 +97,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			r.journeys.end(e.Object.GetUID())
 			r.missing.Delete(e.Object.GetUID())
+			r.unshared.Delete(e.Object.GetUID())
 			q.Add(requestFor(e.Object))
 			r.machinePodGone(e.Object.(*corev1.Pod), q)
 		},

@@ -25,8 +25,11 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// reasonVip is the reason of the event on a pod that names a Vip which it cannot share.
-const reasonVip = "VipNotShared"
+// Reasons of events on a pod that names a Vip, or an address, which it cannot share.
+const (
+	reasonVip     = "VipNotShared"
+	reasonAddress = "AddressNotShared"
+)
 
 var keyVip, keyAAPs, keyPortVips = kubeovnv1.AnnotationVip.Key(), kubeovnv1.AnnotationAAPs.Key(), kubeovnv1.AnnotationPortVips.Key()
 
@@ -151,9 +154,18 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet string)
 	return addresses, nil
 }
 
-// warnOfVips tells a pod's user which of the Vips and addresses that it names it cannot share.
+// warnOfShared tells a pod's user, once, which addresses of port_vips it does not share.
+func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
+	_, others := splitShared(subnet, pod)
+	if said := ipfamily.Join(others); news(&r.unshared, pod.UID, said) {
+		k8s.Warn(r.Recorder, pod, reasonAddress, fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
+			keyPortVips, said, subnet.Name))
+	}
+}
+
+// warnOfVips tells a pod's user which of the Vips that it names it cannot share.
 func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet string) {
-	var wrong, said []string
+	var wrong []string
 	for name := range strings.SplitSeq(pod.Annotations[keyAAPs], ",") {
 		if name = strings.TrimSpace(name); name == "" {
 			continue
@@ -171,17 +183,8 @@ func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet str
 			wrong = append(wrong, "Vip "+name+" "+reason)
 		}
 	}
-	if len(wrong) > 0 {
-		said = append(said, fmt.Sprintf("of annotation %s: %s", keyAAPs, strings.Join(wrong, "; ")))
-	}
-	if s, err := r.subnet(ctx, subnet); err == nil {
-		if _, others := splitShared(s, pod); len(others) > 0 {
-			said = append(said, fmt.Sprintf("of annotation %s: %s is not among the vips of subnet %s: add it there, or remove it from the annotation",
-				keyPortVips, ipfamily.Join(others), subnet))
-		}
-	}
-	if len(said) > 0 { // in one event: of two with the same reason the second is not kept
-		k8s.Warn(r.Recorder, pod, reasonVip, strings.Join(said, "; "))
+	if len(wrong) > 0 { // in one event: of two with the same reason the second is not kept
+		k8s.Warn(r.Recorder, pod, reasonVip, fmt.Sprintf("of annotation %s: %s", keyAAPs, strings.Join(wrong, "; ")))
 	}
 }
 

@@ -64,7 +64,7 @@ type waiting struct {
 type waiter struct {
 	uid types.UID
 	problem
-	// tried is the last change after which the pod was woken for a full subnet.
+	// tried is the last change of a subnet after which the pod was woken.
 	tried uint64
 }
 
@@ -137,17 +137,16 @@ func (w *waiting) wakeSubnet(subnet string) {
 	for key := range w.bySubnet[subnet] {
 		pod := w.pods[key]
 		switch {
-		case !pod.full:
 		case pod.tried >= w.changed[subnet]:
 			continue
-		case left == 0:
+		case pod.full && left == 0:
 			w.due[subnet] = true
 			continue
-		default:
+		case pod.full:
 			left--
-			pod.tried = w.changes
-			w.pods[key] = pod
 		}
+		pod.tried = w.changes
+		w.pods[key] = pod
 		w.Add(ctrl.Request{NamespacedName: key})
 	}
 	if w.due[subnet] {

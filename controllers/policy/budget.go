@@ -48,7 +48,7 @@ func (b *budget) set(key client.ObjectKey, created time.Time, flows int) (fits b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.namespaces[key.Namespace]
-	before := beyond(list)
+	before := limit(list)
 	list = slices.DeleteFunc(list, func(e expense) bool { return e.name == key.Name })
 	if flows > 0 {
 		e := expense{created: created, name: key.Name, flows: flows}
@@ -61,23 +61,28 @@ func (b *budget) set(key client.ObjectKey, created time.Time, flows int) (fits b
 	if b.namespaces[key.Namespace] = list; len(list) == 0 {
 		delete(b.namespaces, key.Namespace)
 	}
-	after := beyond(list)
-	for _, name := range slices.Concat(before, after) {
-		if name != key.Name && slices.Contains(before, name) != slices.Contains(after, name) {
-			others = append(others, client.ObjectKey{Namespace: key.Namespace, Name: name})
+	after := limit(list)
+	fits = true
+	for _, e := range list {
+		switch {
+		case e.name == key.Name:
+			fits = e.within(after)
+		case e.within(before) != e.within(after):
+			others = append(others, client.ObjectKey{Namespace: key.Namespace, Name: e.name})
 		}
 	}
-	return !slices.Contains(after, key.Name), others
+	return fits, others
 }
 
-// beyond returns the names of the policies of a namespace that are not within its bound.
-func beyond(list []expense) []string {
-	var names []string
+// limit returns the oldest policy of a namespace that is not within its bound: neither is any that is younger. It is nil when all are.
+func limit(list []expense) *expense {
 	total := 0
 	for _, e := range list {
 		if total += e.flows; total > maxNamespaceFlows {
-			names = append(names, e.name)
+			return &e
 		}
 	}
-	return names
+	return nil
 }
+
+func (e expense) within(limit *expense) bool { return limit == nil || e.compare(*limit) < 0 }

@@ -113,9 +113,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.spend(req.NamespacedName, time.Time{}, 0)
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
 	}
-	result, err := r.apply(ctx, owner, func() compiled { return r.compile(np) })
-	if problems := r.compile(np).problems; r.told.news(owner, problems) {
-		k8s.Warn(r.Recorder, np, ReasonNotExpressed, strings.Join(problems, "; "))
+	var last compiled
+	result, err := r.apply(ctx, owner, func() compiled {
+		last = r.compile(np)
+		return last
+	})
+	if r.told.news(owner, last.problems) {
+		k8s.Warn(r.Recorder, np, ReasonNotExpressed, strings.Join(last.problems, "; "))
 	}
 	return result, k8s.Unless(err, northbound.ErrWaiting)
 }

@@ -72,7 +72,8 @@ func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validatio
 }
 
 // check reads the subnet's spec and finds what is wrong with it, by itself and against what others use. Nodes, the API server and
-// Services are reached from the default VPC only, so other VPCs may use their addresses.
+// Services are reached from the default VPC only, so subnets of other VPCs may have their addresses; pods are not given those of nodes and of
+// the API server there (controllers/pod, hosts).
 func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	network, problem := validation.Subnet(in.subnet.Name, &in.subnet.Spec)
 	if problem != nil || len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {

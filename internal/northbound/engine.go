@@ -116,8 +116,10 @@ func (e *Engine) apply(ctx context.Context, o desired.Owner, want []desired.Row)
 			return err
 		}
 	}
-	if err := e.refusals.rests(o); err != nil {
-		return err
+	if len(want) > 0 { // a deletion does not rest
+		if err := e.refusals.rests(o); err != nil {
+			return err
+		}
 	}
 	r := &request{ctx: ctx, owner: o, wanted: wanted, came: time.Now(), done: make(chan error, 1)}
 	e.queue.add(r)

@@ -199,10 +199,15 @@ func (e *Engine) fenced(number string) error {
 	return ErrDeposed
 }
 
-// Over returns a channel that is closed when the term that Lead took ends. It is nil while this process does not lead.
+// Over returns a channel that is closed when the term that Lead took ends. While this process does not lead, it is closed already.
 func (e *Engine) Over() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.term.over == nil {
+		over := make(chan struct{})
+		close(over)
+		return over
+	}
 	return e.term.over
 }
 

@@ -58,24 +58,44 @@ func (r *refusals) note(owner desired.Owner, err error) {
 	defer r.mu.Unlock()
 	known := r.of[owner]
 	if err == nil || errors.Is(err, ErrWaiting) {
-		if known != nil {
-			delete(r.of, owner)
-			refusedOwners.Set(float64(len(r.of)))
+		if known == nil {
+			return
 		}
+		if known.err = nil; known.rest == 0 { // who rested before does not begin anew without a rest
+			delete(r.of, owner)
+		}
+		r.count()
 		return
 	}
 	if known == nil {
-		known = &refusal{since: time.Now()}
+		known = &refusal{}
 		r.of[owner] = known
-		refusedOwners.Set(float64(len(r.of)))
+	}
+	if known.err == nil {
+		known.since = time.Now()
 	}
 	known.err = err
+	r.count()
 	if !errors.Is(err, ErrNoAnswer) {
 		known.rest = 0
 		return
 	}
 	known.rest = min(max(2*known.rest, minRest), maxRest)
 	known.until = time.Now().Add(known.rest)
+}
+
+// count brings the metric up to date and forgets rests that are long over.
+func (r *refusals) count() {
+	refused := 0
+	for owner, known := range r.of {
+		switch {
+		case known.err != nil:
+			refused++
+		case time.Since(known.until) > maxRest:
+			delete(r.of, owner)
+		}
+	}
+	refusedOwners.Set(float64(refused))
 }
 
 // errRests marks the error of an Apply that was not attempted.
@@ -90,7 +110,7 @@ func (r *refusals) rests(owner desired.Owner) error {
 		return nil
 	}
 	if left := time.Until(known.until); left > 0 {
-		return fmt.Errorf("%w (%w in %s)", known.err, errRests, left.Round(time.Second))
+		return fmt.Errorf("%w (%w in %s)", ErrNoAnswer, errRests, left.Round(time.Second))
 	}
 	return nil
 }
@@ -101,7 +121,9 @@ func (e *Engine) Refused() []Refusal {
 	defer e.refusals.mu.Unlock()
 	all := make([]Refusal, 0, len(e.refusals.of))
 	for owner, known := range e.refusals.of {
-		all = append(all, Refusal{Owner: owner, Err: known.err, Since: known.since})
+		if known.err != nil {
+			all = append(all, Refusal{Owner: owner, Err: known.err, Since: known.since})
+		}
 	}
 	return all
 }

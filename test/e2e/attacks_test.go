@@ -15,6 +15,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,6 +59,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 			UserName: "system:serviceaccount:" + attackerNamespace + ":attacker",
 			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + attackerNamespace, "system:authenticated"},
 		}
+		config.QPS, config.Burst = 1000, 1000
 		attacker, err = kubernetes.NewForConfig(config)
 		Expect(err).NotTo(HaveOccurred())
 	})
@@ -152,13 +154,49 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 				Expect(err).NotTo(HaveOccurred(), "%s=%.20q", request, value)
 			}
 		}
-		started, slowest, failures := stop()
-		AddReportEntry("pods of others meanwhile", fmt.Sprintf("%d, the slowest after %s", started, slowest.Round(100*time.Millisecond)))
-		Expect(failures).To(BeEmpty())
-		Expect(slowest).To(BeNumerically("<=", bound(usualPodStart)))
+		unharmed(stop)
 		removePods(ctx, attackerNamespace)
 		oc := &v1alpha1.OVNCluster{}
 		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc)).To(Succeed())
 		Expect(meta.IsStatusConditionFalse(oc.Status.Conditions, v1alpha1.ConditionDegraded)).To(BeTrue(), "%v", oc.Status.Conditions)
 	}, SpecTimeout(4*time.Minute))
+
+	It("floods the API server with pods and Services, and delays nobody", func(ctx SpecContext) {
+		const pods, services = 2000, 500
+		_, stop := startPods(ctx, victimNamespace)
+		var flood errgroup.Group
+		flood.SetLimit(32)
+		for i := range pods {
+			flood.Go(func() error {
+				pod := cluster.Server(attackerNamespace, fmt.Sprint("flood-", i), "")
+				pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+				_, err := attacker.CoreV1().Pods(attackerNamespace).Create(ctx, pod, metav1.CreateOptions{})
+				return err
+			})
+		}
+		for i := range services {
+			flood.Go(func() error {
+				_, err := attacker.CoreV1().Services(attackerNamespace).Create(ctx, &corev1.Service{
+					ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("flood-", i)},
+					Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "none"}, Ports: []corev1.ServicePort{{Port: 80}}},
+				}, metav1.CreateOptions{})
+				return err
+			})
+		}
+		Expect(flood.Wait()).To(Succeed())
+		unharmed(stop)
+		_, stop = startPods(ctx, victimNamespace)
+		removePods(ctx, attackerNamespace)
+		Expect(suite.Objects.DeleteAllOf(ctx, &corev1.Service{}, client.InNamespace(attackerNamespace))).To(Succeed())
+		unharmed(stop)
+	}, SpecTimeout(5*time.Minute))
 })
+
+// unharmed ends a startPods, and expects that its pods started as on any other day.
+func unharmed(stop func() (int, time.Duration, []string)) {
+	GinkgoHelper()
+	started, slowest, failures := stop()
+	AddReportEntry("pods of others meanwhile", fmt.Sprintf("%d, the slowest after %s", started, slowest.Round(100*time.Millisecond)))
+	Expect(failures).To(BeEmpty())
+	Expect(slowest).To(BeNumerically("<=", bound(usualPodStart)))
+}
