@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -99,6 +100,39 @@ func (s *story) policiesRestored(t *testing.T) {
 		g.Expect(s.admin.Get(t.Context(), key, binding)).To(Succeed())
 		return binding.Spec.ValidationActions
 	}).Should(ContainElement(admissionv1.Deny))
+}
+
+func (s *story) onePolicyForbidden(t *testing.T) {
+	g := newG(t)
+	const name = "kiln-controller-pods" // the third of eight
+	limited := make([]rbacv1.PolicyRule, len(s.policyRights))
+	for i := range s.policyRights {
+		limited[i] = *s.policyRights[i].DeepCopy()
+		limited[i].ResourceNames = slices.DeleteFunc(limited[i].ResourceNames, func(n string) bool { return n == name })
+	}
+	s.setPolicyRights(t, limited)
+	g.Eventually(func() string { // rights and objects reach the API server's caches at different times
+		policy := &admissionv1.ValidatingAdmissionPolicy{}
+		g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: name}, policy)).To(Succeed())
+		base := policy.DeepCopy()
+		policy.Spec.FailurePolicy = new(admissionv1.Ignore)
+		g.Expect(s.admin.Patch(t.Context(), policy, client.MergeFrom(base))).To(Succeed())
+		return s.condition(t, "Protected")()
+	}).Should(HavePrefix("False PoliciesForbidden"))
+	all := len(render.Policies(render.Config{})) / 2
+	var policies admissionv1.ValidatingAdmissionPolicyList
+	g.Expect(s.admin.List(t.Context(), &policies, client.MatchingLabels{render.ManagedByLabel: render.ManagedBy})).To(Succeed())
+	g.Expect(policies.Items).To(HaveLen(all))
+
+	s.setPolicyRights(t, s.policyRights)
+	g.Eventually(func() string {
+		policy := &admissionv1.ValidatingAdmissionPolicy{}
+		g.Expect(s.admin.Get(t.Context(), client.ObjectKey{Name: name}, policy)).To(Succeed())
+		base := policy.DeepCopy()
+		metav1.SetMetaDataAnnotation(&policy.ObjectMeta, "poke", fmt.Sprint(time.Now().UnixNano()))
+		g.Expect(s.admin.Patch(t.Context(), policy, client.MergeFrom(base))).To(Succeed())
+		return s.condition(t, "Protected")()
+	}).Should(HavePrefix("True PoliciesApplied"))
 }
 
 func TestMissingPoliciesStopNoInstallation(t *testing.T) {

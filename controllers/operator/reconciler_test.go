@@ -62,6 +62,7 @@ func TestOneInstallation(t *testing.T) {
 		{"another pass writes nothing", (*story).writesNothing},
 		{"what someone changed is changed back", (*story).driftRestored},
 		{"admission policies that someone deleted or changed are restored", (*story).policiesRestored},
+		{"an admission policy that cannot be applied takes none of the others away", (*story).onePolicyForbidden},
 		{"what someone else made stays and what is no longer wanted goes", (*story).pruned},
 		{"authorities outlive a lost label", (*story).authoritiesStay},
 		{"why a container failed is shown", (*story).failureShown},
