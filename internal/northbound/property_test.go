@@ -96,7 +96,13 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 		base()
 		settle := func() {
 			for o, rows := range last {
-				e.apply(o, rows)
+				eventually.Wait{For: "the rows of " + o.String(), Pause: 50 * time.Millisecond}.Holds(t, func() bool { // its owner may still rest
+					err := e.try(o, rows)
+					if err != nil && !errors.Is(err, northbound.ErrNoAnswer) {
+						t.Fatalf("seed %d: %v", seed, err)
+					}
+					return err == nil
+				})
 			}
 		}
 		settle()
