@@ -14,6 +14,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/internal/batch"
@@ -25,11 +26,11 @@ const maxBatch = 100
 var (
 	// errRefused says that the server answered a transaction with an error.
 	errRefused = errors.New("transaction refused by Open vSwitch")
-	// errLost says that the connection ended before a transaction was answered.
-	errLost = errors.New("the connection ended before the transaction was answered")
+	// errNoAnswer says that a transaction was sent, and the connection ended before the answer.
+	errNoAnswer = errors.New("the transaction got no answer")
 )
 
-// reconnectPause is between two looks at whether the client is connected again.
+// reconnectPause is between two echoes of reconnected.
 const reconnectPause = 20 * time.Millisecond
 
 var transactions = prometheus.NewCounter(prometheus.CounterOpts{
@@ -123,7 +124,7 @@ func (b *Bridge) work() {
 func (b *Bridge) send(requests []*request) batch.Attempt[*request] {
 	var attempt batch.Attempt[*request]
 	for i, r := range requests {
-		err := r.ctx.Err() // nobody waits for it any more
+		err := r.ctx.Err() // the caller has given up
 		if err == nil {
 			r.change, err = r.plan(r.ctx, fmt.Sprintf("r%d_", i))
 		}
@@ -140,7 +141,7 @@ func (b *Bridge) send(requests []*request) batch.Attempt[*request] {
 	switch {
 	case errors.Is(err, errRefused):
 		attempt.Outcome, attempt.Err = batch.Refused, err
-	case errors.Is(err, errLost) && b.reconnected():
+	case errors.Is(err, errNoAnswer) && b.reconnected():
 		attempt.Outcome, attempt.Err = batch.Lost, err
 	default:
 		for _, r := range attempt.Tried {
@@ -150,14 +151,13 @@ func (b *Bridge) send(requests []*request) batch.Attempt[*request] {
 	return attempt
 }
 
-// reconnected waits for the client to connect again, which it does by itself.
+// reconnected waits until the client has connected again and its replica has the outcome of the transaction. The client reconnects by itself, but
+// libovsdb v0.8.1 reports no reconnection, and Connected stays true after a loss. So this polls with an echo, which the closed connection refuses
+// and which the client holds back until the new connection has read the database. It runs only after a lost transaction.
 func (b *Bridge) reconnected() bool {
-	for end := time.Now().Add(transactTimeout); time.Now().Before(end); time.Sleep(reconnectPause) {
-		if b.client.Connected() {
-			return true
-		}
-	}
-	return false
+	return wait.PollUntilContextTimeout(context.Background(), reconnectPause, transactTimeout, true, func(ctx context.Context) (bool, error) {
+		return b.client.Echo(ctx) == nil, nil
+	}) == nil
 }
 
 func (b *Bridge) transact(requests []*request) error {
@@ -175,7 +175,7 @@ func (b *Bridge) transact(requests []*request) error {
 	results, err := b.client.Transact(ctx, operations...)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		return fmt.Errorf("%w: %w (%w)", errLost, ErrDisconnected, err)
+		return fmt.Errorf("%w: %w (%w)", errNoAnswer, ErrDisconnected, err)
 	case err != nil:
 		return fmt.Errorf("%w (%w)", ErrDisconnected, err)
 	}

@@ -175,7 +175,9 @@ func TestAPortThatIsRefusedFailsAlone(t *testing.T) {
 
 // A request that makes the server end the connection fails alone, too.
 func TestAPortThatEndsTheConnectionFailsAlone(t *testing.T) {
-	b := newBridgeBehind(t, func(socket string) string { return cutting(t, socket, "poison") })
+	b := newBridgeBehind(t, func(socket string) string {
+		return passing(t, socket, func(request []byte) bool { return bytes.Contains(request, []byte("poison")) }, never)
+	})
 	var requests []func(context.Context) error
 	for i := range 8 {
 		requests = append(requests, b.attaching(fmt.Sprintf("p%d", i), fmt.Sprintf("lsp%d", i)))
@@ -187,7 +189,7 @@ func TestAPortThatEndsTheConnectionFailsAlone(t *testing.T) {
 			t.Errorf("port %d: %v", i, err)
 		}
 	}
-	if !errors.Is(errs[5], ErrDisconnected) || !errors.Is(errs[5], errLost) {
+	if !errors.Is(errs[5], ErrDisconnected) || !errors.Is(errs[5], errNoAnswer) {
 		t.Errorf("the port that ends the connection: %v", errs[5])
 	}
 	if names := b.names(t); len(names) != 7 || sent != 8 { // 8 twice, 4+4, 2+2, 1+1
@@ -198,18 +200,55 @@ func TestAPortThatEndsTheConnectionFailsAlone(t *testing.T) {
 	}
 }
 
-// cutting is a socket before another one. It ends the connection of a client that sends the text, and passes everything else on.
-func cutting(t *testing.T, socket, text string) string {
+// A transaction whose answer is lost was committed. Its requests succeed, and nothing is written twice.
+func TestALostAnswerFailsNoRequest(t *testing.T) {
+	lose := make(chan struct{}, 1)
+	b := newBridgeBehind(t, func(socket string) string { return passing(t, socket, never, losing(lose)) })
+	var requests []func(context.Context) error
+	for i := range 8 {
+		requests = append(requests, b.attaching(fmt.Sprintf("p%d", i), fmt.Sprintf("lsp%d", i)))
+	}
+	lose <- struct{}{}
+	errs, sent := b.together(t, requests...)
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("port %d: %v", i, err)
+		}
+	}
+	if len(lose) != 0 {
+		t.Error("no answer was lost")
+	}
+	if names := b.names(t); len(names) != 8 || sent != 1 {
+		t.Errorf("%d transactions made ports %v", sent, names)
+	}
+}
+
+func never([]byte) bool { return false }
+
+// losing is true for the first message after each element of the channel.
+func losing(lose <-chan struct{}) func([]byte) bool {
+	return func([]byte) bool {
+		select {
+		case <-lose:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// passing makes a socket in front of another one. It closes a connection instead of passing a request, or an answer, for which a function is true.
+func passing(t *testing.T, socket string, cutRequest, cutAnswer func([]byte) bool) string {
 	t.Helper()
-	listener, err := net.Listen("unix", socket+".cutting")
+	listener, err := net.Listen("unix", socket+".passing")
 	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
-	pass := func(to, from net.Conn) {
+	pass := func(to, from net.Conn, cut func([]byte) bool) {
 		defer func() { _ = errors.Join(to.Close(), from.Close()) }()
 		buffer := make([]byte, 1<<20)
 		for {
 			n, err := from.Read(buffer)
-			if err != nil || bytes.Contains(buffer[:n], []byte(text)) {
+			if err != nil || cut(buffer[:n]) {
 				return
 			}
 			if _, err := to.Write(buffer[:n]); err != nil {
@@ -228,11 +267,11 @@ func cutting(t *testing.T, socket, text string) string {
 				_ = client.Close()
 				continue
 			}
-			go pass(server, client)
-			go pass(client, server)
+			go pass(server, client, cutRequest)
+			go pass(client, server, cutAnswer)
 		}
 	}()
-	return socket + ".cutting"
+	return socket + ".passing"
 }
 
 func TestOfTwoPortsForOneLogicalPortTheLaterStays(t *testing.T) {
