@@ -4,7 +4,6 @@
 package ipam
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -169,80 +168,6 @@ func (s *subnet) lease(h holding) Lease {
 		l.MAC = room.mac[:]
 	}
 	return l
-}
-
-// fits reports whether a port's holding, which is that lease, is what is wanted.
-func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
-	if (w.asIs || len(w.MAC) > 0) && !bytes.Equal(w.MAC, l.MAC) {
-		return false
-	}
-	for _, addr := range w.Addresses {
-		if !slices.Contains(l.Addresses, addr) {
-			return false
-		}
-	}
-	if w.asIs {
-		return len(w.Addresses) == len(l.Addresses)
-	}
-	if s.loans[port].lender != w.Lender {
-		return false
-	}
-	if !s.fitsPools(h, w.Request) {
-		return false
-	}
-	if len(w.Families) == 0 {
-		return true
-	}
-	for family, i := range h.slots {
-		if (i != none) != s.wants(w.Request, ipfamily.Family(family)) {
-			return false
-		}
-	}
-	return true
-}
-
-// fitsPools reports whether the addresses that the request does not name belong to pools that the request may use. An address that the subnet
-// excluded later still fits the pool that lists it: the port that holds it keeps it.
-func (s *subnet) fitsPools(h holding, r Request) bool {
-	if r.AnyPool {
-		return true
-	}
-	for family, i := range h.slots {
-		if i == none {
-			continue
-		}
-		p := &s.pools[family]
-		sl := &p.slots[i]
-		switch {
-		case slices.Contains(r.Addresses, sl.addr):
-		case sl.area == nowhere && s.namedByPool(r.Pools, sl.addr):
-		case sl.area > 0 && !slices.Contains(r.Pools, p.areas[sl.area].name), sl.area <= 0 && p.ofPools(r.Pools):
-			return false
-		}
-	}
-	return true
-}
-
-// namedByPool reports whether the ranges of one of these pools hold the address, which may be excluded.
-func (s *subnet) namedByPool(names []string, addr netip.Addr) bool {
-	return slices.ContainsFunc(s.set, func(p Pool) bool {
-		return slices.Contains(names, p.Name) && slices.ContainsFunc(p.Ranges, func(r ipfamily.Range) bool { return r.Contains(addr) })
-	})
-}
-
-// ofPools reports whether a request for these pools gets its address of the family from them. One pool that names addresses of the family is
-// enough, also when all of them are excluded: the request then fails, and does not get an address from outside of its pools.
-func (p *pool) ofPools(names []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool {
-		at := p.areaOf(name)
-		return at != nowhere && p.areas[at].hasFamily
-	})
-}
-
-// wants reports whether the request is for an address of the family.
-func (s *subnet) wants(r Request, family ipfamily.Family) bool {
-	return len(r.Families) == 0 && s.pools[family].enabled() || slices.Contains(r.Families, family) ||
-		slices.ContainsFunc(r.Addresses, func(a netip.Addr) bool { return ipfamily.Of(a) == family })
 }
 
 func (s *subnet) hold(port string, w want) (holding, error) {
