@@ -196,11 +196,16 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(5*time.Minute))
 })
 
-// unharmed ends a startPods, and expects that its pods took no longer than twice as long as on any other day.
-func unharmed(stop func() (int, time.Duration, []string)) {
+// busyAddress is how long a pod waits for its address while eight clients write to the API server as fast as they can, on the machine that the tables
+// of docs/ were measured on. At rest it is 50 ms. The difference is the API server's, which shares two CPUs with everything else.
+const busyAddress = 250 * time.Millisecond
+
+// unharmed ends a startPods, and expects that all its pods started, and that most of them got their addresses in the usual time.
+func unharmed(stop func() startedPods) {
 	GinkgoHelper()
-	started, slowest, failures := stop()
-	AddReportEntry("pods of others meanwhile", fmt.Sprintf("%d, the slowest after %s", started, slowest.Round(100*time.Millisecond)))
-	Expect(failures).To(BeEmpty())
-	Expect(slowest).To(BeNumerically("<=", bound(2*usualPodStart)))
+	pods := stop()
+	AddReportEntry("pods of others meanwhile", pods.String())
+	Expect(pods.failures).To(BeEmpty())
+	Expect(pods.addresses).NotTo(BeEmpty())
+	Expect(median(pods.addresses)).To(BeNumerically("<=", bound(busyAddress)))
 }

@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,11 +36,11 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 	return func(ctx context.Context, what string, gaps int) {
 		GinkgoHelper()
 		took := time.Since(begun).Round(time.Second)
-		started, slowest, failures := stop()
+		pods := stop()
 		seen := running.end(ctx)
-		AddReportEntry(what, fmt.Sprintf("%s; %d pods started, the slowest after %s; failed: %v", took, started, slowest.Round(100*time.Millisecond), failures))
-		Expect(failures).To(BeEmpty(), "pods that did not start")
-		Expect(started).To(BeNumerically(">=", nodes))
+		AddReportEntry(what, fmt.Sprintf("%s; %s; failed: %v", took, pods, pods.failures))
+		Expect(pods.failures).To(BeEmpty(), "pods that did not start")
+		Expect(len(pods.starts)).To(BeNumerically(">=", nodes))
 		for _, f := range seen {
 			long := (flows{f}).gapsOver(aRestart)
 			Expect(len(long)).To(BeNumerically("<=", gaps), "gaps: %v", long)
@@ -49,41 +50,70 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 	}
 }
 
+// startedPods are the pods that startPods started: how long each took until it had its address, and until it was ready.
+type startedPods struct {
+	addresses, starts []time.Duration
+	failures          []string
+}
+
+func (p startedPods) String() string {
+	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+	if len(p.starts) == 0 {
+		return "no pod started"
+	}
+	return fmt.Sprintf("%d pods started: an address after %s (median), the last after %s; ready after %s, the last after %s", len(p.starts),
+		round(median(p.addresses)), round(slices.Max(p.addresses)), round(median(p.starts)), round(slices.Max(p.starts)))
+}
+
+// median of durations, of which there is at least one.
+func median(of []time.Duration) time.Duration { return slices.Sorted(slices.Values(of))[len(of)/2] }
+
 // startPods starts pods of a namespace on every node that there is, one after another, until the function that it returns is called. Machines that a fault has
 // removed from the cluster are no nodes any more.
-func startPods(ctx context.Context, namespace string) (nodes int, stop func() (started int, slowest time.Duration, failures []string)) {
+func startPods(ctx context.Context, namespace string) (nodes int, stop func() startedPods) {
 	GinkgoHelper()
 	var list corev1.NodeList
 	Expect(suite.Objects.List(ctx, &list)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	var started int
-	var slowest time.Duration
-	var failures []string
+	var pods startedPods
 	for _, n := range list.Items {
 		group.Go(func() {
 			defer GinkgoRecover()
 			for i := 0; ctx.Err() == nil; i++ {
-				begun := time.Now()
 				name := fmt.Sprintf("new-%s-%d", n.Name, i)
-				limit, done := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-				_, err := suite.Cluster.Run(limit, cluster.Server(namespace, name, n.Name))
-				done()
+				address, start, err := startPod(context.WithoutCancel(ctx), cluster.Server(namespace, name, n.Name))
 				mu.Lock()
 				if err != nil {
-					failures = append(failures, err.Error())
+					pods.failures = append(pods.failures, err.Error())
 				} else {
-					started, slowest = started+1, max(slowest, time.Since(begun))
+					pods.addresses, pods.starts = append(pods.addresses, address), append(pods.starts, start)
 				}
 				mu.Unlock()
 				_ = suite.Cluster.CoreV1().Pods(namespace).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
 			}
 		})
 	}
-	return len(list.Items), func() (int, time.Duration, []string) {
+	return len(list.Items), func() startedPods {
 		cancel()
 		group.Wait()
-		return started, slowest, failures
+		return pods
 	}
+}
+
+// startPod starts a pod, and returns how long it took until it had its address and until it was ready.
+func startPod(ctx context.Context, pod *corev1.Pod) (address, start time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	begun := time.Now()
+	if _, err := suite.Cluster.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return 0, 0, fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if _, err := suite.Cluster.WaitPod(ctx, pod.Namespace, pod.Name, allocated); err != nil {
+		return 0, 0, err
+	}
+	address = time.Since(begun)
+	_, err = suite.Cluster.WaitPod(ctx, pod.Namespace, pod.Name, cluster.Ready)
+	return address, time.Since(begun), err
 }
