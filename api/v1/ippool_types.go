@@ -16,6 +16,12 @@ type IPPoolSpec struct {
 	// +optional
 	// +listType=set
 	Namespaces []string `json:"namespaces,omitempty"`
+	// allowedNamespaces are more namespaces whose pods may name the pool, or addresses of it, when namespaces is not empty. `*` is every
+	// namespace. A pool without namespaces is for every pod that may use its subnet.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4096
+	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
 	// ips are addresses, ranges `a..b` and CIDRs. What the subnet excludes is of no pool.
 	// +kubebuilder:validation:MinItems=1
 	// +listType=set

@@ -25,6 +25,16 @@ const (
 	GatewayCentralized GatewayType = "centralized"
 )
 
+// PortSecurity says which ports drop what is sent from other addresses than their own.
+// +kubebuilder:validation:Enum=Enforced;Requested
+type PortSecurity string
+
+// Values of PortSecurity.
+const (
+	PortSecurityEnforced  PortSecurity = "Enforced"
+	PortSecurityRequested PortSecurity = "Requested"
+)
+
 // SubnetSpec is one logical switch of the subnet's name and the addresses of its ports.
 // +kubebuilder:validation:XValidation:rule="!has(self.externalEgressGateway) || self.externalEgressGateway.size() == 0 || !has(self.natOutgoing) || !self.natOutgoing",message="externalEgressGateway and natOutgoing exclude each other"
 type SubnetSpec struct {
@@ -107,6 +117,16 @@ type SubnetSpec struct {
 	// directions.
 	// +optional
 	Private bool `json:"private,omitempty"`
+	// allowedNamespaces are more namespaces whose pods may name a private subnet, next to those that it serves. `*` is every namespace. For
+	// subnets of custom VPCs the VPC has to allow them as well. Any pod of the VPC may name a subnet that is not private.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4096
+	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
+	// portSecurity Enforced drops what a pod sends from other addresses than its own, on every port of the subnet. Requested does so for
+	// pods with the annotation port_security only. When empty it is tenancy.portSecurity of the OVNCluster, which is Enforced by default.
+	// +optional
+	PortSecurity PortSecurity `json:"portSecurity,omitempty"`
 	// allowSubnets are CIDRs that may exchange traffic with a private subnet.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024

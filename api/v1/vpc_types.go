@@ -21,11 +21,26 @@ const (
 	ClusterAccessNone ClusterAccess = "None"
 )
 
+// AllowedNamespace is the name of a namespace, or AllNamespaces.
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?|\*)$`
+type AllowedNamespace string
+
+// AllNamespaces in allowedNamespaces is every namespace.
+const AllNamespaces AllowedNamespace = "*"
+
 // VpcSpec is a routing domain: one logical router of the VPC's name.
 type VpcSpec struct {
-	// namespaces whose pods may use the subnets of this VPC. A namespace belongs to at most one VPC.
+	// namespaces whose pods and Services may use this VPC. Their pods get addresses of those subnets of the VPC that serve them. A namespace
+	// belongs to at most one VPC.
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
+	// allowedNamespaces are more namespaces whose pods and Services may use this VPC when they name it: a pod by logical_switch, a Service by
+	// logical_router. `*` is every namespace.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4096
+	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
 	// defaultSubnet is the subnet that the namespaces of this VPC use first.
 	// +optional
 	DefaultSubnet string `json:"defaultSubnet,omitempty"`
@@ -51,9 +66,9 @@ type VpcSpec struct {
 	// bfdPort is a router port of its own for BFD sessions with gateways.
 	// +optional
 	BFDPort *BFDPort `json:"bfdPort,omitempty"`
-	// clusterAccess of a custom VPC: Services, which is the default, lets its pods reach the cluster's Services, DNS and the API server among
-	// them, and from subnets with natOutgoing what is outside of the cluster. None keeps the VPC apart from all of it. The default VPC is
-	// where Services are.
+	// clusterAccess of a custom VPC: Services lets its pods reach the cluster's Services, DNS and the API server included, and from subnets with
+	// natOutgoing what is outside of the cluster. None keeps the VPC apart from all of it. When empty it is tenancy.clusterAccess of the
+	// OVNCluster, which is None by default. The default VPC is where Services are.
 	// +optional
 	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
 }

@@ -192,6 +192,11 @@ func (in *IPPoolSpec) DeepCopyInto(out *IPPoolSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.AllowedNamespaces != nil {
+		in, out := &in.AllowedNamespaces, &out.AllowedNamespaces
+		*out = make([]AllowedNamespace, len(*in))
+		copy(*out, *in)
+	}
 	if in.IPs != nil {
 		in, out := &in.IPs, &out.IPs
 		*out = make([]string, len(*in))
@@ -788,6 +793,11 @@ func (in *SubnetSpec) DeepCopyInto(out *SubnetSpec) {
 		*out = make([]NATOutgoingPolicyRule, len(*in))
 		copy(*out, *in)
 	}
+	if in.AllowedNamespaces != nil {
+		in, out := &in.AllowedNamespaces, &out.AllowedNamespaces
+		*out = make([]AllowedNamespace, len(*in))
+		copy(*out, *in)
+	}
 	if in.AllowSubnets != nil {
 		in, out := &in.AllowSubnets, &out.AllowSubnets
 		*out = make([]string, len(*in))
@@ -1138,6 +1148,11 @@ func (in *VpcSpec) DeepCopyInto(out *VpcSpec) {
 	if in.Namespaces != nil {
 		in, out := &in.Namespaces, &out.Namespaces
 		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
+	if in.AllowedNamespaces != nil {
+		in, out := &in.AllowedNamespaces, &out.AllowedNamespaces
+		*out = make([]AllowedNamespace, len(*in))
 		copy(*out, *in)
 	}
 	if in.StaticRoutes != nil {

@@ -118,6 +118,10 @@ type OVNClusterStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// strictSince is when the defaults of spec.tenancy came into force. Before, the operator wrote into the objects that earlier versions had
+	// served what they allowed.
+	// +optional
+	StrictSince *metav1.Time `json:"strictSince,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=name

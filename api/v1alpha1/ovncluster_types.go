@@ -6,6 +6,8 @@ package v1alpha1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // OVNClusterName is the only name an OVNCluster may have: a cluster has one network.
@@ -39,6 +41,11 @@ type OVNClusterSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Network Network `json:"network,omitempty"`
+
+	// tenancy is what namespaces may do where no object says otherwise.
+	// +optional
+	// +kubebuilder:default={}
+	Tenancy Tenancy `json:"tenancy,omitempty"`
 
 	// +optional
 	// +kubebuilder:default={}
@@ -141,6 +148,34 @@ type Network struct {
 	// +kubebuilder:validation:Minimum=576
 	// +kubebuilder:validation:Maximum=65535
 	MTU int32 `json:"mtu,omitempty"`
+}
+
+// Membership is who may use custom VPCs, private subnets and IPPools that have namespaces.
+// +kubebuilder:validation:Enum=Granted;Open
+type Membership string
+
+// Values of Membership.
+const (
+	MembershipGranted Membership = "Granted"
+	MembershipOpen    Membership = "Open"
+)
+
+// Tenancy is what the users of a namespace may do with network resources. The defaults are strict. Objects that an older version of Kiln has
+// served keep what they had: at the upgrade the operator writes it into them.
+type Tenancy struct {
+	// membership Granted: a pod or Service may name those custom VPCs, private subnets and IPPools with namespaces only that list its namespace.
+	// Open: it may name any of them, as with Kube-OVN.
+	// +optional
+	// +kubebuilder:default=Granted
+	Membership Membership `json:"membership,omitempty"`
+	// clusterAccess of custom VPCs whose clusterAccess is empty.
+	// +optional
+	// +kubebuilder:default=None
+	ClusterAccess kubeovnv1.ClusterAccess `json:"clusterAccess,omitempty"`
+	// portSecurity of subnets whose portSecurity is empty.
+	// +optional
+	// +kubebuilder:default=Enforced
+	PortSecurity kubeovnv1.PortSecurity `json:"portSecurity,omitempty"`
 }
 
 // Datapath is where Open vSwitch forwards packets.

@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -37,6 +41,10 @@ type controllerOptions struct {
 	election electionOptions
 	// keepVMIP keeps the addresses of KubeVirt's virtual machines.
 	keepVMIP bool
+	// membership, clusterAccess and portSecurity are those of objects that do not set theirs (v1alpha1.Tenancy).
+	membership    v1alpha1.Membership
+	clusterAccess kubeovnv1.ClusterAccess
+	portSecurity  kubeovnv1.PortSecurity
 }
 
 // electionOptions time the leader's Lease (coordination.k8s.io/v1).
@@ -70,6 +78,10 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&o.address, "address", ":10660", "where metrics, /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.keepVMIP, "keep-vm-ip", true, "keep the addresses of KubeVirt's virtual machines while these exist")
+	f.StringVar((*string)(&o.membership), "membership", string(v1alpha1.MembershipGranted),
+		"who may name custom VPCs, private subnets and IPPools with namespaces: Granted (listed namespaces) or Open (every namespace)")
+	f.StringVar((*string)(&o.clusterAccess), "cluster-access", string(kubeovnv1.ClusterAccessNone), "clusterAccess of VPCs that do not set theirs: None or Services")
+	f.StringVar((*string)(&o.portSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
 	f.BoolVar(&o.election.enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
 	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a Lease that is not renewed holds others off")
 	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
@@ -77,7 +89,7 @@ func newControllerCommand() *cobra.Command {
 	return cmd
 }
 
-// parse reads the flags that are lists of CIDRs, and the environment.
+// parse reads the flags that are lists of CIDRs and the environment, and checks the flags with a few values.
 func (o *controllerOptions) parse(pods, joins, services string) error {
 	for _, flag := range []struct {
 		name, value string
@@ -90,6 +102,18 @@ func (o *controllerOptions) parse(pods, joins, services string) error {
 			return fmt.Errorf("%s: %w", flag.name, err)
 		}
 		*flag.to = cidrs
+	}
+	for _, flag := range []struct {
+		name, value string
+		choices     []string
+	}{
+		{"--membership", string(o.membership), []string{string(v1alpha1.MembershipGranted), string(v1alpha1.MembershipOpen)}},
+		{"--cluster-access", string(o.clusterAccess), []string{string(kubeovnv1.ClusterAccessNone), string(kubeovnv1.ClusterAccessServices)}},
+		{"--port-security", string(o.portSecurity), []string{string(kubeovnv1.PortSecurityEnforced), string(kubeovnv1.PortSecurityRequested)}},
+	} {
+		if !slices.Contains(flag.choices, flag.value) {
+			return fmt.Errorf("%s is %q: use one of %s", flag.name, flag.value, strings.Join(flag.choices, ", "))
+		}
 	}
 	if len(o.podCIDRs) == 0 {
 		return errors.New("--pod-cidrs is empty: pods need addresses")

@@ -31,6 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/controllers/gateway"
 	"github.com/kiln-net/kiln/controllers/ippool"
 	"github.com/kiln-net/kiln/controllers/lbrule"
@@ -296,10 +297,12 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
+	o := p.options
+	grants := selection.NewGrants(c, namespaces, pools, o.membership == v1alpha1.MembershipOpen)
 	sets := podset.New()
 	p.pods = &pod.Reconciler{
-		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Networks: networks, Sets: sets,
-		Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
+		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Grants: grants, Networks: networks, Sets: sets,
+		SecurePorts: o.portSecurity == kubeovnv1.PortSecurityEnforced, Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
 	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}
@@ -326,10 +329,10 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&transit.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate, Pulses: pulses,
-			ServiceCIDRs: cidrs,
+			ServiceCIDRs: cidrs, ClusterAccess: o.clusterAccess,
 		},
 		&service.Reconciler{
-			Client: c, Live: mgr.GetAPIReader(), Services: services, Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
+			Client: c, Live: mgr.GetAPIReader(), Services: services, Grants: grants, Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
 		},
 		&lbrule.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Services: services,

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -88,14 +89,19 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 func TestControllerRefusesWrongFlags(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "default")
 	t.Setenv("POD_NAME", "controller")
-	for _, tt := range []struct{ name, pods, joins, want string }{
-		{"no pod addresses", "", "", "--pod-cidrs is empty"},
-		{"not a CIDR", "ten", "", "--pod-cidrs"},
-		{"two of one family", "10.16.0.0/16,10.17.0.0/16", "", "--pod-cidrs"},
-		{"join of another family", "10.16.0.0/16", "fd00::/64", "not of the same families"},
+	for _, tt := range []struct {
+		name, pods, joins string
+		security          kubeovnv1.PortSecurity
+		want              string
+	}{
+		{name: "no pod addresses", want: "--pod-cidrs is empty"},
+		{name: "not a CIDR", pods: "ten", want: "--pod-cidrs"},
+		{name: "two of one family", pods: "10.16.0.0/16,10.17.0.0/16", want: "--pod-cidrs"},
+		{name: "join of another family", pods: "10.16.0.0/16", joins: "fd00::/64", want: "not of the same families"},
+		{name: "unknown choice", pods: "10.16.0.0/16", security: "Maybe", want: `--port-security is "Maybe": use one of Enforced, Requested`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var o controllerOptions
+			o := controllerOptions{membership: "Granted", clusterAccess: "None", portSecurity: cmp.Or(tt.security, kubeovnv1.PortSecurityEnforced)}
 			if err := o.parse(tt.pods, tt.joins, "10.96.0.0/12"); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}

@@ -71,6 +71,7 @@ var phases = []struct {
 	{"hold the OVNCluster", (*Reconciler).hold},
 	{"validate", (*Reconciler).validate},
 	{"look for the resource definitions", (*Reconciler).requireResources},
+	{"keep what objects allow", (*Reconciler).keepTenancy},
 	{"place the databases", (*Reconciler).placeDatabases},
 	{"plan replacements", (*Reconciler).planUpgrade},
 	{"issue certificates", (*Reconciler).issueCertificates},

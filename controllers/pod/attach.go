@@ -43,6 +43,7 @@ type attachment struct {
 	gateways []netip.Addr
 	shared   []netip.Addr // addresses of Vips, which a port that checks addresses passes
 	dhcp     []translate.PodDHCP
+	secure   bool // the port drops what is sent from other addresses
 }
 
 // attach finds the pod's lease, or makes one. The error is a *problem when the pod has to wait.
@@ -69,7 +70,8 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 	if a.dhcp, err = ownDHCP(a, cidrs, gateways); err != nil {
 		k8s.Warn(r.Recorder, pod, reasonDHCP, err.Error()) // the subnet's are in force
 	}
-	a.shared, err = r.shared(ctx, pod, subnet.Name)
+	a.secure = r.securesPort(pod, subnet)
+	a.shared, err = r.shared(ctx, pod, subnet)
 	return a, err
 }
 
@@ -189,6 +191,9 @@ func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease)
 	r.journeys.reached(pod.UID, legAddress)
 	r.warnOfIgnored(pod)
 	r.settle(ctx, pod, lease)
+	if forwards(pod) {
+		r.warnOfForwarding(ctx, pod, lease.Subnet)
+	}
 	if pod.Annotations[keyAAPs] != "" {
 		r.warnOfVips(ctx, pod, lease.Subnet)
 	}
@@ -311,9 +316,9 @@ func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 		OwnDHCP:      a.dhcp,
 		Vips:         sharedOf(a.subnet, a.pod),
 		NorthGateway: kubeovnv1.ParseNorthGateway(a.pod.Annotations),
-		Unknown:      a.pod.Annotations[kubeovnv1.AnnotationLayer2Forward.Key()] == "true",
+		Unknown:      forwards(a.pod) && !a.secure,
 		Shared:       a.shared,
-		PortSecurity: a.pod.Annotations[keyPortSecurity] == "true",
+		PortSecurity: a.secure,
 	}
 	if a.machine == "" {
 		in.UID = string(a.pod.UID)

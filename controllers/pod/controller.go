@@ -34,6 +34,10 @@ type Reconciler struct {
 	Namespaces *selection.Namespaces
 	Pools      *selection.Pools
 	Vips       *selection.Vips
+	// Grants says what the pods of a namespace may name.
+	Grants *selection.Grants
+	// SecurePorts has the ports of subnets without portSecurity drop what their pods send from other addresses.
+	SecurePorts bool
 	// Networks finds subnets with the same addresses; where it is nil those of the default VPC are not looked at.
 	Networks *selection.Networks
 	// Sets are those of policies. What changes in them enqueues pods.

@@ -30,10 +30,16 @@ func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeo
 		if err != nil {
 			return nil, err
 		}
+		if err := r.mayUsePools(ctx, pod, pools); err != nil {
+			return nil, err
+		}
 		return wantsOfPools(pools, request, func(subnet string) bool { return request.Subnet == "" || request.Subnet == subnet })
 	}
 	subnets, err := r.candidates(ctx, pod, request)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.mayUse(ctx, pod, request, subnets); err != nil {
 		return nil, err
 	}
 	pools, err := r.Pools.OfNamespace(ctx, pod.Namespace)

@@ -181,10 +181,10 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 }
 
 // podView is what a pod's port and annotations depend on of its subnet.
-func podView(s *kubeovnv1.Subnet) [8]string {
-	return [8]string{
+func podView(s *kubeovnv1.Subnet) [9]string {
+	return [9]string{
 		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU),
-		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options, strings.Join(s.Spec.Vips, " "),
+		fmt.Sprint(s.Spec.EnableDHCP), s.Spec.DHCPV4Options, s.Spec.DHCPV6Options, strings.Join(s.Spec.Vips, " "), string(s.Spec.PortSecurity),
 	}
 }
 

@@ -80,6 +80,11 @@ func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, name strin
 	if reason != "" {
 		return nil, &problem{message: fmt.Sprintf("Vip %s, which annotation %s names, %s", name, keyVip, reason), subnets: subnetsOf(vip)}
 	}
+	if vip.Spec.Namespace != pod.Namespace { // a Vip for one namespace lets that namespace into its subnet
+		if err := r.mayUseSubnet(ctx, pod, vipSubnet(vip)); err != nil {
+			return nil, err
+		}
+	}
 	want := ipam.Request{Subnet: vipSubnet(vip), Addresses: addresses, AnyPool: true, Lender: translate.VipHolder(name)}
 	want.MAC, _ = net.ParseMAC(vip.Status.MAC)
 	for _, a := range addresses {
@@ -134,8 +139,8 @@ func vipAddresses(vip *kubeovnv1.Vip) []netip.Addr {
 }
 
 // shared are the addresses of the Vips that a pod shares in its subnet. Only a pod whose port checks addresses has to know.
-func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet string) ([]netip.Addr, error) {
-	if pod.Annotations[keyPortSecurity] != "true" {
+func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeovnv1.Subnet) ([]netip.Addr, error) {
+	if !r.securesPort(pod, subnet) {
 		return nil, nil
 	}
 	var addresses []netip.Addr
@@ -147,7 +152,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet string)
 			}
 			continue
 		}
-		if vip.Spec.Type == "" && vipSubnet(vip) == subnet && selection.VipServes(vip, pod.Namespace) {
+		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && selection.VipServes(vip, pod.Namespace) {
 			addresses = append(addresses, vipAddresses(vip)...)
 		}
 	}

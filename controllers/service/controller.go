@@ -16,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -28,8 +30,13 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// indexService finds EndpointSlices by the Service that they are of.
-const indexService = "endpointslice.service"
+// Indexes of the cache.
+const (
+	// indexService finds EndpointSlices by the Service that they are of.
+	indexService = "endpointslice.service"
+	// indexVpc finds Services by the custom VPC that their annotations name.
+	indexVpc = "service.vpc"
+)
 
 // Reconciler makes the load balancers of each Service so.
 type Reconciler struct {
@@ -37,6 +44,7 @@ type Reconciler struct {
 	// Live reads pods past the cache.
 	Live       client.Reader
 	Services   *selection.Services
+	Grants     *selection.Grants
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
@@ -47,7 +55,7 @@ type Reconciler struct {
 }
 
 // SetupWithManager registers the reconciler. It wakes for its Service, for the EndpointSlices of the Service, for other Services at its
-// addresses and for drift.
+// addresses, for its VPC and for drift.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
 		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
@@ -55,9 +63,19 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	if err != nil {
 		return fmt.Errorf("index EndpointSlices by Service: %w", err)
 	}
+	err = mgr.GetFieldIndexer().IndexField(ctx, &corev1.Service{}, indexVpc, func(o client.Object) []string {
+		if vpc := k8s.VpcNoted(o.(*corev1.Service)); vpc != kubeovnv1.DefaultVpc {
+			return []string{vpc}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index Services by VPC: %w", err)
+	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Service{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.rivals)).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
@@ -120,8 +138,18 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if in.Taken, taken, err = r.taken(ctx, service, in.Vpc); err != nil {
 		return nil, err
 	}
-	r.tell(service, missing, taken)
-	return translate.Service(in), nil
+	rows := translate.Service(in)
+	denied := ""
+	if len(rows) > 0 {
+		if denied, err = r.Grants.Vpc(ctx, key.Namespace, in.Vpc); err != nil {
+			return nil, err
+		}
+	}
+	r.tell(service, missing, denied, taken)
+	if denied != "" {
+		return nil, nil
+	}
+	return rows, nil
 }
 
 // Reasons of events.
@@ -130,14 +158,16 @@ const (
 	ReasonAffinityTooLong = "SessionAffinityTooLong"
 	// ReasonVpcMissing says that a Service is served nowhere: the VPC that it names does not exist.
 	ReasonVpcMissing = "VpcMissing"
+	// ReasonVpcNotAllowed says that a Service is served nowhere: its VPC does not list its namespace.
+	ReasonVpcNotAllowed = "VpcNotAllowed"
 	// ReasonAddressInUse says that another Service has an address and port that a Service asks for.
 	ReasonAddressInUse = "AddressInUse"
 )
 
 // tell warns, once, of what a Service asks for and does not get.
-func (r *Reconciler) tell(s *corev1.Service, missingVpc, taken string) {
+func (r *Reconciler) tell(s *corev1.Service, missingVpc, denied, taken string) {
 	timeout, _ := translate.Affinity(s)
-	before := r.told.swap(client.ObjectKeyFromObject(s), wishes{affinity: timeout, missingVpc: missingVpc, taken: taken})
+	before := r.told.swap(client.ObjectKeyFromObject(s), wishes{affinity: timeout, missingVpc: missingVpc, denied: denied, taken: taken})
 	if timeout != before.affinity && timeout > translate.MaxAffinitySeconds {
 		k8s.Warn(r.Recorder, s, ReasonAffinityTooLong, fmt.Sprintf(
 			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: pods stay with an endpoint for %d s after their last connection, OVN's longest, not for %d s: ask for less, or let clients carry a session of their own",
@@ -147,15 +177,19 @@ func (r *Reconciler) tell(s *corev1.Service, missingVpc, taken string) {
 		k8s.Warn(r.Recorder, s, ReasonVpcMissing, fmt.Sprintf("annotation %s names Vpc %s, which does not exist: create it, or name another one",
 			kubeovnv1.AnnotationLogicalRouter.Key(), missingVpc))
 	}
+	if denied != before.denied && denied != "" {
+		k8s.Warn(r.Recorder, s, ReasonVpcNotAllowed, "the Service is not served: "+denied)
+	}
 	if taken != before.taken && taken != "" {
 		k8s.Warn(r.Recorder, s, ReasonAddressInUse, taken)
 	}
 }
 
-// wishes are what users are told of that they do not get. affinity is in seconds; taken is in words.
+// wishes are what users are told of that they do not get. affinity is in seconds; denied and taken are in words.
 type wishes struct {
 	affinity   int32
 	missingVpc string
+	denied     string
 	taken      string
 }
 

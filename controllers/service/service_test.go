@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 
 var steps = controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
 	r := &service.Reconciler{
-		Client: p.Client, Live: p.Manager.GetAPIReader(), Services: p.Services, Northbound: p.Engine,
+		Client: p.Client, Live: p.Manager.GetAPIReader(), Services: p.Services, Grants: p.Grants, Northbound: p.Engine,
 		Recorder: p.Recorder, Gate: p.Gate, Workers: 4,
 	}
 	return p.Run(ctx, r)

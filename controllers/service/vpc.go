@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -36,6 +38,20 @@ func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discove
 		}
 	}
 	return vpc, r.mark(ctx, s, annotations, proxyMark(s, vpc))
+}
+
+// ofVpc maps a custom VPC to the Services whose annotations name it.
+func (r *Reconciler) ofVpc(ctx context.Context, vpc client.Object) []reconcile.Request {
+	var list corev1.ServiceList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{indexVpc: vpc.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "cannot list the Services of a VPC", "vpc", vpc.GetName())
+		return nil
+	}
+	requests := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
 }
 
 // missingVpc is the VPC that the user of a Service names and that does not exist; empty when there is none such. Only the API server knows.

@@ -170,6 +170,35 @@ func TestAVpcThatDoesNotExistIsTold(t *testing.T) {
 	}
 }
 
+// A Service is served in those custom VPCs only that list its namespace, whatever its annotations and endpoints say, and as soon as they do.
+func TestAServiceIsServedWhereItsNamespaceIsListed(t *testing.T) {
+	w := controllertest.New(t)
+	w.Subnet("blue-net", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "blue", "10.16.0.0/24" })
+	w.Start(steps)
+	blue := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "blue"}}
+	named, noted := newService("named"), newService("noted")
+	named.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "blue"}
+	named.Spec.ExternalIPs = []string{"192.0.2.1"}
+	noted.Annotations = map[string]string{kubeovnv1.AnnotationVpc.Key(): "blue"} // as the controller notes it
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}, blue, named, noted, newSlice("named", "named-a", "10.16.0.2"))
+	for _, s := range []*corev1.Service{named, noted} {
+		warned(w, s, service.ReasonVpcNotAllowed, "the Service is not served: VPC blue does not list namespace default: add it to namespaces or allowedNamespaces of the VPC")
+	}
+	served := newService("served")
+	w.Create(served, newSlice("served", "served-a", "10.16.0.3"))
+	vip := served.Spec.ClusterIP + ":53"
+	balanced(w, "served", map[string]map[string]string{"tcp": {vip: "10.16.0.3:5353"}, "udp": {vip: "10.16.0.3:5353"}})
+	balanced(w, "named", nil)
+	balanced(w, "noted", nil)
+
+	w.Change(blue, func() { blue.Spec.Namespaces = []string{"default"} })
+	vips := map[string]string{named.Spec.ClusterIP + ":53": "10.16.0.2:5353", "192.0.2.1:53": "10.16.0.2:5353"}
+	balanced(w, "named", map[string]map[string]string{"tcp": vips, "udp": vips})
+	groupOf(w, "named", "blue")
+	w.Change(blue, func() { blue.Spec.Namespaces = nil })
+	balanced(w, "named", nil)
+}
+
 func TestAffinityBeyondOVNIsToldOnce(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)

@@ -6,6 +6,7 @@
 package transit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,8 @@ type Reconciler struct {
 	Pulses     Pulses
 	// ServiceCIDRs are the cluster's addresses of Services.
 	ServiceCIDRs k8s.ServiceCIDRs
+	// ClusterAccess of VPCs that do not set theirs.
+	ClusterAccess kubeovnv1.ClusterAccess
 
 	// leases are the addresses of ways out on the join subnet.
 	leases join.Leases
@@ -65,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get VPC %s: %w", req.Name, err)
 	}
-	if !wanted(vpc) {
+	if !r.wanted(vpc) {
 		return ctrl.Result{}, errors.Join(r.remove(ctx, vpc.Name), r.clearStatus(ctx, vpc))
 	}
 	in, err := r.gather(ctx, vpc)
@@ -76,8 +79,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 // wanted reports whether a VPC is to have a way out.
-func wanted(vpc *kubeovnv1.Vpc) bool {
-	return vpc.Name != kubeovnv1.DefaultVpc && vpc.Spec.ClusterAccess != kubeovnv1.ClusterAccessNone
+func (r *Reconciler) wanted(vpc *kubeovnv1.Vpc) bool {
+	return vpc.Name != kubeovnv1.DefaultVpc && cmp.Or(vpc.Spec.ClusterAccess, r.ClusterAccess) == kubeovnv1.ClusterAccessServices
 }
 
 // apply commits the way out and records its address. Without a node that could have it there is none; the address stays the VPC's.

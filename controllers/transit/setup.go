@@ -54,7 +54,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		}
 	})
 	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vpc{}, indexNode, func(o client.Object) []string {
-		if vpc := o.(*kubeovnv1.Vpc); wanted(vpc) {
+		if vpc := o.(*kubeovnv1.Vpc); r.wanted(vpc) {
 			return []string{pairOf(vpc).Active, pairOf(vpc).Standby}
 		}
 		return nil

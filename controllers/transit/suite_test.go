@@ -100,7 +100,7 @@ func (c *cluster) run() {
 			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), nodes, &transit.Reconciler{
 				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Pulses: c.leases,
-				ServiceCIDRs: networktest.Services(p),
+				ServiceCIDRs: networktest.Services(p), ClusterAccess: kubeovnv1.ClusterAccessServices,
 			})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {

@@ -197,6 +197,24 @@ func TestPodsMayNotUseEveryVip(t *testing.T) {
 	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip typed is of type kube_host_vm_vip; Vip foreign is for pods of namespace kube-system; Vip missing does not exist"})
 }
 
+// A Vip for one namespace lets its pods into the subnet, as its author says. One for every namespace does not.
+func TestAVipOfANamespaceGrantsItsSubnet(t *testing.T) {
+	w := newWorld(t)
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "blue"}})
+	w.Subnet("blue-net", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "blue", "10.17.0.0/24" })
+	w.start()
+	inBlue := func(s *kubeovnv1.VipSpec) { s.Subnet = "blue-net" }
+	w.ready(w.vip("common", inBlue))
+	own := w.vip("own", inBlue, func(s *kubeovnv1.VipSpec) { s.Namespace = "default" })
+	w.ready(own)
+	p := newPod("p", "vip", "common")
+	w.Create(p)
+	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "VPC blue does not list namespace default"})
+	if got := w.told(w.pod("q", "vip", "own")); got != own.Status.V4IP {
+		t.Errorf("the pod has %s, not the Vip's %s", got, own.Status.V4IP)
+	}
+}
+
 func TestPodsShareAVip(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()

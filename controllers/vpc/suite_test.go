@@ -51,10 +51,10 @@ func (n *tenants) run() {
 	}
 }
 
-// newVpc creates a VPC.
+// newVpc creates a VPC that pods of the namespace default may name.
 func (n *tenants) newVpc(name string, change func(*kubeovnv1.VpcSpec)) *kubeovnv1.Vpc {
 	n.Helper()
-	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.VpcSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{"default"}}}
 	if change != nil {
 		change(&v.Spec)
 	}

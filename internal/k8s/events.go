@@ -4,6 +4,8 @@
 package k8s
 
 import (
+	"fmt"
+	"hash/fnv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +30,15 @@ func Warn(r events.EventRecorder, obj runtime.Object, reason, message string) {
 	if ellipsis := "…"; len(message) > maxNote {
 		message = strings.ToValidUTF8(message[:maxNote-len(ellipsis)], "") + ellipsis
 	}
-	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", message)
+	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionOf(message), "%s", message)
+}
+
+// actionOf is an action of each message's own. The recorder counts events about one object with the same reason and action as one series, and keeps
+// the text of the first (client-go, tools/events, getKey): with one action for all, a user would go on reading a problem that is solved.
+func actionOf(message string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(message))
+	return fmt.Sprintf("%s/%08x", actionReconcile, sum.Sum32())
 }
 
 // WarnAnew is Warn with what a condition of obj says is wrong, unless it said so before.

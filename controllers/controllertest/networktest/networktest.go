@@ -18,7 +18,7 @@ import (
 // Pods is the reconciler of pods.
 func Pods(p *controllertest.Process) *pod.Reconciler {
 	return &pod.Reconciler{
-		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips,
+		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Grants: p.Grants,
 		Networks: p.Networks, Sets: p.Sets, Recorder: p.Recorder, Gate: p.Gate, Workers: 8,
 	}
 }

@@ -1,0 +1,133 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// eventBehaviourKept is the reason of the event on an object that the operator has written the behaviour of earlier versions into.
+const eventBehaviourKept = "BehaviourKept"
+
+// keepTenancy writes, once, into the objects that earlier versions, or Kube-OVN, have served what these did: any namespace could use them, custom VPCs
+// reached the cluster's Services, and pods could send from any address. Objects that nothing has served yet have no status; for them the defaults of
+// v1alpha1.Tenancy are in force. It comes before kube-ovn-controller is replaced by one that knows these defaults.
+func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
+	if p.cluster.Status.StrictSince != nil {
+		return nil
+	}
+	var vpcs kubeovnv1.VpcList
+	var subnets kubeovnv1.SubnetList
+	var pools kubeovnv1.IPPoolList
+	for _, list := range []client.ObjectList{&vpcs, &subnets, &pools} {
+		if err := r.APIReader.List(ctx, list); err != nil {
+			return orForbidden(fmt.Errorf("list %T: %w", list, err))
+		}
+	}
+	for _, keep := range []func() error{
+		func() error { return keepEach(ctx, r, vpcs.Items, keepVpc) },
+		func() error { return keepEach(ctx, r, subnets.Items, keepSubnet) },
+		func() error { return keepEach(ctx, r, pools.Items, keepPool) },
+	} {
+		if err := keep(); err != nil {
+			return orForbidden(err)
+		}
+	}
+	p.cluster.Status.StrictSince = &metav1.Time{Time: p.now}
+	return nil
+}
+
+// orForbidden is err, or the halt of an operator whose role is that of an earlier version.
+func orForbidden(err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return &halt{
+		reason: "KeepingBehaviour", degraded: true, retry: err,
+		message: "apply the manifests in config/rbac: what existing VPCs, subnets and IPPools allow cannot be written into them: " + err.Error(),
+	}
+}
+
+// keepEach has complete fill the fields of each object, and writes those that it returns. They are missing in what the API server answers when its
+// definition of the kind is that of an earlier version.
+func keepEach[T any, O interface {
+	*T
+	client.Object
+}](ctx context.Context, r *Reconciler, items []T, complete func(O) []string) error {
+	for i := range items {
+		object := O(&items[i])
+		before, _ := object.DeepCopyObject().(client.Object)
+		fields := complete(object)
+		if len(fields) == 0 {
+			continue
+		}
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := r.Patch(ctx, object, patch); err != nil {
+			return fmt.Errorf("write %s of %T %s: %w", strings.Join(fields, ", "), object, object.GetName(), err)
+		}
+		if missing := complete(object); len(missing) > 0 {
+			return &halt{
+				reason: "KeepingBehaviour", degraded: true, retry: errOldDefinition,
+				message: fmt.Sprintf("apply the manifests in config/crd: the API server does not store %s of %T", strings.Join(missing, ", "), object),
+			}
+		}
+		r.Recorder.Eventf(object, nil, corev1.EventTypeNormal, eventBehaviourKept, "Upgrade", "%s",
+			"this object keeps what it allowed before: "+strings.Join(fields, "; ")+". Remove these fields to have the defaults of the OVNCluster's spec.tenancy")
+	}
+	return nil
+}
+
+var errOldDefinition = errors.New("a resource definition is that of an earlier version")
+
+func keepVpc(vpc *kubeovnv1.Vpc) (fields []string) {
+	if vpc.Name == kubeovnv1.DefaultVpc || equality.Semantic.DeepEqual(vpc.Status, kubeovnv1.VpcStatus{}) {
+		return nil
+	}
+	if vpc.Spec.ClusterAccess == "" {
+		vpc.Spec.ClusterAccess = kubeovnv1.ClusterAccessServices
+		fields = append(fields, "spec.clusterAccess is Services")
+	}
+	return append(fields, allowAll(&vpc.Spec.AllowedNamespaces)...)
+}
+
+func keepSubnet(subnet *kubeovnv1.Subnet) (fields []string) {
+	if subnet.Name == kubeovnv1.JoinSubnet || equality.Semantic.DeepEqual(subnet.Status, kubeovnv1.SubnetStatus{}) {
+		return nil
+	}
+	if subnet.Spec.PortSecurity == "" {
+		subnet.Spec.PortSecurity = kubeovnv1.PortSecurityRequested
+		fields = append(fields, "spec.portSecurity is Requested")
+	}
+	if subnet.Spec.Private {
+		fields = append(fields, allowAll(&subnet.Spec.AllowedNamespaces)...)
+	}
+	return fields
+}
+
+func keepPool(pool *kubeovnv1.IPPool) []string {
+	if len(pool.Spec.Namespaces) == 0 || equality.Semantic.DeepEqual(pool.Status, kubeovnv1.IPPoolStatus{}) {
+		return nil
+	}
+	return allowAll(&pool.Spec.AllowedNamespaces)
+}
+
+// allowAll lets every namespace in, unless the list has some already.
+func allowAll(list *[]kubeovnv1.AllowedNamespace) []string {
+	if len(*list) > 0 {
+		return nil
+	}
+	*list = []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}
+	return []string{"spec.allowedNamespaces is *"}
+}

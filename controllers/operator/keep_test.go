@@ -1,0 +1,128 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+)
+
+// TestKeepTenancy upgrades from a version without spec.tenancy, with objects that it has served and one that nobody has.
+func TestKeepTenancy(t *testing.T) {
+	g := newG(t)
+	all := []kubeovnv1.AllowedNamespace{"*"}
+	served := []kubeovnv1.Condition{{Type: "Ready", Status: "True"}}
+	vpc := func(name string, spec kubeovnv1.VpcSpec, conditions []kubeovnv1.Condition) *kubeovnv1.Vpc {
+		return &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec, Status: kubeovnv1.VpcStatus{Conditions: conditions}}
+	}
+	subnet := func(name string, spec kubeovnv1.SubnetSpec, conditions []metav1.Condition) *kubeovnv1.Subnet {
+		return &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec, Status: kubeovnv1.SubnetStatus{Conditions: conditions}}
+	}
+	pool := func(name string, namespaces []string) *kubeovnv1.IPPool {
+		return &kubeovnv1.IPPool{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.IPPoolSpec{Subnet: "kept-plain", IPs: []string{"10.7.0.5"}, Namespaces: namespaces},
+			Status: kubeovnv1.IPPoolStatus{Conditions: served},
+		}
+	}
+	ready := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()}}
+	objects := []client.Object{
+		vpc("kept-old", kubeovnv1.VpcSpec{Namespaces: []string{"a"}}, served),
+		vpc("kept-said", kubeovnv1.VpcSpec{ClusterAccess: kubeovnv1.ClusterAccessNone, AllowedNamespaces: []kubeovnv1.AllowedNamespace{"b"}}, served),
+		vpc("kept-new", kubeovnv1.VpcSpec{}, nil),
+		vpc(kubeovnv1.DefaultVpc, kubeovnv1.VpcSpec{}, served),
+		subnet("kept-plain", kubeovnv1.SubnetSpec{CIDRBlock: "10.7.0.0/24"}, ready),
+		subnet("kept-private", kubeovnv1.SubnetSpec{CIDRBlock: "10.8.0.0/24", Private: true, PortSecurity: kubeovnv1.PortSecurityEnforced}, ready),
+		subnet("kept-unseen", kubeovnv1.SubnetSpec{CIDRBlock: "10.9.0.0/24", Private: true}, nil),
+		subnet(kubeovnv1.JoinSubnet, kubeovnv1.SubnetSpec{CIDRBlock: "100.64.0.0/16"}, ready),
+		pool("kept-bound", []string{"a"}),
+		pool("kept-common", nil),
+	}
+	for _, o := range objects {
+		withStatus := o.DeepCopyObject().(client.Object)
+		g.Expect(theWorld.admin.Create(t.Context(), o)).To(Succeed())
+		t.Cleanup(func() { _ = theWorld.admin.Delete(t.Context(), o) })
+		withStatus.SetResourceVersion(o.GetResourceVersion())
+		g.Expect(theWorld.admin.Status().Update(t.Context(), withStatus)).To(Succeed())
+	}
+	newPass := func() *pass { return &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}} }
+	type allowed struct {
+		access     kubeovnv1.ClusterAccess
+		security   kubeovnv1.PortSecurity
+		namespaces []kubeovnv1.AllowedNamespace
+	}
+	read := func() map[string]allowed {
+		found := map[string]allowed{}
+		for _, o := range objects {
+			g.Expect(theWorld.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o)).To(Succeed())
+			switch o := o.(type) {
+			case *kubeovnv1.Vpc:
+				found[o.Name] = allowed{access: o.Spec.ClusterAccess, namespaces: o.Spec.AllowedNamespaces}
+			case *kubeovnv1.Subnet:
+				found[o.Name] = allowed{security: o.Spec.PortSecurity, namespaces: o.Spec.AllowedNamespaces}
+			case *kubeovnv1.IPPool:
+				found[o.Name] = allowed{namespaces: o.Spec.AllowedNamespaces}
+			}
+		}
+		return found
+	}
+	before := read()
+
+	stranger := rest.CopyConfig(theWorld.config)
+	stranger.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
+	without, err := client.New(stranger, client.Options{Scheme: theWorld.admin.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	p := newPass()
+	g.Expect((&Reconciler{Client: without, APIReader: without}).keepTenancy(t.Context(), p)).To(MatchError(HavePrefix("apply the manifests in config/rbac")))
+	g.Expect(p.cluster.Status.StrictSince).To(BeNil(), "it must be tried again")
+	g.Expect(read()).To(Equal(before))
+
+	p = newPass()
+	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
+	g.Expect(p.cluster.Status.StrictSince).NotTo(BeNil())
+	kept := read()
+	g.Expect(kept).To(Equal(map[string]allowed{
+		"kept-old":           {access: kubeovnv1.ClusterAccessServices, namespaces: all},
+		"kept-said":          {access: kubeovnv1.ClusterAccessNone, namespaces: []kubeovnv1.AllowedNamespace{"b"}},
+		"kept-new":           {},
+		kubeovnv1.DefaultVpc: {},
+		"kept-plain":         {security: kubeovnv1.PortSecurityRequested},
+		"kept-private":       {security: kubeovnv1.PortSecurityEnforced, namespaces: all},
+		"kept-unseen":        {},
+		kubeovnv1.JoinSubnet: {},
+		"kept-bound":         {namespaces: all},
+		"kept-common":        {},
+	}))
+	g.Eventually(func() []string {
+		var events eventsv1.EventList
+		g.Expect(theWorld.admin.List(t.Context(), &events)).To(Succeed())
+		var told []string
+		for _, e := range events.Items {
+			if e.Reason == eventBehaviourKept {
+				told = append(told, e.Regarding.Kind+" "+e.Regarding.Name+" "+e.Note[:strings.Index(e.Note, ". Remove")])
+			}
+		}
+		return told
+	}).Should(ConsistOf(
+		"Vpc kept-old this object keeps what it allowed before: spec.clusterAccess is Services; spec.allowedNamespaces is *",
+		"Subnet kept-plain this object keeps what it allowed before: spec.portSecurity is Requested",
+		"Subnet kept-private this object keeps what it allowed before: spec.allowedNamespaces is *",
+		"IPPool kept-bound this object keeps what it allowed before: spec.allowedNamespaces is *"))
+
+	// An object that is made strict later stays so: the pass that wrote the time is the last one that looks.
+	old := objects[0].(*kubeovnv1.Vpc)
+	old.Spec.AllowedNamespaces, old.Spec.ClusterAccess = nil, ""
+	g.Expect(theWorld.admin.Update(t.Context(), old)).To(Succeed())
+	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
+	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
+}

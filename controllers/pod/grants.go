@@ -1,0 +1,86 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// mayUse returns a *problem when the pod names a subnet, or addresses of its subnets, that its namespace may not use. A pod that names nothing costs
+// no look-up.
+func (r *Reconciler) mayUse(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest, subnets []string) error {
+	if request.Subnet != "" {
+		if err := r.mayUseSubnet(ctx, pod, request.Subnet); err != nil {
+			return err
+		}
+	}
+	addresses := slices.Concat(append([][]netip.Addr{request.Addresses}, request.Choices...)...)
+	for _, subnet := range subnets {
+		denied, err := r.Grants.Addresses(ctx, pod.Namespace, subnet, addresses)
+		if err != nil {
+			return err
+		}
+		if denied != "" {
+			return &problem{message: denied, subnets: []string{subnet}}
+		}
+	}
+	return nil
+}
+
+// mayUsePools returns a *problem when the pod's namespace may not use pools that the pod names, or their subnets.
+func (r *Reconciler) mayUsePools(ctx context.Context, pod *corev1.Pod, pools []*kubeovnv1.IPPool) error {
+	for _, pool := range pools {
+		if denied := r.Grants.Pool(pod.Namespace, pool); denied != "" {
+			return &problem{message: denied, subnets: []string{pool.Spec.Subnet}}
+		}
+		if err := r.mayUseSubnet(ctx, pod, pool.Spec.Subnet); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayUseSubnet returns a *problem when the pod's namespace may not use a subnet. One that does not exist is reported by whoever allocates from it.
+func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name string) error {
+	s := &kubeovnv1.Subnet{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get subnet %s: %w", name, err)
+		}
+		return nil
+	}
+	denied, err := r.Grants.Subnet(ctx, pod.Namespace, s)
+	if err == nil && denied != "" {
+		err = &problem{message: denied, subnets: []string{name}}
+	}
+	return err
+}
+
+// securesPort reports whether the pod's port drops what the pod sends from other addresses than its own. A pod may ask for it, and cannot refuse it.
+func (r *Reconciler) securesPort(pod *corev1.Pod, s *kubeovnv1.Subnet) bool {
+	return pod.Annotations[keyPortSecurity] == "true" || r.SecurePorts && s.Spec.PortSecurity == "" || s.Spec.PortSecurity == kubeovnv1.PortSecurityEnforced
+}
+
+// forwards reports whether the pod asks for packets to MAC addresses that no port has.
+func forwards(pod *corev1.Pod) bool {
+	return pod.Annotations[kubeovnv1.AnnotationLayer2Forward.Key()] == "true"
+}
+
+// warnOfForwarding reports to the pod's user that a port that drops other addresses gets no packets for them either (ovn-nb(5), port_security).
+func (r *Reconciler) warnOfForwarding(ctx context.Context, pod *corev1.Pod, subnet string) {
+	s := &kubeovnv1.Subnet{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy); err == nil && r.securesPort(pod, s) {
+		k8s.Warn(r.Recorder, pod, reasonNotSupported, fmt.Sprintf("annotation %s has no effect, because the port accepts the pod's own addresses only: "+
+			"set portSecurity of subnet %s to Requested, and remove annotation %s", kubeovnv1.AnnotationLayer2Forward.Key(), subnet, keyPortSecurity))
+	}
+}

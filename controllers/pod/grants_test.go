@@ -1,0 +1,152 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/pod"
+	"github.com/kiln-net/kiln/internal/selection"
+)
+
+func (w world) vpc(name string, spec kubeovnv1.VpcSpec) *kubeovnv1.Vpc {
+	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	w.Create(v)
+	return v
+}
+
+// A pod gets an address of a custom VPC, a private subnet or a pool with namespaces only when the object lists its namespace, and as soon as it does.
+func TestMembershipIsGranted(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"member", "pooled", "attacker"} {
+		w.namespace(name, nil)
+	}
+	w.subnet("ovn-default", "10.16.0.0/24")
+	vpc := w.vpc("blue", kubeovnv1.VpcSpec{Namespaces: []string{"member"}})
+	inBlue := func(s *kubeovnv1.SubnetSpec) { s.Vpc = "blue" }
+	private := func(s *kubeovnv1.SubnetSpec) { s.Private, s.Namespaces = true, []string{"member"} }
+	w.subnet("blue-net", "10.17.0.0/24", inBlue)
+	shut := w.subnet("shut", "10.18.0.0/24", private)
+	w.subnet("blue-shut", "10.19.0.0/24", inBlue, private)
+	pool := &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
+		Subnet: "ovn-default", Namespaces: []string{"pooled"}, IPs: []string{"10.16.0.100..10.16.0.110"},
+	}}
+	w.Create(pool)
+	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "of-blue"}, Spec: kubeovnv1.IPPoolSpec{Subnet: "blue-net", IPs: []string{"10.17.0.100"}}})
+	process := w.start()
+
+	denied := map[string]struct {
+		annotations []string
+		why         string
+	}{
+		"vpc":       {[]string{"logical_switch", "blue-net"}, "VPC blue does not list namespace attacker: add it to namespaces or allowedNamespaces of the VPC"},
+		"private":   {[]string{"logical_switch", "shut"}, "subnet shut is private and does not list namespace attacker"},
+		"both":      {[]string{"logical_switch", "blue-shut"}, "VPC blue does not list namespace attacker"},
+		"pool":      {[]string{"ip_pool", "bound"}, "IPPool bound does not list namespace attacker"},
+		"vpc-pool":  {[]string{"ip_pool", "of-blue"}, "VPC blue does not list namespace attacker"},
+		"of-pool":   {[]string{"ip_address", "10.16.0.105"}, "address 10.16.0.105 is one of IPPool bound: IPPool bound does not list namespace attacker"},
+		"from-pool": {[]string{"ip_pool", "10.16.0.106,10.16.0.107"}, "address 10.16.0.106 is one of IPPool bound"},
+	}
+	for name, attempt := range denied {
+		p := newPod("attacker", name, attempt.annotations...)
+		w.Create(p)
+		w.warned(p, attempt.why)
+		if member := map[string]string{"vpc": "member", "private": "member", "both": "member", "pool": "pooled"}[name]; member != "" {
+			w.pod(member, name, attempt.annotations...)
+		}
+	}
+	for name := range denied {
+		p := newPod("attacker", name)
+		if w.Get(p); kubeovnv1.IsPublished(p) {
+			t.Errorf("pod %s of a namespace that nothing lists has address %s", name, address(p))
+		}
+	}
+
+	w.Change(vpc, func() { vpc.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"attacker"} })
+	w.allocated(newPod("attacker", "vpc"))
+	w.allocated(newPod("attacker", "vpc-pool"))
+	both := newPod("attacker", "both")
+	w.Get(both)
+	w.warned(both, "subnet blue-shut is private and does not list namespace attacker")
+	w.Change(shut, func() { shut.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"*"} })
+	w.InForce(shut, process)
+	w.allocated(newPod("attacker", "private"))
+	w.Change(pool, func() { pool.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"attacker"} })
+	for _, name := range []string{"pool", "of-pool", "from-pool"} {
+		w.allocated(newPod("attacker", name))
+	}
+
+	// Who is in stays in: the pod keeps its address when the list is shortened.
+	w.Change(vpc, func() { vpc.Spec.AllowedNamespaces = nil })
+	late := newPod("attacker", "late", "logical_switch", "blue-net")
+	w.Create(late)
+	w.warned(late, "VPC blue does not list namespace attacker")
+	w.port(w.pod("member", "other", "logical_switch", "blue-net"))
+	held := newPod("attacker", "vpc")
+	w.allocated(held)
+	w.port(held)
+}
+
+// With membership Open a pod may name everything, as with Kube-OVN.
+func TestOpenMembership(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("anyone", nil)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.vpc("blue", kubeovnv1.VpcSpec{})
+	w.subnet("blue-net", "10.17.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.Private = "blue", true })
+	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
+		Subnet: "ovn-default", Namespaces: []string{"member"}, IPs: []string{"10.16.0.100"},
+	}})
+	w.Start(stepsWith(pod.RecordPace{}, func(r *pod.Reconciler) { r.Grants = selection.NewGrants(r.Client, r.Namespaces, r.Pools, true) }))
+	w.pod("anyone", "vpc", "logical_switch", "blue-net")
+	if p := w.pod("anyone", "pool", "ip_pool", "bound"); address(p) != "10.16.0.100" {
+		t.Errorf("the pod has %s", address(p))
+	}
+}
+
+// The subnet, or else the default of the cluster, decides whether a port drops what is sent from other addresses. A pod can ask for it, and cannot refuse it.
+func TestPortSecurityIsEnforced(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.100"} })
+	w.subnet("lenient", "10.17.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityRequested })
+	strict := w.subnet("strict", "10.18.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityEnforced })
+	var process *controllertest.Process
+	for _, byDefault := range []bool{false, true} {
+		process = w.Restart(process, stepsWith(pod.RecordPace{}, func(r *pod.Reconciler) { r.SecurePorts = byDefault }))
+		suffix := map[bool]string{false: "-off", true: "-on"}[byDefault]
+		for subnet, secured := range map[string]bool{"ovn-default": byDefault, "lenient": false, "strict": true} {
+			p := w.pod("default", subnet+suffix, "logical_switch", subnet, "port_security", "false", "layer2_forward", "true", "port_vips", "10.16.0.100")
+			port := w.port(p)
+			want := []string(nil)
+			if secured {
+				want = []string{p.Annotations[kubeovnv1.AnnotationMACAddress.Key()] + " " + address(p)}
+				if subnet == "ovn-default" {
+					want[0] += " 10.16.0.100"
+				}
+				w.warnedOf(p, "AnnotationNotSupported", "set portSecurity of subnet "+subnet+" to Requested")
+			}
+			if got := port.Strings("port_security"); strings.Join(got, ";") != strings.Join(want, ";") {
+				t.Errorf("%s%s: port_security %v, not %v", subnet, suffix, got, want)
+			}
+			if unknown := len(port.Strings("addresses")) > 1; unknown == secured {
+				t.Errorf("%s%s: the port gets packets for unknown addresses: %t", subnet, suffix, unknown)
+			}
+		}
+	}
+	p := newPod("default", "strict-on")
+	w.Get(p)
+	w.Change(strict, func() { strict.Spec.PortSecurity = kubeovnv1.PortSecurityRequested })
+	w.InForce(strict, process)
+	w.Eventually(func() string {
+		if got := w.portNow(p).Strings("port_security"); len(got) != 0 {
+			return "the port passes only " + got[0]
+		}
+		return ""
+	})
+}
