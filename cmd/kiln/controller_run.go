@@ -298,7 +298,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		return err
 	}
 	o := p.options
-	grants := selection.NewGrants(c, namespaces, pools, o.membership == v1alpha1.MembershipOpen)
+	grants := selection.NewGrants(c, namespaces, o.membership == v1alpha1.MembershipOpen)
 	sets := podset.New()
 	p.pods = &pod.Reconciler{
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Grants: grants, Networks: networks, Sets: sets,

@@ -90,7 +90,7 @@ func (w *World) Start(steps Steps) *Process {
 	w.Must(err)
 	p.Pools, err = selection.NewPools(ctx, p.Manager.GetFieldIndexer(), p.Client)
 	w.Must(err)
-	p.Grants = selection.NewGrants(p.Client, p.Namespaces, p.Pools, false)
+	p.Grants = selection.NewGrants(p.Client, p.Namespaces, false)
 	p.Vips, err = selection.NewVips(ctx, p.Manager.GetCache(), p.Client)
 	w.Must(err)
 	p.Services, err = selection.NewServices(ctx, p.Manager.GetFieldIndexer(), p.Client)

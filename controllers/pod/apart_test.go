@@ -20,6 +20,14 @@ func of(vpc string) func(*kubeovnv1.SubnetSpec) {
 	return func(s *kubeovnv1.SubnetSpec) { s.Vpc = vpc }
 }
 
+// tenants creates VPCs that every namespace may use.
+func (w world) tenants(names ...string) {
+	w.Helper()
+	for _, name := range names {
+		w.vpc(name, kubeovnv1.VpcSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}})
+	}
+}
+
 // on creates a pod of a subnet on a node.
 func (w world) on(node, subnet, name string, annotations ...string) *corev1.Pod {
 	w.Helper()
@@ -54,6 +62,7 @@ func (w world) ambiguous(p *corev1.Pod, other string) {
 
 func TestAddressesThatANodeReachesArePodsOfOneVpc(t *testing.T) {
 	w := newWorld(t)
+	w.tenants("blue", "red")
 	const cidrs = "10.16.0.0/24,fd00:10:16::/120"
 	w.subnet("ovn-default", cidrs)
 	w.subnet("blue-net", cidrs, of("blue"))
@@ -81,6 +90,7 @@ func TestAddressesThatANodeReachesArePodsOfOneVpc(t *testing.T) {
 // The address of a node, or of the API server, is no pod's of a custom VPC: its node would send there what is for that host.
 func TestAddressesOfHostsAreForNoPod(t *testing.T) {
 	w := newWorld(t)
+	w.tenants("blue", "red")
 	w.subnet("blue-net", "10.16.0.0/29,fd00:10:16::/125", of("blue"))
 	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}
 	w.Create(host)
@@ -116,6 +126,7 @@ func TestAddressesOfHostsAreForNoPod(t *testing.T) {
 
 func TestAnAmbiguousAddressIsBetterThanNone(t *testing.T) {
 	w := newWorld(t)
+	w.tenants("blue", "red")
 	w.subnet("blue-net", "10.16.0.0/30", of("blue"))
 	w.subnet("red-net", "10.16.0.0/30", of("red"))
 	w.start()

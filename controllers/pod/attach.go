@@ -209,7 +209,7 @@ func (r *Reconciler) warnOfIgnored(pod *corev1.Pod) {
 // candidates are the subnets to try, in order: the one asked for, or those of the pod's namespace.
 func (r *Reconciler) candidates(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]string, error) {
 	if request.Subnet != "" {
-		return []string{request.Subnet}, nil
+		return []string{request.Subnet}, r.mayUseSubnet(ctx, pod, request.Subnet)
 	}
 	ns := &corev1.Namespace{}
 	switch err := r.Client.Get(ctx, client.ObjectKey{Name: pod.Namespace}, ns, client.UnsafeDisableDeepCopy); {

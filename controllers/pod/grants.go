@@ -6,8 +6,6 @@ package pod
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,27 +13,6 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
-
-// mayUse returns a *problem when the pod names a subnet, or addresses of its subnets, that its namespace may not use. A pod that names nothing costs
-// no look-up.
-func (r *Reconciler) mayUse(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest, subnets []string) error {
-	if request.Subnet != "" {
-		if err := r.mayUseSubnet(ctx, pod, request.Subnet); err != nil {
-			return err
-		}
-	}
-	addresses := slices.Concat(append([][]netip.Addr{request.Addresses}, request.Choices...)...)
-	for _, subnet := range subnets {
-		denied, err := r.Grants.Addresses(ctx, pod.Namespace, subnet, addresses)
-		if err != nil {
-			return err
-		}
-		if denied != "" {
-			return &problem{message: denied, subnets: []string{subnet}}
-		}
-	}
-	return nil
-}
 
 // mayUsePools returns a *problem when the pod's namespace may not use pools that the pod names, or their subnets.
 func (r *Reconciler) mayUsePools(ctx context.Context, pod *corev1.Pod, pools []*kubeovnv1.IPPool) error {

@@ -39,9 +39,6 @@ func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeo
 	if err != nil {
 		return nil, err
 	}
-	if err := r.mayUse(ctx, pod, request, subnets); err != nil {
-		return nil, err
-	}
 	pools, err := r.Pools.OfNamespace(ctx, pod.Namespace)
 	if err != nil {
 		return nil, err

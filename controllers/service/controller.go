@@ -177,7 +177,7 @@ func (r *Reconciler) tell(s *corev1.Service, missingVpc, denied, taken string) {
 		k8s.Warn(r.Recorder, s, ReasonVpcMissing, fmt.Sprintf("annotation %s names Vpc %s, which does not exist: create it, or name another one",
 			kubeovnv1.AnnotationLogicalRouter.Key(), missingVpc))
 	}
-	if denied != before.denied && denied != "" {
+	if denied != before.denied && denied != "" && missingVpc == "" {
 		k8s.Warn(r.Recorder, s, ReasonVpcNotAllowed, "the Service is not served: "+denied)
 	}
 	if taken != before.taken && taken != "" {

@@ -63,6 +63,7 @@ func TestServicesAreServedWhereTheirEndpointsAre(t *testing.T) {
 	w := controllertest.New(t)
 	w.Subnet("theirs", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "tenant", "10.16.0.0/24" })
 	first := w.Start(steps)
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{"default"}}})
 	w.Create(newPod("tenant-0", "tenant"), newPod("ours-0", kubeovnv1.DefaultVpc))
 	of := func(name string, pods ...string) *discoveryv1.EndpointSlice {
 		s := newSlice(name, name+"-a", slices.Repeat([]string{"10.16.0.2"}, len(pods))...)

@@ -6,14 +6,12 @@ package selection
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
 // Grants answers, from the cache, which custom VPCs, private subnets and IPPools the pods and Services of a namespace may name. Each answer is empty
@@ -21,16 +19,15 @@ import (
 type Grants struct {
 	reader     client.Reader
 	namespaces *Namespaces
-	pools      *Pools
 	open       bool
 }
 
 // NewGrants returns the answers of the objects in the cache. With open every namespace may name each object.
-func NewGrants(reader client.Reader, namespaces *Namespaces, pools *Pools, open bool) *Grants {
-	return &Grants{reader: reader, namespaces: namespaces, pools: pools, open: open}
+func NewGrants(reader client.Reader, namespaces *Namespaces, open bool) *Grants {
+	return &Grants{reader: reader, namespaces: namespaces, open: open}
 }
 
-// Vpc answers for a VPC. One that does not exist is denied to nobody: whoever looks for it reports that.
+// Vpc answers for a VPC.
 func (g *Grants) Vpc(ctx context.Context, namespace, name string) (denied string, err error) {
 	if g.open || name == kubeovnv1.DefaultVpc || name == "" {
 		return "", nil
@@ -40,7 +37,7 @@ func (g *Grants) Vpc(ctx context.Context, namespace, name string) (denied string
 		if client.IgnoreNotFound(err) != nil {
 			return "", fmt.Errorf("get VPC %s: %w", name, err)
 		}
-		return "", nil
+		return fmt.Sprintf("VPC %s does not exist", name), nil
 	}
 	if slices.Contains(vpc.Spec.Namespaces, namespace) || allows(vpc.Spec.AllowedNamespaces, namespace) {
 		return "", nil
@@ -67,39 +64,13 @@ func (g *Grants) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subn
 	return fmt.Sprintf("subnet %s is private and does not list namespace %s: add it to namespaces or allowedNamespaces of the subnet", s.Name, namespace), nil
 }
 
-// Pool answers for an IPPool by itself, not for its subnet.
+// Pool answers for an IPPool by itself, not for its subnet. Who names an address of the pool has to name the pool: the allocator sees to that.
 func (g *Grants) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
 	switch {
 	case g.open, len(pool.Spec.Namespaces) == 0, slices.Contains(pool.Spec.Namespaces, namespace), allows(pool.Spec.AllowedNamespaces, namespace):
 		return ""
 	}
 	return fmt.Sprintf("IPPool %s does not list namespace %s: add it to namespaces or allowedNamespaces of the pool", pool.Name, namespace)
-}
-
-// Addresses answers for addresses of a subnet: the pools that have them apart must allow the namespace.
-func (g *Grants) Addresses(ctx context.Context, namespace, subnet string, addresses []netip.Addr) (denied string, err error) {
-	if g.open || len(addresses) == 0 {
-		return "", nil
-	}
-	pools, err := g.pools.OfSubnet(ctx, subnet)
-	if err != nil {
-		return "", err
-	}
-	for _, pool := range pools {
-		if denied = g.Pool(namespace, pool); denied == "" {
-			continue
-		}
-		ranges, err := ipfamily.ParseRanges(pool.Spec.IPs)
-		if err != nil {
-			continue // the pool is not in force, and its condition says why
-		}
-		for _, r := range ranges {
-			if i := slices.IndexFunc(addresses, r.Contains); i >= 0 {
-				return fmt.Sprintf("address %s is one of IPPool %s: %s", addresses[i], pool.Name, denied), nil
-			}
-		}
-	}
-	return "", nil
 }
 
 func allows(list []kubeovnv1.AllowedNamespace, namespace string) bool {
