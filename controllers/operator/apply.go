@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,6 +31,8 @@ type objectKey struct {
 	gvk schema.GroupVersionKind
 	client.ObjectKey
 }
+
+var secretKind = corev1.SchemeGroupVersion.WithKind("Secret")
 
 // appliedState is what was applied last and the version that came of it. While both are unchanged there is nothing to send.
 type appliedState struct {
@@ -87,6 +90,13 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 
 // cached is the object as the cache has it, or nil.
 func (r *Reconciler) cached(ctx context.Context, key objectKey) (client.Object, error) {
+	if key.gvk == secretKind {
+		secret, err := r.cachedSecret(ctx, key.Name)
+		if secret == nil {
+			return nil, err
+		}
+		return secret, nil
+	}
 	reader := client.Reader(r.Client)
 	var o client.Object
 	if r.Scheme().Recognizes(key.gvk) {

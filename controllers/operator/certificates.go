@@ -11,10 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/controllers/operator/render"
 	"github.com/kiln-net/kiln/internal/pki"
@@ -188,23 +185,6 @@ func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c credential
 		}
 	}
 	return r.apply(ctx, p, []render.Object{r.certificateSecret(c.secret, c.component, data)})
-}
-
-// secretData is what a Secret holds, or nil when there is none. A Secret is missing only if the API server says so: the cache may be
-// late, or may not see a Secret that has lost its label, and a second authority would cut off everyone who trusts the first.
-func (r *Reconciler) secretData(ctx context.Context, name string) (map[string][]byte, error) {
-	key := types.NamespacedName{Namespace: r.Namespace, Name: name}
-	for _, reader := range []client.Reader{r.Client, r.APIReader} {
-		var secret corev1.Secret
-		err := reader.Get(ctx, key, &secret)
-		if err == nil {
-			return secret.Data, nil
-		}
-		if !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("get Secret %s: %w", name, err)
-		}
-	}
-	return nil, nil
 }
 
 func (r *Reconciler) certificateSecret(name, component string, data map[string][]byte) *corev1.Secret {

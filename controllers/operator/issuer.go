@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -51,13 +49,9 @@ func (r *Reconciler) succession(ctx context.Context, p *pass, name string) (pki.
 		return pki.Succession{}, nil
 	}
 	ordered := pki.Succession{ByIssuer: true}
-	var secret corev1.Secret
-	err := r.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: issuedPrefix + name}, &secret)
-	if apierrors.IsNotFound(err) {
-		return ordered, nil
-	}
-	if err != nil {
-		return ordered, fmt.Errorf("get Secret %s%s: %w", issuedPrefix, name, err)
+	secret, err := r.cachedSecret(ctx, issuedPrefix+name)
+	if err != nil || secret == nil {
+		return ordered, err
 	}
 	by := v1alpha1.IssuerReference{
 		Name:  secret.Annotations[issuerNameAnnotation],
@@ -111,7 +105,7 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// order is the Certificate of an authority. It has a new key each time, and its Secret the label by which the operator sees it.
+// order is the Certificate of an authority. It has a new key each time, and its Secret the labels of all objects of the operator.
 func (r *Reconciler) order(name string, spec v1alpha1.Certificates) *unstructured.Unstructured {
 	meta := r.certificateMeta(issuedPrefix+name, "kiln-ca")
 	labels := map[string]any{}
@@ -191,10 +185,9 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 		r.withdrawn = true
 	}
 	for _, name := range authorities {
-		key := objectKey{corev1.SchemeGroupVersion.WithKind("Secret"), client.ObjectKey{Namespace: r.Namespace, Name: issuedPrefix + name}}
-		secret, err := r.cached(ctx, key)
+		secret, err := r.cachedSecret(ctx, issuedPrefix+name)
 		if err == nil && secret != nil {
-			err = r.remove(ctx, secret, "Secret")
+			err = r.remove(ctx, secret, secretKind.Kind)
 		}
 		if err != nil {
 			return err

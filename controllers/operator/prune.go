@@ -20,10 +20,10 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// ownedKinds are the kinds of everything that a phase applies but for policyKinds, and so of everything there may be to prune.
+// ownedKinds are the kinds of everything that a phase applies but for Secrets and policyKinds, and so of what there may be to prune.
 func ownedKinds() []client.Object {
 	return []client.Object{
-		&corev1.ServiceAccount{}, &corev1.Service{}, &corev1.ConfigMap{}, &corev1.Secret{},
+		&corev1.ServiceAccount{}, &corev1.Service{}, &corev1.ConfigMap{},
 		&appsv1.StatefulSet{}, &appsv1.Deployment{}, &appsv1.DaemonSet{},
 		&policyv1.PodDisruptionBudget{},
 		&rbacv1.Role{}, &rbacv1.RoleBinding{}, &rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{},
@@ -52,17 +52,20 @@ func (r *Reconciler) prune(ctx context.Context, p *pass) error {
 		}
 		err = meta.EachListItem(list, func(o runtime.Object) error {
 			object := o.(client.Object)
-			key := objectKey{gvk, client.ObjectKeyFromObject(object)}
-			if p.kept[key] || !metav1.IsControlledBy(object, p.cluster) || !object.GetDeletionTimestamp().IsZero() {
-				return nil
-			}
-			return r.remove(ctx, object, gvk.Kind)
+			return r.pruneOne(ctx, p, objectKey{gvk, client.ObjectKeyFromObject(object)}, object)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return r.pruneSecrets(ctx, p)
+}
+
+func (r *Reconciler) pruneOne(ctx context.Context, p *pass, key objectKey, o client.Object) error {
+	if p.kept[key] || !metav1.IsControlledBy(o, p.cluster) || !o.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	return r.remove(ctx, o, key.gvk.Kind)
 }
 
 // remove deletes exactly this object, not one of the same name that has taken its place.

@@ -57,6 +57,8 @@ type Reconciler struct {
 	// cache and controller are those of SetupWithManager.
 	cache      cache.Cache
 	controller controller.Controller
+	// secrets are caches of one Secret each, by its name.
+	secrets map[string]cache.Cache
 	// watching: Certificates wake the controller. withdrawn: there are none of ours that nobody wants.
 	watching, withdrawn bool
 	// policiesWatched: admission policies wake the controller.

@@ -72,17 +72,20 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(k8s.Workers(1)).
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
-		Watches(&corev1.Secret{}, theCluster).                                                                    // authorities have no owner
 		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // nobody owns it
 		WatchesRawSource(source.Channel(r.versions.wake, theCluster)).
 		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
 		WatchesMetadata(definition(""), theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(concerns)))
 	for _, kind := range ownedKinds() {
-		if _, isSecret := kind.(*corev1.Secret); !isSecret {
-			b = b.Owns(kind)
-		}
+		b = b.Owns(kind)
 	}
 	var err error
+	if r.secrets, err = newSecretCaches(mgr, r.Namespace); err != nil {
+		return err
+	}
+	for _, c := range r.secrets { // authorities have no owner
+		b = b.WatchesRawSource(source.Kind[client.Object](c, &corev1.Secret{}, theCluster))
+	}
 	if r.controller, err = b.Build(r); err != nil {
 		return fmt.Errorf("set up the controller of OVNCluster: %w", err)
 	}
