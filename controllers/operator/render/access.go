@@ -19,10 +19,7 @@ type access struct {
 	own                     []rbacv1.PolicyRule
 }
 
-var (
-	read  = []string{"get", "list", "watch"}
-	write = []string{"create", "update", "patch", "delete"}
-)
+var read = []string{"get", "list", "watch"}
 
 // Kinds of sigs.k8s.io/network-policy-api, whose definitions a cluster may have.
 var (
@@ -71,20 +68,18 @@ func accesses(patchPods bool) []access {
 				rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
 				rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
 				rule("apps", read, "statefulsets"),
-				rule("kubevirt.io", read, "virtualmachines"), // keep addresses, wherever KubeVirt is there
-				rule("kubeovn.io", slices.Concat(read, write), "vpcs", "subnets", "ips", "ippools", "vips"),
-				rule("kubeovn.io", slices.Concat(read, []string{"update", "patch"}), "ovn-eips"),
+				rule("kubevirt.io", read, "virtualmachines"),                                            // keep addresses, wherever KubeVirt is there
+				rule("kubeovn.io", slices.Concat(read, []string{"create", "patch"}), "vpcs", "subnets"), // the default ones; finalizers
+				rule("kubeovn.io", slices.Concat(read, []string{"create", "patch", "delete"}), "ips", "vips"),
+				rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips"), // finalizers
 				rule("kubeovn.io", read, "security-groups", "switch-lb-rules", "router-lb-rules"),
-				rule("kubeovn.io", []string{"get", "update", "patch"}, "security-groups/status",
-					"vpcs/status", "subnets/status", "ips/status", "ippools/status", "vips/status", "ovn-eips/status"),
-				rule("kubeovn.io", []string{"patch"}, "switch-lb-rules/status", "router-lb-rules/status"),
-				rule("kubeovn.io", []string{"update"},
-					"vpcs/finalizers", "subnets/finalizers", "ips/finalizers", "ippools/finalizers", "vips/finalizers", "ovn-eips/finalizers"),
+				rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "vips/status", "ippools/status", "ovn-eips/status",
+					"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status"),
 			},
-			// Leader election, which reports by events of the core group; and the Leases of gateway nodes.
+			// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name: the policy kiln-controller-leases does.
 			own: []rbacv1.PolicyRule{
-				rule("coordination.k8s.io", slices.Concat(read, []string{"create", "update", "patch"}), "leases"),
-				rule("", []string{"create", "patch"}, "events"),
+				rule("coordination.k8s.io", slices.Concat(read, []string{"create"}), "leases"),
+				named(rule("coordination.k8s.io", []string{"update"}, "leases"), ControllerName),
 			},
 		},
 		{
@@ -104,23 +99,19 @@ func accesses(patchPods bool) []access {
 	}
 }
 
-// FinalizedResources are the resources of kubeovn.io/v1 on which the controller puts its finalizer.
+// FinalizedResources returns the resources of kubeovn.io/v1 on which the controller puts its finalizer.
 func FinalizedResources() []string {
-	var found []string
-	for _, a := range accesses(false) {
-		for _, r := range a.cluster {
-			for _, resource := range r.Resources {
-				if name, subresource, _ := strings.Cut(resource, "/"); subresource == "finalizers" && r.APIGroups[0] == "kubeovn.io" {
-					found = append(found, name)
-				}
-			}
-		}
-	}
-	return found
+	return []string{"vpcs", "subnets", "ips", "ippools", "vips", "ovn-eips"}
 }
 
 func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+}
+
+// named is r for objects of these names only.
+func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+	r.ResourceNames = names
+	return r
 }
 
 // AccessObjects are the ServiceAccounts of all components, their roles and bindings.

@@ -1,0 +1,84 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+)
+
+// labelProxyName keeps kube-proxy from a Service.
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// controllerServices limits the Services that kube-ovn-controller creates, changes and deletes to those of load balancer rules. Of other
+// Services it writes the VPC and the mark for kube-proxy.
+func (c Config) controllerServices() policy {
+	metadataOnly := unchanged("spec") + " && " + unchanged("status") + " && " + sameMetadata("finalizers", "ownerReferences") + " && " +
+		onlyDiffer("before", "after", "k == '"+kubeovnv1.AnnotationVpc.Key()+"'") + " && " +
+		onlyDiffer("labelsBefore", "labelsAfter", "k == '"+labelProxyName+"'")
+	return policy{
+		name: "kiln-controller-services", app: ControllerName,
+		resources: []string{"services", "services/*"}, operations: everyWrite(),
+		when: c.isAccount(ControllerName),
+		variables: append(beforeAndAfter("annotations", "before", "after"),
+			beforeAndAfter("labels", "labelsBefore", "labelsAfter")...),
+		validations: []admissionv1.Validation{forbid(
+			"("+beforeAndAfterAre(ofRule)+") || request.operation == 'UPDATE' && "+metadataOnly,
+			ControllerName+" writes Services of SwitchLBRules and RouterLBRules; of others only the annotation "+
+				kubeovnv1.AnnotationVpc.Key()+" and the label "+labelProxyName,
+		)},
+	}
+}
+
+// controllerSlices limits the EndpointSlices of kube-ovn-controller to its own, of Services of load balancer rules.
+func (c Config) controllerSlices() policy {
+	return policy{
+		name: "kiln-controller-slices", app: ControllerName, group: discoveryv1.GroupName,
+		resources: []string{"endpointslices"}, operations: everyWrite(),
+		when: c.isAccount(ControllerName),
+		validations: []admissionv1.Validation{forbid(
+			beforeAndAfterAre(func(object string) string {
+				label := func(key string) string { return fmt.Sprintf("%s.metadata.?labels[?'%s'].orValue('')", object, key) }
+				return label(discoveryv1.LabelManagedBy) + " == '" + ControllerName + "' && " + namedByRule(label(discoveryv1.LabelServiceName))
+			}),
+			ControllerName+" writes its own EndpointSlices of SwitchLBRules and RouterLBRules only",
+		)},
+	}
+}
+
+// controllerLeases limits the Leases that kube-ovn-controller creates. Its role names the Lease that it updates.
+func (c Config) controllerLeases() policy {
+	return policy{
+		name: "kiln-controller-leases", app: ControllerName, group: "coordination.k8s.io",
+		resources: []string{"leases"}, operations: []admissionv1.OperationType{admissionv1.Create},
+		when: c.isAccount(ControllerName),
+		validations: []admissionv1.Validation{forbid("object.metadata.name == '"+ControllerName+"'",
+			ControllerName+" creates the Lease "+ControllerName+" only")},
+	}
+}
+
+func everyWrite() []admissionv1.OperationType {
+	return []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete}
+}
+
+// beforeAndAfterAre is true when the old and the new object, where there is one, are such as the expression that are returns.
+func beforeAndAfterAre(are func(object string) string) string {
+	return fmt.Sprintf("(request.operation == 'CREATE' || %s) && (request.operation == 'DELETE' || %s)", are("oldObject"), are("object"))
+}
+
+// ofRule is true for a Service of a load balancer rule.
+func ofRule(service string) string {
+	return namedByRule(service+".metadata.name") + " && " + service + ".metadata.?ownerReferences.orValue([]).exists(o, " +
+		"o.?controller.orValue(false) && o.apiVersion == '" + kubeovnv1.GroupVersion.String() + "' && o.kind in " +
+		celList([]string{"SwitchLBRule", "RouterLBRule"}) + ")"
+}
+
+// namedByRule is true for the name of a rule's Service (controllers/lbrule).
+func namedByRule(name string) string {
+	return fmt.Sprintf("(%[1]s.startsWith('slr-') || %[1]s.startsWith('rlr-'))", name)
+}
