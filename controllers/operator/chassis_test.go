@@ -17,6 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -179,12 +180,20 @@ func (w *world) chassisAuthority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// letCreateRequests grants any account what the component's own role grants ovs-ovn.
+// letCreateRequests grants any account what the component's own role grants ovs-ovn, until the end of the test.
 func (w *world) letCreateRequests(t *testing.T) {
 	t.Helper()
-	if err := w.createFile(context.Background(), "testdata/requesters.yaml"); client.IgnoreAlreadyExists(err) != nil {
+	if err := w.createFile(t.Context(), "testdata/requesters.yaml"); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		meta := metav1.ObjectMeta{Name: "requesters"}
+		for _, o := range []client.Object{&rbacv1.ClusterRoleBinding{ObjectMeta: meta}, &rbacv1.ClusterRole{ObjectMeta: meta}} {
+			if err := w.admin.Delete(context.Background(), o); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // request files a request as a user whose token carries the node's name.

@@ -105,6 +105,7 @@ func TestOneInstallation(t *testing.T) {
 		{"it waits for nodes to be clean, but not for ever", (*story).nodesCleaned},
 		{"made again it waits for the end of the cleaning", (*story).madeAgain},
 		{"data is deleted when that was asked for", (*story).dataDeleted},
+		{"the garbage collector deletes what it owned", (*story).collected},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
 			t.FailNow()
@@ -370,12 +371,14 @@ func (s *story) pruned(t *testing.T) {
 	labels := map[string]string{render.ManagedByLabel: render.ManagedBy}
 	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Namespace: testNamespace, Labels: labels}}
 	g.Expect(s.admin.Create(t.Context(), foreign)).To(Succeed())
-	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: testNamespace, Labels: labels}}
-	old.OwnerReferences = []metav1.OwnerReference{
-		*metav1.NewControllerRef(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster")),
+	for _, old := range []client.Object{
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: render.BackupsSecret, Namespace: testNamespace, Labels: labels}},
+		render.BackupsObjects(withBackups())[0].(client.Object),
+	} {
+		old.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(s.cluster(t), v1alpha1.GroupVersion.WithKind("OVNCluster"))})
+		g.Expect(s.admin.Create(t.Context(), old)).To(Succeed())
+		g.Eventually(func() bool { return apierrors.IsNotFound(s.exists(t, old, old.GetName())()) }).Should(BeTrue())
 	}
-	g.Expect(s.admin.Create(t.Context(), old)).To(Succeed())
-	g.Eventually(func() bool { return apierrors.IsNotFound(s.exists(t, &corev1.ConfigMap{}, "old")()) }).Should(BeTrue())
 	g.Expect(s.exists(t, &corev1.ConfigMap{}, "foreign")()).To(Succeed())
 	g.Expect(s.admin.Delete(t.Context(), foreign)).To(Succeed())
 }

@@ -175,3 +175,13 @@ func (s *story) dataDeleted(t *testing.T) {
 	}
 	g.Expect(s.countOrders(t)).To(BeZero(), "or cert-manager makes their keys again")
 }
+
+// collected deletes what the OVNCluster owned: no garbage collector runs here, and other tests create objects of the same names.
+func (s *story) collected(t *testing.T) {
+	for _, kind := range slices.Concat(ownedKinds(), policyKinds(), []client.Object{&corev1.Secret{}}) {
+		ours := client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}
+		if err := s.admin.DeleteAllOf(t.Context(), kind, client.InNamespace(testNamespace), ours); err != nil {
+			t.Errorf("delete %T: %v", kind, err)
+		}
+	}
+}

@@ -139,11 +139,15 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 		UserName: "system:serviceaccount:" + testNamespace + ":kiln-operator",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + testNamespace, "system:authenticated"},
 	}
+	// Nobody else wants to lead, and a machine with much else to do may be late.
+	renewDeadline := 4 * time.Minute
+	lock, err := k8s.Identity{Namespace: testNamespace, Pod: "operator-0"}.Lock(operator, "kiln-operator", renewDeadline)
+	if err != nil {
+		return err
+	}
 	mgr, err := ctrl.NewManager(operator, ctrl.Options{
 		Scheme: scheme, Cache: CacheOptions(testNamespace), Metrics: metricsserver.Options{BindAddress: "0"},
-		LeaderElection: true, LeaderElectionID: "kiln-operator", LeaderElectionNamespace: testNamespace,
-		// Nobody else wants to lead, and a machine with much else to do may be late.
-		LeaseDuration: new(5 * time.Minute), RenewDeadline: new(4 * time.Minute),
+		LeaderElection: true, LeaderElectionResourceLockInterface: lock, LeaseDuration: new(5 * time.Minute), RenewDeadline: &renewDeadline,
 	})
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)

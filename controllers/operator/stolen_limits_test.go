@@ -1,0 +1,175 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// shop and ofRule are a Service of a user and one of a SwitchLBRule.
+const (
+	shop   = "shop"
+	ofRule = "slr-rule"
+)
+
+// service is a Service of the tenant's namespace, owned by a rule where its name is ofRule.
+func (w *tenancy) service(name string) *corev1.Service {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: ports()}
+	if name == ofRule {
+		s.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: kubeovnv1.GroupVersion.String(), Kind: translate.KindSwitchLBRule, Name: "rule", UID: "1", Controller: new(true),
+		}}
+	}
+	return s
+}
+
+// makeRules creates the objects that limited writes change.
+func (w *tenancy) makeRules(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{shop, ofRule} {
+		w.make(t, w.service(name))
+		w.make(t, slice(w.namespace, name))
+	}
+	w.make(t, network("Subnet"))
+	w.make(t, request(t, certificatesv1.KubeAPIServerClientSignerName))
+}
+
+// network is an object of kubeovn.io.
+func network(kind string) *unstructured.Unstructured {
+	u := untyped(kubeovnv1.GroupVersion.WithKind(kind))
+	u.SetName("stolen")
+	u.Object["spec"] = map[string]any{}
+	return u
+}
+
+// approve approves the request that makeRules creates, and fail ends it as its signer would.
+func (w *tenancy) approve(ctx context.Context, c client.Client) error {
+	return w.answer(ctx, c.SubResource("approval"), certificatesv1.CertificateApproved)
+}
+
+func (w *tenancy) fail(ctx context.Context, c client.Client) error {
+	return w.answer(ctx, c.Status(), certificatesv1.CertificateFailed)
+}
+
+func (w *tenancy) answer(ctx context.Context, c client.SubResourceWriter, condition certificatesv1.RequestConditionType) error {
+	var all certificatesv1.CertificateSigningRequestList
+	if err := w.admin.List(ctx, &all, client.MatchingFields{"spec.signerName": certificatesv1.KubeAPIServerClientSignerName}); err != nil {
+		return err
+	}
+	r := &all.Items[0]
+	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: condition, Status: corev1.ConditionTrue, Reason: "Stolen"}}
+	return c.Update(ctx, r)
+}
+
+// change patches an object, and remove deletes it.
+func change(o client.Object, patch string) write {
+	return func(ctx context.Context, c client.Client) error {
+		return c.Patch(ctx, o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch)))
+	}
+}
+
+func remove(o client.Object) write {
+	return func(ctx context.Context, c client.Client) error {
+		return c.Delete(ctx, o.DeepCopyObject().(client.Object))
+	}
+}
+
+// servicesOfOthers are writes of kube-ovn-controller.
+func (w *tenancy) servicesOfOthers() []trial {
+	const services, slices = "writes Services of SwitchLBRules and RouterLBRules", "writes its own EndpointSlices"
+	another, forged := w.service(ofRule), w.service(ofRule)
+	another.Name, forged.Name = "slr-another", "forged"
+	const rule = `{"apiVersion":"kubeovn.io/v1","kind":"SwitchLBRule","name":"a","uid":"1","controller":true}`
+	const relabelled = `{"metadata":{"labels":{"` + discoveryv1.LabelServiceName + `":"` + shop + `"}}}`
+	return []trial{
+		{"a rule's Service", asController, w.create(another), ""},
+		{"the ports of a rule's Service", asController, change(w.service(ofRule), `{"spec":{"selector":{"a":"b"}}}`), ""},
+		{"the end of a rule's Service", asController, remove(w.service(ofRule)), ""},
+		{"a Service of nobody", asController, w.create(w.service("nobodys")), services},
+		{"a rule's Service of another name", asController, w.create(forged), services},
+		{"which pods a Service selects", asController, change(w.service(shop), `{"spec":{"selector":{"a":"b"}}}`), services},
+		{"the owner of a Service", asController, change(w.service(shop), `{"metadata":{"ownerReferences":[`+rule+`]}}`), services},
+		{"a finalizer of a Service", asController, change(w.service(shop), `{"metadata":{"finalizers":["example.com/a"]}}`), services},
+		{"the VPC of a Service", asController, change(w.service(shop), annotate(kubeovnv1.AnnotationVpc, "blue")), ""},
+		{"a Service's mark for kube-proxy", asController, change(w.service(shop), label(translate.LabelProxyName, translate.ProxyOfVPCs)), ""},
+		{"another annotation of a Service", asController, change(w.service(shop), annotate(kubeovnv1.AnnotationLogicalRouter, "blue")), services},
+		{"another label of a Service", asController, change(w.service(shop), label("a", "b")), services},
+		{"the end of a Service", asController, remove(w.service(shop)), services},
+		{"endpoints of a rule", asController, w.create(slice(w.namespace, "rlr-rule")), ""},
+		{"the end of a rule's endpoints", asController, remove(slice(w.namespace, ofRule)), ""},
+		{"endpoints of a Service", asController, w.create(slice(w.namespace, "store")), slices},
+		{"a change of a Service's endpoints", asController, change(slice(w.namespace, shop), label("a", "b")), slices},
+		{"a rule's endpoints for a Service", asController, change(slice(w.namespace, ofRule), relabelled), slices},
+		{"the end of a Service's endpoints", asController, remove(slice(w.namespace, shop)), slices},
+	}
+}
+
+func (w *tenancy) leasesOfOthers() []trial {
+	return []trial{
+		{"its own Lease", asController, w.create(lease(render.ControllerName)), ""},
+		{"the Lease of the scheduler", asController, w.create(lease("kube-scheduler")), "creates the Lease kube-ovn-controller only"},
+		{"the Lease of a gateway", asController, w.create(lease("gateway-node-1")), "creates the Lease kube-ovn-controller only"},
+		{"the Lease of the scheduler", asOperator, w.create(lease("kube-scheduler")), "writes the Lease kiln-operator only"},
+		{"the Lease of kube-ovn-controller", asOperator, w.create(lease(render.ControllerName)), "writes the Lease kiln-operator only"},
+	}
+}
+
+// heldToGrant are writes by rights that the operator holds only to grant them to components.
+func (w *tenancy) heldToGrant(t *testing.T) []trial {
+	const grants, pods, services = "only to grant it", "deletes pods of Kiln", "writes the Services ovn-nb"
+	nb := w.service("ovn-nb")
+	nb.Namespace = testNamespace
+	const others = "nothing else of objects of kubeovn.io"
+	return []trial{
+		{"a node", asOperator, w.patchNode("node-2", annotate("ip_address", "100.64.0.9")), grants},
+		{"a node's status", asOperator, w.nodeCondition("node-2", string(corev1.NodeReady)), grants},
+		{"a namespace", asOperator, w.patchNamespace(label("a", "b")), grants},
+		{"a result on a pod", asOperator, w.patchStatus("web", annotate("allocated", "true")), pods},
+		{"a label of a pod of Kiln", asOperator, w.patchStatus("kube-system/northd-0", label("a", "b")), pods},
+		{"the end of a pod of Kiln", asOperator, remove(w.pod("kube-system/northd-0")), ""},
+		{"the end of another pod", asOperator, remove(w.pod("kube-system/dns")), pods},
+		{"a Service of its own", asOperator, w.create(nb), ""},
+		{"a Service of a tenant", asOperator, change(w.service(shop), label("a", "b")), services},
+		{"a Service of the same name elsewhere", asOperator, w.create(w.service("ovn-nb")), services},
+		{"the end of a Service", asOperator, remove(w.service(shop)), services},
+		{"endpoints", asOperator, w.create(slice(w.namespace, "rlr-rule")), grants},
+		{"a certificate of a chassis", asOperator, w.create(request(t, render.ChassisSigner)), grants},
+		{"a Vpc", asOperator, w.create(network("Vpc")), others},
+		{"the finalizer of a Subnet", asOperator, change(network("Subnet"), `{"metadata":{"finalizers":["example.com/a"]}}`), ""},
+		{"the network of a Subnet", asOperator, change(network("Subnet"), `{"spec":{"natOutgoing":true}}`), others},
+	}
+}
+
+// escalations are writes by which the operator would give itself, or a program of its choice, more than it has.
+func (w *tenancy) escalations() []trial {
+	const names = "of the names only that its role lets it patch"
+	role := func(name string) *rbacv1.ClusterRole {
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	return []trial{
+		{"a role of another name", asOperator, w.create(role("stolen")), names},
+		{"more in a role of its own", asOperator, change(role("kiln:ovs-ovn"), `{"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}]}`),
+			"attempting to grant RBAC permissions not currently held"},
+		{"a Secret of another name", asOperator, w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "stolen"}}), names},
+		{"a Secret of its own", asOperator, w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: render.BackupsSecret}}), ""},
+		{"a Secret of a name that the API server makes", asOperator, w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{GenerateName: "kiln-tls-"}}), names},
+		{"an account of another name", asOperator, w.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "stolen"}}), names},
+		{"the approval of another signer", asOperator, w.approve, "not permitted to approve requests with signerName"},
+		{"the answer of another signer", asOperator, w.fail, "not permitted to sign requests with signerName"},
+	}
+}

@@ -1,0 +1,136 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/controllers/operator/render"
+)
+
+// everyAccount lists what the API server lets every authenticated user write: reviews of the user's own rights.
+var everyAccount = []grant{
+	{"create selfsubjectaccessreviews.authorization.k8s.io", ""},
+	{"create selfsubjectrulesreviews.authorization.k8s.io", ""},
+	{"create selfsubjectreviews.authentication.k8s.io", ""},
+}
+
+// grant is a write that an account needs: `<verb>,<verb> <resource>[.<group>][/<subresource>] [@own] [<name>]`. Without @own it is for all
+// namespaces, without a name for all objects.
+type grant struct{ right, use string }
+
+// mayWrite lists what each ServiceAccount writes. Every other write is refused. Where a policy is named, it limits the right to what the
+// account needs of it: trials of that policy try the rest (TestPolicies, TestStolenTokens).
+var mayWrite = map[string][]grant{
+	"ovn-central": {
+		{"patch pods/status @own", "labels of leaders, and what northd has written, on its own pod: kiln-central-pods"},
+	},
+	render.OpenVSwitchAccount: {
+		{"create certificatesigningrequests.certificates.k8s.io", "the certificate of its chassis: kiln-chassis-requests"},
+	},
+	render.AgentName: {
+		{"patch nodes/status", "two conditions of its own node: kiln-node-status"},
+		{"create,patch leases.coordination.k8s.io @own", "the Lease of its own node as a gateway: kiln-gateway-leases"},
+	},
+	render.ControllerName: {
+		{"patch pods/status", "results, and the label and condition of its own pod: kiln-controller-pods"},
+		{"write podnetworks.kubeovn.io", "makes it a writer of results: kiln-pod-networks"},
+		{"patch nodes", "annotations: kiln-controller-metadata"},
+		{"patch namespaces", "annotations: kiln-controller-metadata"},
+		{"create,patch,delete services", "those of load balancer rules, and the VPC of others: kiln-controller-services"},
+		{"create,patch,delete endpointslices.discovery.k8s.io", "those of load balancer rules with endpoints: kiln-controller-slices"},
+		{"create,patch events.events.k8s.io", "on objects of all namespaces; a patch counts repetitions"},
+		{"create,patch vpcs.kubeovn.io", "the default Vpc; finalizers"},
+		{"create,patch subnets.kubeovn.io", "the default Subnets; defaults and finalizers"},
+		{"create,patch,delete ips.kubeovn.io", "a record per port"},
+		{"create,patch,delete vips.kubeovn.io", "addresses of load balancer rules; finalizers"},
+		{"patch ippools.kubeovn.io", "finalizers"},
+		{"patch ovn-eips.kubeovn.io", "finalizers"},
+		{"patch vpcs.kubeovn.io/status", ""},
+		{"patch subnets.kubeovn.io/status", ""},
+		{"patch vips.kubeovn.io/status", ""},
+		{"patch ippools.kubeovn.io/status", ""},
+		{"patch ovn-eips.kubeovn.io/status", ""},
+		{"patch security-groups.kubeovn.io/status", ""},
+		{"patch switch-lb-rules.kubeovn.io/status", ""},
+		{"patch router-lb-rules.kubeovn.io/status", ""},
+		{"patch adminnetworkpolicies.policy.networking.k8s.io/status", ""},
+		{"patch baselineadminnetworkpolicies.policy.networking.k8s.io/status", ""},
+		{"patch clusternetworkpolicies.policy.networking.k8s.io/status", ""},
+		{"create leases.coordination.k8s.io @own", "leader election: kiln-controller-leases"},
+		{"update leases.coordination.k8s.io @own kube-ovn-controller", "leader election"},
+	},
+}
+
+// operatorWrites lists what the operator writes besides the objects that it owns.
+var operatorWrites = []grant{
+	{"patch ovnclusters.kubeovn.io default", "its finalizer: kiln-operator-grants"},
+	{"patch ovnclusters.kubeovn.io/status default", ""},
+	{"update ovnclusters.kubeovn.io/finalizers", "owns objects where the API server protects owners"},
+	{"update certificatesigningrequests.certificates.k8s.io/approval", "certificates of nodes; the API server limits it to the signer below"},
+	{"update certificatesigningrequests.certificates.k8s.io/status", ""},
+	{"approve,sign signers.certificates.k8s.io kubeovn.io/chassis", ""},
+	{"delete pods @own", "replaces pods of Kiln: kiln-operator-grants"},
+	{"create leases.coordination.k8s.io @own", "leader election: kiln-operator-grants"},
+	{"update leases.coordination.k8s.io @own kiln-operator", ""},
+	{"patch pods", "held to grant it to components of earlier versions: kiln-operator-grants"},
+}
+
+// operatorMayWrite returns what the operator writes: objects that it owns by name, and what it holds only to grant it to components.
+// kiln-operator-creates limits names of what it creates, and kiln-operator-grants denies the use of what it holds to grant.
+func (w *tenancy) operatorMayWrite(t *testing.T) []grant {
+	t.Helper()
+	all := slices.Clone(operatorWrites)
+	for resource, names := range w.operatorOwns(t) {
+		all = append(all, grant{"create " + resource, ""})
+		for _, name := range names {
+			all = append(all, grant{"patch,delete " + resource + " " + name, ""})
+			if resource == "secrets @own" {
+				all = append(all, grant{"get " + resource + " " + name, ""})
+			}
+		}
+	}
+	for _, grants := range mayWrite {
+		all = append(all, grants...)
+	}
+	return all
+}
+
+// TestStolenTokens makes every write that the API server knows with a token of each ServiceAccount, and in detail those that policies limit.
+func TestStolenTokens(t *testing.T) {
+	w := newTenancy(t, render.Config{Namespace: testNamespace})
+	granted := maps.Clone(mayWrite)
+	granted["kiln-operator"] = w.operatorMayWrite(t)
+	var accounts corev1.ServiceAccountList
+	if err := w.admin.List(t.Context(), &accounts, client.InNamespace(testNamespace)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range accounts.Items {
+		if name := accounts.Items[i].Name; granted[name] == nil {
+			t.Errorf("mayWrite does not list what ServiceAccount %s needs", name)
+		}
+	}
+	for _, o := range rendered() {
+		template := render.Template(o)
+		if template == nil || template.Spec.AutomountServiceAccountToken != nil && !*template.Spec.AutomountServiceAccountToken {
+			continue
+		}
+		if granted[template.Spec.ServiceAccountName] == nil {
+			t.Errorf("mayWrite does not list what ServiceAccount %q of %s needs", template.Spec.ServiceAccountName, o.GetName())
+		}
+	}
+	served := w.served(t)
+	for account, grants := range granted {
+		t.Run(account, func(t *testing.T) { w.stolen(t, account, served, slices.Concat(everyAccount, grants)) })
+	}
+	t.Run("what policies limit", func(t *testing.T) {
+		w.makeRules(t)
+		w.try(t, slices.Concat(w.servicesOfOthers(), w.leasesOfOthers(), w.heldToGrant(t), w.escalations()))
+	})
+}
