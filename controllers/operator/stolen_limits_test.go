@@ -151,6 +151,8 @@ func (w *tenancy) heldToGrant(t *testing.T) []trial {
 		{"a certificate of a chassis", asOperator, w.create(request(t, render.ChassisSigner)), grants},
 		{"a Vpc", asOperator, w.create(network("Vpc")), others},
 		{"the finalizer of a Subnet", asOperator, change(network("Subnet"), `{"metadata":{"finalizers":["example.com/a"]}}`), ""},
+		{"what a Subnet allows", asOperator, change(network("Subnet"), `{"spec":{"portSecurity":"Requested","allowedNamespaces":["*"]}}`), ""},
+		{"what a Subnet allows, and more", asOperator, change(network("Subnet"), `{"spec":{"portSecurity":"Requested","private":false}}`), others},
 		{"the network of a Subnet", asOperator, change(network("Subnet"), `{"spec":{"natOutgoing":true}}`), others},
 	}
 }

@@ -37,6 +37,7 @@ var mayWrite = map[string][]grant{
 	render.AgentName: {
 		{"patch nodes/status", "two conditions of its own node: kiln-node-status"},
 		{"create,patch leases.coordination.k8s.io @own", "the Lease of its own node as a gateway: kiln-gateway-leases"},
+		{"create,patch events.events.k8s.io", "on pods of its node in all namespaces; a patch counts repetitions"},
 	},
 	render.ControllerName: {
 		{"patch pods/status", "results, and the label and condition of its own pod: kiln-controller-pods"},
@@ -72,6 +73,7 @@ var mayWrite = map[string][]grant{
 var operatorWrites = []grant{
 	{"patch ovnclusters.kubeovn.io default", "its finalizer: kiln-operator-grants"},
 	{"patch ovnclusters.kubeovn.io/status default", ""},
+	{"patch vpcs.kubeovn.io,subnets.kubeovn.io,ippools.kubeovn.io", "keeps what they allowed before an upgrade: kiln-operator-grants"},
 	{"update ovnclusters.kubeovn.io/finalizers", "owns objects where the API server protects owners"},
 	{"update certificatesigningrequests.certificates.k8s.io/approval", "certificates of nodes; the API server limits it to the signer below"},
 	{"update certificatesigningrequests.certificates.k8s.io/status", ""},
