@@ -51,6 +51,8 @@ const (
 	AnnotationPortName      Annotation = "port_name"       // of a node: its logical switch port
 	AnnotationChassis       Annotation = "chassis"         // of a node: its OVS system-id
 	AnnotationNodeAddresses Annotation = "node_addresses"  // of a node's IP object: the node's own addresses, with commas between them
+	// AnnotationStatusAddresses is on a node's IP object: every IP address in the node's status, of any type, with commas between them.
+	AnnotationStatusAddresses Annotation = "status_addresses"
 )
 
 // ResultAnnotations returns the annotations of a pod that only kube-ovn-controller changes, from the pod's creation on.

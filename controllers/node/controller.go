@@ -71,12 +71,12 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 
 // nodeView is what the reconciler looks at in a node: not its heartbeats.
 type nodeView struct {
-	internalIPs string
+	statusIPs   string
 	annotations string
 }
 
 func viewNode(n *corev1.Node) nodeView {
-	return nodeView{internalIPs: ipfamily.Join(k8s.InternalIPs(n)), annotations: viewAnnotations(n)}
+	return nodeView{statusIPs: ipfamily.Join(k8s.StatusIPs(n)), annotations: viewAnnotations(n)}
 }
 
 func viewAnnotations(n *corev1.Node) string {
@@ -93,7 +93,7 @@ func (r *Reconciler) byOthers() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := viewNode(e.ObjectOld.(*corev1.Node)), viewNode(e.ObjectNew.(*corev1.Node))
 		written, ok := r.written.Load(e.ObjectNew.GetName())
-		return before.internalIPs != after.internalIPs || !ok || written != after.annotations
+		return before.statusIPs != after.statusIPs || !ok || written != after.annotations
 	}}
 }
 

@@ -61,7 +61,10 @@ func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam
 	ip := join.Object(translate.NodePort(node.Name), lease)
 	ip.Spec.PodName, ip.Spec.NodeName = node.Name, node.Name
 	// Agents look other nodes up by it: a Node object changes with every heartbeat.
-	ip.Annotations = map[string]string{kubeovnv1.AnnotationNodeAddresses.Key(): ipfamily.Join(k8s.InternalIPs(node))}
+	ip.Annotations = map[string]string{
+		kubeovnv1.AnnotationNodeAddresses.Key():   ipfamily.Join(k8s.InternalIPs(node)),
+		kubeovnv1.AnnotationStatusAddresses.Key(): ipfamily.Join(k8s.StatusIPs(node)),
+	}
 	if len(validation.IsValidLabelValue(node.Name)) == 0 {
 		ip.Labels[labelNode] = node.Name
 	}

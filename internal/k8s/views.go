@@ -29,9 +29,18 @@ func ViewSubnet(s *kubeovnv1.Subnet) SubnetView {
 
 // InternalIPs are the node's addresses of type InternalIP, in its own order of preference.
 func InternalIPs(node *corev1.Node) []netip.Addr {
+	return nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP })
+}
+
+// StatusIPs are all IP addresses in the node's status, whatever their type, in its own order.
+func StatusIPs(node *corev1.Node) []netip.Addr {
+	return nodeIPs(node, func(corev1.NodeAddressType) bool { return true })
+}
+
+func nodeIPs(node *corev1.Node, of func(corev1.NodeAddressType) bool) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range node.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
+		if !of(a.Type) {
 			continue
 		}
 		if addr, err := ipfamily.ParseAddr(a.Address); err == nil {
