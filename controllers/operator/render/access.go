@@ -88,6 +88,7 @@ func accesses(patchPods bool) []access {
 				rule("", read, "pods", "nodes"),
 				rule("", []string{"patch"}, "nodes/status"),
 				rule("", []string{"list"}, "events"), // what keeps a pod from an address
+				events,                               // on pods whose probes the kubelet does not reach
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "servicecidrs"),
