@@ -36,6 +36,7 @@ import (
 	"github.com/kiln-net/kiln/agent/cniserver"
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -116,6 +117,9 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		return err
 	}
 	mtuChanged := make(chan struct{}, 1)
+	probed := &probes.Controller{
+		Client: mgr.GetClient(), Bridge: bridge, Services: cidrs, Recorder: mgr.GetEventRecorder(probes.Recorder), APIServer: hostOf(mgr.GetConfig()),
+	}
 	node := &host.Reconciler{
 		Client:          mgr.GetClient(),
 		Node:            o.Node,
@@ -126,6 +130,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		TunnelType:      o.TunnelType,
 		TunnelInterface: o.TunnelInterface,
 		MTUChanged:      mtuChanged,
+		NetworksChanged: probed.Wake,
 		Plugin:          host.Plugin{Source: o.PluginSource, BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir, Socket: o.CNISocket},
 	}
 	pods, err := cniserver.NewPods(ctx, mgr.GetCache(), mgr.GetAPIReader())
@@ -133,7 +138,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		return err
 	}
 	server := &cniserver.Server{
-		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, MTU: node.MTU, MTUChanged: mtuChanged,
+		Socket: o.CNISocket, Node: o.Node, Bridge: bridge, Pods: pods, Probes: probed, MTU: node.MTU, MTUChanged: mtuChanged,
 		Ready: func(ctx context.Context) error {
 			if !pods.Synced() {
 				return errors.New("the pods of this node are not known yet")
@@ -146,10 +151,19 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 		return err
 	}
 	lease := &host.Lease{Client: mgr.GetClient(), Node: o.Node, Namespace: o.Namespace, Wanted: node.Gateway, Ready: node.Ready}
-	if err := errors.Join(node.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
+	if err := errors.Join(node.SetupWithManager(mgr), probed.SetupWithManager(mgr), mgr.Add(lease), server.SetupWithManager(mgr), mgr.Add(sweeper(mgr, server))); err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	return nil
+}
+
+// hostOf returns the host by which the API server is reached.
+func hostOf(config *rest.Config) string {
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return ""
+	}
+	return server.Hostname()
 }
 
 // serveServices makes Services reachable from this node and from outside, or leaves that to others.
@@ -223,7 +237,7 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 		Scheme: scheme,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         watched(o.Node),
+			ByObject:         watched(o),
 		},
 		Metrics: metricsserver.Options{
 			BindAddress: o.Address,
@@ -241,10 +255,10 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 }
 
 // watched are the objects whose watches are narrowed.
-func watched(node string) map[client.Object]cache.ByObject {
-	objects := services.Watched()
-	objects[&corev1.Pod{}] = cache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", node)}
-	objects[&corev1.Node{}] = cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", node), Transform: trimNode}
+func watched(o Options) map[client.Object]cache.ByObject {
+	objects := services.Watched(o.ServeServices)
+	objects[&corev1.Pod{}] = cache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)}
+	objects[&corev1.Node{}] = cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", o.Node), Transform: trimNode}
 	return objects
 }
 

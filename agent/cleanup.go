@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/host"
+	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/services"
 )
 
@@ -22,5 +23,5 @@ func CleanUp(ctx context.Context, o Options) error {
 		return fmt.Errorf("open nftables: %w", err)
 	}
 	// Services last: pods' network goes before that of the node itself.
-	return errors.Join(host.CleanUp(ctx, host.Plugin{BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir}), services.Remove(ctx, nft))
+	return errors.Join(host.CleanUp(ctx, host.Plugin{BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir}), probes.Remove(), services.Remove(ctx, nft))
 }

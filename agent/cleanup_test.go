@@ -45,7 +45,7 @@ func TestCleanUp(t *testing.T) {
 	n.startAgent()
 	n.waitReady()
 	n.sandbox(n.pod("pod", 300), newID()).mustAdd()
-	tenant := n.createPod("tenant")
+	tenant := n.createPodOf("tenant", probing(probePort))
 	n.annotateIn(tenant, 301, "blue")
 	n.sandbox(tenant, newID()).mustAdd()
 	n.change("ovn-default", func(s *v1.SubnetSpec) {
@@ -57,7 +57,7 @@ func TestCleanUp(t *testing.T) {
 	}}
 	n.create(edge)
 	nft(t, "add table inet kiln-services") // whose content needs a newer nft than every machine has
-	want := []string{"table inet kiln", "table inet kiln-services", "lookup 1000", "172.30.0.9/32", "fd00:172:30::9/128", "_h", "probe"}
+	want := []string{"table inet kiln", "table inet kiln-services", "lookup 1000", "172.30.0.9/32", "fd00:172:30::9/128", "_h", "probe", "dport 8080"}
 	n.eventually("everything there is was made", func() bool {
 		state := kernelState(t)
 		for _, part := range want {

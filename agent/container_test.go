@@ -30,9 +30,18 @@ import (
 // createPod creates a pod bound to the node, without an address.
 func (n *node) createPod(name string) *corev1.Pod {
 	n.Helper()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
-		Spec:       corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	return n.createPodOf(name, corev1.PodSpec{Containers: []corev1.Container{{}}})
+}
+
+// createPodOf is createPod with a spec, whose containers get names and images.
+func (n *node) createPodOf(name string, spec corev1.PodSpec) *corev1.Pod {
+	n.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Spec: spec}
+	pod.Spec.NodeName = nodeName
+	for i, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for j := range list {
+			list[j].Name, list[j].Image = fmt.Sprintf("c%d-%d", i, j), "i"
+		}
 	}
 	must(n.TB, n.api.Create(n.Context(), pod))
 	return pod

@@ -302,6 +302,12 @@ func (n *node) beyond(name string, setUp func(link netlink.Link) error) ns.NetNS
 // exchange sends text over TCP from one namespace (nil is the node's) to another and returns who the receiver saw.
 func exchange(t testing.TB, from, to ns.NetNS, address netip.Addr, text string) netip.Addr {
 	t.Helper()
+	return exchangeAt(t, from, to, netip.AddrPortFrom(address, 0), text)
+}
+
+// exchangeAt is exchange with a port of the server; 0 for any.
+func exchangeAt(t testing.TB, from, to ns.NetNS, server netip.AddrPort, text string) netip.Addr {
+	t.Helper()
 	in := func(namespace ns.NetNS, f func() error) error {
 		if namespace == nil {
 			return f()
@@ -310,7 +316,7 @@ func exchange(t testing.TB, from, to ns.NetNS, address netip.Addr, text string) 
 	}
 	var listener net.Listener
 	must(t, in(to, func() (err error) {
-		listener, err = net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
+		listener, err = net.Listen("tcp", server.String())
 		return err
 	}))
 	defer listener.Close()

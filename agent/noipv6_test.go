@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime"
 	"strconv"
@@ -147,7 +148,7 @@ func TestANodeWithoutIPv6ServesIPv4(t *testing.T) {
 		t.Errorf("the node is seen as %s", from)
 	}
 	tenant := n.tenant("tenant", 12)
-	exchange(t, nil, tenant.ns, addressesOf(12)[0], "a probe")
+	exchangeAt(t, nil, tenant.ns, netip.AddrPortFrom(addressesOf(12)[0], probePort), "a probe")
 	n.change("ovn-default", func(s *v1.SubnetSpec) { s.CIDRBlock = "10.16.0.0/15" })
 	wantRoutes(n, true, "10.16.0.0/15")
 	for _, c := range []*container{first, second} {

@@ -57,7 +57,11 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	if err != nil {
 		return nil, err
 	}
-	if err := s.connect(ctx, attachmentOf(r, pod, network, iface), iface, probeOf(r, network)); err != nil {
+	attachment := attachmentOf(r, pod, network, iface)
+	if attachment.ProbePorts, err = s.probePorts(ctx, pod, network); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx, attachment, iface, probeLink(r, attachment)); err != nil {
 		if errors.Is(context.Cause(ctx), errPodDeleted) {
 			return nil, podDeletedError(fmt.Sprintf("pod %s/%s (%s) was deleted before its port was ready: %v", r.PodNamespace, r.PodName, r.PodUID, err))
 		}
@@ -65,6 +69,11 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 	}
 	if err := s.catchUp(ctx, iface.HostName, network); err != nil {
 		return nil, err
+	}
+	if len(attachment.ProbePorts) > 0 {
+		if err := s.timed("add", legProbeRoutes, func() error { return s.Probes.Apply(ctx) }); err != nil {
+			return nil, err
+		}
 	}
 	return &wire.Response{Result: resultOf(iface, network, r.DNS)}, nil
 }
@@ -90,15 +99,6 @@ func (s *Server) connect(ctx context.Context, a ovs.Attachment, iface sandbox.In
 		both.Go(func() error { return s.timed("add", legProbe, probe.Create) })
 	}
 	return both.Wait()
-}
-
-// probeOf is the link by which the node reaches a pod of a custom VPC: its addresses mean something else on the node. The kubelet knows those
-// of the first network only.
-func probeOf(r wire.Request, network v1.PodNetwork) *sandbox.Probe {
-	if r.Provider != v1.ProviderOVN || network.LogicalRouter == "" || network.LogicalRouter == v1.DefaultVpc {
-		return nil
-	}
-	return &sandbox.Probe{NetNS: r.NetNS, HostName: sandbox.ProbeName(r.ContainerID, r.IfName), Addresses: network.Addresses}
 }
 
 // port adds a port and waits until ovn-controller has installed its flows.

@@ -84,6 +84,7 @@ func (s *Server) detach(ctx context.Context, containerID, ifName string, when co
 		return err
 	}
 	defer unlock()
+	probed := false
 	for alternative := range sandbox.Names {
 		name := sandbox.HostName(containerID, ifName, alternative)
 		a, found, err := s.Bridge.Find(ctx, name)
@@ -97,6 +98,7 @@ func (s *Server) detach(ctx context.Context, containerID, ifName string, when co
 			if remove, err := when(ctx, a); err != nil || !remove {
 				return err
 			}
+			probed = probed || len(a.ProbePorts) > 0
 			if err := s.timed("del", legPort, func() error { return s.Bridge.Detach(ctx, name) }); err != nil {
 				return err
 			}
@@ -105,7 +107,13 @@ func (s *Server) detach(ctx context.Context, containerID, ifName string, when co
 			return err
 		}
 	}
-	return sandbox.Remove(sandbox.ProbeName(containerID, ifName))
+	if err := sandbox.Remove(sandbox.ProbeName(containerID, ifName)); err != nil {
+		return err
+	}
+	if probed {
+		s.Probes.Wake()
+	}
+	return nil
 }
 
 // check compares an attachment with the result of its ADD.

@@ -78,7 +78,7 @@ func renumbers(before, after map[string]string) bool {
 	return len(was) > 0 && !maps.Equal(was, numbering(after))
 }
 
-// follow brings every interface of a pod to what its annotations say.
+// follow brings every interface of a pod to what its annotations say, and records probe ports that an earlier version did not.
 func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 	pod, err := s.Pods.get(ctx, key)
 	if pod == nil {
@@ -100,7 +100,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 			if !numbered(a, network) {
 				failed = append(failed, s.renumberInTurn(ctx, a, network))
 			}
-			failed = append(failed, s.resizeInTurn(ctx, a, network))
+			failed = append(failed, s.resizeInTurn(ctx, a, network), s.recordProbePorts(ctx, pod, a, network))
 		}
 	}
 	return errors.Join(failed...)

@@ -47,14 +47,15 @@ func observe(node, operationPath string, code int, took time.Duration) {
 // Legs of operations. Those of an ADD are taken one after another, except that the port is added and waited for while the container's
 // end is configured.
 const (
-	legTurn      = "turn"      // until an earlier operation on the same interface has ended
-	legAddress   = "address"   // ADD: until the controller's annotation is there
-	legLink      = "link"      // the veth: made, or deleted
-	legPort      = "port"      // the transaction of Open vSwitch's database
-	legConfigure = "configure" // ADD: what is done in the container's namespace
-	legProbe     = "probe"     // ADD in a custom VPC: the link for probes
-	legOfport    = "ofport"    // ADD: from the transaction until ovs-vswitchd has the port
-	legFlows     = "flows"     // ADD: from there until ovn-controller has installed the flows
+	legTurn        = "turn"         // until an earlier operation on the same interface has ended
+	legAddress     = "address"      // ADD: until the controller's annotation is there
+	legLink        = "link"         // the veth: made, or deleted
+	legPort        = "port"         // the transaction of Open vSwitch's database
+	legConfigure   = "configure"    // ADD: what is done in the container's namespace
+	legProbe       = "probe"        // ADD in a custom VPC: the link for probes
+	legProbeRoutes = "probe-routes" // ADD of a pod with probes in a custom VPC: the node's routes to it
+	legOfport      = "ofport"       // ADD: from the transaction until ovs-vswitchd has the port
+	legFlows       = "flows"        // ADD: from there until ovn-controller has installed the flows
 )
 
 // timed takes a leg of an operation and records how long it took.

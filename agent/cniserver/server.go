@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/probes"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	"github.com/kiln-net/kiln/cni/wire"
 )
@@ -38,6 +39,8 @@ type Server struct {
 	Node   string
 	Bridge *ovs.Bridge
 	Pods   *Pods
+	// Probes makes the node's routes to pods of custom VPCs.
+	Probes *probes.Controller
 	// MTU of pods on subnets that say nothing of it, in bytes.
 	MTU func(context.Context) (int, error)
 	// MTUChanged tells that it is another one than before.

@@ -10,16 +10,14 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
 // CleanUp takes from the node what this package and the sandboxes have made on it: the network configuration and the plugin first, so that
-// no pod is attached any more, then links to pods, rules, routes, addresses and the nftables table. It may be interrupted after any step and
-// called again. The settings of the kernel stay: nobody noted what they were, and others may have come to need them.
+// no pod is attached any more, then links to pods, rules, routes, addresses and the nftables table. (Package probes removes its own rules.) It may
+// be interrupted after any step and called again. The settings of the kernel stay: nobody noted what they were, and others may have come to need them.
 func CleanUp(ctx context.Context, p Plugin) error {
 	if err := p.Remove(); err != nil {
 		return err
@@ -29,7 +27,6 @@ func CleanUp(ctx context.Context, p Plugin) error {
 	_, routeErr := setRoutes(nil, nil)
 	return errors.Join(
 		externalErr, claimErr, routeErr,
-		removeProbeRules(),
 		sandbox.RemoveAll(),
 		removeTable(ctx),
 	)
@@ -43,23 +40,6 @@ func (p *Plugin) Remove() error {
 		}
 	}
 	return errors.Join(removeUnfinished(p.ConfDir), removeUnfinished(p.BinDir))
-}
-
-func removeProbeRules() error {
-	list, _, err := allRules()
-	if err != nil {
-		return err
-	}
-	var failed []error
-	for _, r := range list {
-		if r.Table != sandbox.ProbeTable {
-			continue
-		}
-		if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
-			failed = append(failed, fmt.Errorf("delete the rule of probes: %w", err))
-		}
-	}
-	return errors.Join(failed...)
 }
 
 func removeTable(ctx context.Context) error {

@@ -116,6 +116,12 @@ func (r *Reconciler) carriesTunnels(update netlink.LinkUpdate) bool {
 		known != nil && attrs.Index == known.index && (attrs.MTU != known.mtu || update.Header.Type == unix.RTM_DELLINK)
 }
 
+func (r *Reconciler) networksChanged() {
+	if r.NetworksChanged != nil {
+		r.NetworksChanged()
+	}
+}
+
 func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -137,6 +143,7 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 		return fmt.Errorf("subscribe to routes: %w", err)
 	}
 	changed()
+	r.networksChanged()
 	index := 0 // of ovn0, as last seen
 	for {
 		select {
@@ -154,6 +161,9 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 		case update := <-routes:
 			if update.Protocol == routeProtocol {
 				changed()
+			}
+			if IsConnected(&update.Route) {
+				r.networksChanged()
 			}
 		case err := <-failed:
 			return err

@@ -136,7 +136,7 @@ type policyRule struct {
 }
 
 func setRules(want []External) error {
-	list, _, err := allRules()
+	list, err := Rules()
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,8 @@ type Reconciler struct {
 	TunnelInterface string
 	// MTUChanged hears when the MTU of pods is another one than before. It holds one.
 	MTUChanged chan<- struct{}
+	// NetworksChanged, unless nil, is called when a network may have been connected to the node, or disconnected (IsConnected). It does not block.
+	NetworksChanged func()
 	// Plugin is installed once pods can be attached.
 	Plugin Plugin
 
@@ -169,7 +171,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	if err != nil {
 		return err, nil
 	}
-	if err := errors.Join(r.masquerade(ctx, plan.Masquerade), setProbeRules()); err != nil {
+	if err := r.masquerade(ctx, plan.Masquerade); err != nil {
 		return err, nil
 	}
 	partial = errors.Join(taken, r.serveAsGateway(plan.Plan))

@@ -85,3 +85,13 @@ func routeOf(r netlink.Route) Route {
 	}
 	return out
 }
+
+// IsConnected reports whether a route leads to a network that is directly connected, by the main table: hosts there are reached without a
+// gateway. Default routes and link-local addresses do not count.
+func IsConnected(r *netlink.Route) bool {
+	if r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST || r.Gw != nil || r.Via != nil || r.Dst == nil {
+		return false
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones > 0 && !r.Dst.IP.IsLinkLocalUnicast() && len(r.MultiPath) == 0
+}

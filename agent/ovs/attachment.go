@@ -6,6 +6,7 @@ package ovs
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
@@ -28,6 +29,7 @@ const (
 	keyContainer    = "container_id"
 	keyIfName       = "if_name"
 	keyNetwork      = "cni_network"
+	keyProbePorts   = "probe_ports"
 )
 
 // vendor marks the ports of pods and nodes.
@@ -54,10 +56,13 @@ type Attachment struct {
 	// CIDRs and Gateways are those of the subnet that the container's interface was brought to. Ports of earlier versions say none.
 	CIDRs    []netip.Prefix
 	Gateways []netip.Addr
+	// ProbePorts are the TCP ports to which the kubelet connects, of pods of custom VPCs. Nil is not known: ports of earlier versions, and of
+	// other pods, say none. Empty is known to be none.
+	ProbePorts []uint16
 }
 
 func (a Attachment) externalIDs() map[string]string {
-	return map[string]string{
+	ids := map[string]string{
 		keyLogicalPort:  a.LogicalPort,
 		keyVersion:      a.PodUID,
 		keyMAC:          a.MAC,
@@ -72,6 +77,10 @@ func (a Attachment) externalIDs() map[string]string {
 		keyIfName:       a.IfName,
 		keyNetwork:      a.Network,
 	}
+	if a.ProbePorts != nil {
+		ids[keyProbePorts] = joinPorts(a.ProbePorts)
+	}
+	return ids
 }
 
 // attachmentOf reads a row back; false when the row is no pod's.
@@ -95,6 +104,9 @@ func attachmentOf(row *vswitch.Interface) (Attachment, bool) {
 	a.Addresses = split(ids[keyAddresses], netip.ParseAddr)
 	a.CIDRs = split(ids[keyCIDRs], netip.ParsePrefix)
 	a.Gateways = split(ids[keyGateways], netip.ParseAddr)
+	if ports, known := ids[keyProbePorts]; known {
+		a.ProbePorts = append([]uint16{}, split(ports, parsePort)...)
+	}
 	return a, true
 }
 
@@ -104,6 +116,19 @@ func join[T fmt.Stringer](values []T) string {
 		parts[i] = value.String()
 	}
 	return strings.Join(parts, ",")
+}
+
+func joinPorts(ports []uint16) string {
+	parts := make([]string, len(ports))
+	for i, port := range ports {
+		parts[i] = strconv.Itoa(int(port))
+	}
+	return strings.Join(parts, ",")
+}
+
+func parsePort(text string) (uint16, error) {
+	port, err := strconv.ParseUint(text, 10, 16)
+	return uint16(port), err
 }
 
 func split[T any](list string, parse func(string) (T, error)) (values []T) {

@@ -20,5 +20,7 @@ func HostName(containerID, ifName string, alternative int) string {
 	return hex.EncodeToString(sum[:6]) + [Names]string{"_h", "_g"}[alternative]
 }
 
-// named reports whether HostName or ProbeName may have made a name.
+// Named reports whether HostName or ProbeName may have made a name.
+func Named(name string) bool { return named(name) }
+
 var named = regexp.MustCompile(`^([0-9a-f]{12}_[hg]|` + ProbePrefix + `[0-9a-f]{10})$`).MatchString

@@ -21,10 +21,6 @@ import (
 const (
 	// ProbePrefix begins the names of the node's ends of probe links. No other device's name does.
 	ProbePrefix = "probe"
-	// ProbeTable is the routing table of probe links ("kilp" in ASCII). What the node itself sends looks it up, by a rule.
-	ProbeTable = 0x6b696c70
-	// ProbeProtocol marks their routes and the rule (rtnetlink(7), rtm_protocol).
-	ProbeProtocol = netlink.RouteProtocol(76)
 	// probeInside is the container's end.
 	probeInside = "probe0"
 )
@@ -53,7 +49,11 @@ func ProbeName(containerID, ifName string) string {
 	return ProbePrefix + hex.EncodeToString(sum[:5])
 }
 
-// Create makes the link, in place of one of an earlier attempt. It goes with the container's namespace.
+// ProbeSource is the node's address on probe links, of the family of a pod's address.
+func ProbeSource(address netip.Addr) netip.Addr { return probeSources[address.Is4()] }
+
+// Create makes the link, in place of one of an earlier attempt. It goes with the container's namespace. The node has no route to the container
+// yet: see package probes.
 func (p Probe) Create() error {
 	if err := Remove(p.HostName); err != nil {
 		return err
@@ -114,8 +114,7 @@ func (p Probe) configureInside() error {
 	return nil
 }
 
-// configureNode leads to the container what the node itself sends to its addresses. Of containers with the same address the one that was
-// connected first keeps it: the index of its link is the lower one.
+// configureNode gives the node's end its addresses, and the container's as neighbours.
 func (p Probe) configureNode() error {
 	kernel, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -141,13 +140,6 @@ func (p Probe) configureNode() error {
 	for _, address := range p.Addresses {
 		if err := neighbour(kernel, link, address, insideMAC); err != nil {
 			return err
-		}
-		err := kernel.RouteReplace(&netlink.Route{
-			LinkIndex: link.Attrs().Index, Dst: single(address), Src: probeSources[address.Is4()].AsSlice(), Scope: netlink.SCOPE_LINK,
-			Table: ProbeTable, Protocol: ProbeProtocol, Priority: link.Attrs().Index,
-		})
-		if err != nil {
-			return fmt.Errorf("add route to %s: %w", address, err)
 		}
 	}
 	return nil

@@ -57,6 +57,15 @@ func HasLink(hostName string) (bool, error) {
 	return link != nil, err
 }
 
+// LinkIndex returns the index of a link of the host; 0 when there is none of that name.
+func LinkIndex(hostName string) (int, error) {
+	link, err := find(hostName)
+	if link == nil {
+		return 0, err
+	}
+	return link.Attrs().Index, nil
+}
+
 func open(path string) (ns.NetNS, error) {
 	namespace, err := ns.GetNS(path)
 	if err != nil {

@@ -20,11 +20,16 @@ import (
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
 // Watched are the kinds that a Proxy reads, without the Services that others serve, and of each object what it reads: all of them are on
-// every node.
-func Watched() map[client.Object]cache.ByObject {
+// every node. Without a Proxy the API server's are the only EndpointSlices.
+func Watched(served bool) map[client.Object]cache.ByObject {
+	slices := cache.ByObject{Label: without(corev1.IsHeadlessService), Transform: trimSlice}
+	if !served {
+		slices.Label = labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "kubernetes"})
+		slices.Namespaces = map[string]cache.Config{metav1.NamespaceDefault: {}}
+	}
 	return map[client.Object]cache.ByObject{
 		&corev1.Service{}:            {Label: without(corev1.IsHeadlessService, labelProxyName), Transform: trimService},
-		&discoveryv1.EndpointSlice{}: {Label: without(corev1.IsHeadlessService), Transform: trimSlice},
+		&discoveryv1.EndpointSlice{}: slices,
 		&networkingv1.ServiceCIDR{}:  {},
 		&v1.IP{}:                     {Label: labels.SelectorFromSet(labels.Set{v1.LabelSubnet: v1.JoinSubnet}), Transform: trimIP},
 	}
@@ -48,10 +53,12 @@ func trimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 
 func trimIP(o any) (any, error) {
 	if ip, ok := o.(*v1.IP); ok {
-		key := v1.AnnotationNodeAddresses.Key()
-		addresses := ip.Annotations[key]
+		annotations := map[string]string{}
+		for _, key := range []v1.Annotation{v1.AnnotationNodeAddresses, v1.AnnotationStatusAddresses} {
+			annotations[key.Key()] = ip.Annotations[key.Key()]
+		}
 		ip.ObjectMeta, ip.Spec = trimMeta(&ip.ObjectMeta), v1.IPSpec{}
-		ip.Annotations = map[string]string{key: addresses}
+		ip.Annotations = annotations
 	}
 	return o, nil
 }

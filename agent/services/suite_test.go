@@ -257,7 +257,7 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
 	must(w, err)
-	c, err := cache.New(config, cache.Options{Scheme: scheme.Scheme, ByObject: services.Watched()})
+	c, err := cache.New(config, cache.Options{Scheme: scheme.Scheme, ByObject: services.Watched(true)})
 	must(w, err)
 	done := make(chan struct{}, 2)
 	go func() { _ = c.Start(ctx); done <- struct{}{} }()

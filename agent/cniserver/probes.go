@@ -1,0 +1,91 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cniserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/kiln-net/kiln/api/v1"
+
+	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/sandbox"
+	"github.com/kiln-net/kiln/cni/wire"
+)
+
+// needsProbeLink reports whether the node reaches a pod by a probe link: in a custom VPC the pod's addresses mean nothing, or something else, on
+// the node. The kubelet uses the addresses of the first network only.
+func needsProbeLink(network v1.PodNetwork) bool {
+	return network.Provider == v1.ProviderOVN && network.LogicalRouter != "" && network.LogicalRouter != v1.DefaultVpc
+}
+
+// probePorts returns the ports of a pod to which the kubelet connects by a probe link; nil when there is no such link. It reads the pod from the
+// API server, since the watch of pods has metadata only, and does so for pods of custom VPCs alone.
+func (s *Server) probePorts(ctx context.Context, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) ([]uint16, error) {
+	if !needsProbeLink(network) {
+		return nil, nil
+	}
+	whole, err := s.Pods.read(ctx, client.ObjectKeyFromObject(pod), pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	return s.Probes.Ports(whole, network.Addresses), nil
+}
+
+// read returns the pod of that UID from the API server.
+func (p *Pods) read(ctx context.Context, key types.NamespacedName, uid types.UID) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := p.api.Get(ctx, key, pod)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && pod.UID != uid:
+		return nil, podDeletedError(fmt.Sprintf("pod %s (%s) was deleted", key, uid))
+	case err != nil:
+		return nil, fmt.Errorf("read the probes of pod %s: %w", key, err)
+	}
+	return pod, nil
+}
+
+// probeLink is the link that an attachment needs; nil when no port of it is probed.
+func probeLink(r wire.Request, a ovs.Attachment) *sandbox.Probe {
+	if len(a.ProbePorts) == 0 {
+		return nil
+	}
+	return &sandbox.Probe{NetNS: r.NetNS, HostName: sandbox.ProbeName(r.ContainerID, r.IfName), Addresses: a.Addresses}
+}
+
+// recordProbePorts records the ports of a pod at its port in Open vSwitch, if an earlier version made that.
+func (s *Server) recordProbePorts(ctx context.Context, pod *metav1.PartialObjectMetadata, a ovs.Attachment, network v1.PodNetwork) error {
+	if a.ProbePorts != nil || !needsProbeLink(network) || a.PodUID != string(network.UID) {
+		return nil
+	}
+	ports, err := s.probePorts(ctx, pod, network)
+	if deleted := podDeletedError(""); errors.As(err, &deleted) {
+		return nil // the DEL of its container is to come
+	}
+	if err != nil {
+		return err
+	}
+	unlock, err := s.locks.lock(ctx, a.ContainerID, a.IfName)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	a, found, err := s.Bridge.Find(ctx, a.Name)
+	if err != nil || !found {
+		return err
+	}
+	a.ProbePorts = ports
+	if err := s.Bridge.Attach(ctx, a); err != nil {
+		return err
+	}
+	s.Probes.Wake()
+	return nil
+}

@@ -1,0 +1,218 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package probes lets the kubelet reach pods of custom VPCs on this node. A packet of the node itself to a probed port of such a pod takes the
+// pod's probe link (sandbox.Probe); everything else that the node sends to the same address takes the normal route. The ports of a pod are
+// recorded at its port in Open vSwitch, so routes and rules follow from that database, from caches and from the kernel alone.
+package probes
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/k8s"
+
+	"github.com/kiln-net/kiln/agent/ovs"
+	"github.com/kiln-net/kiln/agent/sandbox"
+)
+
+const (
+	// resync is how often routes and rules are compared again without an event: the kernel reports no changes of rules here.
+	resync = time.Minute
+	// maxPorts bounds the ports of a pod: each port on a node is a rule, and the kernel compares a packet with one rule after another.
+	maxPorts = 16
+)
+
+// Recorder is the name under which the agent reports events.
+const Recorder = "kube-ovn-cni"
+
+// Reasons of events on pods.
+const (
+	ReasonAddressReserved = "ProbeAddressReserved"
+	ReasonTooManyPorts    = "TooManyProbePorts"
+)
+
+// Controller makes the routes and rules of probes.
+type Controller struct {
+	// Client reads Services, EndpointSlices and IP objects from caches.
+	Client   client.Client
+	Bridge   *ovs.Bridge
+	Services k8s.ServiceCIDRs
+	Recorder events.EventRecorder
+	// APIServer is the host by which the agent reaches the API server; names are not resolved.
+	APIServer string
+
+	feed  k8s.Feed
+	watch func() error // starts the watches of objects that reserve addresses
+	seen  atomic.Pointer[seen]
+
+	mu       sync.Mutex // of a pass
+	watching bool
+	reported map[string]string // by port, the addresses without routes as an event has reported them
+}
+
+// seen holds the ports and addresses of the last pass. Only events about them start another one.
+type seen struct {
+	ports     map[string]bool // of Open vSwitch
+	addresses map[netip.Addr]bool
+}
+
+// pod is a pod with probes and a probe link.
+type pod struct {
+	ovs.Attachment
+	link int
+}
+
+// Ports returns the ports of a pod to which the kubelet connects. It reports an event when there are more than Kiln makes rules for.
+func (p *Controller) Ports(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
+	ports := PortsOf(pod, addresses)
+	if len(ports) <= maxPorts {
+		return ports
+	}
+	k8s.Warn(p.Recorder, pod, ReasonTooManyPorts, fmt.Sprintf(
+		"The kubelet reaches probes and lifecycle hooks of this pod on ports %v only: it has more than %d different ports. Use fewer ports, or exec handlers",
+		ports[:maxPorts], maxPorts))
+	return ports[:maxPorts]
+}
+
+// Wake starts a pass soon. It does not block.
+func (p *Controller) Wake() { p.feed.Add("") }
+
+// Reconcile makes a pass. The pass is bounded, since ADDs wait for it: caches that are not synced yet block it.
+func (p *Controller) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, resync)
+	defer cancel()
+	return ctrl.Result{RequeueAfter: k8s.Periodic(resync)}, p.Apply(ctx)
+}
+
+// Apply adds the wanted routes and rules of probes and removes all others. It is idempotent.
+func (p *Controller) Apply(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	attachments, err := p.Bridge.Attachments(ctx)
+	if err != nil {
+		return fmt.Errorf("list ports: %w", err)
+	}
+	pods, err := probed(attachments)
+	if err != nil {
+		return err
+	}
+	p.remember(pods) // before caches are read: later changes start another pass
+	want, err := p.want(ctx, pods)
+	if err != nil {
+		return err
+	}
+	routes, rules, err := kernelState()
+	if err != nil {
+		return err
+	}
+	legacy := slices.ContainsFunc(rules, isLegacy)
+	if legacy {
+		if legacy, err = awaited(attachments); err != nil {
+			return err
+		}
+	}
+	return compare(want, routes, rules, legacy).apply()
+}
+
+// probed returns the pods that have ports for probes, and their links.
+func probed(attachments []ovs.Attachment) ([]pod, error) {
+	var out []pod
+	for _, a := range attachments {
+		if len(a.ProbePorts) == 0 {
+			continue
+		}
+		link, err := sandbox.LinkIndex(sandbox.ProbeName(a.ContainerID, a.IfName))
+		if err != nil {
+			return nil, err
+		}
+		if link != 0 {
+			out = append(out, pod{Attachment: a, link: link})
+		}
+	}
+	return out, nil
+}
+
+// awaited reports whether the ports of a pod with a probe link are not known yet: an earlier version made its link, and the CNI server is about
+// to record its ports.
+func awaited(attachments []ovs.Attachment) (bool, error) {
+	for _, a := range attachments {
+		if a.ProbePorts != nil {
+			continue
+		}
+		if there, err := sandbox.HasLink(sandbox.ProbeName(a.ContainerID, a.IfName)); there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+func (p *Controller) remember(pods []pod) {
+	now := seen{ports: map[string]bool{}, addresses: map[netip.Addr]bool{}}
+	for _, pod := range pods {
+		now.ports[pod.Name] = true
+		for _, address := range pod.Addresses {
+			now.addresses[address] = true
+		}
+	}
+	p.seen.Store(&now)
+}
+
+// want returns the routes to pods, but to addresses that are reserved, and reports an event on each pod with such an address.
+func (p *Controller) want(ctx context.Context, pods []pod) (map[route]bool, error) {
+	if len(pods) == 0 {
+		p.reported = nil
+		return nil, nil
+	}
+	if !p.watching {
+		if err := p.watch(); err != nil {
+			return nil, fmt.Errorf("watch Services, nodes and the API server: %w", err)
+		}
+		p.watching = true
+	}
+	reserved, err := p.reserved(ctx)
+	if err != nil {
+		return nil, err
+	}
+	routes, refused := map[route]bool{}, map[string]string{}
+	for _, pod := range pods {
+		var problems []string
+		for _, address := range pod.Addresses {
+			if description := reserved.by(address); description != "" {
+				problems = append(problems, fmt.Sprintf("%s is %s", address, description))
+				continue
+			}
+			for _, port := range pod.ProbePorts {
+				routes[route{port: port, address: address, link: pod.link}] = true
+			}
+		}
+		if len(problems) == 0 {
+			continue
+		}
+		problem := strings.Join(problems, ", ")
+		if refused[pod.Name] = problem; p.reported[pod.Name] != problem {
+			p.warn(pod, problem)
+		}
+	}
+	p.reported = refused
+	return routes, nil
+}
+
+func (p *Controller) warn(pod pod, problem string) {
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.PodNamespace, Name: pod.PodName, UID: types.UID(pod.PodUID)}}
+	k8s.Warn(p.Recorder, object, ReasonAddressReserved, fmt.Sprintf(
+		"The kubelet does not reach probes and lifecycle hooks of this pod: %s. Give the pod another address, or its subnet other CIDRs", problem))
+}
