@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -156,5 +157,18 @@ func TestChangedLooksAtTheViewOnly(t *testing.T) {
 	}
 	if !p.Update(event.UpdateEvent{ObjectOld: node("x", 1), ObjectNew: node("y", 1)}) {
 		t.Error("a change of the view does not pass")
+	}
+}
+
+func TestAddressesOfNodes(t *testing.T) {
+	node := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "node-1"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
+		{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeHostName, Address: "2001:db8::1"},
+	}}}
+	if got := ipfamily.Join(k8s.InternalIPs(node)); got != "10.0.0.1" {
+		t.Errorf("InternalIPs: %s", got)
+	}
+	if got := ipfamily.Join(k8s.StatusIPs(node)); got != "10.0.0.1,192.0.2.1,2001:db8::1" {
+		t.Errorf("StatusIPs: %s", got)
 	}
 }
