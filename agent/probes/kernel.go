@@ -94,7 +94,7 @@ func compare(want map[route]bool, routes []netlink.Route, rules []netlink.Rule, 
 func (d difference) apply() error {
 	var failed []error
 	for _, r := range d.addRoutes {
-		// A link that is going takes its routes along, and its pod.
+		// The link of a pod that ends at this moment cannot have routes.
 		if err := netlink.RouteReplace(r.kernel()); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENETDOWN) {
 			failed = append(failed, fmt.Errorf("add probe route to port %d of %s: %w", r.port, r.address, err))
 		}

@@ -71,8 +71,8 @@ func portOf(c *corev1.Container, h corev1.ProbeHandler, addresses []netip.Addr) 
 	return 0, false
 }
 
-// resolve finds a port as the kubelet does (pkg/probe/util.go, ResolveContainerPort): a name is that of a port of the same container, or else a
-// number. A host other than the pod is reached as everything else is.
+// resolve finds a port as the kubelet does (pkg/probe/util.go, ResolveContainerPort): a name refers to a port of the same container, or else
+// has to be a number. A handler with another host than the pod does not connect to the pod.
 func resolve(c *corev1.Container, host string, port intstr.IntOrString, addresses []netip.Addr) (uint16, bool) {
 	if host != "" {
 		if address, err := netip.ParseAddr(host); err != nil || !slices.Contains(addresses, address) {

@@ -35,7 +35,7 @@ func TestPortsOf(t *testing.T) {
 	}{
 		"a pod without probes has none":              {containers: []corev1.Container{{Ports: named}}},
 		"a number":                                   {containers: []corev1.Container{on(httpGet(intstr.FromInt32(80)))}, want: []uint16{80}},
-		"a name is that of a port of the container":  {containers: []corev1.Container{on(httpGet(intstr.FromString("web")))}, want: []uint16{80}},
+		"a name refers to a port of the container":   {containers: []corev1.Container{on(httpGet(intstr.FromString("web")))}, want: []uint16{80}},
 		"a name of no port reaches nothing":          {containers: []corev1.Container{on(httpGet(intstr.FromString("other")))}},
 		"a number as text":                           {containers: []corev1.Container{on(httpGet(intstr.FromString("82")))}, want: []uint16{82}},
 		"TCP":                                        {containers: []corev1.Container{on(tcp(""))}, want: []uint16{81}},

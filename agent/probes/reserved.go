@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
-// resolverConfig names the DNS resolvers of the node: with dnsPolicy Default the kubelet gives the agent's pod those of the node.
+// resolverConfig names the DNS resolvers of the node: the kubelet copies its own list to a pod with dnsPolicy Default, such as the agent's.
 const resolverConfig = "/etc/resolv.conf"
 
 // apiServer is the Service of the API server, in the namespace default.
@@ -44,7 +44,7 @@ func (r *reserved) add(addresses []netip.Addr, description string) {
 	}
 }
 
-// by describes what an address is reserved for; "" for nothing.
+// by describes the owner of a reserved address; "" when the address is not reserved.
 func (r *reserved) by(address netip.Addr) string {
 	if description := r.addresses[address]; description != "" {
 		return description
@@ -136,7 +136,7 @@ func readConnected(r *reserved) error {
 		}
 		link, err := netlink.LinkByIndex(routes[i].LinkIndex)
 		if err != nil {
-			continue // it is gone, and the route with it
+			continue // the link was deleted, and its routes too
 		}
 		name := link.Attrs().Name
 		if name == host.JoinInterface || sandbox.Named(name) {
@@ -164,7 +164,7 @@ func resolversIn(content string) []netip.Addr {
 	return out
 }
 
-// serviceAddresses returns every address of a Service, also those of load balancers that Kiln does not serve.
+// serviceAddresses returns every address of a Service, including load balancers that Kiln does not serve.
 func serviceAddresses(s *corev1.Service) []netip.Addr {
 	out := k8s.ServiceAddresses(s)
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
