@@ -109,12 +109,13 @@ func TestControllerRefusesWrongFlags(t *testing.T) {
 	}
 }
 
-func startAPIServer(t *testing.T) client.Client {
+func startAPIServer(t testing.TB) client.Client {
 	t.Helper()
 	env, err := apiserver.New()
 	must(t, err)
 	config, err := env.Start()
 	must(t, err)
+	config.QPS = -1
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {
 			t.Error(err)
@@ -134,19 +135,19 @@ func startAPIServer(t *testing.T) client.Client {
 	return c
 }
 
-func newCertificates(t *testing.T) *nbtest.TLS {
+func newCertificates(t testing.TB) *nbtest.TLS {
 	t.Helper()
 	return nbtest.NewTLS(t, northboundName, "kube-ovn-controller")
 }
 
 // listen serves the database with TLS at an address until the test ends, or until the function it returns is called.
-func listen(t *testing.T, certificates *nbtest.TLS, host byte, server *nbtest.Server) (stop func()) {
+func listen(t testing.TB, certificates *nbtest.TLS, host byte, server *nbtest.Server) (stop func()) {
 	t.Helper()
 	return certificates.Listen(t, netip.AddrPortFrom(supervisortest.Loopback(host), northboundPort).String(), server)
 }
 
 // moveTo makes the OVNCluster name one member of the northbound database.
-func moveTo(t *testing.T, c client.Client, cluster *v1alpha1.OVNCluster, host byte) {
+func moveTo(t testing.TB, c client.Client, cluster *v1alpha1.OVNCluster, host byte) {
 	t.Helper()
 	cluster.Status.Northbound.Members = []v1alpha1.DatabaseMember{{Node: "n1", Address: supervisortest.Loopback(host).String()}}
 	must(t, c.Status().Update(t.Context(), cluster))
@@ -182,12 +183,12 @@ func probe(path string, want int) string {
 	return ""
 }
 
-func await(t *testing.T, what func() string) {
+func await(t testing.TB, what func() string) {
 	t.Helper()
 	eventually.Wait{Limit: 3 * time.Minute, Pause: 50 * time.Millisecond}.Empty(t, what)
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

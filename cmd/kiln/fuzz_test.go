@@ -1,0 +1,195 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/fuzzedit"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// FuzzObjects edits one object of each kind that users write, and creates it in a real API server while the controllers run on a real
+// ovsdb-server. An object that the API server accepts causes no error in a controller: ovsdb-server accepts its rows, the API server accepts
+// its status, and no code panics. The object can be deleted again. package fuzzedit defines the form of the edits.
+func FuzzObjects(f *testing.F) {
+	objects := readObjects(f, "testdata/objects/fuzzed.yaml")
+	for i := range objects {
+		f.Add(byte(i), "")
+	}
+	c := newFuzzCluster(f)
+	f.Fuzz(func(t *testing.T, position byte, edits string) {
+		edited, err := fuzzedit.Apply(objects[int(position)%len(objects)].Object, edits)
+		if err != nil {
+			return
+		}
+		o := &unstructured.Unstructured{Object: edited}
+		unstructured.RemoveNestedField(edited, "metadata", "finalizers") // nobody would remove them
+		if c.Create(t.Context(), o) != nil {
+			return
+		}
+		c.rest(t)
+		created := c.log.take()
+		c.remove(t, o)
+		c.rest(t)
+		if lines := slices.Concat(created, c.log.take()); len(lines) > 0 {
+			t.Errorf("errors of the controllers while a %s existed with the edits %q: %q", o.GetKind(), edits, lines)
+		}
+	})
+}
+
+// fuzzCluster is an API server with `kiln controller` in this process, so that a fuzz target sees which code an object reaches.
+type fuzzCluster struct {
+	client.Client
+	log *errorLog
+	// passes is how many passes the reconcilers had made when they were last at rest.
+	passes float64
+}
+
+// newFuzzCluster starts the processes and creates the objects of testdata/objects/around.yaml. It runs until the test ends.
+func newFuzzCluster(f *testing.F) *fuzzCluster {
+	f.Helper()
+	k8s.OnlyEvents()
+	c := &fuzzCluster{Client: startAPIServer(f), log: &errorLog{}}
+	ctrl.SetLogger(funcr.New(func(_, args string) { c.log.add(args) }, funcr.Options{Verbosity: -1}))
+	certificates := newCertificates(f)
+	listen(f, certificates, 7, nbtest.Start(f))
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	must(f, c.Create(f.Context(), cluster))
+	moveTo(f, c, cluster, 7)
+
+	f.Setenv("POD_NAMESPACE", "default")
+	f.Setenv("POD_NAME", "controller")
+	options := controllerOptions{tlsDirectory: certificates.Dir, address: "0"}
+	must(f, options.parse("10.16.0.0/16,fd00:10:16::/64", "", "10.0.0.0/24"))
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error)
+	go func() { stopped <- runController(ctx, options) }()
+	f.Cleanup(func() {
+		stop()
+		must(f, <-stopped)
+	})
+	for _, o := range readObjects(f, "testdata/objects/around.yaml") {
+		must(f, c.Create(f.Context(), o))
+	}
+	await(f, func() string { return allocated(c, "backend", "10.16.0.2,fd00:10:16::2") })
+	c.rest(f)
+	c.log.take() // the controllers started before their objects existed
+	return c
+}
+
+// readObjects returns the objects of a YAML file.
+func readObjects(t testing.TB, path string) []*unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	var objects []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		if err := decoder.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return objects
+		} else if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		objects = append(objects, o)
+	}
+}
+
+// Times within which a reconciler begins to work on a change, and between two looks at the reconcilers.
+const (
+	reaction = 50 * time.Millisecond
+	look     = 4 * time.Millisecond
+)
+
+// rest waits until no reconciler works. A change that no reconciler waits for passes after the reaction time.
+func (c *fuzzCluster) rest(t testing.TB) {
+	t.Helper()
+	before, began, last := c.passes, time.Now(), -1.0
+	eventually.Wait{For: "the reconcilers must come to rest", Pause: look}.Holds(t, func() bool {
+		now, err := reconcilePasses()
+		must(t, err)
+		working, err := busy()
+		must(t, err)
+		quiet := !working && now == last
+		last, c.passes = now, now
+		return quiet && (now > before || time.Since(began) > reaction)
+	})
+}
+
+// remove deletes an object and waits until it does not exist. Kubernetes' own controller of namespaces does not run here.
+func (c *fuzzCluster) remove(t testing.TB, o *unstructured.Unstructured) {
+	t.Helper()
+	must(t, client.IgnoreNotFound(c.Delete(t.Context(), o, client.GracePeriodSeconds(0))))
+	if o.GetKind() == "Namespace" {
+		unstructured.RemoveNestedField(o.Object, "spec", "finalizers")
+		o.SetResourceVersion("")
+		must(t, client.IgnoreNotFound(c.SubResource("finalize").Update(t.Context(), o)))
+	}
+	eventually.Wait{For: "the object must go", Pause: look}.Empty(t, func() string {
+		err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o)
+		if client.IgnoreNotFound(err) == nil && err != nil {
+			return ""
+		}
+		return fmt.Sprintf("it exists: %v; errors of the controllers: %q", o, c.log.lines)
+	})
+}
+
+// reconcilePasses is how many passes all reconcilers of this process have made.
+func reconcilePasses() (float64, error) {
+	families, err := ctrlmetrics.Registry.Gather()
+	if err != nil {
+		return 0, fmt.Errorf("count the passes: %w", err)
+	}
+	var passes float64
+	for _, family := range families {
+		if family.GetName() == "controller_runtime_reconcile_total" {
+			for _, m := range family.GetMetric() {
+				passes += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return passes, nil
+}
+
+// errorLog holds the errors that this process logged.
+type errorLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *errorLog) add(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, line)
+}
+
+// take returns the errors since the last call.
+func (l *errorLog) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := l.lines
+	l.lines = nil
+	return lines
+}
