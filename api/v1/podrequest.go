@@ -67,7 +67,7 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 	}{
 		{AnnotationIPAddress, func(s string) (err error) { r.Addresses, err = parseOnePerFamily(s); return }},
 		{AnnotationIPPool, func(s string) (err error) { r.Pools, r.Choices, err = parsePools(s); return }},
-		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = parseUnicastMAC(s); return }},
+		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = ParseMAC(s); return }},
 		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
 		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
 		{AnnotationDefaultRoute, func(s string) (err error) { r.WithoutDefaultRoute, err = parseNo(s); return }},
@@ -181,7 +181,8 @@ func parsePools(s string) (names []string, choices [][]netip.Addr, err error) {
 	return names, choices, nil
 }
 
-func parseUnicastMAC(s string) (net.HardwareAddr, error) {
+// ParseMAC reads a MAC address that a port can have: a unicast address of 48 bits.
+func ParseMAC(s string) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(s)
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ package pod
 import (
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 
@@ -226,7 +225,7 @@ func reservedBy(ip *kubeovnv1.IP) (ipam.Request, *problem) {
 		}
 	}
 	if ip.Spec.MACAddress != "" {
-		mac, err := net.ParseMAC(ip.Spec.MACAddress)
+		mac, err := kubeovnv1.ParseMAC(ip.Spec.MACAddress)
 		if err != nil {
 			return request, &problem{message: fmt.Sprintf("spec.macAddress: %v", err)}
 		}

@@ -107,7 +107,7 @@ func (w Wish) request() (ipam.Request, *validation.Problem) {
 		request.Families = append(request.Families, ipfamily.Of(a))
 	}
 	if text := cmp.Or(w.AskedMAC, w.ToldMAC); text != "" {
-		if request.MAC, err = net.ParseMAC(text); err != nil {
+		if request.MAC, err = kubeovnv1.ParseMAC(text); err != nil {
 			return request, Invalid("macAddress: %v", err)
 		}
 	}
