@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -97,6 +99,9 @@ func (c *groupCompiler) fill(rule *translate.SecurityGroupRule, r *kubeovnv1.Sec
 	case kubeovnv1.RemoteSecurityGroup:
 		if r.RemoteSecurityGroup == "" {
 			return fmt.Errorf("remoteSecurityGroup is empty: name a group")
+		}
+		if wrong := validation.IsDNS1123Subdomain(r.RemoteSecurityGroup); len(wrong) > 0 {
+			return fmt.Errorf("remoteSecurityGroup %q is no name of a SecurityGroup: %s", r.RemoteSecurityGroup, wrong[0])
 		}
 		rule.RemoteSet = c.use(podset.Selector{Role: podset.Pods, Group: r.RemoteSecurityGroup})
 	default:
