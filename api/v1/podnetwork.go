@@ -165,6 +165,15 @@ func parseList[T any](s string, parse func(string) (T, error)) ([]T, error) {
 	return out, nil
 }
 
+// parseCIDR takes a CIDR. It keeps the bits after the prefix.
+func parseCIDR(s string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(s)
+	if err == nil && prefix.Addr().Is4In6() {
+		err = fmt.Errorf("%s is IPv4 in IPv6: write the IPv4 CIDR", prefix)
+	}
+	return prefix, err
+}
+
 // parseAddress takes an address without zone; IPv4 in IPv6 counts as IPv4.
 func parseAddress(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)

@@ -143,25 +143,3 @@ func TestUnreadableAnnotationsAreNamed(t *testing.T) {
 		t.Error("a wrong cidr was read")
 	}
 }
-
-func FuzzParsePodRequest(f *testing.F) {
-	f.Add("10.16.0.9,fd00::9", "02:00:00:00:00:01", `[{"dst":"10.0.0.0/8","gw":"10.16.0.2"}]`)
-	f.Fuzz(func(t *testing.T, addresses, mac, routes string) {
-		request, err := ParsePodRequest(map[string]string{
-			AnnotationIPAddress.Key(): addresses, AnnotationMACAddress.Key(): mac, AnnotationRoutes.Key(): routes,
-		})
-		if err != nil {
-			return
-		}
-		for _, a := range request.Addresses {
-			if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
-				t.Errorf("address %v", a)
-			}
-		}
-		for _, r := range request.Routes {
-			if !r.Destination.IsValid() && !r.Gateway.IsValid() {
-				t.Errorf("route %v", r)
-			}
-		}
-	})
-}

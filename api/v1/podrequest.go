@@ -255,7 +255,7 @@ func parseDestination(s string) (netip.Prefix, error) {
 		}
 		return netip.PrefixFrom(address, address.BitLen()), nil
 	}
-	prefix, err := netip.ParsePrefix(s)
+	prefix, err := parseCIDR(s)
 	return prefix.Masked(), err
 }
 
