@@ -6,7 +6,12 @@ package v1
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // FuzzParsePodRequest reads any addresses, MAC address and routes. Addresses that are accepted are addresses of ports: without a zone, and not
@@ -51,3 +56,45 @@ func checkRequest(t *testing.T, request PodRequest) {
 }
 
 func isPlain(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
+
+// FuzzAnnotations has a pod with any annotations of ours, one per line as `routes=[]`, and runs every parser of them. There is no panic. What
+// ParsePodNetwork accepts reads back the same from the annotations that it is written to. The parsers of single annotations agree with
+// ParsePodRequest. Names of security groups are in order and occur once.
+func FuzzAnnotations(f *testing.F) {
+	f.Add("ip_address=10.16.0.9,fd00::9\nmac_address=02:00:00:00:00:01\nip_family=dual\nroutes=[{\"dst\":\"10.0.0.0/8\"}]\ndefault_route=false")
+	f.Add("ip_pool=10.16.0.2,fd00::2;10.16.0.3,fd00::3\nnorth_gateway=10.16.0.2,fd00::3\nport_vips=10.16.0.7, 10.16.0.8\nsecurity_groups=b,a,,a")
+	f.Add("ip_pool=a,b\nlogical_switch=web\nvip=v\naaps=a,b\nvirtualmachine=vm")
+	f.Add("pod_uid=u\nallocated=true\nrouted=true\nip_address=10.16.0.5\nmac_address=06:4b:0a:10:00:05\ncidr=10.16.0.0/16,fd00::/64\n" +
+		"gateway=10.16.0.1,fd00::1\nlogical_switch=ovn-default\nlogical_router=ovn-cluster\nmtu=1400\npod_nic_type=veth-pair")
+	f.Add("cidr=::ffff:10.0.0.0/104\ngateway=fe80::1%eth0\nmtu=-1\nmac_address=02:00:00:00:00:01:02:03")
+	f.Fuzz(func(t *testing.T, text string) {
+		pod := &corev1.Pod{}
+		pod.Annotations = map[string]string{}
+		for line := range strings.Lines(text) {
+			name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+			pod.Annotations[Annotation(name).Key()] = value
+		}
+		groups := ParseSecurityGroups(pod.Annotations)
+		if !slices.IsSorted(groups) || len(slices.Compact(slices.Clone(groups))) != len(groups) || slices.Contains(groups, "") {
+			t.Errorf("security groups %q", groups)
+		}
+		if IsPublished(pod) && MachineOf(pod) == "" && PortOwner(pod) != pod.Name {
+			t.Errorf("a pod without a machine has the port of %q", PortOwner(pod))
+		}
+		if request, err := ParsePodRequest(pod.Annotations); err == nil {
+			checkRequest(t, request)
+			if hops := ParseNorthGateway(pod.Annotations); !slices.Equal(hops, request.NorthGateway) {
+				t.Errorf("next hops %v, and %v in the request", hops, request.NorthGateway)
+			}
+			if vips := ParsePortVips(pod.Annotations); !slices.Equal(vips, request.Vips) {
+				t.Errorf("vips %v, and %v in the request", vips, request.Vips)
+			}
+		}
+		if network, err := ParsePodNetwork(pod.Annotations); err == nil {
+			again, err := ParsePodNetwork(network.Annotations())
+			if diff := cmp.Diff(network, again, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" || err != nil {
+				t.Errorf("the annotations of %+v read back as (%v):\n%s", network, err, diff)
+			}
+		}
+	})
+}

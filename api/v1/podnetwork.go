@@ -97,10 +97,10 @@ func ParsePodNetworkOf(annotations map[string]string, provider string) (PodNetwo
 		parse      func(string) error
 	}{
 		{AnnotationIPAddress, func(s string) (err error) { p.Addresses, err = parseList(s, parseAddress); return }},
-		{AnnotationMACAddress, func(s string) (err error) { p.MAC, err = net.ParseMAC(s); return }},
-		{AnnotationCIDR, func(s string) (err error) { p.CIDRs, err = parseList(s, netip.ParsePrefix); return }},
+		{AnnotationMACAddress, func(s string) (err error) { p.MAC, err = ParseMAC(s); return }},
+		{AnnotationCIDR, func(s string) (err error) { p.CIDRs, err = parseList(s, parseCIDR); return }},
 		{AnnotationGateway, func(s string) (err error) { p.Gateways, err = parseList(s, parseAddress); return }},
-		{AnnotationMTU, func(s string) (err error) { p.MTU, err = strconv.Atoi(s); return }},
+		{AnnotationMTU, func(s string) (err error) { p.MTU, err = parseMTU(s); return }},
 	}
 	for _, f := range fields {
 		value := get(f.annotation)
@@ -172,6 +172,12 @@ func parseCIDR(s string) (netip.Prefix, error) {
 		err = fmt.Errorf("%s is IPv4 in IPv6: write the IPv4 CIDR", prefix)
 	}
 	return prefix, err
+}
+
+// parseMTU takes what an interface of Linux can have.
+func parseMTU(s string) (int, error) {
+	mtu, err := strconv.ParseUint(s, 10, 16)
+	return int(mtu), err
 }
 
 // parseAddress takes an address without zone; IPv4 in IPv6 counts as IPv4.
