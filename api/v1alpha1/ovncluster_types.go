@@ -263,6 +263,8 @@ type Central struct {
 	// +optional
 	// +kubebuilder:default=/etc/origin/ovn
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	DataDirectory string `json:"dataDirectory,omitempty"`
 	// backup of the northbound database, which every member makes on its own node.
 	// +optional
@@ -313,11 +315,15 @@ type Agent struct {
 	// +optional
 	// +kubebuilder:default=/opt/cni/bin
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	CNIBinDirectory string `json:"cniBinDirectory,omitempty"`
 	// cniConfDirectory of the container runtime on nodes.
 	// +optional
 	// +kubebuilder:default=/etc/cni/net.d
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	CNIConfDirectory string `json:"cniConfDirectory,omitempty"`
 	// logLevel is the verbosity of the log; 0 is info.
 	// +optional
