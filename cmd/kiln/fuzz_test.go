@@ -32,7 +32,7 @@ import (
 
 // FuzzObjects edits one object of each kind that users write, and creates it in a real API server while the controllers run on a real
 // ovsdb-server. An object that the API server accepts causes no error in a controller: ovsdb-server accepts its rows, the API server accepts
-// its status, and no code panics. The object can be deleted again. package fuzzedit defines the form of the edits.
+// its status, and no code panics. The object can be deleted again. Package fuzzedit defines the form of the edits.
 func FuzzObjects(f *testing.F) {
 	objects := readObjects(f, "testdata/objects/fuzzed.yaml")
 	for i := range objects {
