@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -22,7 +23,11 @@ import (
 const patience = 2 * time.Minute
 
 // Server is an API server with its etcd.
-type Server struct{ envtest.Environment }
+type Server struct {
+	envtest.Environment
+	// programs is the directory of the wrapper scripts.
+	programs string
+}
 
 // New is an API server that can be started. It has our kinds, or those of them that are named as `subnets` or `router-lb-rules`.
 func New(kinds ...string) (*Server, error) {
@@ -41,7 +46,7 @@ func New(kinds ...string) (*Server, error) {
 	for _, kind := range kinds {
 		paths = append(paths, filepath.Join(bases, "kubeovn.io_"+kind+".yaml"))
 	}
-	return &Server{envtest.Environment{
+	return &Server{Environment: envtest.Environment{
 		BinaryAssetsDirectory: filepath.Dir(server), CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true,
 		// Several start at once when packages are tested: 20 seconds, as it is otherwise, are not enough for a busy machine.
 		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
@@ -52,6 +57,9 @@ func New(kinds ...string) (*Server, error) {
 // Start starts it. Where that fails nothing is left. Envtest itself gives the server five seconds to make the namespace default, whatever else
 // the machine has to do: what is left of a start that ended there is done as with a cluster that is there.
 func (s *Server) Start() (*rest.Config, error) {
+	if err := s.wrap("kube-apiserver", "etcd"); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.programs))
+	}
 	config, err := s.Environment.Start()
 	for end := time.Now().Add(patience); errors.Is(err, context.DeadlineExceeded) && s.Config != nil && time.Now().Before(end); {
 		s.UseExistingCluster = new(true)
@@ -62,6 +70,34 @@ func (s *Server) Start() (*rest.Config, error) {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return config, nil
+}
+
+// Stop ends it.
+func (s *Server) Stop() error { return errors.Join(s.Environment.Stop(), os.RemoveAll(s.programs)) }
+
+// wrap has envtest start programs by scripts that make the kernel kill them when this process ends. `go test -fuzz` kills its workers: their
+// programs would otherwise run for ever, and go test would wait for them because they inherit its pipes.
+func (s *Server) wrap(names ...string) (err error) {
+	if s.programs, err = os.MkdirTemp("", "apiserver"); err != nil {
+		return fmt.Errorf("make a directory for wrapper scripts: %w", err)
+	}
+	for _, name := range names {
+		program, err := prepared.File(filepath.Join("bin", name))
+		if err != nil {
+			return err
+		}
+		wrapper := filepath.Join(s.programs, name)
+		script := "#!/bin/sh\nexec setpriv --pdeathsig KILL '" + program + "' \"$@\"\n"
+		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
+			return fmt.Errorf("write a wrapper of %s: %w", name, err)
+		}
+		// Envtest looks there first (its documentation of TEST_ASSET_ETCD and TEST_ASSET_KUBE_APISERVER).
+		variable := "TEST_ASSET_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		if err := os.Setenv(variable, wrapper); err != nil {
+			return fmt.Errorf("set %s: %w", variable, err)
+		}
+	}
+	return nil
 }
 
 // definitions is the directory of our kinds' definitions, seen from whichever package is tested.
