@@ -4,6 +4,7 @@
 package cniserver
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -52,6 +53,9 @@ func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNet
 		}
 	}
 	for _, route := range r.Routes {
+		if route == nil {
+			return nil, errors.New("the network configuration has null for a route")
+		}
 		to, err := netip.ParsePrefix(route.Dst.String())
 		if err != nil {
 			return nil, fmt.Errorf("route to %s: %w", route.Dst.String(), err)
@@ -108,6 +112,9 @@ func resultOf(iface sandbox.Interface, network v1.PodNetwork, dns cni.DNS) *type
 // interfaceIn is what an earlier result says of the container's interface. It is the inverse of resultOf.
 func interfaceIn(result *types100.Result, netns, ifName string) (sandbox.Interface, error) {
 	iface := sandbox.Interface{NetNS: netns, Name: ifName}
+	if slices.Contains(result.Interfaces, nil) || slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
+		return iface, cni.NewError(cni.ErrInvalidNetworkConfig, "prevResult has null for an interface, an address or a route", "")
+	}
 	index := -1
 	for i, candidate := range result.Interfaces {
 		if candidate.Name == ifName && candidate.Sandbox == netns {

@@ -5,6 +5,7 @@ package plugin
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -42,6 +43,11 @@ func parse(args *skel.CmdArgs) (*config, error) {
 	c := &config{ServerSocket: wire.DefaultSocket, Provider: wire.DefaultProvider}
 	if err := json.Unmarshal(args.StdinData, c); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration is not valid", err.Error())
+	}
+	for i, route := range c.Routes {
+		if route == nil || route.Dst.IP == nil {
+			return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("routes[%d] has no dst", i), "")
+		}
 	}
 	c.identity.IgnoreUnknown = true // runtimes pass keys of their own
 	if err := types.LoadArgs(args.Args, &c.identity); err != nil {
