@@ -128,14 +128,27 @@ func (c *fuzzCluster) rest(t testing.TB) {
 	t.Helper()
 	before, began, last := c.passes, time.Now(), -1.0
 	eventually.Wait{For: "the reconcilers must come to rest", Pause: look}.Holds(t, func() bool {
-		now, err := reconcilePasses()
-		must(t, err)
-		working, err := busy()
-		must(t, err)
+		now, working := activity(t)
 		quiet := !working && now == last
 		last, c.passes = now, now
 		return quiet && (now > before || time.Since(began) > reaction)
 	})
+}
+
+// activity returns how many passes all reconcilers of this process have made, and whether any reconciler has something to do.
+func activity(t testing.TB) (passes float64, working bool) {
+	t.Helper()
+	families, err := ctrlmetrics.Registry.Gather()
+	must(t, err)
+	for _, family := range families {
+		working = working || slices.Contains(busyMetrics, family.GetName()) && slices.ContainsFunc(family.GetMetric(), positive)
+		if family.GetName() == "controller_runtime_reconcile_total" {
+			for _, m := range family.GetMetric() {
+				passes += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return passes, working
 }
 
 // remove deletes an object and waits until it does not exist. Kubernetes' own controller of namespaces does not run here.
@@ -154,23 +167,6 @@ func (c *fuzzCluster) remove(t testing.TB, o *unstructured.Unstructured) {
 		}
 		return fmt.Sprintf("it exists: %v; errors of the controllers: %q", o, c.log.lines)
 	})
-}
-
-// reconcilePasses is how many passes all reconcilers of this process have made.
-func reconcilePasses() (float64, error) {
-	families, err := ctrlmetrics.Registry.Gather()
-	if err != nil {
-		return 0, fmt.Errorf("count the passes: %w", err)
-	}
-	var passes float64
-	for _, family := range families {
-		if family.GetName() == "controller_runtime_reconcile_total" {
-			for _, m := range family.GetMetric() {
-				passes += m.GetCounter().GetValue()
-			}
-		}
-	}
-	return passes, nil
 }
 
 // errorLog holds the errors that this process logged.
