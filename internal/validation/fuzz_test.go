@@ -56,6 +56,7 @@ func FuzzSubnet(f *testing.F) {
 	f.Add("/cidrBlock=10.33.0.1/32\n/gateway\n/vips\n/natOutgoingPolicyRules")
 	f.Add("/acls/0/match=inport == \"a\\u0000\"\n/dhcpV4Options=domain_name=\"a\\u0000\"")
 	f.Add("/gatewayType=centralized\n/gatewayNode=a:10.0.0.1,b\n/externalEgressGateway=192.0.2.1\n/policyRoutingTableID=1")
+	f.Add("/cidrBlock=::fffe:0:0/95\n/gateway\n/vips\n/natOutgoingPolicyRules")
 	f.Add("/namespaceSelectors/0/matchExpressions/0/operator=In\n/vlan=v\n/provider=a.b")
 	f.Fuzz(func(t *testing.T, edits string) {
 		spec, ok := edit[kubeovnv1.SubnetSpec](t, subnetSpec, edits)
@@ -91,6 +92,9 @@ func FuzzSubnet(f *testing.F) {
 	})
 }
 
+// mapped are the addresses of IPv4 in IPv6.
+var mapped = netip.PrefixFrom(netip.MustParseAddr("::ffff:0:0"), 96)
+
 func checkNetwork(t *testing.T, network Network) {
 	t.Helper()
 	if len(network.CIDRs) != len(network.Gateways) || len(network.CIDRs) > 2 {
@@ -98,7 +102,7 @@ func checkNetwork(t *testing.T, network Network) {
 	}
 	for i, cidr := range network.CIDRs {
 		gateway := network.Gateways[i]
-		if cidr != cidr.Masked() || !cidr.Contains(gateway) || !isPlain(gateway) || reserved(gateway, cidr) {
+		if cidr != cidr.Masked() || cidr.Overlaps(mapped) || !cidr.Contains(gateway) || !isPlain(gateway) || reserved(gateway, cidr) {
 			t.Errorf("gateway %s of %s", gateway, cidr)
 		}
 	}

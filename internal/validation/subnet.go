@@ -112,8 +112,8 @@ func subnetCIDRs(spec *kubeovnv1.SubnetSpec) ([]netip.Prefix, *Problem) {
 	return cidrs, nil
 }
 
-// notForPods are the addresses that are not global unicast: this network and loopback, link-local, multicast and reserved
-// (RFC 6890, RFC 4291).
+// notForPods are the addresses that are not global unicast: this network and loopback, link-local, multicast and reserved, and IPv4 in IPv6,
+// whose text is that of IPv4 addresses (RFC 6890, RFC 4291).
 var notForPods = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("127.0.0.0/8"),
@@ -121,6 +121,7 @@ var notForPods = []netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/4"),
 	netip.MustParsePrefix("255.255.255.255/32"),
 	netip.MustParsePrefix("::/127"),
+	netip.MustParsePrefix("::ffff:0:0/96"),
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("ff00::/8"),
 }
