@@ -90,7 +90,7 @@ fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is wr
 	@for file in $$(grep -rl '^func Fuzz' --include='*_test.go' agent api cmd cni controllers hack internal); do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' $$file); do \
 			echo "$$target in $$(dirname $$file)"; \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s ./$$(dirname $$file) || exit 1; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$$(dirname $$file) || exit 1; \
 		done; \
 	done
 
