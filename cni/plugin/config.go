@@ -6,6 +6,7 @@ package plugin
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -45,7 +46,7 @@ func parse(args *skel.CmdArgs) (*config, error) {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration is not valid", err.Error())
 	}
 	for i, route := range c.Routes {
-		if route == nil || route.Dst.IP == nil {
+		if hasNoDestination(route) {
 			return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("routes[%d] has no dst", i), "")
 		}
 	}
@@ -63,8 +64,19 @@ func parse(args *skel.CmdArgs) (*config, error) {
 	if err != nil {
 		return nil, types.NewError(types.ErrIncompatibleCNIVersion, "prevResult has an unknown version", err.Error())
 	}
+	if isIncomplete(previous) {
+		return nil, types.NewError(types.ErrDecodingFailure, "prevResult is not valid", "an interface is null, an address is empty or a route has no dst")
+	}
 	c.previous = previous
 	return c, nil
+}
+
+func hasNoDestination(r *types.Route) bool { return r == nil || r.Dst.IP == nil }
+
+// isIncomplete reports whether a result has an element that its JSON does not carry to the agent.
+func isIncomplete(r *types100.Result) bool {
+	return slices.Contains(r.Interfaces, nil) || slices.ContainsFunc(r.Routes, hasNoDestination) ||
+		slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip == nil || ip.Address.IP == nil })
 }
 
 // attachments are those that GC is to keep. Without a word about them none could be told from all.
