@@ -38,6 +38,13 @@ func FuzzObjects(f *testing.F) {
 	for i := range objects {
 		f.Add(byte(i), "")
 	}
+	for _, e := range readEdits(f) {
+		position := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == e.Kind })
+		if position < 0 {
+			f.Fatalf("%s edits a %s, which is not in fuzzed.yaml", e.Name, e.Kind)
+		}
+		f.Add(byte(position), e.Edits)
+	}
 	c := newFuzzCluster(f)
 	f.Fuzz(func(t *testing.T, position byte, edits string) {
 		edited, err := fuzzedit.Apply(objects[int(position)%len(objects)].Object, edits)
@@ -115,6 +122,17 @@ func readObjects(t testing.TB, path string) []*unstructured.Unstructured {
 		}
 		objects = append(objects, o)
 	}
+}
+
+// edit is an input of FuzzObjects.
+type edit struct{ Name, Kind, Edits string }
+
+func readEdits(t testing.TB) (edits []edit) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/objects/edits.yaml")
+	must(t, err)
+	must(t, yaml.UnmarshalStrict(text, &edits))
+	return edits
 }
 
 // Times within which a reconciler begins to work on a change, and between two looks at the reconcilers.
