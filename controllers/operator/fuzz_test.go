@@ -55,7 +55,7 @@ func FuzzOVNCluster(f *testing.F) {
 		spec.Central.Placement, spec.Controller.Placement = v1alpha1.Placement{}, v1alpha1.Placement{}
 		spec.Agent.Resources, spec.Central.Backup.PersistentVolumeClaim = corev1.ResourceRequirements{}, nil
 		config := render.Config{Namespace: "default", Image: "kiln:dev", Spec: spec, NorthboundNodes: []string{"n1"}, SouthboundNodes: []string{"n1"}}
-		for _, rendered := range rendered(config) {
+		for _, rendered := range operands(config) {
 			err := theWorld.admin.Create(t.Context(), rendered, client.DryRunAll)
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				t.Errorf("%T %s of an OVNCluster with the edits %q: %v", rendered, rendered.GetName(), edits, err)
@@ -64,8 +64,8 @@ func FuzzOVNCluster(f *testing.F) {
 	})
 }
 
-// rendered are copies of the objects that the operator applies.
-func rendered(c render.Config) []client.Object {
+// operands returns copies of the objects that the operator applies besides those that give rights.
+func operands(c render.Config) []client.Object {
 	var copies []client.Object
 	for _, o := range slices.Concat(
 		render.DatabaseObjects(c, render.Northbound), render.DatabaseObjects(c, render.Southbound), render.NorthdObjects(c),

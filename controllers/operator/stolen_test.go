@@ -73,7 +73,6 @@ var mayWrite = map[string][]grant{
 var operatorWrites = []grant{
 	{"patch ovnclusters.kubeovn.io default", "its finalizer: kiln-operator-grants"},
 	{"patch ovnclusters.kubeovn.io/status default", ""},
-	{"patch vpcs.kubeovn.io,subnets.kubeovn.io,ippools.kubeovn.io", "keeps what they allowed before an upgrade: kiln-operator-grants"},
 	{"update ovnclusters.kubeovn.io/finalizers", "owns objects where the API server protects owners"},
 	{"update certificatesigningrequests.certificates.k8s.io/approval", "certificates of nodes; the API server limits it to the signer below"},
 	{"update certificatesigningrequests.certificates.k8s.io/status", ""},

@@ -37,7 +37,9 @@ func (n network) objects() []client.Object {
 		return []client.Object{subnet}
 	}
 	subnet.Spec.Vpc = n.vpc()
-	return []client.Object{&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: n.vpc()}}, subnet}
+	return []client.Object{&kubeovnv1.Vpc{
+		ObjectMeta: metav1.ObjectMeta{Name: n.vpc()}, Spec: kubeovnv1.VpcSpec{ClusterAccess: kubeovnv1.ClusterAccessServices},
+	}, subnet}
 }
 
 func subnetNames(networks []network) []string {

@@ -159,7 +159,9 @@ func leavesOut(ctx context.Context, backends []string, answering func(want ...st
 // the VPC goes.
 func overlapping(ctx context.Context, nat bool, rules ...client.Object) (asks *corev1.Pod) {
 	GinkgoHelper()
-	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{ruleNamespace}}}
+	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{
+		Namespaces: []string{ruleNamespace}, ClusterAccess: kubeovnv1.ClusterAccessServices,
+	}}
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace}, Spec: kubeovnv1.SubnetSpec{
 		Vpc: vpc.Name, Namespaces: []string{ruleNamespace}, CIDRBlock: "10.17.0.0/24,fd00:10:17::/112", NATOutgoing: nat,
 	}}

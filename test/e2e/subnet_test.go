@@ -158,6 +158,8 @@ func forwardsToUnknown(ctx context.Context, asker, bridge *corev1.Pod) {
 	}
 	apartAt(ctx, asker, bridge, targets...) // the switch drops what is for an unknown MAC address
 	annotate(ctx, bridge, kubeovnv1.AnnotationLayer2Forward.Key(), "true")
+	apartAt(ctx, asker, bridge, targets...) // the port accepts the pod's own addresses only
+	changeSubnet(ctx, bridge.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()], func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityRequested })
 	Eventually(arrived).WithContext(ctx).WithArguments(asker, targets).WithTimeout(20*time.Second).Should(HaveLen(len(targets)), "packets to the bridge")
 	inBridge("ip addr del 10.33.0.200/32 dev eth0 && ip addr del fd00:10:33::200/128 dev eth0 && ip link set eth0 address " + own)
 	expectReach(ctx, asker, bridge)

@@ -28,6 +28,9 @@ const (
 	replicas           = 3
 )
 
+// everybody may name what the soak makes, so that its pods try all of it.
+var everybody = []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}
+
 // maker makes objects. The same seed makes the same ones.
 type maker struct {
 	sizes
@@ -74,7 +77,9 @@ func (m *maker) namespace(i int) *corev1.Namespace {
 
 // vpc makes a VPC with routes, policies, namespaces that others may list, too, and links: every VPC to the next one.
 func (m *maker) vpc(i int) *kubeovnv1.Vpc {
-	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: vpcName(i)}}
+	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: vpcName(i)}, Spec: kubeovnv1.VpcSpec{
+		AllowedNamespaces: everybody, ClusterAccess: []kubeovnv1.ClusterAccess{"", kubeovnv1.ClusterAccessServices}[m.random.IntN(2)],
+	}}
 	hop := func() string { return fmt.Sprintf("10.120.0.%d", 2+m.random.IntN(200)) }
 	for range m.random.IntN(4) {
 		v.Spec.StaticRoutes = append(v.Spec.StaticRoutes, &kubeovnv1.StaticRoute{
@@ -111,6 +116,8 @@ func (m *maker) subnet(i int) *kubeovnv1.Subnet {
 	if m.chance(10) {
 		s.Spec.NamespaceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"team": fmt.Sprint(m.random.IntN(3))}}}
 	}
+	s.Spec.AllowedNamespaces = everybody
+	s.Spec.PortSecurity = []kubeovnv1.PortSecurity{"", kubeovnv1.PortSecurityEnforced, kubeovnv1.PortSecurityRequested}[m.random.IntN(3)]
 	s.Spec.Private, s.Spec.EnableDHCP, s.Spec.NATOutgoing = m.chance(20), m.chance(20), m.chance(50)
 	if m.chance(10) {
 		s.Spec.RouteTable = "blue"
@@ -142,7 +149,7 @@ func (m *maker) pool(i int) *kubeovnv1.IPPool {
 		p.Spec.IPs = append(p.Spec.IPs, network+"100.."+network+"119")
 	}
 	if m.chance(20) {
-		p.Spec.Namespaces = []string{namespaceName(m.random.IntN(m.namespaces))}
+		p.Spec.Namespaces, p.Spec.AllowedNamespaces = []string{namespaceName(m.random.IntN(m.namespaces))}, everybody
 	}
 	return p
 }
