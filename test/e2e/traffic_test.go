@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -68,6 +69,9 @@ func (p startedPods) String() string {
 // median of durations, of which there is at least one.
 func median(of []time.Duration) time.Duration { return slices.Sorted(slices.Values(of))[len(of)/2] }
 
+// startPodsCalls makes the names of each call's pods its own: those of the call before may not be gone yet.
+var startPodsCalls atomic.Int32
+
 // startPods starts pods of a namespace on every node that there is, one after another, until the function that it returns is called. Machines that a fault has
 // removed from the cluster are no nodes any more.
 func startPods(ctx context.Context, namespace string) (nodes int, stop func() startedPods) {
@@ -75,6 +79,7 @@ func startPods(ctx context.Context, namespace string) (nodes int, stop func() st
 	var list corev1.NodeList
 	Expect(suite.Objects.List(ctx, &list)).To(Succeed())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	call := startPodsCalls.Add(1)
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	var pods startedPods
@@ -82,7 +87,7 @@ func startPods(ctx context.Context, namespace string) (nodes int, stop func() st
 		group.Go(func() {
 			defer GinkgoRecover()
 			for i := 0; ctx.Err() == nil; i++ {
-				name := fmt.Sprintf("new-%s-%d", n.Name, i)
+				name := fmt.Sprintf("new-%d-%s-%d", call, n.Name, i)
 				address, start, err := startPod(context.WithoutCancel(ctx), cluster.Server(namespace, name, n.Name))
 				mu.Lock()
 				if err != nil {
