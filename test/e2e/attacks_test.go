@@ -215,7 +215,11 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 	It("sends from its own addresses only", func(ctx SpecContext) {
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "spoofed"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.85.0.0/24,fd00:10:85::/64"}}
 		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { deleteObjects(ctx, subnet) }, NodeTimeout(2*time.Minute))
+		DeferCleanup(func(ctx SpecContext) {
+			removePods(ctx, attackerNamespace)
+			removePods(ctx, victimNamespace, "victim", "neighbour")
+			deleteObjects(ctx, subnet)
+		}, NodeTimeout(2*time.Minute))
 		in := func(namespace, name string, worker int) *corev1.Pod {
 			GinkgoHelper()
 			pod := cluster.Server(namespace, name, suite.Workers[worker])
@@ -233,7 +237,6 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 			}
 			take(ctx, spoofer, true, stolen) // by gratuitous ARP and unsolicited neighbour advertisements
 			for _, a := range stolen {
-				// From the same host and a free port, to the neighbour: the neighbour counts the datagrams that arrive from the victim's address.
 				heard := func() (string, error) { return hears(ctx, neighbour, spoofer, a) }
 				if enforced {
 					Expect(heard()).To(BeEmpty(), "%s", a)
@@ -244,7 +247,6 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 			}
 			take(ctx, spoofer, false, stolen)
 		}
-		removePods(ctx, attackerNamespace)
 	}, SpecTimeout(3*time.Minute))
 
 	It("floods the API server with pods and Services, and delays nobody", func(ctx SpecContext) {
