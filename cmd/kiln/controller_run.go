@@ -297,12 +297,10 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	if err != nil {
 		return err
 	}
-	o := p.options
-	grants := selection.NewGrants(c, namespaces, o.membership == v1alpha1.MembershipOpen)
-	sets := podset.New()
+	grants, sets := selection.NewGrants(c, namespaces, p.options.membership == v1alpha1.MembershipOpen), podset.New()
 	p.pods = &pod.Reconciler{
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Grants: grants, Networks: networks, Sets: sets,
-		SecurePorts: o.portSecurity == kubeovnv1.PortSecurityEnforced, Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
+		SecurePorts: p.options.portSecurity == kubeovnv1.PortSecurityEnforced, Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
 	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}
@@ -329,7 +327,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
 		&transit.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate, Pulses: pulses,
-			ServiceCIDRs: cidrs, ClusterAccess: o.clusterAccess,
+			ServiceCIDRs: cidrs, ClusterAccess: p.options.clusterAccess,
 		},
 		&service.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Services: services, Grants: grants, Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,

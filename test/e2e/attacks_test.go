@@ -183,7 +183,9 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		service.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): vpc.Name}
 		_, err := attacker.CoreV1().Services(attackerNamespace).Create(ctx, service, metav1.CreateOptions{})
 		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(func(ctx SpecContext) error { return attacker.CoreV1().Services(attackerNamespace).Delete(ctx, service.Name, metav1.DeleteOptions{}) })
+		DeferCleanup(func(ctx SpecContext) error {
+			return attacker.CoreV1().Services(attackerNamespace).Delete(ctx, service.Name, metav1.DeleteOptions{})
+		})
 		_, stop := startPods(ctx, victimNamespace)
 		told := map[string]string{service.Name: "VPC victims does not list namespace " + attackerNamespace}
 		for i, attempt := range []struct {
