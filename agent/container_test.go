@@ -80,7 +80,7 @@ func (n *node) annotateIn(pod *corev1.Pod, number int, vpc string) {
 	})
 }
 
-// tell writes a network on a pod, as the controller would, and whoever else may.
+// tell writes a network into a pod's annotations, as the controller does and as users may.
 func (n *node) tell(pod *corev1.Pod, network v1.PodNetwork) {
 	n.Helper()
 	base := pod.DeepCopy()

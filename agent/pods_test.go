@@ -66,8 +66,8 @@ func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 	}
 }
 
-// What users can write on pods does not make a node act: their networks have to agree with their subnets. A subnet that the watch has not told
-// of yet is waited for.
+// A node acts on the network in a pod's annotations only if it agrees with the subnet, since users can write annotations. Wait blocks until
+// the watch has received the subnet.
 func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 	n := newNode(t)
 	pods := watchPods(t, n)

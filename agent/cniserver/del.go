@@ -154,7 +154,7 @@ func (s *Server) checkPort(ctx context.Context, r wire.Request) (ovs.Attachment,
 	if err != nil {
 		return ovs.Attachment{}, err
 	}
-	if pod == nil { // it is gone, and its container is about to be
+	if pod == nil { // the pod is deleted; the DEL of its container follows
 		pod = PodMetadata()
 		pod.Namespace, pod.Name = r.PodNamespace, r.PodName
 	}

@@ -51,7 +51,7 @@ const (
 	legAddress     = "address"      // ADD: until the controller's annotation is there
 	legLink        = "link"         // the veth: made, or deleted
 	legPort        = "port"         // the transaction of Open vSwitch's database
-	legConfigure   = "configure"    // ADD: what is done in the container's namespace
+	legConfigure   = "configure"    // ADD: configuration of the container's namespace
 	legProbe       = "probe"        // ADD in a custom VPC: the link for probes
 	legProbeRoutes = "probe-routes" // ADD of a pod with probes in a custom VPC: the node's routes to it
 	legOfport      = "ofport"       // ADD: from the transaction until ovs-vswitchd has the port

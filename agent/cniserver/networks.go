@@ -20,11 +20,11 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// A pod's annotations can be written by its user where no admission policy keeps them from it, and the node acts on them. So they have to
-// agree with what only administrators and the controller write: the subnet.
+// Where no admission policy prevents it, users can write a pod's annotations, and the node acts on them. So the annotations have to agree
+// with the subnet, which only administrators and the controller write.
 
-// unfit says what about a pod's network does not agree with its subnet; "" for nothing. The watch of subnets may be behind the pod's: what is
-// unfit now may be fit when the subnet changes.
+// unfit returns why a pod's network does not agree with its subnet, or "". The watch of subnets may be behind the watch of pods: a network
+// that is unfit now may fit when the subnet changes.
 func (p *Pods) unfit(ctx context.Context, network v1.PodNetwork) (string, error) {
 	subnet := &v1.Subnet{}
 	err := p.cache.Get(ctx, client.ObjectKey{Name: network.LogicalSwitch}, subnet, client.UnsafeDisableDeepCopy)
@@ -48,7 +48,7 @@ func (p *Pods) unfit(ctx context.Context, network v1.PodNetwork) (string, error)
 	return fmt.Sprintf("its annotations do not agree with subnet %s, which %s", subnet.Name, problem), nil
 }
 
-// specsOf are the specs of a subnet that its pods may have their networks from: the present one if it is right, and the last one that was.
+// specsOf returns the specs of a subnet that a pod's network may match: the last validated spec, and the current spec if it is valid.
 func specsOf(subnet *v1.Subnet) []*v1.SubnetSpec {
 	var specs []*v1.SubnetSpec
 	if subnet.Status.ValidatedSpec != nil {
@@ -60,7 +60,7 @@ func specsOf(subnet *v1.Subnet) []*v1.SubnetSpec {
 	return specs
 }
 
-// disagrees says what of a network is not of a subnet's spec, in words that follow "which".
+// disagrees returns how the subnet's spec differs from a network, as a clause that follows "which"; "" if they agree.
 func disagrees(network v1.PodNetwork, spec *v1.SubnetSpec) string {
 	if vpc := cmp.Or(spec.Vpc, v1.DefaultVpc); vpc != network.LogicalRouter {
 		return fmt.Sprintf("is of VPC %s, not of %q", vpc, network.LogicalRouter)
@@ -92,7 +92,8 @@ func disagrees(network v1.PodNetwork, spec *v1.SubnetSpec) string {
 	return ""
 }
 
-// followSubnets wakes everybody who waits when what unfit looks at may have changed. The counts in the status change with every pod.
+// followSubnets wakes all waiting requests when a field that unfit reads may have changed. It ignores the counts in a subnet's status,
+// which change with every pod.
 func (p *Pods) followSubnets(ctx context.Context, c cache.Cache) error {
 	informer, err := c.GetInformer(ctx, &v1.Subnet{}, cache.BlockUntilSynced(false))
 	if err != nil {

@@ -68,7 +68,7 @@ func (s *Server) recordProbePorts(ctx context.Context, pod *metav1.PartialObject
 	}
 	ports, err := s.probePorts(ctx, pod, network)
 	if deleted := podDeletedError(""); errors.As(err, &deleted) {
-		return nil // the DEL of its container is to come
+		return nil // the DEL of its container follows
 	}
 	if err != nil {
 		return err

@@ -56,8 +56,8 @@ func isLegacy(r netlink.Rule) bool { return r.Table == legacyTable }
 
 func isTable(table int) bool { return table&^0xffff == tables || table == legacyTable }
 
-// compare returns the difference between the kernel's routes and rules of probes and those wanted. Without keepLegacy those of earlier versions
-// are not wanted.
+// compare returns the changes that turn the kernel's routes and rules of probes into the wanted ones. Without keepLegacy it deletes the
+// routes and rules of earlier versions.
 func compare(want map[route]bool, routes []netlink.Route, rules []netlink.Rule, keepLegacy bool) difference {
 	var d difference
 	haveRoutes, haveRules := map[route]bool{}, map[rule]bool{}

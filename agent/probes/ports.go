@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PortsOf returns the TCP ports at the pod's own addresses that the kubelet connects to: those of probes and lifecycle hooks, of containers and
+// PortsOf returns the TCP ports at the pod's own addresses to which the kubelet connects for probes and lifecycle hooks, of containers and
 // of sidecars (init containers that are restarted). They are sorted, and fixed when the pod is created. Ephemeral containers have none.
 func PortsOf(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
 	ports := []uint16{} // not nil: "none" differs from "not known"

@@ -52,8 +52,8 @@ func ProbeName(containerID, ifName string) string {
 // ProbeSource is the node's address on probe links, of the family of a pod's address.
 func ProbeSource(address netip.Addr) netip.Addr { return probeSources[address.Is4()] }
 
-// Create makes the link, in place of one of an earlier attempt. It goes with the container's namespace. The node has no route to the container
-// yet: see package probes.
+// Create makes the link and replaces the link of an earlier attempt. The kernel deletes the link together with the container's namespace.
+// The node has no route to the container yet: see package probes.
 func (p Probe) Create() error {
 	if err := Remove(p.HostName); err != nil {
 		return err

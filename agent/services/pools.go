@@ -277,7 +277,7 @@ func portOf(s *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16, boo
 			proto = *p.Protocol
 		}
 		if p.Port != nil && name == port.Name && proto == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
-			// The API server takes any number in an EndpointSlice, and whoever may write one writes what they like.
+			// The API server accepts any number as a port of an EndpointSlice.
 			return uint16(*p.Port), *p.Port >= 1 && *p.Port <= math.MaxUint16 //nolint:gosec // used within this range only
 		}
 	}
