@@ -122,12 +122,12 @@ type AnnotationError struct {
 	Err   error
 }
 
-// Error names the annotation, the beginning of its value, which users write, and what is wrong with it.
+// Error returns the annotation's key, the beginning of its value, which users control, and the cause.
 func (e *AnnotationError) Error() string {
 	return fmt.Sprintf("annotation %s=%.100q: %.300s", e.Key, e.Value, e.Err)
 }
 
-// Unwrap gives what is wrong with the value.
+// Unwrap returns the cause.
 func (e *AnnotationError) Unwrap() error { return e.Err }
 
 func providerOrDefault(provider string) string {
@@ -174,7 +174,7 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	return prefix, err
 }
 
-// parseMTU takes what an interface of Linux can have.
+// parseMTU parses an MTU that a Linux interface can have: at most 65535.
 func parseMTU(s string) (int, error) {
 	mtu, err := strconv.ParseUint(s, 10, 16)
 	return int(mtu), err

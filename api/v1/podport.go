@@ -38,8 +38,8 @@ func MachineOf(pod metav1.Object) string {
 	return owner.Name
 }
 
-// PortOwner is the name by which a pod's first network has its port: the pod's own, or that of the machine which the pod runs when the result
-// of the allocation says so.
+// PortOwner returns the name under which a pod's first network has its port. It is the name of the virtual machine that the pod runs when
+// the result of the allocation names it, and the pod's own name otherwise.
 func PortOwner(pod metav1.Object) string {
 	if machine := pod.GetAnnotations()[keyMachine]; machine != "" && machine == MachineOf(pod) && IsPublished(pod) {
 		return machine

@@ -25,7 +25,7 @@ const (
 	GatewayCentralized GatewayType = "centralized"
 )
 
-// PortSecurity says which ports drop what is sent from other addresses than their own.
+// PortSecurity defines which ports drop packets from addresses other than their own.
 // +kubebuilder:validation:Enum=Enforced;Requested
 type PortSecurity string
 
@@ -117,14 +117,16 @@ type SubnetSpec struct {
 	// directions.
 	// +optional
 	Private bool `json:"private,omitempty"`
-	// allowedNamespaces are more namespaces whose pods may name a private subnet, next to those that it serves. `*` is every namespace. For
-	// subnets of custom VPCs the VPC has to allow them as well. Any pod of the VPC may name a subnet that is not private.
+	// allowedNamespaces are additional namespaces whose pods may name a private subnet, besides the namespaces that the subnet serves. `*`
+	// is every namespace. For subnets of custom VPCs the VPC has to allow them as well. Any pod of the VPC may name a subnet that is not
+	// private.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4096
 	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
-	// portSecurity Enforced drops what a pod sends from other addresses than its own, on every port of the subnet. Requested does so for
-	// pods with the annotation port_security only. When empty it is tenancy.portSecurity of the OVNCluster, which is Enforced by default.
+	// portSecurity Enforced drops packets that a pod sends from addresses other than its own, on every port of the subnet. Requested does
+	// so only for pods with the annotation port_security. When empty, tenancy.portSecurity of the OVNCluster applies, which is Enforced by
+	// default.
 	// +optional
 	PortSecurity PortSecurity `json:"portSecurity,omitempty"`
 	// allowSubnets are CIDRs that may exchange traffic with a private subnet.

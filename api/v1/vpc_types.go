@@ -66,9 +66,9 @@ type VpcSpec struct {
 	// bfdPort is a router port of its own for BFD sessions with gateways.
 	// +optional
 	BFDPort *BFDPort `json:"bfdPort,omitempty"`
-	// clusterAccess of a custom VPC: Services lets its pods reach the cluster's Services, DNS and the API server included, and from subnets with
-	// natOutgoing what is outside of the cluster. None keeps the VPC apart from all of it. When empty it is tenancy.clusterAccess of the
-	// OVNCluster, which is None by default. The default VPC is where Services are.
+	// clusterAccess of a custom VPC. Services lets its pods reach the cluster's Services, including DNS and the API server, and from
+	// subnets with natOutgoing also destinations outside the cluster. None denies all of these. When empty, tenancy.clusterAccess of the
+	// OVNCluster applies, which is None by default. The cluster's Services are in the default VPC.
 	// +optional
 	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
 }

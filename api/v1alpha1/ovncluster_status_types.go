@@ -118,8 +118,8 @@ type OVNClusterStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// strictSince is when the defaults of spec.tenancy came into force. Before, the operator wrote into the objects that earlier versions had
-	// served what they allowed.
+	// strictSince is the time when the defaults of spec.tenancy took effect. Before that, the operator wrote into each object that earlier
+	// versions had served the permissions that these versions gave it.
 	// +optional
 	StrictSince *metav1.Time `json:"strictSince,omitempty"`
 	// +optional

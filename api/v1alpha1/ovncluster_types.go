@@ -150,7 +150,7 @@ type Network struct {
 	MTU int32 `json:"mtu,omitempty"`
 }
 
-// Membership is who may use custom VPCs, private subnets and IPPools that have namespaces.
+// Membership defines which namespaces may use custom VPCs, private subnets and IPPools that have namespaces.
 // +kubebuilder:validation:Enum=Granted;Open
 type Membership string
 
@@ -160,8 +160,8 @@ const (
 	MembershipOpen    Membership = "Open"
 )
 
-// Tenancy is what the users of a namespace may do with network resources. The defaults are strict. Objects that an older version of Kiln has
-// served keep what they had: at the upgrade the operator writes it into them.
+// Tenancy defines how the users of a namespace may use network resources. The defaults are strict. At an upgrade the operator writes the
+// previous permissions into each object that an older version of Kiln has served.
 type Tenancy struct {
 	// membership Granted: a pod or Service may name those custom VPCs, private subnets and IPPools with namespaces only that list its namespace.
 	// Open: it may name any of them, as with Kube-OVN.
