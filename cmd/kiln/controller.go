@@ -41,7 +41,7 @@ type controllerOptions struct {
 	election electionOptions
 	// keepVMIP keeps the addresses of KubeVirt's virtual machines.
 	keepVMIP bool
-	// membership, clusterAccess and portSecurity are those of objects that do not set theirs (v1alpha1.Tenancy).
+	// membership, clusterAccess and portSecurity apply to objects that do not set their own (v1alpha1.Tenancy).
 	membership    v1alpha1.Membership
 	clusterAccess kubeovnv1.ClusterAccess
 	portSecurity  kubeovnv1.PortSecurity
@@ -79,7 +79,7 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&o.pprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.keepVMIP, "keep-vm-ip", true, "keep the addresses of KubeVirt's virtual machines while these exist")
 	f.StringVar((*string)(&o.membership), "membership", string(v1alpha1.MembershipGranted),
-		"who may name custom VPCs, private subnets and IPPools with namespaces: Granted (listed namespaces) or Open (every namespace)")
+		"which namespaces may name custom VPCs, private subnets and IPPools with namespaces: Granted (listed namespaces) or Open (every namespace)")
 	f.StringVar((*string)(&o.clusterAccess), "cluster-access", string(kubeovnv1.ClusterAccessNone), "clusterAccess of VPCs that do not set theirs: None or Services")
 	f.StringVar((*string)(&o.portSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
 	f.BoolVar(&o.election.enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")

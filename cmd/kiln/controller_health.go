@@ -32,11 +32,12 @@ const (
 	silence = northbound.CanaryInterval + 45*time.Second
 	// namedOwners are named in the condition.
 	namedOwners = 5
-	// patience of a refusal: what goes away by itself within it is not told.
+	// refusalPatience is how long a refusal must last before the condition reports it. Shorter refusals need no action.
 	refusalPatience = 10 * time.Second
 )
 
-// tellHealth keeps the condition v1alpha1.PodConditionNorthbound on the process's own pod, from which the operator has it, until ctx ends.
+// tellHealth keeps the condition v1alpha1.PodConditionNorthbound on the process's own pod up to date until ctx ends. The operator reads it
+// there.
 func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.Engine) error {
 	clients, err := kubernetes.NewForConfig(p.config)
 	if err != nil {
@@ -58,7 +59,7 @@ func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.E
 				told, period = found, healthPeriod
 			} else {
 				period = min(2*period, healthTimeout)
-				p.log.Error(err, "cannot tell how writing goes; trying again", "in", period.String())
+				p.log.Error(err, "cannot report the health of northbound writes; retrying", "in", period.String())
 			}
 			ticker.Reset(period)
 		}
@@ -70,9 +71,9 @@ func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.E
 	}
 }
 
-// health is the condition without its time. Its text does not change while the trouble does not.
+// health returns the condition without its time. Its text does not change while the problem stays the same.
 func health(acknowledged time.Time, refused []northbound.Refusal, now time.Time) corev1.PodCondition {
-	c := corev1.PodCondition{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue, Reason: "Written", Message: "what is wanted is written"}
+	c := corev1.PodCondition{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue, Reason: "Written", Message: "the wanted state is written"}
 	if acknowledged.IsZero() {
 		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotLeading", "another kube-ovn-controller leads, or none yet"
 		return c

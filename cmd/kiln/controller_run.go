@@ -259,8 +259,9 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	return told.Wait()
 }
 
-// errDeposed ends the process, and with it its hold of the Lease: only a new start takes a new term and reads what the database has now.
-var errDeposed = errors.New("another term stands in the northbound database, although this process holds the Lease: the database was restored, or its NB_Global changed by hand")
+// errDeposed ends the process, which releases the Lease: only a restarted process takes a new term and reads the current content of the
+// database.
+var errDeposed = errors.New("the northbound database holds another term, although this process holds the Lease: the database was restored, or its NB_Global changed by hand")
 
 func (p *controllerProcess) addControllers(ctx context.Context, engine *northbound.Engine) error {
 	mgr := p.manager

@@ -52,7 +52,7 @@ func FuzzObjects(f *testing.F) {
 			return
 		}
 		o := &unstructured.Unstructured{Object: edited}
-		unstructured.RemoveNestedField(edited, "metadata", "finalizers") // nobody would remove them
+		unstructured.RemoveNestedField(edited, "metadata", "finalizers") // nothing here would remove them
 		if c.Create(t.Context(), o) != nil {
 			return
 		}

@@ -131,8 +131,8 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	}
 }
 
-// TestADeposedLeaderGivesUpItsLease takes the leader's term out of the database, as a backup restored into it does. The leader could write no more, and
-// its Lease would keep all others from doing so.
+// TestADeposedLeaderGivesUpItsLease removes the leader's term from the database, as the restore of a backup does. Without its term the
+// leader cannot write, and its Lease would keep other processes from leading.
 func TestADeposedLeaderGivesUpItsLease(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)

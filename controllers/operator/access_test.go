@@ -49,7 +49,8 @@ var noComponentMay = []right{
 	"get secrets @own", "list secrets @own", "watch secrets @own", "get secrets @default", "list secrets", "get nodes/proxy", "get pods/log @own",
 }
 
-// TestWhatServiceAccountsMayNotRead asks a real API server, with the rendered roles and those of config/rbac. TestStolenTokens tries writes.
+// TestWhatServiceAccountsMayNotRead reviews access at a real API server with the rendered roles and the roles in config/rbac.
+// TestStolenTokens tries writes.
 func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 	w := &theWorld
 	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
@@ -144,7 +145,7 @@ func rendered() []render.Object {
 		render.AgentObjects(c), render.DisruptionBudgets(c), render.BackupsObjects(c), []render.Object{render.CleanUp(c)})
 }
 
-// operatorOwns returns the names of what the operator applies and deletes, by resource in the form of grants.
+// operatorOwns returns the names of the objects that the operator applies and deletes, by resource in the form of grants.
 func (w *world) operatorOwns(t *testing.T) map[string][]string {
 	t.Helper()
 	owns := map[string][]string{"configmaps @own": {render.TrustConfigMap}}

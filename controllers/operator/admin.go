@@ -61,7 +61,7 @@ func (r *Reconciler) askAt(ctx context.Context, config *tls.Config, address stri
 	if err != nil {
 		return adminapi.Status{}, fmt.Errorf("parse the address of a pod: %w", err)
 	}
-	client := r.Admin(netip.AddrPortFrom(ip, uint16(port)), config) //nolint:gosec // a constant, or what a member reports of its own listener
+	client := r.Admin(netip.AddrPortFrom(ip, uint16(port)), config) //nolint:gosec // a constant, or the port that a member reports for its listener
 	defer client.Close()
 	return client.Status(ctx)
 }

@@ -180,7 +180,8 @@ func (w *world) chassisAuthority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// letCreateRequests grants any account what the component's own role grants ovs-ovn, until the end of the test.
+// letCreateRequests grants every account the right to create certificate requests until the end of the test. ovs-ovn has this right by its
+// component's role.
 func (w *world) letCreateRequests(t *testing.T) {
 	t.Helper()
 	if err := w.createFile(t.Context(), "testdata/requesters.yaml"); err != nil {

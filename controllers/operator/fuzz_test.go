@@ -19,8 +19,8 @@ import (
 )
 
 // FuzzOVNCluster edits an OVNCluster. When a real API server and resolveNetwork accept it, the API server accepts all objects that the
-// operator renders from it. Nothing is stored. Package fuzzedit defines the form of the edits. Resources, node selectors and claims are left
-// out: they reach the objects unchanged, and a condition reports what the API server says about them.
+// operator renders from it. Nothing is stored. Package fuzzedit defines the form of the edits. Resources, node selectors and claims are not
+// edited: the operator copies them into the objects unchanged, and a condition reports errors of the API server about them.
 func FuzzOVNCluster(f *testing.F) {
 	cluster := map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "OVNCluster", "metadata": map[string]any{"name": v1alpha1.OVNClusterName}, "spec": map[string]any{},
@@ -44,7 +44,7 @@ func FuzzOVNCluster(f *testing.F) {
 		}
 		var accepted v1alpha1.OVNCluster
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &accepted); err != nil {
-			t.Fatalf("decode what the API server accepted with the edits %q: %v", edits, err)
+			t.Fatalf("decode the OVNCluster that the API server accepted with the edits %q: %v", edits, err)
 		}
 		network, _, err := resolveNetwork(accepted.Spec.Network)
 		if err != nil {
@@ -64,7 +64,7 @@ func FuzzOVNCluster(f *testing.F) {
 	})
 }
 
-// operands returns copies of the objects that the operator applies besides those that give rights.
+// operands returns copies of the applied objects, except RBAC objects and admission policies.
 func operands(c render.Config) []client.Object {
 	var copies []client.Object
 	for _, o := range slices.Concat(

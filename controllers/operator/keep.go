@@ -21,9 +21,10 @@ import (
 // eventBehaviourKept is the reason of the event on an object that the operator has written the behaviour of earlier versions into.
 const eventBehaviourKept = "BehaviourKept"
 
-// keepTenancy writes, once, into the objects that earlier versions, or Kube-OVN, have served what these did: any namespace could use them, custom VPCs
-// reached the cluster's Services, and pods could send from any address. Objects that nothing has served yet have no status; for them the defaults of
-// v1alpha1.Tenancy are in force. It comes before kube-ovn-controller is replaced by one that knows these defaults.
+// keepTenancy writes the previous permissions, once, into the objects that earlier versions of Kiln, or Kube-OVN, have served: any
+// namespace could use them, custom VPCs reached the cluster's Services, and pods could send from any address. Objects without a status have
+// not been served; the defaults of v1alpha1.Tenancy apply to them. keepTenancy runs before kube-ovn-controller is replaced by a version
+// that applies these defaults.
 func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 	if p.cluster.Status.StrictSince != nil {
 		return nil
@@ -49,19 +50,19 @@ func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// orForbidden is err, or the halt of an operator whose role is that of an earlier version.
+// orForbidden returns err, or a halt if the operator's role is from an earlier version and forbids the request.
 func orForbidden(err error) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
 	return &halt{
 		reason: "KeepingBehaviour", degraded: true, retry: err,
-		message: "apply the manifests in config/rbac: what existing VPCs, subnets and IPPools allow cannot be written into them: " + err.Error(),
+		message: "apply the manifests in config/rbac: the operator may not write the previous permissions into existing VPCs, subnets and IPPools: " + err.Error(),
 	}
 }
 
-// keepEach has complete fill the fields of each object, and writes those that it returns. They are missing in what the API server answers when its
-// definition of the kind is that of an earlier version.
+// keepEach calls complete for each object, which fills empty fields and returns them as text, and writes the objects with filled fields. If
+// the API server's answer lacks these fields, its definition of the kind is from an earlier version.
 func keepEach[T any, O interface {
 	*T
 	client.Object
@@ -89,7 +90,7 @@ func keepEach[T any, O interface {
 	return nil
 }
 
-var errOldDefinition = errors.New("a resource definition is that of an earlier version")
+var errOldDefinition = errors.New("a CustomResourceDefinition is from an earlier version")
 
 func keepVpc(vpc *kubeovnv1.Vpc) (fields []string) {
 	if vpc.Name == kubeovnv1.DefaultVpc || equality.Semantic.DeepEqual(vpc.Status, kubeovnv1.VpcStatus{}) {

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// TestKeepTenancy upgrades from a version without spec.tenancy, with objects that it has served and one that nobody has.
+// TestKeepTenancy upgrades from a version without spec.tenancy, with objects that it has served and one without a status.
 func TestKeepTenancy(t *testing.T) {
 	g := newG(t)
 	all := []kubeovnv1.AllowedNamespace{"*"}

@@ -21,7 +21,7 @@ const (
 	patience = 5 * time.Minute
 	// maxReason cuts what a container said before it ended.
 	maxReason = 300
-	// maxTold cuts what a component tells of itself.
+	// maxTold bounds the text that a component reports about itself.
 	maxTold = 1000
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
 
-// TestPolicies tries what users and stolen tokens can write, on a real API server with the rendered roles and policies, each write by a token of its
-// own kind. Writes are dry runs, which pass through admission.
+// TestPolicies tries writes of users and of stolen tokens on a real API server with the rendered roles and policies. Each write uses a
+// token of its user or ServiceAccount. Writes are dry runs, which pass through admission.
 func TestPolicies(t *testing.T) {
 	w := newTenancy(t, render.Config{Namespace: testNamespace, PatchPods: true})
 	results := strings.Join(annotationsOf("forged", append(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations()...)...), ",")
@@ -36,7 +36,7 @@ func TestPolicies(t *testing.T) {
 		{"all results at once", asTenant, w.patch("web", `{"metadata":{"annotations":{`+results+`}}}`), "{pod_uid,allocated,routed,"},
 		{"the address after the allocation", asTenant, w.patch("db", annotate("ip_address", "10.16.0.9")), "whose network is allocated"},
 		{"an address that is removed", asTenant, w.patch("db", `{"metadata":{"annotations":{"ovn.kubernetes.io/ip_address":null}}}`), "whose network is allocated"},
-		{"no annotations any more", asTenant, w.patch("db", `{"metadata":{"annotations":null}}`), "{pod_uid,allocated,routed,"},
+		{"all annotations removed", asTenant, w.patch("db", `{"metadata":{"annotations":null}}`), "{pod_uid,allocated,routed,"},
 		{"an empty result", asTenant, w.patch("web", annotate("routed", "")), "{pod_uid,allocated,routed,"},
 		{"the machine after the allocation", asTenant, w.patch("db", annotate("virtualmachine", "vm")), "whose network is allocated"},
 		{"a result by an update", asTenant, w.update("web", kubeovnv1.AnnotationCIDR.Key()), "{pod_uid,allocated,routed,"},

@@ -30,11 +30,11 @@ const (
 // policyRetry is when the operator tries again to apply policies that it may not apply. No watch reports a changed right.
 const policyRetry = 10 * time.Minute
 
-// unprotected says what is possible while the policies are missing.
-const unprotected = "; until then users who may change pods can change the results of kube-ovn-controller on them, and a stolen token of a component " +
+// unprotected ends a message with the risk while the policies are missing.
+const unprotected = "; until then users with the right to change pods can change the results of kube-ovn-controller on them, and a stolen token of a component " +
 	"can change pods and nodes that are not its own (docs/security.md)"
 
-// protection is whether the admission policies are applied. Without a reason it is not known yet.
+// protection reports whether the admission policies are applied. Without a reason this is not known yet.
 type protection struct {
 	applied         bool
 	reason, message string
@@ -46,11 +46,11 @@ func policyKinds() []client.Object {
 	return []client.Object{&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}}
 }
 
-// protect applies the admission policies. It comes after the roles, one of which permits kube-ovn-controller what a policy denies to others.
-// An installation goes on without policies: the condition Protected says what is missing.
+// protect applies the admission policies. It runs after the phase of roles, one of which permits to kube-ovn-controller a write that a
+// policy denies to other accounts. The installation continues if policies cannot be applied; the condition Protected reports the reason.
 func (r *Reconciler) protect(ctx context.Context, p *pass) error {
 	err := r.watchPolicies(ctx)
-	if err == nil { // each by itself: one that cannot be applied takes none of the others away
+	if err == nil { // each by itself: a failure does not keep the others from being applied
 		for _, o := range render.Policies(p.config) {
 			if failed := r.apply(ctx, p, []render.Object{o}); failed != nil && err == nil {
 				err = failed
@@ -100,8 +100,8 @@ func (r *Reconciler) watchPolicies(ctx context.Context) error {
 	return nil
 }
 
-// otherVersions reports whether a pod that writes annotations or labels of pods runs another image than the operator's, or is to run one.
-// Programs of earlier versions patch `pods`, those of this one patch `pods/status`.
+// otherVersions reports whether a pod that writes annotations or labels of pods runs another image than the operator's, or will run one.
+// Earlier versions patch `pods`, this version patches `pods/status`.
 func (r *Reconciler) otherVersions(p *pass) bool {
 	if p.config.Image != r.Image {
 		return true

@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// setPolicyRights replaces the operator's rules for admission policies and returns those that it had.
+// setPolicyRights replaces the operator's rules for admission policies and returns the previous rules.
 func (s *story) setPolicyRights(t *testing.T, rules []rbacv1.PolicyRule) (before []rbacv1.PolicyRule) {
 	t.Helper()
 	var role rbacv1.ClusterRole
@@ -73,7 +73,7 @@ func (s *story) protected(t *testing.T) {
 	g.Expect(s.admin.List(t.Context(), &policies, ours)).To(Succeed())
 	g.Expect(policies.Items).To(HaveLen(len(render.Policies(render.Config{})) / 2))
 	for i := range policies.Items {
-		g.Expect(metav1.IsControlledBy(&policies.Items[i], s.cluster(t))).To(BeTrue(), "it goes with the OVNCluster: %s", policies.Items[i].Name)
+		g.Expect(metav1.IsControlledBy(&policies.Items[i], s.cluster(t))).To(BeTrue(), "policy %s is owned by the OVNCluster", policies.Items[i].Name)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// ownedKinds are the kinds of everything that a phase applies but for Secrets and policyKinds, and so of what there may be to prune.
+// ownedKinds are the kinds of all objects that phases apply, except Secrets and policyKinds. The operator prunes objects of these kinds.
 func ownedKinds() []client.Object {
 	return []client.Object{
 		&corev1.ServiceAccount{}, &corev1.Service{}, &corev1.ConfigMap{},

@@ -40,7 +40,7 @@ type story struct {
 	root    *testing.T
 	members map[string]*fakeMember
 	pods    map[string]*corev1.Pod
-	// policyRights are those of the operator by its manifest.
+	// policyRights are the rules for admission policies in the operator's manifest.
 	policyRights []rbacv1.PolicyRule
 }
 
@@ -105,7 +105,7 @@ func TestOneInstallation(t *testing.T) {
 		{"it waits for nodes to be clean, but not for ever", (*story).nodesCleaned},
 		{"made again it waits for the end of the cleaning", (*story).madeAgain},
 		{"data is deleted when that was asked for", (*story).dataDeleted},
-		{"the garbage collector deletes what it owned", (*story).collected},
+		{"the garbage collector deletes the objects of the OVNCluster", (*story).collected},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(s, t) }) {
 			t.FailNow()

@@ -176,7 +176,8 @@ func (s *story) dataDeleted(t *testing.T) {
 	g.Expect(s.countOrders(t)).To(BeZero(), "or cert-manager makes their keys again")
 }
 
-// collected deletes what the OVNCluster owned: no garbage collector runs here, and other tests create objects of the same names.
+// collected deletes the objects that the OVNCluster owned: no garbage collector runs here, and other tests create objects of the same
+// names.
 func (s *story) collected(t *testing.T) {
 	for _, kind := range slices.Concat(ownedKinds(), policyKinds(), []client.Object{&corev1.Secret{}}) {
 		ours := client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}

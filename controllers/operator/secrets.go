@@ -63,8 +63,8 @@ func (r *Reconciler) cachedSecret(ctx context.Context, name string) (*corev1.Sec
 	return secret, nil
 }
 
-// secretData returns what a Secret holds, or nil when there is none. A Secret is missing only if the API server says so: the cache may be
-// late, and a second authority would cut off all clients that trust the first.
+// secretData returns the data of a Secret, or nil if the API server reports that it does not exist. A cache miss is not enough: the cache
+// may be stale, and a second CA would cut off all clients that trust the first.
 func (r *Reconciler) secretData(ctx context.Context, name string) (map[string][]byte, error) {
 	secret, err := r.cachedSecret(ctx, name)
 	if err != nil {

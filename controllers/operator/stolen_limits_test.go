@@ -100,7 +100,7 @@ func (w *tenancy) servicesOfOthers() []trial {
 		{"a rule's Service", asController, w.create(another), ""},
 		{"the ports of a rule's Service", asController, change(w.service(ofRule), `{"spec":{"selector":{"a":"b"}}}`), ""},
 		{"the end of a rule's Service", asController, remove(w.service(ofRule)), ""},
-		{"a Service of nobody", asController, w.create(w.service("nobodys")), services},
+		{"a Service without a rule", asController, w.create(w.service("nobodys")), services},
 		{"a rule's Service of another name", asController, w.create(forged), services},
 		{"which pods a Service selects", asController, change(w.service(shop), `{"spec":{"selector":{"a":"b"}}}`), services},
 		{"the owner of a Service", asController, change(w.service(shop), `{"metadata":{"ownerReferences":[`+rule+`]}}`), services},
@@ -151,8 +151,8 @@ func (w *tenancy) heldToGrant(t *testing.T) []trial {
 		{"a certificate of a chassis", asOperator, w.create(request(t, render.ChassisSigner)), grants},
 		{"a Vpc", asOperator, w.create(network("Vpc")), others},
 		{"the finalizer of a Subnet", asOperator, change(network("Subnet"), `{"metadata":{"finalizers":["example.com/a"]}}`), ""},
-		{"what a Subnet allows", asOperator, change(network("Subnet"), `{"spec":{"portSecurity":"Requested","allowedNamespaces":["*"]}}`), ""},
-		{"what a Subnet allows, and more", asOperator, change(network("Subnet"), `{"spec":{"portSecurity":"Requested","private":false}}`), others},
+		{"the permissions of a Subnet", asOperator, change(network("Subnet"), `{"spec":{"portSecurity":"Requested","allowedNamespaces":["*"]}}`), ""},
+		{"the permissions of a Subnet, and another field", asOperator, change(network("Subnet"), `{"spec":{"portSecurity":"Requested","private":false}}`), others},
 		{"the network of a Subnet", asOperator, change(network("Subnet"), `{"spec":{"natOutgoing":true}}`), others},
 	}
 }

@@ -141,7 +141,7 @@ func (s *thief) needs(a attempt) bool {
 	return needed
 }
 
-// stolen makes every request with the token of an account: on objects that do not exist, and on those that its roles name.
+// stolen makes every request with the token of an account, on objects that do not exist and on the objects that its roles name.
 func (w *tenancy) stolen(t *testing.T, account string, served []target, grants []grant) {
 	c, err := kubernetes.NewForConfig(w.tokens[account])
 	if err != nil {
@@ -171,8 +171,8 @@ func (w *tenancy) stolen(t *testing.T, account string, served []target, grants [
 	t.Logf("%d requests", requests)
 }
 
-// held returns what the account's roles name: resources that are not served here, and names of objects by resource. It checks verbs that are no
-// requests, such as approve.
+// held returns the resources of the account's roles that are not served here, and the names of objects in its roles, by resource. It checks
+// verbs that are not requests, such as approve.
 func (s *thief) held(t *testing.T, served []target) (unserved []target, names map[string][]string) {
 	t.Helper()
 	review, err := s.client.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{

@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// everyAccount lists what the API server lets every authenticated user write: reviews of the user's own rights.
+// everyAccount lists the writes that the API server permits to every authenticated user: reviews of the user's own rights.
 var everyAccount = []grant{
 	{"create selfsubjectaccessreviews.authorization.k8s.io", ""},
 	{"create selfsubjectrulesreviews.authorization.k8s.io", ""},
@@ -25,8 +25,8 @@ var everyAccount = []grant{
 // namespaces, without a name for all objects.
 type grant struct{ right, use string }
 
-// mayWrite lists what each ServiceAccount writes. Every other write is refused. Where a policy is named, it limits the right to what the
-// account needs of it: trials of that policy try the rest (TestPolicies, TestStolenTokens).
+// mayWrite lists the writes of each ServiceAccount. The API server refuses every other write. A named policy limits the right to the writes
+// that the account needs; trials of that policy cover the other writes (TestPolicies, TestStolenTokens).
 var mayWrite = map[string][]grant{
 	"ovn-central": {
 		{"patch pods/status @own", "labels of leaders, and what northd has written, on its own pod: kiln-central-pods"},
@@ -44,8 +44,8 @@ var mayWrite = map[string][]grant{
 		{"write podnetworks.kubeovn.io", "makes it a writer of results: kiln-pod-networks"},
 		{"patch nodes", "annotations: kiln-controller-metadata"},
 		{"patch namespaces", "annotations: kiln-controller-metadata"},
-		{"create,patch,delete services", "those of load balancer rules, and the VPC of others: kiln-controller-services"},
-		{"create,patch,delete endpointslices.discovery.k8s.io", "those of load balancer rules with endpoints: kiln-controller-slices"},
+		{"create,patch,delete services", "Services of load balancer rules, and the VPC of other Services: kiln-controller-services"},
+		{"create,patch,delete endpointslices.discovery.k8s.io", "slices of load balancer rules with endpoints: kiln-controller-slices"},
 		{"create,patch events.events.k8s.io", "on objects of all namespaces; a patch counts repetitions"},
 		{"create,patch vpcs.kubeovn.io", "the default Vpc; finalizers"},
 		{"create,patch subnets.kubeovn.io", "the default Subnets; defaults and finalizers"},
@@ -69,7 +69,7 @@ var mayWrite = map[string][]grant{
 	},
 }
 
-// operatorWrites lists what the operator writes besides the objects that it owns.
+// operatorWrites lists the operator's writes to objects that it does not own.
 var operatorWrites = []grant{
 	{"patch ovnclusters.kubeovn.io default", "its finalizer: kiln-operator-grants"},
 	{"patch ovnclusters.kubeovn.io/status default", ""},
@@ -83,8 +83,9 @@ var operatorWrites = []grant{
 	{"patch pods", "held to grant it to components of earlier versions: kiln-operator-grants"},
 }
 
-// operatorMayWrite returns what the operator writes: objects that it owns by name, and what it holds only to grant it to components.
-// kiln-operator-creates limits names of what it creates, and kiln-operator-grants denies the use of what it holds to grant.
+// operatorMayWrite returns the operator's writes: objects that it owns, by name, and rights that it holds only to grant them to components.
+// kiln-operator-creates limits the names of the objects that it creates, and kiln-operator-grants denies the use of rights that it holds to
+// grant.
 func (w *tenancy) operatorMayWrite(t *testing.T) []grant {
 	t.Helper()
 	all := slices.Clone(operatorWrites)
@@ -103,7 +104,8 @@ func (w *tenancy) operatorMayWrite(t *testing.T) []grant {
 	return all
 }
 
-// TestStolenTokens makes every write that the API server knows with a token of each ServiceAccount, and in detail those that policies limit.
+// TestStolenTokens makes every write that the API server serves with a token of each ServiceAccount. It also runs the trials of the
+// policies that limit writes.
 func TestStolenTokens(t *testing.T) {
 	w := newTenancy(t, render.Config{Namespace: testNamespace})
 	granted := maps.Clone(mayWrite)

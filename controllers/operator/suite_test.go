@@ -139,7 +139,7 @@ func (w *world) start(ctx context.Context, config *rest.Config) error {
 		UserName: "system:serviceaccount:" + testNamespace + ":kiln-operator",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + testNamespace, "system:authenticated"},
 	}
-	// Nobody else wants to lead, and a machine with much else to do may be late.
+	// The operator is the only candidate for the Lease, and on a busy machine it may renew late.
 	renewDeadline := 4 * time.Minute
 	lock, err := k8s.Identity{Namespace: testNamespace, Pod: "operator-0"}.Lock(operator, "kiln-operator", renewDeadline)
 	if err != nil {

@@ -46,7 +46,7 @@ type trial struct {
 	denied string
 }
 
-// Who writes in a trial.
+// Accounts of the trials.
 const (
 	asTenant     = "a tenant with the role edit"
 	asOwnAccount = "a ServiceAccount of the tenant's namespace"
@@ -77,7 +77,7 @@ func (w *tenancy) try(t *testing.T, trials []trial) {
 	}
 }
 
-// newTenancy creates the objects of a test and waits until every policy is in force.
+// newTenancy creates the objects of a test and waits until the API server enforces every policy.
 func newTenancy(t *testing.T, c render.Config) *tenancy {
 	t.Helper()
 	w := &tenancy{
@@ -95,7 +95,7 @@ func newTenancy(t *testing.T, c render.Config) *tenancy {
 	}
 	for _, name := range []string{"edit", "own", render.ControllerName, "scheduler"} {
 		w.make(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}})
-		// Nobody aggregates the role edit here: these are its parts.
+		// No controller aggregates the role edit here: these are its parts.
 		for _, part := range []string{"system:aggregate-to-edit", "system:aggregate-to-view"} {
 			w.grant(t, part, name)
 		}
@@ -148,7 +148,7 @@ func (w *tenancy) makePods(t *testing.T) {
 	}
 }
 
-// identify gives everybody a token, as the API server issues it; a tenant's accounts are impersonated by the tenant.
+// identify makes the clients of all accounts, with tokens that the API server issues. The tenant impersonates its own accounts.
 func (w *tenancy) identify(t *testing.T) {
 	t.Helper()
 	tenant := w.token(t, w.namespace, "edit", "")
@@ -178,7 +178,8 @@ func (w *tenancy) identify(t *testing.T) {
 	}
 }
 
-// inForce waits until the API server knows of roles and policies: each policy denies something then. Bindings are known as late as policies.
+// inForce waits until the API server enforces roles and policies: then each policy denies a write. The API server loads bindings as late as
+// policies.
 func (w *tenancy) inForce(t *testing.T) {
 	t.Helper()
 	for _, c := range []struct {
@@ -305,7 +306,7 @@ func (w *tenancy) bind(name, annotation string) write {
 	}
 }
 
-// create creates an object: in the namespace of the tenant where it is a pod, else in its own or that of the components.
+// create creates an object. A pod goes into the tenant's namespace, and another object without a namespace into testNamespace.
 func (w *tenancy) create(o client.Object) write {
 	return func(ctx context.Context, c client.Client) error {
 		o := o.DeepCopyObject().(client.Object)

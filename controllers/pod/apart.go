@@ -23,14 +23,15 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// A node reaches pods of custom VPCs by their addresses, for probes. So no such pod is given an address unasked that a pod of another VPC has on
-// its node, or one of the default VPC anywhere: those are reached from every node. The address of a node, or of the API server's endpoints, that is
-// known at the time is given to none, not even to one that asks for it: its node would lose what has it.
+// A node reaches pods of custom VPCs by their addresses, for probes. So the allocation for such a pod avoids addresses of pods of other
+// VPCs on the same node, and addresses of the default VPC's pods on any node, since every node reaches these. The pod can still request
+// such an address. It never gets an address that is known at that time as one of a node or of the API server's endpoints, even on request:
+// the pod's node could no longer reach that host.
 
-// reasonAmbiguous is the event on a pod whose address is another pod's as well.
+// reasonAmbiguous is the reason of the event on a pod that shares an address with another pod.
 const reasonAmbiguous = "AddressAmbiguous"
 
-// apartTries is how often the allocator, which gives up after a while, is asked for an address that is nobody else's.
+// apartTries is how many times allocateApart calls the allocator, which gives up after a while, for an address that no other pod has.
 const apartTries = 16
 
 // tenant is a pod of a custom VPC.
@@ -43,7 +44,7 @@ type tenants struct {
 	byPort    map[string][]netip.Addr
 }
 
-// claim takes note that a pod is to have an address, unless it is that of a pod of another VPC on the node: then it returns that one's port.
+// claim records that a pod will get an address, unless a pod of another VPC on the same node has it: then it returns that pod's port.
 func (t *tenants) claim(address netip.Addr, pod tenant) (rival string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +54,7 @@ func (t *tenants) claim(address netip.Addr, pod tenant) (rival string) {
 	return rival
 }
 
-// note takes note of the addresses that a pod has, and returns of which of them there is another pod.
+// note records the addresses of a pod. It returns, by address, the ports of pods of other VPCs on the same node that have them too.
 func (t *tenants) note(addresses []netip.Addr, pod tenant) (rivals map[netip.Addr]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,7 +91,7 @@ func (t *tenants) add(address netip.Addr, pod tenant) {
 	t.byPort[pod.port] = append(t.byPort[pod.port], address)
 }
 
-// at is a pod of any custom VPC that has an address.
+// at returns the port of a pod of any custom VPC that has an address, or "".
 func (t *tenants) at(address netip.Addr) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +101,7 @@ func (t *tenants) at(address netip.Addr) string {
 	return ""
 }
 
-// none reports whether there is no such pod.
+// none reports whether no pod of a custom VPC is recorded.
 func (t *tenants) none() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +124,7 @@ func (t *tenants) remove(port string) {
 	delete(t.byPort, port)
 }
 
-// restoreTenants takes note of the pods that have their addresses already.
+// restoreTenants records the pods of custom VPCs whose addresses are already published.
 func (r *Reconciler) restoreTenants(ctx context.Context) error {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
@@ -146,7 +147,7 @@ func (r *Reconciler) tenantOf(pod *corev1.Pod, vpc string) tenant {
 	return tenant{port: portOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
 }
 
-// allocateApart allocates an address that is not ambiguous; when there is none, rather one that is.
+// allocateApart allocates an address that is not ambiguous, or an ambiguous one if there is no other.
 func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	port := portOf(r.portKey(pod))
 	hosts, err := r.hosts(ctx, s)
@@ -180,7 +181,7 @@ func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kube
 	return r.Allocator.Allocate(port, want)
 }
 
-// hosts are the addresses of nodes and of the API server in a subnet of a custom VPC. Those of the default VPC have none.
+// hosts returns the addresses of nodes and of the API server in a subnet of a custom VPC. For a subnet of the default VPC it returns none.
 func (r *Reconciler) hosts(ctx context.Context, s *kubeovnv1.Subnet) (map[netip.Addr]string, error) {
 	if selection.VpcOf(s) == kubeovnv1.DefaultVpc || r.Networks == nil {
 		return nil, nil
@@ -192,8 +193,9 @@ func (r *Reconciler) hosts(ctx context.Context, s *kubeovnv1.Subnet) (map[netip.
 	return r.Networks.HostsIn(ctx, cidrs)
 }
 
-// avoid says which addresses would be ambiguous, or are those of hosts; nil for none. The allocator holds the subnet's lock when it asks. Pods of custom VPCs lay
-// claim to an address before the default VPC's subnets are looked at, whose own pods look at the claims: of two at once, one gives way.
+// avoid returns a function that reports whether an address would be ambiguous or belongs to a host; nil if no address does. The allocator
+// calls it with the subnet's lock held. A pod of a custom VPC claims an address before avoid checks the default VPC's subnets, and pods of
+// the default VPC check these claims: of two concurrent allocations of an address, one skips it.
 func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, hosts map[netip.Addr]string) (func(netip.Addr) bool, error) {
 	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
 		if r.tenants.none() {
@@ -211,7 +213,7 @@ func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Su
 	}, nil
 }
 
-// sameAddresses are the default VPC's subnets that share addresses with a subnet.
+// sameAddresses returns the default VPC's subnets that share addresses with a subnet.
 func (r *Reconciler) sameAddresses(ctx context.Context, s *kubeovnv1.Subnet) ([]*kubeovnv1.Subnet, error) {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	if err != nil || r.Networks == nil {
@@ -220,7 +222,7 @@ func (r *Reconciler) sameAddresses(ctx context.Context, s *kubeovnv1.Subnet) ([]
 	return r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, cidrs)
 }
 
-// holderIn is what holds an address in one of some subnets.
+// holderIn returns the port that holds an address in one of some subnets, or "".
 func (r *Reconciler) holderIn(subnets []*kubeovnv1.Subnet, address netip.Addr) string {
 	for _, s := range subnets {
 		if port := r.Allocator.Holder(s.Name, address); port != "" {
@@ -230,11 +232,11 @@ func (r *Reconciler) holderIn(subnets []*kubeovnv1.Subnet, address netip.Addr) s
 	return ""
 }
 
-// settle takes note of a pod's addresses, and tells its user of those that are ambiguous: they were asked for, or no others were left.
+// settle records a pod's addresses, and warns its user of ambiguous ones. They were requested, or the subnet had no others.
 func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
 	s := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
-		return // attach finds it gone as well
+		return // attach finds the subnet missing as well
 	}
 	vpc := selection.VpcOf(s)
 	if vpc == kubeovnv1.DefaultVpc && r.tenants.none() {

@@ -45,7 +45,7 @@ func (w world) has(p *corev1.Pod, addresses string) {
 	}
 }
 
-// ambiguous waits until a pod was told that another one has its address, too.
+// ambiguous waits for the event on a pod that another pod has its address, too.
 func (w world) ambiguous(p *corev1.Pod, other string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -84,10 +84,10 @@ func TestAddressesThatANodeReachesArePodsOfOneVpc(t *testing.T) {
 
 	p.Stop()
 	w.start()
-	w.has(w.on("n1", "red-net", "r4"), "10.16.0.7,fd00:10:16::8") // the first that nobody on the node and in the default VPC has
+	w.has(w.on("n1", "red-net", "r4"), "10.16.0.7,fd00:10:16::8") // the first that no pod on the node or in the default VPC has
 }
 
-// The address of a node, or of the API server, is no pod's of a custom VPC: its node would send there what is for that host.
+// A pod of a custom VPC never gets an address of a node or of the API server: the pod's node would send packets for that host to the pod.
 func TestAddressesOfHostsAreForNoPod(t *testing.T) {
 	w := newWorld(t)
 	w.tenants("blue", "red")
@@ -117,7 +117,7 @@ func TestAddressesOfHostsAreForNoPod(t *testing.T) {
 	}
 	w.has(w.on("n1", "blue-net", "b2"), "10.16.0.5,fd00:10:16::4")
 	w.has(w.on("n1", "blue-net", "b3"), "10.16.0.6,fd00:10:16::5")
-	last := newPod("default", "last", "logical_switch", "blue-net") // rather none than a host's
+	last := newPod("default", "last", "logical_switch", "blue-net") // no address rather than a host's
 	w.Create(last)
 	w.warned(last, "subnet blue-net is full")
 	w.Delete(last)

@@ -43,7 +43,7 @@ type attachment struct {
 	gateways []netip.Addr
 	shared   []netip.Addr // addresses of Vips, which a port that checks addresses passes
 	dhcp     []translate.PodDHCP
-	secure   bool // the port drops what is sent from other addresses
+	secure   bool // the port drops packets from addresses other than its own
 }
 
 // attach finds the pod's lease, or makes one. The error is a *problem when the pod has to wait.

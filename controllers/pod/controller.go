@@ -34,13 +34,13 @@ type Reconciler struct {
 	Namespaces *selection.Namespaces
 	Pools      *selection.Pools
 	Vips       *selection.Vips
-	// Grants says what the pods of a namespace may name.
+	// Grants reports which VPCs, subnets and IPPools the pods of a namespace may name.
 	Grants *selection.Grants
-	// SecurePorts has the ports of subnets without portSecurity drop what their pods send from other addresses.
+	// SecurePorts makes ports of subnets without portSecurity drop packets from addresses other than their own.
 	SecurePorts bool
-	// Networks finds subnets with the same addresses; where it is nil those of the default VPC are not looked at.
+	// Networks finds hosts and subnets with the same addresses. If it is nil, allocations do not check for them.
 	Networks *selection.Networks
-	// Sets are those of policies. What changes in them enqueues pods.
+	// Sets are the pod sets of policies. A change in them enqueues pods.
 	Sets     *podset.Index
 	Recorder events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
@@ -58,8 +58,8 @@ type Reconciler struct {
 	waiting  waiting
 	kept     kept
 	machines machines
-	missing  sync.Map // groups that pods' users were told of, by the pod's UID
-	unshared sync.Map // addresses of port_vips that pods' users were told of, by the pod's UID
+	missing  sync.Map // groups in the last warning of a pod, by its UID
+	unshared sync.Map // addresses of port_vips in the last warning of a pod, by its UID
 	unseen   sync.Map // keys of ports from before the start whose pods the cache did not have then
 	records  backlog
 	recorder *recorder

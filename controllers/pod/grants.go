@@ -27,7 +27,7 @@ func (r *Reconciler) mayUsePools(ctx context.Context, pod *corev1.Pod, pools []*
 	return nil
 }
 
-// mayUseSubnet returns a *problem when the pod's namespace may not use a subnet. One that does not exist is reported by whoever allocates from it.
+// mayUseSubnet returns a *problem when the pod's namespace may not use a subnet. If the subnet does not exist, the allocation reports it.
 func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name string) error {
 	s := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, s, client.UnsafeDisableDeepCopy); err != nil {
@@ -43,7 +43,8 @@ func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name str
 	return err
 }
 
-// securesPort reports whether the pod's port drops what the pod sends from other addresses than its own. A pod may ask for it, and cannot refuse it.
+// securesPort reports whether the pod's port drops packets from addresses other than the pod's own. A pod may request it, and cannot refuse
+// it.
 func (r *Reconciler) securesPort(pod *corev1.Pod, s *kubeovnv1.Subnet) bool {
 	return pod.Annotations[keyPortSecurity] == "true" || r.SecurePorts && s.Spec.PortSecurity == "" || s.Spec.PortSecurity == kubeovnv1.PortSecurityEnforced
 }

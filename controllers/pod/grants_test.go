@@ -108,7 +108,8 @@ func TestOpenMembership(t *testing.T) {
 	}
 }
 
-// The subnet, or else the default of the cluster, decides whether a port drops what is sent from other addresses. A pod can ask for it, and cannot refuse it.
+// The subnet, or else the default of the cluster, decides whether a port drops packets from addresses other than its own. A pod may request
+// it, and cannot refuse it.
 func TestPortSecurityIsEnforced(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.100"} })

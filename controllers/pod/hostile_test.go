@@ -37,7 +37,7 @@ func (w world) forge(p *corev1.Pod, results kubeovnv1.PodNetwork) {
 	})
 }
 
-// After a restart a pod gets from its annotations what it could have asked for, and nothing else.
+// After a restart the controller gives a pod, from its annotations, only the leases that the pod could have requested.
 func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")

@@ -98,7 +98,7 @@ func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 	})
 }
 
-// Each release of an address of a full subnet wakes some of those that wait for one, and in time all of them, once.
+// Each release of an address of a full subnet wakes some of the waiting pods. In time it wakes each of them, once.
 func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := 0.0

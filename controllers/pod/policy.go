@@ -64,7 +64,7 @@ func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// news reports whether a pod's user was told something else before, and notes that this is told now; "" is nothing to tell.
+// news stores the text of a pod's last warning, or deletes it if said is "". It reports whether said is a new warning.
 func news(told *sync.Map, pod types.UID, said string) bool {
 	before, _ := told.Load(pod)
 	if said == "" {

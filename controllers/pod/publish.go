@@ -102,8 +102,8 @@ func causesOf(err error) []metav1.StatusCause {
 	return status.Status().Details.Causes
 }
 
-// difference is what a merge patch changes: values, and nil for results that are wanted no more. The patch that allocates has every result:
-// until then users may change some of them, and the pod may have changed since the cache saw it.
+// difference returns the changes of a merge patch: values, and nil for results to remove. The patch that allocates sets every result:
+// before it, users can change some of them, and the pod may have changed since the cache saw it.
 func difference(have, want map[string]string) map[string]*string {
 	changes := map[string]*string{}
 	allocates := want[keyAllocated] == "true" && (have[keyAllocated] != "true" || have[keyUID] != want[keyUID])

@@ -70,8 +70,8 @@ type claim struct {
 	port  string
 	lease ipam.Lease
 	from  string
-	// asked has the claim granted as a pod's own request is: not the gateway's address, and none outside the subnet. Whoever may write a pod's
-	// annotations could make such a claim.
+	// asked applies the rules of a pod's own request to the claim: not the gateway's address, and no address outside the subnet. Users with
+	// the right to write a pod's annotations could make such a claim.
 	asked bool
 }
 
@@ -87,7 +87,7 @@ type restoration struct {
 	transits  []translate.TransitLease
 	vpcs      kubeovnv1.VpcList
 	vips      kubeovnv1.VipList
-	unusable  map[string]bool // subnets whose specs cannot be used: what is claimed of them cannot be checked
+	unusable  map[string]bool // subnets with unusable specs: claims in them cannot be checked
 }
 
 func (s *restoration) read(ctx context.Context, reader client.Reader) error {
@@ -194,7 +194,8 @@ func claimOf(p translate.PortLease) claim {
 	return claim{port: p.Port, lease: ipam.Lease{Subnet: p.Subnet, Addresses: p.Addresses, MAC: p.MAC}, from: "northbound port"}
 }
 
-// podClaims are what pods were told. None can be told of the nodes' subnet, or of the addresses of a Vip that it does not name.
+// podClaims returns the leases in the annotations of pods. It skips leases of the nodes' subnet, and of the addresses of a Vip that the pod
+// does not name: no pod can have them.
 func (s *restoration) podClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for key, pod := range s.pods {
@@ -212,7 +213,7 @@ func (s *restoration) podClaims() iter.Seq[claim] {
 	}
 }
 
-// nodeClaims are what nodes were told.
+// nodeClaims returns the leases in the annotations of nodes.
 func (s *restoration) nodeClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.nodes {
@@ -301,7 +302,7 @@ func (s *restoration) setSubnets() {
 	}
 }
 
-// layoutOf is the layout of the spec in force.
+// layoutOf returns the layout of a subnet's last validated spec if the current one is not validated, and of the current one otherwise.
 func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 	spec := &subnet.Spec
 	if subnet.Status.ValidatedSpec != nil && !k8s.ViewSubnet(subnet).Validated {
@@ -319,7 +320,7 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 	if err != nil {
 		return ipam.Subnet{}, err
 	}
-	shared, err := ipfamily.ParseRanges(spec.Vips) // no pod gets one for its own
+	shared, err := ipfamily.ParseRanges(spec.Vips) // a pod never gets one of them as its own address
 	if err != nil {
 		return ipam.Subnet{}, err
 	}

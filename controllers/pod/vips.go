@@ -33,14 +33,14 @@ const (
 
 var keyVip, keyAAPs, keyPortVips = kubeovnv1.AnnotationVip.Key(), kubeovnv1.AnnotationAAPs.Key(), kubeovnv1.AnnotationPortVips.Key()
 
-// sharedOf are those of the subnet's vips that a pod asks to share. Other addresses are not the pod's to ask for: what the port may send from
-// would be up to the pod.
+// sharedOf returns the subnet's vips that a pod requests to share. It ignores other addresses: otherwise the pod could choose the addresses
+// from which its port may send.
 func sharedOf(subnet *kubeovnv1.Subnet, pod *corev1.Pod) []netip.Addr {
 	shared, _ := splitShared(subnet, pod)
 	return shared
 }
 
-// splitShared divides the addresses that a pod asks to share into those that the subnet has for it and the others.
+// splitShared divides the addresses that a pod requests to share into vips of the subnet and others.
 func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []netip.Addr) {
 	asked := kubeovnv1.ParsePortVips(pod.Annotations)
 	if len(asked) == 0 {
@@ -159,7 +159,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 	return addresses, nil
 }
 
-// warnOfShared tells a pod's user, once, which addresses of port_vips it does not share.
+// warnOfShared warns a pod's user, once, of addresses in port_vips that the pod does not share.
 func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
 	_, others := splitShared(subnet, pod)
 	if said := ipfamily.Join(others); news(&r.unshared, pod.UID, said) {

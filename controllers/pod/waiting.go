@@ -127,8 +127,8 @@ func (w *waiting) subnetChanged(subnet string) {
 	time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
 }
 
-// wakeSubnet wakes the pods that wait for a subnet. Of those that it has no address for, as many as there are free addresses come now, and the
-// others after another wakeDelay: each is tried once after the last change.
+// wakeSubnet wakes the pods that wait for a subnet. Of the pods for which it was full, it wakes as many as there are free addresses, but at
+// least wokenAtOnce, and the others after another wakeDelay. Each pod is tried once after the last change.
 func (w *waiting) wakeSubnet(subnet string) {
 	left := max(int(min(w.available(subnet), math.MaxInt32)), wokenAtOnce)
 	w.mu.Lock()

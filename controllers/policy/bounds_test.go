@@ -39,7 +39,7 @@ func TestTheYoungestPoliciesOfANamespaceExceedItsBound(t *testing.T) {
 				return fmt.Sprintf("policy %s does not isolate: %v", np.Name, acls)
 			}
 			if _, allows := acls["ingress/0"]; allows != want {
-				return fmt.Sprintf("policy %s is in force: %t", np.Name, allows)
+				return fmt.Sprintf("policy %s is applied: %t", np.Name, allows)
 			}
 			return ""
 		})

@@ -24,8 +24,8 @@ const (
 // pods. A policy has a set for each selector and each named port, in egress for each pair of both.
 const maxPolicySets = 1024
 
-// budget adds up the flows of NetworkPolicies by namespace. A policy is within the bound when the sum of its flows and those of all older
-// policies is. So a new or longer policy never excludes an older one, and a deletion never excludes any.
+// budget adds up the flows of NetworkPolicies by namespace. A policy is within the bound when the sum of its flows and the flows of all
+// older policies is. So a new or longer policy never excludes an older one, and a deletion never excludes any.
 type budget struct {
 	mu         sync.Mutex
 	namespaces map[string][]expense // the oldest first

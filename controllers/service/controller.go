@@ -185,7 +185,8 @@ func (r *Reconciler) tell(s *corev1.Service, missingVpc, denied, taken string) {
 	}
 }
 
-// wishes are what users are told of that they do not get. affinity is in seconds; denied and taken are in words.
+// wishes are the settings of a Service that Kiln does not apply and of which it warns the user. affinity is in seconds; denied and taken
+// are messages.
 type wishes struct {
 	affinity   int32
 	missingVpc string
@@ -193,13 +194,13 @@ type wishes struct {
 	taken      string
 }
 
-// told is what each Service that wished for anything did when it was looked at last.
+// told stores, by Service, the wishes of the last reconciliation.
 type told struct {
 	mu   sync.Mutex
 	last map[types.NamespacedName]wishes
 }
 
-// swap takes down what a Service wishes for and returns what it did before.
+// swap stores the wishes of a Service and returns the previous ones.
 func (t *told) swap(key types.NamespacedName, now wishes) (before wishes) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

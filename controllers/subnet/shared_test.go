@@ -33,7 +33,7 @@ func (n *network) sharer(name, machine, subnet, vips string) *corev1.Pod {
 	return p
 }
 
-// publish writes what the controller of pods writes, and whoever else may change the pod.
+// publish writes results on a pod, as the pod controller does and as users may.
 func (n *network) publish(p *corev1.Pod, results map[kubeovnv1.Annotation]string) {
 	n.Helper()
 	n.Change(p, func() {
@@ -74,7 +74,7 @@ func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster", "shop-ovn-cluster", "shop-vip-fd00:20::100")
 }
 
-// A pod can say of itself what it likes: its annotations choose no port but its own.
+// Users can write any annotations on a pod: they choose no port but the pod's own.
 func TestPodsShareVipsByTheirOwnPortsOnly(t *testing.T) {
 	n := start(t)
 	n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Vips: []string{"10.20.0.100"}})

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/subnet"
 )
 
-// blind cannot list the CIDRs of Services while it is told so.
+// blind fails to list the CIDRs of Services while its field `is` is true.
 type blind struct {
 	client.Reader
 	is    atomic.Bool

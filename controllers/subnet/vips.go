@@ -27,7 +27,7 @@ const indexVips = "subnet.vips"
 
 func shareKey(subnet string, vip netip.Addr) string { return subnet + " " + vip.String() }
 
-// shareKeys are those of a pod that has its port.
+// shareKeys returns the keys of a pod in indexVips; none before its network is published.
 func shareKeys(o client.Object) []string {
 	subnet := subnetOf(o)
 	if subnet == "" || !kubeovnv1.IsPublished(o) {

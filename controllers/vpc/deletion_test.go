@@ -74,7 +74,7 @@ func TestRowsAreMendedAndOrphansGo(t *testing.T) {
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
 	n.Ready(v, s)
 	n.newPod("pod", "net")
-	for _, owner := range []string{"Pod/default/pod", "Subnet//net", "Vpc//tenant"} { // with the rows of the later go those of the earlier
+	for _, owner := range []string{"Pod/default/pod", "Subnet//net", "Vpc//tenant"} { // deleting the rows of a later owner deletes rows of earlier ones
 		n.Mends(owner)
 	}
 	n.process.Stop()

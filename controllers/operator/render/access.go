@@ -41,7 +41,7 @@ func accesses(patchPods bool) []access {
 			account: centralAccount, app: centralApp, component: centralAccount,
 			cluster: []rbacv1.PolicyRule{clusters},
 			own: []rbacv1.PolicyRule{
-				rule("", read, "pods"),                    // those of ovn-northd wait for one another
+				rule("", read, "pods"),                    // pods of ovn-northd wait for one another
 				rule("", []string{"patch"}, podWrites...), // labels of its own pod
 			},
 		},

@@ -29,7 +29,7 @@ const (
 	claimNodeName = "authentication.kubernetes.io/node-name"
 )
 
-// annotationPrefix begins the annotations of a first network, and those of nodes and namespaces.
+// annotationPrefix is the prefix of the annotations of a pod's first network, and of the annotations of nodes and namespaces.
 const annotationPrefix = kubeovnv1.ProviderOVN + kubeovnv1.AnnotationDomain + "/"
 
 // policy is a ValidatingAdmissionPolicy and its binding, which denies. Expressions must not fail: optional fields are read with `?`, lists
@@ -105,8 +105,8 @@ func podBindings() policy {
 	}
 }
 
-// podWrites limits what an account changes of pods: these annotations, and these labels and conditions of the pod that the account's token is
-// bound to. Programs of earlier versions write the same through `pods` instead of `pods/status`.
+// podWrites limits an account to changing these annotations of pods, and these labels and conditions of the pod to which its token is
+// bound. Programs of earlier versions make the same changes through `pods` instead of `pods/status`.
 func (c Config) podWrites(name, account, app string, annotations, labels, conditions []string) policy {
 	return policy{
 		name: name, app: app,
@@ -144,7 +144,7 @@ func (c Config) controllerMetadata() policy {
 	}
 }
 
-// nodeStatus limits what an agent changes of Nodes: its two conditions of its own node.
+// nodeStatus limits an agent to changing its two conditions of its own Node.
 func (c Config) nodeStatus() policy {
 	own := []string{string(corev1.NodeNetworkUnavailable), string(v1alpha1.NodeConditionKubeProxy)}
 	return policy{
@@ -162,7 +162,7 @@ func (c Config) nodeStatus() policy {
 	}
 }
 
-// gatewayLeases limits the Leases that an agent renews, among those of other programs, to the one of its own node.
+// gatewayLeases limits an agent to the Lease of its own node. Other programs have Leases in the same namespace.
 func (c Config) gatewayLeases() policy {
 	return policy{
 		name: "kiln-gateway-leases", app: AgentName, group: "coordination.k8s.io",
@@ -176,7 +176,7 @@ func (c Config) gatewayLeases() policy {
 	}
 }
 
-// chassisRequests limits the certificates that ovs-ovn requests to those of the signer whose approver checks the node.
+// chassisRequests limits ovs-ovn to requesting certificates of the signer whose approver checks the node.
 func (c Config) chassisRequests() policy {
 	return policy{
 		name: "kiln-chassis-requests", app: openVSwitchApp, group: "certificates.k8s.io",
@@ -218,7 +218,7 @@ func (c Config) isAccount(account string) string {
 	return fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", c.Namespace, account)
 }
 
-// writer is a variable that is true for who may write results. Variables are computed when they are first read.
+// writer is a variable that is true if the user may write results. The API server computes a variable when an expression first reads it.
 func writer() admissionv1.Variable {
 	return admissionv1.Variable{Name: "writer", Expression: fmt.Sprintf(
 		"authorizer.group('%s').resource('%s').check('%s').allowed()", podNetworksGroup, podNetworksResource, podNetworksVerb)}
@@ -259,7 +259,7 @@ func onlyConditionsDiffer(types []string) string {
 		" && variables.conditionsBefore.all(c, " + own + " || c in variables.conditionsAfter)"
 }
 
-// onlyDiffer is true when two variables, both maps, differ in no other keys k than those of which allowed is true.
+// onlyDiffer is true when two variables, both maps, differ only in keys k for which allowed is true.
 func onlyDiffer(before, after, allowed string) string {
 	same := fmt.Sprintf("%s || variables.%s[?k] == variables.%s[?k]", allowed, before, after)
 	return fmt.Sprintf("variables.%s.all(k, %s) && variables.%s.all(k, %s)", before, same, after, same)

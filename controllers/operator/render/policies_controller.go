@@ -15,8 +15,8 @@ import (
 // labelProxyName keeps kube-proxy from a Service.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// controllerServices limits the Services that kube-ovn-controller creates, changes and deletes to those of load balancer rules. Of other
-// Services it writes the VPC and the mark for kube-proxy.
+// controllerServices limits kube-ovn-controller to creating, changing and deleting Services of load balancer rules. On other Services it
+// may write the VPC and the mark for kube-proxy.
 func (c Config) controllerServices() policy {
 	metadataOnly := unchanged("spec") + " && " + unchanged("status") + " && " + sameMetadata("finalizers", "ownerReferences") + " && " +
 		onlyDiffer("before", "after", "k == '"+kubeovnv1.AnnotationVpc.Key()+"'") + " && " +

@@ -92,8 +92,8 @@ const centralAccount = "ovn-central"
 // OpenVSwitchAccount is the ServiceAccount of ovs-ovn: the only one whose requests for chassis certificates are granted.
 const OpenVSwitchAccount = OpenVSwitch
 
-// ChassisSigner is the signer of nodes' certificates for the southbound database. Their common name is the chassis, by which
-// ovsdb-server's role ovn-controller limits what a node may change.
+// ChassisSigner is the signer of the nodes' certificates for the southbound database. Their common name is the chassis, by which
+// ovsdb-server's role ovn-controller limits the writes of a node.
 const ChassisSigner = "kubeovn.io/chassis"
 
 // ControlPlaneLabel selects the nodes of components that have no node selector of their own.
