@@ -33,8 +33,8 @@ type Attempt[T any] struct {
 	Left []T
 }
 
-// Isolate calls try until each request has an answer. It halves what was refused, and what had no answer twice in a row, and calls
-// fail for a request that is refused, or gets no answer, alone. One bad request of n costs the others about 2·log2(n) attempts.
+// Isolate calls try until each request has an answer. It halves a piece that was refused, or that had no answer twice in a row. It calls
+// fail for a single request that is refused or gets no answer. One bad request of n costs the others about 2·log2(n) attempts.
 func Isolate[T any](requests []T, try func([]T) Attempt[T], fail func(T, error)) {
 	type piece struct {
 		requests []T
@@ -60,7 +60,7 @@ func Isolate[T any](requests []T, try func([]T) Attempt[T], fail func(T, error))
 		case len(a.Tried) == 1:
 			fail(a.Tried[0], a.Err)
 		default:
-			// A half of what was lost needs one loss only, since the whole had two.
+			// After one more loss a half is halved again, since the whole piece had maxLost.
 			half := len(a.Tried) / 2
 			lost = min(lost, maxLost-1)
 			work = append(work, piece{requests: a.Tried[half:], lost: lost}, piece{requests: a.Tried[:half], lost: lost})

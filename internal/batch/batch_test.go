@@ -17,7 +17,7 @@ import (
 
 var errBad = errors.New("bad")
 
-// TestIsolate tries batches with bad requests at random places, transactions of bounded size and connections that are gone for a while.
+// TestIsolate tries batches with bad requests at random places, transactions of bounded size and connections that fail for a while.
 func TestIsolate(t *testing.T) {
 	seed.Histories(t, nil, 500, func(t *testing.T, _ uint64, random *rand.Rand) {
 		n := 1 + random.IntN(200)

@@ -11,7 +11,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// fits reports whether a port's holding, which is that lease, is what is wanted.
+// fits reports whether a port's holding h, whose lease is l, satisfies w.
 func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
 	if (w.asIs || len(w.MAC) > 0) && !bytes.Equal(w.MAC, l.MAC) {
 		return false

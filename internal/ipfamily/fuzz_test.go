@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// FuzzParseRange reads any text as a range. A range that is accepted holds its ends, is of one family, and reads back the same from
-// `first..last`. The exception is a CIDR with an end in ::ffff:0:0/96, such as ::/80: the text of these addresses is that of IPv4.
+// FuzzParseRange reads any text as a range. An accepted range contains its ends, has one family, and is read back unchanged from
+// `first..last`. The exception is a CIDR with an end in ::ffff:0:0/96, such as ::/80: these addresses are written as IPv4 addresses.
 func FuzzParseRange(f *testing.F) {
 	for _, seed := range []string{"10.0.0.1", "10.0.0.1..10.0.0.9", "fd00::/64", "..", "::1..", "1.2.3.4/33", "::ffff:1.2.3.4..1.2.3.5", "0.0.0.0/0"} {
 		f.Add(seed)

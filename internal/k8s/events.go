@@ -24,8 +24,8 @@ const actionReconcile = "Reconcile"
 // maxNote is the length of the longest note that the API server accepts (events.k8s.io/v1). It refuses events with a longer one.
 const maxNote = 1024
 
-// Warn reports a problem with obj that its user can mend. Reason and message are those of the condition that lasts. Warn cuts
-// a message that is too long for an event.
+// Warn reports a problem with obj that its user can fix. Reason and message are the same as in the lasting condition. Warn cuts a message
+// that is too long for an event.
 func Warn(r events.EventRecorder, obj runtime.Object, reason, message string) {
 	if ellipsis := "…"; len(message) > maxNote {
 		message = strings.ToValidUTF8(message[:maxNote-len(ellipsis)], "") + ellipsis

@@ -177,7 +177,8 @@ func (e *Engine) refuse(r *request, err error) {
 	})
 }
 
-// recover handles a transaction without results. When the connection ended, the replica tells the truth about it afterwards.
+// recover handles a transaction without results. If the connection ended during it, the replica shows after a barrier whether it was
+// committed.
 func (e *Engine) recover(ctx context.Context, err error, attempt batch.Attempt[*request]) batch.Attempt[*request] {
 	var over error // of the engine, or of this process's term
 	switch {

@@ -202,7 +202,7 @@ func TestAnOwnerThatEndsTheConnectionFailsAlone(t *testing.T) {
 		t.Errorf("refused: %v, want the guilty owner", refused)
 	}
 
-	// Trying on costs nobody a connection before the rest is over.
+	// During the back-off, Apply returns without a transaction and ends no connection of other owners.
 	sent = proxy.Transactions()
 	for range 20 {
 		if err := e.try(pod("guilty"), poison); !errors.Is(err, northbound.ErrNoAnswer) {
@@ -267,7 +267,7 @@ func TestADeposedLeaderIsRefused(t *testing.T) {
 	select {
 	case <-over:
 	default:
-		t.Error("the end of the first leader's term is not told")
+		t.Error("the end of the first leader's term is not reported")
 	}
 	if got := first.Acknowledged(); !got.IsZero() {
 		t.Errorf("the first leader's last commit is %v, want none", got)

@@ -189,8 +189,8 @@ func (e *Engine) depose(number string) {
 	}
 }
 
-// fenced handles a failed fence. The replica has what came before the reply: either another term, which ends ours, or a barrier of ours
-// whose reply was lost, and then a new fence passes.
+// fenced handles a failed fence. The replica has every update that precedes the reply. With another term in these updates, this process's
+// term ends. Otherwise they include a barrier of this process whose reply was lost, and a new fence passes.
 func (e *Engine) fenced(number string) error {
 	if _, global := e.global(); global != nil && global.ExternalIDs[keyTerm] == number {
 		return nil
@@ -240,8 +240,8 @@ func (e *Engine) canary(ctx context.Context) {
 	}
 }
 
-// barrier makes the replica tell the truth about a transaction whose reply was lost: after reconnection, when a write of ours is
-// committed, the lost one is either in the replica or refused for ever.
+// barrier brings the replica up to date with a transaction whose reply was lost: once a write after reconnection is committed, the lost
+// transaction is either in the replica or can never be committed.
 func (e *Engine) barrier(ctx context.Context) error {
 	for {
 		if err := e.session.WaitConnected(ctx); err != nil {

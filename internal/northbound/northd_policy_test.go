@@ -30,7 +30,7 @@ func applyPolicy(e *engine, name, subjects, peers string) {
 	}}))
 }
 
-// What a pod sends to itself through a Service passes all policies, and nobody else's packets with the same source do.
+// Packets that a pod sends to itself through a Service pass all policies. Packets of other pods with the same source do not.
 func TestTheSourceOfHairpinsOpensNoPolicy(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -57,14 +57,14 @@ func TestTheSourceOfHairpinsOpensNoPolicy(t *testing.T) {
 		return strings.Contains(out, `output("victim.ns")`)
 	}
 	if !through("peer", "s1", "02:01:00:00:00:03", "10.16.0.3") { // the control
-		t.Error("what a peer sends does not get through")
+		t.Error("packets of a peer do not get through")
 	}
 	for _, source := range translate.HairpinSources {
 		if through("near", "s1", "02:01:00:00:00:04", source.String()) {
-			t.Errorf("what a pod of the same switch sends as %s gets through", source)
+			t.Errorf("a packet of a pod on the same switch with source %s gets through", source)
 		}
 		if through("far", "s2", "02:01:00:00:00:05", source.String()) {
-			t.Errorf("what a pod of another switch sends as %s gets through", source)
+			t.Errorf("a packet of a pod on another switch with source %s gets through", source)
 		}
 	}
 }

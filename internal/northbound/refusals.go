@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// ErrNoAnswer says that the server ended the connection, or did not answer in time, when it got the owner's rows, several times and the
-// last time with no other owner's rows beside them. Until a back-off ends, Apply returns it without another attempt.
+// ErrNoAnswer reports that the server repeatedly ended the connection, or did not answer in time, after it received the owner's rows; the
+// last time the transaction had no rows of other owners. Until a back-off ends, Apply returns it without another attempt.
 var ErrNoAnswer = errors.New("the northbound database does not answer when it gets these rows")
 
 // The back-off of an owner whose rows get no answer. Each attempt may cost all other owners a new connection.
@@ -49,7 +49,7 @@ func newRefusals() *refusals { return &refusals{of: map[desired.Owner]*refusal{}
 // notOfRows are results of an Apply that say nothing about the rows.
 var notOfRows = []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded}
 
-// note takes the result of an Apply. Results that say nothing about the rows leave what is known.
+// note stores the result of an Apply. Results that say nothing about the rows change nothing.
 func (r *refusals) note(owner desired.Owner, err error) {
 	if err != nil && slices.ContainsFunc(notOfRows, func(other error) bool { return errors.Is(err, other) }) {
 		return
@@ -61,7 +61,7 @@ func (r *refusals) note(owner desired.Owner, err error) {
 		if known == nil {
 			return
 		}
-		if known.err = nil; known.rest == 0 { // who rested before does not begin anew without a rest
+		if known.err = nil; known.rest == 0 { // an owner with a back-off keeps it for its next ErrNoAnswer
 			delete(r.of, owner)
 		}
 		r.count()

@@ -42,8 +42,8 @@ func (c column) equal(a, b any) bool {
 	}
 }
 
-// checkText refuses text that an OVSDB string cannot hold (RFC 7047, section 3.1: UTF-8 without the null character). At a null ovsdb-server ends the
-// connection, and encoding/json replaces what is not UTF-8.
+// checkText refuses text that an OVSDB string cannot hold (RFC 7047, section 3.1: UTF-8 without the null character). ovsdb-server ends the
+// connection at a null character, and encoding/json replaces invalid UTF-8.
 func checkText(value any) error {
 	bad := func(s string) bool { return strings.IndexByte(s, 0) >= 0 || !utf8.ValidString(s) }
 	var found string

@@ -21,7 +21,7 @@ import (
 // serviceOfAPIServer is the Service that the API server keeps for itself in the namespace `default`.
 const serviceOfAPIServer = "kubernetes"
 
-// HostsIn returns the addresses in any of the prefixes that nodes must keep reaching by their own network, with what they belong to: a node
+// HostsIn returns the addresses in any of the prefixes that nodes must keep reaching through their own network, each with its host: a node
 // or the API server.
 func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[netip.Addr]string, error) {
 	inside := func(addr netip.Addr) bool {

@@ -189,7 +189,7 @@ func FuzzLBRule(f *testing.F) {
 	})
 }
 
-// FuzzIPPool reads any addresses as those of a pool, one element per line. Those that are accepted are in the CIDRs of the subnet.
+// FuzzIPPool reads any text as the addresses of a pool, one element per line. The accepted addresses are in the CIDRs of the subnet.
 func FuzzIPPool(f *testing.F) {
 	f.Add("10.16.0.0/16,fd00::/64", "10.16.0.2..10.16.0.9\nfd00::/126\n10.16.0.1")
 	f.Add("10.16.0.0/16", "0.0.0.0/0\n10.15.255.255..10.16.0.1")

@@ -112,8 +112,8 @@ func subnetCIDRs(spec *kubeovnv1.SubnetSpec) ([]netip.Prefix, *Problem) {
 	return cidrs, nil
 }
 
-// notForPods are the addresses that are not global unicast: this network and loopback, link-local, multicast and reserved, and IPv4 in IPv6,
-// whose text is that of IPv4 addresses (RFC 6890, RFC 4291).
+// notForPods are the ranges that are not global unicast (this network and loopback, link-local, multicast and reserved), and IPv4-mapped
+// IPv6, which is written like IPv4 (RFC 6890, RFC 4291).
 var notForPods = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("127.0.0.0/8"),

@@ -112,7 +112,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 			_, err = pods.Update(ctx, written, metav1.UpdateOptions{})
 			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "an update: %v", err)
 		}
-		// What is legal before the allocation was a request, and an address of another network is refused.
+		// The annotations that users may write before the allocation are requests. The controller refuses the address of another network.
 		_, err := pods.Patch(ctx, pod.Name, types.JSONPatchType, []byte(`[{"op": "remove", "path": "/spec/schedulingGates"}]`), metav1.PatchOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(warnings).WithContext(ctx).WithArguments(attackerNamespace, pod.Name).WithTimeout(30 * time.Second).
@@ -226,7 +226,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 			GinkgoHelper()
 			pod := cluster.Server(namespace, name, suite.Workers[worker])
 			pod.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): subnet.Name, kubeovnv1.AnnotationPortSecurity.Key(): "false"}
-			pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)} // for its own sysctls
+			pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)} // to change its sysctls
 			pod, err := suite.Cluster.Run(ctx, pod)
 			Expect(err).NotTo(HaveOccurred())
 			return pod

@@ -277,7 +277,7 @@ func faults() []fault {
 			fault{did: db.workload + ", a follower's file ends before what it says is committed", writes: sec, healed: 9 * sec, inject: damage(db, follower, commitBeyond(db))},
 		)
 	}
-	// The node may be that of the leading controller.
+	// The leading controller may run on this node.
 	return append(list, fault{did: "a node with members: power cut, and removed from the cluster", writes: 20 * sec, healed: 65 * sec, inject: loseNode})
 }
 

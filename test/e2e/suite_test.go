@@ -130,8 +130,8 @@ func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// makeNamespace makes a namespace unless there is one. One that is being deleted has to go first, also from the cache of the API server's
-// admission, which goes on for a moment to refuse objects in the new one.
+// makeNamespace makes a namespace unless there is one. If it is being deleted, it must be removed first, also from the cache of the API
+// server's admission, which for a moment refuses objects in the new namespace.
 func makeNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	namespaces := suite.Cluster.CoreV1().Namespaces()

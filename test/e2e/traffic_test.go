@@ -69,11 +69,11 @@ func (p startedPods) String() string {
 // median of durations, of which there is at least one.
 func median(of []time.Duration) time.Duration { return slices.Sorted(slices.Values(of))[len(of)/2] }
 
-// startPodsCalls makes the names of each call's pods its own: those of the call before may not be gone yet.
+// startPodsCalls makes the pod names of each call unique: pods of the previous call may still exist.
 var startPodsCalls atomic.Int32
 
-// startPods starts pods of a namespace on every node that there is, one after another, until the function that it returns is called. Machines that a fault has
-// removed from the cluster are no nodes any more.
+// startPods starts pods of a namespace on every node, one after another, until the returned function is called. It does not use machines
+// that a fault has removed from the cluster.
 func startPods(ctx context.Context, namespace string) (nodes int, stop func() startedPods) {
 	GinkgoHelper()
 	var list corev1.NodeList

@@ -234,7 +234,8 @@ func expectTransit(ctx context.Context, name string) (node string) {
 	return node
 }
 
-// expectLeases waits until gateway nodes renew their Leases: what the failover follows from. One that dies before has 20 s for its first Lease.
+// expectLeases waits until gateway nodes renew their Leases, which the failover watches. A node that fails earlier has 20 s for its first
+// Lease.
 func expectLeases(ctx context.Context, nodes ...string) {
 	GinkgoHelper()
 	for _, node := range nodes {

@@ -28,7 +28,7 @@ const (
 	replicas           = 3
 )
 
-// everybody may name what the soak makes, so that its pods try all of it.
+// everybody lets all namespaces name the objects that the soak makes, so that its pods use all of them.
 var everybody = []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}
 
 // maker makes objects. The same seed makes the same ones.

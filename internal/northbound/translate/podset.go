@@ -183,8 +183,8 @@ func Isolation(in IsolationInputs) []desired.Row {
 		ip := matchFamily(source)
 		always("hairpin/"+ip, &nb.ACL{
 			Direction: nb.ACLDirectionToLport, Tier: TierAdmin, Priority: priorityAboveAll,
-			// OVN sets the flag on what a load balancer sends back to its own sender (ovn-northd(8), "Ingress Table: Hairpin"), and clears it
-			// between datapaths: a pod that sends with this source has no flag.
+			// OVN sets the flag on packets that a load balancer returns to their own sender (ovn-northd(8), "Ingress Table: Hairpin"), and
+			// clears it between datapaths. Packets that a pod itself sends with this source do not have it.
 			Match: fmt.Sprintf("outport == @%s && %s.src == %s && flags.loopback", group, ip, source),
 		})
 	}

@@ -54,7 +54,7 @@ type PolicyInputs struct {
 	LogRate int
 }
 
-// PolicyRule is one rule over what subjects exchange with peers: those in Sets or in Networks, or Any.
+// PolicyRule is one rule for traffic between subjects and peers: the pods in Sets, the addresses in Networks, or any address if Any is set.
 type PolicyRule struct {
 	// Key is unique in the policy and stays with the rule while it is there.
 	Key       string

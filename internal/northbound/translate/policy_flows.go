@@ -6,7 +6,7 @@ package translate
 import "github.com/kiln-net/kiln/internal/ipfamily"
 
 // Weights of the parts of a rule, in terms of OVN's matches. Each term of an ACL is two flows: northd makes one logical flow for new
-// connections and one for those that are there.
+// connections and one for established connections.
 const (
 	flowsOfTerm = 2
 	// termsOfSet is how many terms a set of pods counts for: the pods of a policy that are on one node, and the addresses of a set of peers. It

@@ -51,7 +51,7 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 func slicePort(s *discoveryv1.EndpointSlice, name string, protocol corev1.Protocol) (uint16, bool) {
 	for _, p := range s.Ports {
 		if p.Port != nil && deref(p.Name, "") == name && deref(p.Protocol, corev1.ProtocolTCP) == protocol {
-			// The API server takes any number in an EndpointSlice, and whoever may write one writes what they like.
+			// The API server accepts any number as a port of an EndpointSlice.
 			return uint16(*p.Port), *p.Port >= 1 && *p.Port <= math.MaxUint16 //nolint:gosec // used within this range only
 		}
 	}

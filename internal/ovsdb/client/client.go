@@ -26,7 +26,7 @@ import (
 const (
 	probeInterval = 10 * time.Second
 	probeTimeout  = 8 * time.Second
-	// leaderTimeout is for a connection, its TLS handshake and the answer to the question who leads.
+	// leaderTimeout is for a connection, its TLS handshake and the answer whether the server leads.
 	leaderTimeout = 5 * time.Second
 	// connectTimeout is for reading the whole database.
 	connectTimeout = 60 * time.Second

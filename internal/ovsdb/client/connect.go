@@ -68,8 +68,8 @@ func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) {
 	}
 }
 
-// connectAny asks all endpoints at once which of them leads, and monitors the first that does. A server that does not answer delays nobody
-// while another leads.
+// connectAny queries the leadership of all endpoints concurrently, and monitors the first leader. A server that does not answer does not
+// delay the connection while another one leads.
 func (s *Session) connectAny(ctx context.Context, endpoints []string, lastTxn *string) (*conn, string, []error) {
 	if len(endpoints) == 0 {
 		return nil, "", []error{errors.New("no endpoint is known")}
@@ -106,7 +106,7 @@ type answer struct {
 	err      error
 }
 
-// drop closes what the next n answers bring.
+// drop closes the connections in the next n answers.
 func drop(answers <-chan answer, n int) {
 	for range n {
 		if a := <-answers; a.conn != nil {
@@ -148,13 +148,13 @@ func roundTrip(ctx context.Context, c *conn, method string, params []any, take f
 	}
 }
 
-// monitors are the two monitors of a connection: who leads, and the northbound database.
+// monitors are the two monitors of a connection: the leadership of its server, and the northbound database.
 type monitors struct {
 	session *Session
 	lastTxn *string // in the replica; one connection at a time monitors the database
 }
 
-// ask connects to a server, monitors who leads, and returns the connection if the server does.
+// ask connects to a server, monitors its leadership, and returns the connection if the server leads.
 func (m *monitors) ask(ctx context.Context, endpoint string) (*conn, error) {
 	raw, err := m.session.dial(ctx, endpoint)
 	if err != nil {
@@ -167,7 +167,7 @@ func (m *monitors) ask(ctx context.Context, endpoint string) (*conn, error) {
 	}}}
 	if err := roundTrip(ctx, c, "monitor_cond", []any{serverDB, serverDB, leadership}, checkLeader); err != nil {
 		c.close()
-		return nil, fmt.Errorf("ask who leads: %w", err)
+		return nil, fmt.Errorf("monitor leadership: %w", err)
 	}
 	return c, nil
 }

@@ -58,7 +58,7 @@ func TestATransactionWithoutAnAnswerEndsTheConnection(t *testing.T) {
 	}
 }
 
-// A member on a node that is gone does not answer at all: a SYN to it vanishes, or a frozen server leaves its socket open.
+// A member on a failed node does not answer at all: a SYN to it is lost. A frozen server leaves its socket open.
 func TestASilentMemberDelaysNobody(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

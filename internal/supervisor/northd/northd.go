@@ -119,7 +119,7 @@ type supervised struct {
 // Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
 // daemon ended by itself.
 func Run(ctx context.Context, o Options) error {
-	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; what is secret is in files of mode 0600
+	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 		return fmt.Errorf("make the directory of sockets: %w", err)
 	}
 	s := &supervised{options: o}

@@ -21,7 +21,7 @@ import (
 // prepareDatabase makes conf.db when it is missing, and converts one of another version of the schema (ovsdb-tool(1)).
 func prepareDatabase(ctx context.Context, o Options) error {
 	for _, dir := range []string{o.ConfigDir, o.RunDir, o.OVNRunDir} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // other users of the node list it; what is secret is in files of mode 0600
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 			return fmt.Errorf("make the directories of Open vSwitch: %w", err)
 		}
 	}

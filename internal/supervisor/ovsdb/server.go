@@ -47,7 +47,7 @@ func (o Options) configure(file string) configuration {
 
 // server writes the configuration and says how to run ovsdb-server on the file.
 func (o Options) server(file string) (supervisor.Daemon, error) {
-	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; what is secret is in files of mode 0600
+	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 		return supervisor.Daemon{}, fmt.Errorf("make the directory of sockets: %w", err)
 	}
 	content, err := json.MarshalIndent(o.configure(file), "", "  ")
