@@ -4,9 +4,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -78,10 +80,10 @@ func newControllerCommand() *cobra.Command {
 	f.StringVar(&o.address, "address", ":10660", "where metrics, /healthz and /readyz are served")
 	f.StringVar(&o.pprofAddress, "pprof-address", "", "where profiles are served; empty for nowhere")
 	f.BoolVar(&o.keepVMIP, "keep-vm-ip", true, "keep the addresses of KubeVirt's virtual machines while these exist")
-	f.StringVar((*string)(&o.membership), "membership", string(v1alpha1.MembershipGranted),
+	f.StringVar((*string)(&o.membership), "membership", cmp.Or(os.Getenv("KILN_MEMBERSHIP"), string(v1alpha1.MembershipGranted)),
 		"which namespaces may name custom VPCs, private subnets and IPPools with namespaces: Granted (listed namespaces) or Open (every namespace)")
-	f.StringVar((*string)(&o.clusterAccess), "cluster-access", string(kubeovnv1.ClusterAccessNone), "clusterAccess of VPCs that do not set theirs: None or Services")
-	f.StringVar((*string)(&o.portSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
+	f.StringVar((*string)(&o.clusterAccess), "cluster-access", cmp.Or(os.Getenv("KILN_CLUSTER_ACCESS"), string(kubeovnv1.ClusterAccessNone)), "clusterAccess of VPCs that do not set theirs: None or Services")
+	f.StringVar((*string)(&o.portSecurity), "port-security", cmp.Or(os.Getenv("KILN_PORT_SECURITY"), string(kubeovnv1.PortSecurityEnforced)), "portSecurity of subnets that do not set theirs: Enforced or Requested")
 	f.BoolVar(&o.election.enabled, "leader-elect", true, "work only while holding the Lease kube-ovn-controller")
 	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a Lease that is not renewed holds others off")
 	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")

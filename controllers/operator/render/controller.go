@@ -22,9 +22,6 @@ func ControllerObjects(c Config) []Object {
 			"--pod-cidrs=" + strings.Join(c.Spec.Network.PodCIDRs, ","),
 			"--join-cidrs=" + strings.Join(c.Spec.Network.JoinCIDRs, ","),
 			"--service-cidrs=" + strings.Join(c.Spec.Network.ServiceCIDRs, ","),
-			"--membership=" + string(c.Spec.Tenancy.Membership),
-			"--cluster-access=" + string(c.Spec.Tenancy.ClusterAccess),
-			"--port-security=" + string(c.Spec.Tenancy.PortSecurity),
 			"--tls-dir=" + tlsDirectory,
 		},
 		health:      controllerHealthPort,
@@ -35,6 +32,12 @@ func ControllerObjects(c Config) []Object {
 		tolerations: tolerateStart(),
 		mounts:      []mount{tlsMount(ControllerSecret)},
 	})
+	// Variables, and not flags: an earlier version, to which spec.image can go back, ends at a flag that it does not know.
+	container := &template.Spec.Containers[0]
+	container.Env = append(container.Env,
+		corev1.EnvVar{Name: "KILN_MEMBERSHIP", Value: string(c.Spec.Tenancy.Membership)},
+		corev1.EnvVar{Name: "KILN_CLUSTER_ACCESS", Value: string(c.Spec.Tenancy.ClusterAccess)},
+		corev1.EnvVar{Name: "KILN_PORT_SECURITY", Value: string(c.Spec.Tenancy.PortSecurity)})
 	template.Spec.SecurityContext = nobody()
 	placed(&template, c.Spec.Controller.Placement)
 	template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: apart(ControllerName, ControllerName)}
