@@ -111,7 +111,20 @@ soak: ## VPCs, subnets and pods come and go in random order while the controller
 test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leaves the lab up)
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults && !known-defect' || { $(LAB) status; exit 1; }
+	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
+# FROM: the commit of the version that test-upgrade upgrades from.
+FROM ?= bd40852
+
+.PHONY: test-upgrade
+test-upgrade: images ## Install the version of FROM, upgrade it under traffic, and go back to its image (needs `make prepare`, and no lab that is up)
+	rm -rf _output/from && mkdir -p _output/from && git archive $(FROM) | tar -x -C _output/from
+	cd _output/from && go run ./hack/image --output $(CURDIR)/_output/from.tar --tag kiln.local/kiln:from
+	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	$(LAB) load _output/from.tar
+	UPGRADE_FROM=$(CURDIR)/_output/from go test -timeout 40m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter=upgrade-from || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 # The packages whose event sources test-watches takes away.

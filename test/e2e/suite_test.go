@@ -52,7 +52,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred(), "the suite runs in a lab with the image loaded: make test-e2e brings it up")
 	c, err := cluster.Connect(l.Kubeconfig())
 	Expect(err).NotTo(HaveOccurred())
-	Expect(cluster.ApplyManifests(ctx, l.Kubeconfig(), "../../hack/lab/manifests")).To(Succeed())
+	Expect(cluster.ApplyManifests(ctx, l.Kubeconfig(), manifests())).To(Succeed())
 	suite.Lab = l
 	suite.Objects, err = c.Objects()
 	Expect(err).NotTo(HaveOccurred())

@@ -1,0 +1,180 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/test/cluster"
+)
+
+const (
+	// headManifests install this version, whose image the lab has as headImage.
+	headManifests = "../../hack/lab/manifests"
+	headImage     = "kiln.local/kiln:dev"
+	// fromImage is that of the version that UPGRADE_FROM has the source of.
+	fromImage = "kiln.local/kiln:from"
+
+	keptNamespace = "e2e-kept"
+)
+
+// manifests are what the suite installs: those of this version, or of the one that `make test-upgrade` upgrades from.
+func manifests() string {
+	GinkgoHelper()
+	from := os.Getenv("UPGRADE_FROM")
+	if from == "" {
+		return headManifests
+	}
+	dir := filepath.Join(from, "hack", "lab", "from")
+	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+	name, tag, _ := strings.Cut(fromImage, ":")
+	text := fmt.Sprintf("resources: [../manifests]\nimages:\n- {name: %s, newTag: %s}\n", name, tag)
+	Expect(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600)).To(Succeed())
+	return dir
+}
+
+// keptPods are pods of which each relies on something that an earlier version allowed and a new installation does not.
+var keptPods = []struct {
+	name, key, value string
+	cidr             netip.Prefix
+}{
+	{"plain", "", "", netip.MustParsePrefix("10.16.0.0/16")},
+	{"vpc", kubeovnv1.AnnotationLogicalSwitch.Key(), "kept-vpc", netip.MustParsePrefix("10.86.0.0/24")},
+	{"private", kubeovnv1.AnnotationLogicalSwitch.Key(), "kept-private", netip.MustParsePrefix("10.87.0.0/24")},
+	{"pool", kubeovnv1.AnnotationIPPool.Key(), "kept-pool", netip.MustParsePrefix("10.88.0.100/30")},
+}
+
+// startKept starts a pod of each kind, and returns what the controller wrote on them.
+func startKept(ctx context.Context, when string) (networks map[string]map[string]string) {
+	GinkgoHelper()
+	networks = map[string]map[string]string{}
+	for i, kept := range keptPods {
+		pod := cluster.Server(keptNamespace, kept.name+"-"+when, suite.Workers[i%len(suite.Workers)])
+		if kept.key != "" {
+			pod.Annotations = map[string]string{kept.key: kept.value}
+		}
+		pod, err := suite.Cluster.Run(ctx, pod)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(kept.cidr.Contains(cluster.PodAddrs(pod)[0])).To(BeTrue(), "pod %s has %v", pod.Name, cluster.PodAddrs(pod))
+		networks[pod.Name] = networkOf(pod)
+	}
+	return networks
+}
+
+// networkOf returns the annotations that a pod's network is in.
+func networkOf(pod *corev1.Pod) map[string]string {
+	network := maps.Clone(pod.Annotations)
+	maps.DeleteFunc(network, func(key, _ string) bool { return !strings.HasPrefix(key, "ovn.kubernetes.io/") })
+	return network
+}
+
+// expectKept expects that pods still run and have the networks that they had.
+func expectKept(ctx context.Context, networks map[string]map[string]string) {
+	GinkgoHelper()
+	for name, before := range networks {
+		pod, err := suite.Cluster.CoreV1().Pods(keptNamespace).Get(ctx, name, metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cluster.Ready(pod)).To(BeTrue(), name)
+		Expect(networkOf(pod)).To(Equal(before), name)
+	}
+}
+
+// The suite has installed the version of UPGRADE_FROM.
+var _ = Describe("an upgrade from an earlier version", Ordered, Label("upgrade-from"), func() {
+	var (
+		p        *pair
+		networks map[string]map[string]string
+		trap     *corev1.Service
+	)
+	served := func(ctx context.Context, from string) {
+		GinkgoHelper()
+		pod, err := suite.Cluster.CoreV1().Pods(keptNamespace).Get(ctx, from, metav1.GetOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(reached).WithContext(ctx).WithArguments(pod, trap.Spec.ClusterIP).WithTimeout(30 * time.Second).Should(HavePrefix("vpc-"))
+	}
+
+	BeforeAll(func(ctx SpecContext) {
+		makeNamespace(ctx, keptNamespace)
+		p = makePair(ctx, membersNamespace)
+		for _, o := range []client.Object{
+			&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "kept"}},
+			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "kept-vpc"}, Spec: kubeovnv1.SubnetSpec{Vpc: "kept", CIDRBlock: "10.86.0.0/24"}},
+			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "kept-private"}, Spec: kubeovnv1.SubnetSpec{Private: true, CIDRBlock: "10.87.0.0/24"}},
+			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "kept-common"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.88.0.0/24"}},
+			&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "kept-pool"}, Spec: kubeovnv1.IPPoolSpec{
+				Subnet: "kept-common", Namespaces: []string{"e2e-nobody"}, IPs: []string{"10.88.0.100..10.88.0.103"},
+			}},
+		} {
+			Expect(suite.Objects.Create(ctx, o)).To(Succeed())
+		}
+		networks = startKept(ctx, "before")
+		trap = &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: keptNamespace, Name: "kept", Annotations: map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "kept"}},
+			Spec: corev1.ServiceSpec{
+				Selector: map[string]string{"app": "vpc-before"}, Ports: []corev1.ServicePort{{Port: cluster.HTTPPort}},
+			},
+		}
+		Expect(suite.Objects.Create(ctx, trap)).To(Succeed())
+		served(ctx, "vpc-before")
+	}, NodeTimeout(5*time.Minute))
+
+	It("drops no connection, and keeps what existing objects allow", func(ctx SpecContext) {
+		traffic := startTraffic(ctx, p)
+		Expect(cluster.ApplyManifests(ctx, suite.Lab.Kubeconfig(), headManifests)).To(Succeed())
+		runsOn(ctx, headImage)
+		traffic(ctx, "upgrade", 2)
+		expectKept(ctx, networks)
+		maps.Copy(networks, startKept(ctx, "after"))
+		served(ctx, "vpc-after")
+
+		oc := &v1alpha1.OVNCluster{}
+		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, oc)).To(Succeed())
+		Expect(oc.Status.StrictSince).NotTo(BeNil())
+		vpc := &kubeovnv1.Vpc{}
+		Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: "kept"}, vpc)).To(Succeed())
+		Expect(vpc.Spec.ClusterAccess).To(Equal(kubeovnv1.ClusterAccessServices))
+		Expect(vpc.Spec.AllowedNamespaces).To(ConsistOf(kubeovnv1.AllNamespaces))
+	}, SpecTimeout(10*time.Minute))
+
+	It("is strict with new objects", func(ctx SpecContext) {
+		for _, o := range []client.Object{
+			&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "strict"}},
+			&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Spec: kubeovnv1.SubnetSpec{Vpc: "strict", CIDRBlock: "10.89.0.0/24"}},
+		} {
+			Expect(suite.Objects.Create(ctx, o)).To(Succeed())
+		}
+		pod := cluster.Server(keptNamespace, "strict", suite.Workers[0])
+		pod.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): "strict"}
+		_, err := suite.Cluster.CoreV1().Pods(keptNamespace).Create(ctx, pod, metav1.CreateOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(warnings).WithContext(ctx).WithArguments(keptNamespace, "strict").WithTimeout(20 * time.Second).
+			Should(ContainElement(ContainSubstring("VPC strict does not list namespace " + keptNamespace)))
+		removePods(ctx, keptNamespace, "strict")
+	}, SpecTimeout(time.Minute))
+
+	It("goes back to the image of before", func(ctx SpecContext) {
+		traffic := startTraffic(ctx, p)
+		wantImage(ctx, fromImage, v1alpha1.UpgradeAutomatic)
+		runsOn(ctx, fromImage)
+		traffic(ctx, "rollback", 2)
+		expectKept(ctx, networks)
+		startKept(ctx, "back")
+		served(ctx, "vpc-back")
+	}, SpecTimeout(10*time.Minute))
+})
