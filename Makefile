@@ -114,6 +114,13 @@ test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leave
 	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
+.PHONY: attacks
+attacks: images ## What a tenant with the role edit may try, in a lab (needs `make prepare`, and no lab that is up)
+	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
+
 # FROM: the commit of the version that test-upgrade upgrades from.
 FROM ?= bd40852
 

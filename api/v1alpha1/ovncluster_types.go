@@ -176,7 +176,22 @@ type Tenancy struct {
 	// +optional
 	// +kubebuilder:default=Enforced
 	PortSecurity kubeovnv1.PortSecurity `json:"portSecurity,omitempty"`
+	// externalIPs Granted: a user adds externalIPs to Services only with the verb use on externalips.kubeovn.io in the namespace, which cluster
+	// administrators have. Open: everybody who may write Services.
+	// +optional
+	// +kubebuilder:default=Granted
+	ExternalIPs ExternalIPs `json:"externalIPs,omitempty"`
 }
+
+// ExternalIPs is who may add externalIPs to Services.
+// +kubebuilder:validation:Enum=Granted;Open
+type ExternalIPs string
+
+// Values of ExternalIPs.
+const (
+	ExternalIPsGranted ExternalIPs = "Granted"
+	ExternalIPsOpen    ExternalIPs = "Open"
+)
 
 // Datapath is where Open vSwitch forwards packets.
 // +kubebuilder:validation:Enum=Kernel;Userspace

@@ -21,9 +21,10 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// shop and ofRule are a Service of a user and one of a SwitchLBRule.
+// shop, open and ofRule are a Service of a user, one with an external IP, and one of a SwitchLBRule.
 const (
 	shop   = "shop"
+	open   = "open"
 	ofRule = "slr-rule"
 )
 
@@ -45,6 +46,9 @@ func (w *tenancy) makeRules(t *testing.T) {
 		w.make(t, w.service(name))
 		w.make(t, slice(w.namespace, name))
 	}
+	withAddress := w.service(open)
+	withAddress.Spec.ExternalIPs = []string{"192.0.2.1"}
+	w.make(t, withAddress)
 	w.make(t, network("Subnet"))
 	w.make(t, request(t, certificatesv1.KubeAPIServerClientSignerName))
 }
@@ -95,11 +99,19 @@ func (w *tenancy) servicesOfOthers() []trial {
 	another, forged := w.service(ofRule), w.service(ofRule)
 	another.Name, forged.Name = "slr-another", "forged"
 	const rule = `{"apiVersion":"kubeovn.io/v1","kind":"SwitchLBRule","name":"a","uid":"1","controller":true}`
+	const external = `{"spec":{"externalIPs":["192.0.2.1"]}}`
+	exposed := w.service("exposed")
+	exposed.Spec.ExternalIPs = []string{"192.0.2.1"}
 	const relabelled = `{"metadata":{"labels":{"` + discoveryv1.LabelServiceName + `":"` + shop + `"}}}`
 	return []trial{
 		{"a rule's Service", asController, w.create(another), ""},
 		{"the ports of a rule's Service", asController, change(w.service(ofRule), `{"spec":{"selector":{"a":"b"}}}`), ""},
 		{"the end of a rule's Service", asController, remove(w.service(ofRule)), ""},
+		{"a rule's Service with an external IP", asController, change(w.service(ofRule), external), ""},
+		{"an external IP", asTenant, change(w.service(shop), external), "externalIPs divert what others send"},
+		{"an external IP with a Service", asTenant, w.create(exposed), "externalIPs divert what others send"},
+		{"a port of a Service that has one", asTenant, change(w.service(open), `{"spec":{"selector":{"a":"b"}}}`), ""},
+		{"an external IP more", asTenant, change(w.service(open), `{"spec":{"externalIPs":["192.0.2.1","192.0.2.2"]}}`), "externalIPs divert what others send"},
 		{"a Service without a rule", asController, w.create(w.service("nobodys")), services},
 		{"a rule's Service of another name", asController, w.create(forged), services},
 		{"which pods a Service selects", asController, change(w.service(shop), `{"spec":{"selector":{"a":"b"}}}`), services},

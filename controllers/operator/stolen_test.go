@@ -41,6 +41,7 @@ var mayWrite = map[string][]grant{
 	},
 	render.ControllerName: {
 		{"patch pods/status", "results, and the label and condition of its own pod: kiln-controller-pods"},
+		{"use externalips.kubeovn.io", "Services of load balancer rules: kiln-service-addresses"},
 		{"write podnetworks.kubeovn.io", "makes it a writer of results: kiln-pod-networks"},
 		{"patch nodes", "annotations: kiln-controller-metadata"},
 		{"patch namespaces", "annotations: kiln-controller-metadata"},

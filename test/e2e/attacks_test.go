@@ -182,6 +182,9 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		}}
 		service.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): vpc.Name}
 		_, err := attacker.CoreV1().Services(attackerNamespace).Create(ctx, service, metav1.CreateOptions{})
+		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "external IPs: %v", err)
+		service.Spec.ExternalIPs = nil
+		_, err = attacker.CoreV1().Services(attackerNamespace).Create(ctx, service, metav1.CreateOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(func(ctx SpecContext) error {
 			return attacker.CoreV1().Services(attackerNamespace).Delete(ctx, service.Name, metav1.DeleteOptions{})

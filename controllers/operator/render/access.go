@@ -60,6 +60,7 @@ func accesses(patchPods bool) []access {
 				rule("", read, "pods"),
 				rule("", []string{"patch"}, podWrites...), // annotations
 				rule(podNetworksGroup, []string{podNetworksVerb}, podNetworksResource),
+				rule(podNetworksGroup, []string{externalIPsVerb}, externalIPsResource), // Services of rules
 				rule("", []string{"get", "list", "watch", "patch"}, "nodes", "namespaces"),
 				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // rules have one each
 				rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // and RouterLBRules with endpoints these

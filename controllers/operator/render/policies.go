@@ -23,6 +23,12 @@ const (
 	podNetworksVerb     = "write"
 )
 
+// The virtual resource and verb that authorise, in a namespace, a user who gives Services external IPs.
+const (
+	externalIPsResource = "externalips"
+	externalIPsVerb     = "use"
+)
+
 // Claims of a pod's token, which the API server puts into the request's userInfo.extra (Kubernetes 1.30 or newer).
 const (
 	claimPodUID   = "authentication.kubernetes.io/pod-uid"
@@ -60,6 +66,9 @@ func Policies(c Config) []Object {
 		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(),
 	} {
 		objects = append(objects, p.objects(c)...)
+	}
+	if c.Spec.Tenancy.ExternalIPs != v1alpha1.ExternalIPsOpen {
+		objects = append(objects, externalIPs().objects(c)...)
 	}
 	return objects
 }
@@ -102,6 +111,24 @@ func podBindings() policy {
 			"only kube-ovn-controller writes these annotations of a pod: "+annotationPrefix+
 				names(append(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations()...))+". Remove them from the Binding",
 		)},
+	}
+}
+
+// externalIPs denies new external IPs of Services: whoever may set them receives what all pods and nodes send to these addresses, to another
+// tenant's pod as well (CVE-2020-8554).
+func externalIPs() policy {
+	return policy{
+		name: "kiln-service-addresses", app: ControllerName,
+		resources: []string{"services"}, operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+		when: "object.?spec.?externalIPs.orValue([]).size() > 0",
+		variables: []admissionv1.Variable{
+			{Name: "before", Expression: "oldObject == null ? [] : oldObject.?spec.?externalIPs.orValue([])"},
+			{Name: "user", Expression: fmt.Sprintf("authorizer.group('%s').resource('%s').namespace(request.namespace).check('%s').allowed()",
+				podNetworksGroup, externalIPsResource, externalIPsVerb)},
+		},
+		validations: []admissionv1.Validation{forbid("object.spec.externalIPs.all(ip, ip in variables.before) || variables.user",
+			"externalIPs divert what others send to these addresses: they need the verb "+externalIPsVerb+" on "+externalIPsResource+"."+podNetworksGroup+
+				" in the namespace. Use a load balancer, or ask an administrator for a Role (docs/security.md)")},
 	}
 }
 
