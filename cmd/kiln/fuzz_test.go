@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/fuzzedit"
@@ -88,7 +89,10 @@ func newFuzzCluster(f *testing.F) *fuzzCluster {
 
 	f.Setenv("POD_NAMESPACE", "default")
 	f.Setenv("POD_NAME", "controller")
-	options := controllerOptions{tlsDirectory: certificates.Dir, address: "0"}
+	options := controllerOptions{
+		tlsDirectory: certificates.Dir, address: "0",
+		membership: v1alpha1.MembershipGranted, clusterAccess: kubeovnv1.ClusterAccessNone, portSecurity: kubeovnv1.PortSecurityEnforced,
+	}
 	must(f, options.parse("10.16.0.0/16,fd00:10:16::/64", "", "10.0.0.0/24"))
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error)
