@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -156,6 +157,11 @@ func (c *fuzzCluster) rest(t testing.TB) {
 		return quiet && (now > before || time.Since(began) > reaction)
 	})
 }
+
+// busyMetrics are zero when no reconciler has something to do.
+var busyMetrics = []string{"workqueue_depth", "controller_runtime_active_workers"}
+
+func positive(m *dto.Metric) bool { return m.GetGauge().GetValue() > 0 }
 
 // activity returns how many passes all reconcilers of this process have made, and whether any reconciler has something to do.
 func activity(t testing.TB) (passes float64, working bool) {

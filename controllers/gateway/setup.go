@@ -68,7 +68,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.Pulses.source(r.behind)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindGateway)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindGateway))).
-		WithOptions(k8s.Workers(1)).
+		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of gateways: %w", err)

@@ -34,7 +34,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		WatchesRawSource(k8s.OnUse(r.Allocator, usageDelay, r.Allocator.Pools)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIPPool)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.IPPool{}, k8s.OwnersOf(r.Northbound, translate.KindIPPool))).
-		WithOptions(k8s.Workers(1)).
+		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of IPPools: %w", err)

@@ -106,7 +106,7 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		WatchesRawSource(k8s.OnUse(r.Allocator, wakeDelay, r.usersOf)).
 		WatchesRawSource(k8s.Drift(r.Northbound, r.kind)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, newRule(r.kind).Object, k8s.OwnersOf(r.Northbound, r.kind))).
-		WithOptions(k8s.Workers(1)).
+		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 }
 

@@ -61,7 +61,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNode)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &corev1.Node{},
 			k8s.OwnersOf(r.Northbound, translate.KindNode), join.Holder(nodeOf).All(r.Client))).
-		WithOptions(k8s.Workers(workers)).
+		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of nodes: %w", err)

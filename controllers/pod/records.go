@@ -54,6 +54,7 @@ type recorder struct {
 // recordWorkers is how many IP objects are worked on at a time, deletions and repairs included.
 const recordWorkers = 16
 
+// setupRecords adds the controller of IP objects. It writes no rows, so Gate.WaitWritten does not wait for it.
 func (r *Reconciler) setupRecords(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("ip").

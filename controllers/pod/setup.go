@@ -63,7 +63,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(r.Gate.Behind(r.followMachines(pods))).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).
-		WithOptions(k8s.Workers(r.Workers)).
+		WithOptions(r.Gate.Workers(r.Workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("add the controller of pods: %w", err)

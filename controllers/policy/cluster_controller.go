@@ -45,7 +45,7 @@ func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(k8s.Changed(viewNode))).
 		WatchesRawSource(&r.feed).
 		WatchesRawSource(k8s.Drift(r.Northbound, r.kind.name)).
-		WithOptions(k8s.Workers(1)).
+		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of kind %s: %w", r.kind.name, err)

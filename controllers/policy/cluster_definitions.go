@@ -69,7 +69,7 @@ func (r *Reconciler) setupOptional(mgr ctrl.Manager) error {
 			}
 			return nil
 		})).
-		WithOptions(k8s.Workers(1)).
+		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(reconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			return ctrl.Result{}, r.reconcileDefinition(ctx, mgr, r.defines(req.Name))
 		})))

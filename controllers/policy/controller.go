@@ -73,7 +73,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindNetworkPolicy)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
 			k8s.OwnersOf(r.Northbound, translate.KindNetworkPolicy))).
-		WithOptions(k8s.Workers(workers)).
+		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of NetworkPolicies: %w", err)

@@ -44,7 +44,7 @@ func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSecurityGroup)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.SecurityGroup{},
 			k8s.OwnersOf(r.Northbound, translate.KindSecurityGroup))).
-		WithOptions(k8s.Workers(workers)).
+		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileGroup)))
 	if err != nil {
 		return fmt.Errorf("set up the controller of security groups: %w", err)

@@ -41,7 +41,7 @@ func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPodSet)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
 			k8s.OwnersOf(r.Northbound, translate.KindPodSet), r.inUse)).
-		WithOptions(k8s.Workers(workers)).
+		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileSet)))
 	if err != nil {
 		return fmt.Errorf("set up the controller of sets of pods: %w", err)
@@ -152,7 +152,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIsolation)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
 			k8s.OwnersOf(r.Northbound, translate.KindIsolation))).
-		WithOptions(k8s.Workers(1)).
+		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileIsolation)))
 	if err != nil {
 		return fmt.Errorf("set up the controller of what passes whatever policies say: %w", err)

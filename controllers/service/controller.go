@@ -79,7 +79,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
-		WithOptions(k8s.Workers(r.Workers)).
+		WithOptions(r.Gate.Workers(r.Workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Services: %w", err)

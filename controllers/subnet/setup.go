@@ -58,7 +58,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(useOf(r.Allocator)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindSubnet))).
-		WithOptions(k8s.Workers(workers)).
+		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of subnets: %w", err)

@@ -42,7 +42,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(k8s.OnUse(r.Allocator, reservation.WakeDelay, r.waiting.In)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVip)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vip{}, k8s.OwnersOf(r.Northbound, translate.KindVip))).
-		WithOptions(k8s.Workers(1)).
+		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Vips: %w", err)

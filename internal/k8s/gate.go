@@ -20,6 +20,9 @@ import (
 type Gate struct {
 	once sync.Once
 	open chan struct{}
+
+	mu       sync.Mutex
+	backlogs []*backlog // of the controllers of Workers
 }
 
 // NewGate returns a closed gate.
