@@ -92,10 +92,11 @@ func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.A
 func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, error) {
 	key := r.portKey(pod)
 	port := portOf(key)
+	if err := r.yieldToNode(ctx, key); err != nil {
+		return ipam.Lease{}, err
+	}
 	lease, held := r.Allocator.Lookup(port)
 	switch {
-	case held && ofNode(lease):
-		return ipam.Lease{}, &problem{message: fmt.Sprintf("port name %s is that of a node: choose another name for the pod", port)}
 	case held && r.owns(pod):
 		return lease, nil
 	case held:

@@ -100,7 +100,11 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 		return r.reserve(ctx, key, ip)
 	}
 	lease, held := r.Allocator.Lookup(port)
-	if !held || ofNode(lease) {
+	isNodes, err := r.isNodes(ctx, port)
+	if err != nil {
+		return err
+	}
+	if !held || ofNode(lease) || isNodes {
 		return r.release(ctx, key)
 	}
 	_, away := r.kept.podType(key)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
@@ -244,6 +245,28 @@ func TestAPodWithANodesPortNameIsRefused(t *testing.T) {
 	if _, held := process.Allocator.Lookup("node-a.b"); !held {
 		t.Error("the node's lease is gone with the pod")
 	}
+}
+
+func TestANodeTakesItsPortNameFromAPod(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.namespace("b", nil)
+	process := w.start()
+	p, other := w.pod("b", "node-a"), w.pod("b", "node-c")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a.b"}}
+	w.Create(node)
+	w.warned(p, "port name node-a.b is that of a node")
+	if w.portNow(p) != nil {
+		t.Error("the pod keeps a port with the name of a node's")
+	}
+	if lease, held := process.Allocator.Lookup("node-a.b"); held {
+		t.Errorf("the pod keeps %v", lease)
+	}
+	if w.portNow(other) == nil {
+		t.Error("a pod whose port has another name lost it")
+	}
+	w.Delete(node)
+	eventually.Wait{For: "the pod must get a port once there is no such node"}.Holds(t, func() bool { return w.portNow(p) != nil })
 }
 
 func TestPodsOfAFullSubnetGetWhatBecomesFree(t *testing.T) {

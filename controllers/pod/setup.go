@@ -59,6 +59,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&appsv1.StatefulSet{}, r.onStatefulSet()).
 		Watches(&kubeovnv1.IPPool{}, r.onSpec()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
+		Watches(&corev1.Node{}, r.onNode()).
 		WatchesRawSource(&r.waiting.feed).
 		WatchesRawSource(r.Gate.Behind(r.followMachines(pods))).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).

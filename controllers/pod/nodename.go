@@ -1,0 +1,84 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// Port names of pods, `<pod>.<namespace>`, and of nodes, `node-<node>`, can collide. The node wins: a tenant must not keep a node from joining.
+
+// yieldToNode takes the port away from a pod whose port name is that of a node. The error is a *problem then, and nil for other pods. The pod
+// is tried again when the node's address on the join subnet becomes free.
+func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) error {
+	port := portOf(key)
+	lease, held := r.Allocator.Lookup(port)
+	isNodes, err := r.isNodes(ctx, port)
+	switch {
+	case err != nil:
+		return err
+	case held && ofNode(lease):
+		// The pod has no port: the node got its own once the pod's was deleted.
+	case !isNodes:
+		return nil
+	case held:
+		err = r.release(ctx, key)
+	default:
+		err = r.detach(ctx, key)
+	}
+	if err != nil {
+		return fmt.Errorf("leave port name %s to the node: %w", port, err)
+	}
+	return &problem{
+		message: fmt.Sprintf("port name %s is that of a node: choose another name for the pod", port),
+		subnets: []string{kubeovnv1.JoinSubnet},
+	}
+}
+
+// isNodes reports whether a port name is that of a node that exists.
+func (r *Reconciler) isNodes(ctx context.Context, port string) (bool, error) {
+	name, ok := strings.CutPrefix(port, translate.NodePort(""))
+	if !ok {
+		return false, nil
+	}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("get node %s: %w", name, err)
+	}
+	return err == nil, nil
+}
+
+// onNode enqueues the pod whose port name is that of a node which joins or is deleted.
+func (r *Reconciler) onNode() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueueNamesake(ctx, e.Object.GetName(), q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { r.enqueueNamesake(ctx, e.Object.GetName(), q) },
+	}
+}
+
+// enqueueNamesake enqueues the pod, or the virtual machine, that has or wants the port name of a node.
+func (r *Reconciler) enqueueNamesake(ctx context.Context, node string, q queue) {
+	port := translate.NodePort(node)
+	namespace, name, ok := translate.PodOfPort(port)
+	if !ok {
+		return
+	}
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	lease, held := r.Allocator.Lookup(port)
+	if held && !ofNode(lease) || r.Client.Get(ctx, key, &corev1.Pod{}, client.UnsafeDisableDeepCopy) == nil {
+		q.Add(ctrl.Request{NamespacedName: key})
+	}
+}
