@@ -1,0 +1,60 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+)
+
+// TestANodeJoinsThoughAPodHasItsPortName creates a pod, then a node with the same port name, and deletes the node again.
+func TestANodeJoinsThoughAPodHasItsPortName(t *testing.T) {
+	c := startAPIServer(t)
+	certificates := newCertificates(t)
+	listen(t, certificates, 8, nbtest.Start(t))
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	must(t, c.Create(t.Context(), cluster))
+	moveTo(t, c, cluster, 8)
+	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
+	must(t, c.Create(t.Context(), newPod("node-a")))
+	recorded := func(subnet, namespace string) func() string {
+		return func() string {
+			ip := &kubeovnv1.IP{}
+			if err := c.Get(t.Context(), client.ObjectKey{Name: "node-a.default"}, ip); err != nil {
+				return err.Error()
+			}
+			if ip.Spec.Subnet != subnet || ip.Spec.Namespace != namespace {
+				return fmt.Sprintf("the IP object is of subnet %q and namespace %q, want %q and %q", ip.Spec.Subnet, ip.Spec.Namespace, subnet, namespace)
+			}
+			return ""
+		}
+	}
+	await(t, recorded("ovn-default", "default"))
+
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a.default"}}
+	must(t, c.Create(t.Context(), node))
+	await(t, recorded(kubeovnv1.JoinSubnet, ""))
+	await(t, func() string {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
+			return err.Error()
+		}
+		if got := node.Annotations[kubeovnv1.AnnotationPortName.Key()]; got != "node-a.default" {
+			return fmt.Sprintf("the node's port is %q", got)
+		}
+		return ""
+	})
+
+	must(t, c.Delete(t.Context(), node))
+	await(t, recorded("ovn-default", "default"))
+}
