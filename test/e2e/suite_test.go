@@ -78,7 +78,7 @@ func install(ctx context.Context, c *cluster.Cluster) {
 	var oc v1alpha1.OVNCluster
 	err := suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)
 	spec := asInstalled()
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) && os.Getenv("UPGRADE_FROM") == "" {
 		bare = nodeStates(ctx)
 		wrong := spec
 		wrong.Nodes.TunnelInterface = "eth9"
