@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
@@ -71,8 +72,10 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 		return nil, err
 	}
 	if len(attachment.ProbePorts) > 0 {
+		// The pod is connected without these routes. An error may also be one of another pod's routes, which must not end this ADD.
 		if err := s.timed("add", legProbeRoutes, func() error { return s.Probes.Apply(ctx) }); err != nil {
-			return nil, err
+			ctrl.LoggerFrom(ctx).Error(err, "cannot make the routes of probes; trying again", "pod", client.ObjectKeyFromObject(pod))
+			s.Probes.Wake()
 		}
 	}
 	return &wire.Response{Result: resultOf(iface, network, r.DNS)}, nil

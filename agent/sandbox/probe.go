@@ -128,14 +128,14 @@ func (p Probe) configureNode() error {
 	if err := p.prepare(p.HostName); err != nil {
 		return err
 	}
-	if err := kernel.LinkSetUp(link); err != nil {
-		return fmt.Errorf("bring up: %w", err)
-	}
-	for _, v4 := range p.families() {
+	for _, v4 := range p.families() { // before the link is up: a route needs its source, and other ADDs add routes to links that are up
 		source := probeSources[v4]
 		if err := addAddress(kernel, link, netip.PrefixFrom(source, source.BitLen())); err != nil {
 			return err
 		}
+	}
+	if err := kernel.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring up: %w", err)
 	}
 	for _, address := range p.Addresses {
 		if err := neighbour(kernel, link, address, insideMAC); err != nil {

@@ -335,7 +335,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 		},
 		&lbrule.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Services: services,
-			Recorder: recorder, Gate: p.gate,
+			Grants: grants, Recorder: recorder, Gate: p.gate,
 		},
 	} {
 		if err := r.SetupWithManager(ctx, mgr); err != nil {

@@ -39,6 +39,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Networks   *selection.Networks
 	Services   *selection.Services
+	Grants     *selection.Grants
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 }

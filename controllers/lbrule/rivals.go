@@ -31,7 +31,15 @@ func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validati
 			return nil, fmt.Errorf("find the Services at an address: %w", err)
 		}
 		for _, other := range services {
-			if front := sharedWith(other, vip, s); front != "" {
+			front := sharedWith(other, vip, s)
+			if front == "" {
+				continue
+			}
+			denied, err := r.Grants.Vpc(ctx, other.Namespace, s.in.Vpc)
+			if err != nil {
+				return nil, err
+			}
+			if denied == "" { // a Service that is denied is served nowhere, whatever its annotations name
 				return inUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
 			}
 		}

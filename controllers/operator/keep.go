@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,18 +17,41 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
+
+// eventBehaviourLost is the reason of the event on an object that the operator cannot change.
+const eventBehaviourLost = "BehaviourNotKept"
 
 // eventBehaviourKept is the reason of the event on an object that the operator has written the behaviour of earlier versions into.
 const eventBehaviourKept = "BehaviourKept"
 
-// keepTenancy writes the previous permissions, once, into the objects that earlier versions of Kiln, or Kube-OVN, have served: any
-// namespace could use them, custom VPCs reached the cluster's Services, and pods could send from any address. Objects without a status have
-// not been served; the defaults of v1alpha1.Tenancy apply to them. keepTenancy runs before kube-ovn-controller is replaced by a version
-// that applies these defaults.
+// strictMark is the name of the ConfigMap that records that the defaults of v1alpha1.Tenancy are in force. It outlives the OVNCluster, as the
+// network resources do: when the OVNCluster is created again, strict objects must stay strict.
+const strictMark = "kiln-strict"
+
+// keepTenancy writes the previous permissions into the objects that earlier versions of Kiln, or Kube-OVN, serve: any namespace can use them,
+// custom VPCs reach the cluster's Services, and pods can send from any address. Objects without a status have not been served; the defaults of
+// v1alpha1.Tenancy apply to them. keepTenancy ends for good when a kube-ovn-controller leads that knows these defaults. Until then each pass runs
+// it, because the earlier version also serves objects that are created while the upgrade waits.
 func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 	if p.cluster.Status.StrictSince != nil {
 		return nil
+	}
+	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: strictMark}}
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(mark), mark)
+	if apierrors.IsNotFound(err) && knowsTenancy(p.podsOf(render.ControllerName)) {
+		mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster are in force. Keep this object."}
+		err = r.Create(ctx, mark)
+	}
+	if err == nil {
+		p.cluster.Status.StrictSince = &mark.CreationTimestamp
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return orForbidden(fmt.Errorf("get or create ConfigMap %s: %w", strictMark, err))
 	}
 	var vpcs kubeovnv1.VpcList
 	var subnets kubeovnv1.SubnetList
@@ -46,8 +70,14 @@ func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 			return orForbidden(err)
 		}
 	}
-	p.cluster.Status.StrictSince = &metav1.Time{Time: p.now}
 	return nil
+}
+
+// knowsTenancy reports whether the leading controller knows v1alpha1.Tenancy: its pod has a condition that earlier versions do not write.
+func knowsTenancy(controllers []*corev1.Pod) bool {
+	return slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionNorthbound })
+	})
 }
 
 // orForbidden returns err, or a halt if the operator's role is from an earlier version and forbids the request.
@@ -75,7 +105,12 @@ func keepEach[T any, O interface {
 			continue
 		}
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := r.Patch(ctx, object, patch); err != nil {
+		err := r.Patch(ctx, object, patch)
+		if apierrors.IsInvalid(err) { // another field of the object is invalid by now
+			k8s.Warn(r.Recorder, before, eventBehaviourLost, "this object cannot be changed, and the strict defaults will apply to it: "+err.Error())
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("write %s of %T %s: %w", strings.Join(fields, ", "), object, object.GetName(), err)
 		}
 		if missing := complete(object); len(missing) > 0 {

@@ -4,11 +4,13 @@
 package operator
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -16,6 +18,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
 // TestKeepTenancy upgrades from a version without spec.tenancy, with objects that it has served and one without a status.
@@ -83,13 +86,11 @@ func TestKeepTenancy(t *testing.T) {
 	without, err := client.New(stranger, client.Options{Scheme: theWorld.admin.Scheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	p := newPass()
-	g.Expect((&Reconciler{Client: without, APIReader: without}).keepTenancy(t.Context(), p)).To(MatchError(HavePrefix("apply the manifests in config/rbac")))
+	g.Expect((&Reconciler{Client: without, APIReader: without, Namespace: testNamespace}).keepTenancy(t.Context(), p)).To(MatchError(HavePrefix("apply the manifests in config/rbac")))
 	g.Expect(p.cluster.Status.StrictSince).To(BeNil(), "it must be tried again")
 	g.Expect(read()).To(Equal(before))
 
-	p = newPass()
-	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
-	g.Expect(p.cluster.Status.StrictSince).NotTo(BeNil())
+	g.Expect(theWorld.operate.keepTenancy(t.Context(), newPass())).To(Succeed())
 	kept := read()
 	g.Expect(kept).To(Equal(map[string]allowed{
 		"kept-old":           {access: kubeovnv1.ClusterAccessServices, namespaces: all},
@@ -119,10 +120,23 @@ func TestKeepTenancy(t *testing.T) {
 		"Subnet kept-private this object keeps what it allowed before: spec.allowedNamespaces is *",
 		"IPPool kept-bound this object keeps what it allowed before: spec.allowedNamespaces is *"))
 
-	// An object that is made strict later stays so: the pass that wrote the time is the last one that looks.
+	// Once a controller leads that knows the defaults, objects that are made strict stay so, also when the OVNCluster is created again.
+	leading := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{render.ComponentLabel: render.ControllerName}},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue}}},
+	}
+	p = newPass()
+	p.pods = []corev1.Pod{leading}
 	old := objects[0].(*kubeovnv1.Vpc)
 	old.Spec.AllowedNamespaces, old.Spec.ClusterAccess = nil, ""
 	g.Expect(theWorld.admin.Update(t.Context(), old)).To(Succeed())
+	t.Cleanup(func() {
+		_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}})
+	})
 	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
+	g.Expect(p.cluster.Status.StrictSince).NotTo(BeNil())
+	again := newPass()
+	g.Expect(theWorld.operate.keepTenancy(t.Context(), again)).To(Succeed())
+	g.Expect(again.cluster.Status.StrictSince.Unix()).To(Equal(p.cluster.Status.StrictSince.Unix()))
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
 }

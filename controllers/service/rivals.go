@@ -33,6 +33,11 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 			if !outranks(other, s, vpc, address) {
 				continue
 			}
+			if denied, err := r.Grants.Vpc(ctx, other.Namespace, vpc); err != nil {
+				return nil, "", err
+			} else if denied != "" {
+				continue // it is served nowhere, whatever its annotations name
+			}
 			for _, front := range common(s, other, address) {
 				if fronts = append(fronts, front); what == "" {
 					what = inWords(s, other, front)

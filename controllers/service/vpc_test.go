@@ -176,7 +176,7 @@ func TestAServiceIsServedWhereItsNamespaceIsListed(t *testing.T) {
 	w := controllertest.New(t)
 	w.Subnet("blue-net", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "blue", "10.16.0.0/24" })
 	w.Start(steps)
-	blue := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "blue"}}
+	blue := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "blue"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{"member"}}}
 	named, noted := newService("named"), newService("noted")
 	named.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "blue"}
 	named.Spec.ExternalIPs = []string{"192.0.2.1"}
@@ -185,6 +185,20 @@ func TestAServiceIsServedWhereItsNamespaceIsListed(t *testing.T) {
 	for _, s := range []*corev1.Service{named, noted} {
 		warned(w, s, service.ReasonVpcNotAllowed, "the Service is not served: VPC blue does not list namespace default: add it to namespaces or allowedNamespaces of the VPC")
 	}
+	member := newService("member") // younger than the Service that is denied, and at the same address
+	member.Namespace, member.Spec.ExternalIPs = "member", []string{"192.0.2.1"}
+	member.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "blue"}
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "member"}}, member)
+	w.Eventually(func() string {
+		for _, row := range w.Database.Rows("Load_Balancer") {
+			if row["name"] == "member/member/tcp" {
+				if _, has := row["vips"].(map[string]string)["192.0.2.1:53"]; has {
+					return ""
+				}
+			}
+		}
+		return "the Service of a namespace that is listed does not have its address"
+	})
 	served := newService("served")
 	w.Create(served, newSlice("served", "served-a", "10.16.0.3"))
 	vip := served.Spec.ClusterIP + ":53"
@@ -193,7 +207,7 @@ func TestAServiceIsServedWhereItsNamespaceIsListed(t *testing.T) {
 	balanced(w, "noted", nil)
 
 	w.Change(blue, func() { blue.Spec.Namespaces = []string{"default"} })
-	vips := map[string]string{named.Spec.ClusterIP + ":53": "10.16.0.2:5353", "192.0.2.1:53": "10.16.0.2:5353"}
+	vips := map[string]string{named.Spec.ClusterIP + ":53": "10.16.0.2:5353", "192.0.2.1:53": "10.16.0.2:5353"} // it is the older one
 	balanced(w, "named", map[string]map[string]string{"tcp": vips, "udp": vips})
 	groupOf(w, "named", "blue")
 	w.Change(blue, func() { blue.Spec.Namespaces = nil })

@@ -32,6 +32,9 @@ const (
 	fromImage = "kiln.local/kiln:from"
 
 	keptNamespace = "e2e-kept"
+
+	// upgradeFrom is the label of the specs of `make test-upgrade`.
+	upgradeFrom = "upgrade-from"
 )
 
 // manifests are what the suite installs: those of this version, or of the one that `make test-upgrade` upgrades from.
@@ -96,7 +99,7 @@ func expectKept(ctx context.Context, networks map[string]map[string]string) {
 }
 
 // The suite has installed the version of UPGRADE_FROM.
-var _ = Describe("an upgrade from an earlier version", Ordered, Label("upgrade-from"), func() {
+var _ = Describe("an upgrade from an earlier version", Ordered, Label(upgradeFrom), func() {
 	var (
 		p        *pair
 		networks map[string]map[string]string
@@ -168,7 +171,7 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label("upgrade-f
 		removePods(ctx, keptNamespace, "strict")
 	}, SpecTimeout(time.Minute))
 
-	It("goes back to the image of before", func(ctx SpecContext) {
+	It("goes back to the image of before, and forward again", func(ctx SpecContext) {
 		traffic := startTraffic(ctx, p)
 		wantImage(ctx, fromImage, v1alpha1.UpgradeAutomatic)
 		runsOn(ctx, fromImage)
@@ -176,5 +179,9 @@ var _ = Describe("an upgrade from an earlier version", Ordered, Label("upgrade-f
 		expectKept(ctx, networks)
 		startKept(ctx, "back")
 		served(ctx, "vpc-back")
-	}, SpecTimeout(10*time.Minute))
+		wantImage(ctx, headImage, v1alpha1.UpgradeAutomatic)
+		runsOn(ctx, headImage)
+		expectKept(ctx, networks)
+		startKept(ctx, "again")
+	}, SpecTimeout(15*time.Minute))
 })
