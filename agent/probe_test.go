@@ -62,6 +62,7 @@ func probeRoutes(t *testing.T) (routes []string) {
 func probeRules(t *testing.T) (rules []string) {
 	t.Helper()
 	for _, family := range []string{"-4", "-6"} {
+		// The program ip reads the rules without our code and its library.
 		out, err := exec.Command("ip", family, "rule", "show", "priority", "75").CombinedOutput()
 		must(t, err)
 		for line := range strings.Lines(string(out)) {
@@ -105,6 +106,7 @@ func (n *node) hasProbes(t *testing.T, routes, rules []string) {
 // device is the one by which the node itself sends to a TCP port.
 func device(t *testing.T, address netip.Addr, port uint16) string {
 	t.Helper()
+	// The kernel's own look-up with a port: the netlink library has no such request.
 	out, err := exec.Command("ip", "route", "get", address.String(), "ipproto", "tcp", "dport", fmt.Sprint(port)).CombinedOutput()
 	must(t, err)
 	_, rest, _ := strings.Cut(string(out), " dev ")
@@ -448,6 +450,7 @@ func TestProbesOfAnEarlierVersionGetTheirPorts(t *testing.T) {
 	n.waitReady()
 }
 
+// shell sets up interfaces and routes as an administrator or an earlier version did: with the program ip, and not with the code under test.
 func shell(t *testing.T, script string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {

@@ -123,6 +123,11 @@ func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) er
 }
 
 func (s *Server) renumberInTurn(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) error {
+	return s.inTurn(ctx, a, func(a ovs.Attachment) error { return s.renumber(ctx, a, network) })
+}
+
+// inTurn locks an interface and calls f with what its port has now, unless the port is gone.
+func (s *Server) inTurn(ctx context.Context, a ovs.Attachment, f func(ovs.Attachment) error) error {
 	unlock, err := s.locks.lock(ctx, a.ContainerID, a.IfName)
 	if err != nil {
 		return err
@@ -132,7 +137,7 @@ func (s *Server) renumberInTurn(ctx context.Context, a ovs.Attachment, network v
 	if err != nil || !found {
 		return err
 	}
-	return s.renumber(ctx, a, network)
+	return f(a)
 }
 
 // renumber brings the interface of a container to the CIDRs and gateways of its network, and then takes note of that. Addresses themselves

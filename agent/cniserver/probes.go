@@ -73,19 +73,12 @@ func (s *Server) recordProbePorts(ctx context.Context, pod *metav1.PartialObject
 	if err != nil {
 		return err
 	}
-	unlock, err := s.locks.lock(ctx, a.ContainerID, a.IfName)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	a, found, err := s.Bridge.Find(ctx, a.Name)
-	if err != nil || !found {
-		return err
-	}
-	a.ProbePorts = ports
-	if err := s.Bridge.Attach(ctx, a); err != nil {
-		return err
-	}
-	s.Probes.Wake()
-	return nil
+	return s.inTurn(ctx, a, func(a ovs.Attachment) error {
+		a.ProbePorts = ports
+		if err := s.Bridge.Attach(ctx, a); err != nil {
+			return err
+		}
+		s.Probes.Wake()
+		return nil
+	})
 }

@@ -17,7 +17,7 @@ import (
 
 // CleanUp takes from the node what this package and the sandboxes have made on it: the network configuration and the plugin first, so that
 // no pod is attached any more, then links to pods, rules, routes, addresses and the nftables table. (Package probes removes its own rules.) It may
-// be interrupted after any step and called again. The settings of the kernel stay: nobody noted what they were, and others may have come to need them.
+// be interrupted after any step and called again. Kernel settings stay: their previous values are not recorded, and other programs may need the present ones.
 func CleanUp(ctx context.Context, p Plugin) error {
 	if err := p.Remove(); err != nil {
 		return err

@@ -146,6 +146,14 @@ func listen(t testing.TB, certificates *nbtest.TLS, host byte, server *nbtest.Se
 	return certificates.Listen(t, netip.AddrPortFrom(supervisortest.Loopback(host), northboundPort).String(), server)
 }
 
+// newCluster creates the OVNCluster, with one member of the northbound database on a loopback address.
+func newCluster(t testing.TB, c client.Client, host byte) {
+	t.Helper()
+	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
+	must(t, c.Create(t.Context(), cluster))
+	moveTo(t, c, cluster, host)
+}
+
 // moveTo makes the OVNCluster name one member of the northbound database.
 func moveTo(t testing.TB, c client.Client, cluster *v1alpha1.OVNCluster, host byte) {
 	t.Helper()

@@ -17,7 +17,7 @@ import (
 const writtenPause = time.Second
 
 // tellWritten labels the pod with the northbound database's cluster ID once the objects of the start have been reconciled, however much changes
-// meanwhile. After a recovery ovn-northd waits for the label: it would delete from the southbound database what is not written yet.
+// meanwhile. After a recovery ovn-northd waits for the label, because it deletes the southbound rows of objects whose northbound rows are missing.
 func (p *controllerProcess) tellWritten(ctx context.Context, clusterID string) error {
 	if p.gate.WaitWritten(ctx, writtenPause) != nil || clusterID == "" {
 		return nil

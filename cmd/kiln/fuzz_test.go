@@ -17,7 +17,6 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	dto "github.com/prometheus/client_model/go"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -84,9 +83,7 @@ func newFuzzCluster(f *testing.F) *fuzzCluster {
 	ctrl.SetLogger(funcr.New(func(_, args string) { c.log.add(args) }, funcr.Options{Verbosity: -1}))
 	certificates := newCertificates(f)
 	listen(f, certificates, 7, nbtest.Start(f))
-	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(f, c.Create(f.Context(), cluster))
-	moveTo(f, c, cluster, 7)
+	newCluster(f, c, 7)
 
 	f.Setenv("POD_NAMESPACE", "default")
 	f.Setenv("POD_NAME", "controller")

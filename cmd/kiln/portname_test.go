@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
@@ -22,9 +21,7 @@ func TestANodeJoinsThoughAPodHasItsPortName(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
 	listen(t, certificates, 8, nbtest.Start(t))
-	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(t, c.Create(t.Context(), cluster))
-	moveTo(t, c, cluster, 8)
+	newCluster(t, c, 8)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	startController(t, certificates, "controller", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	must(t, c.Create(t.Context(), newPod("node-a")))

@@ -32,7 +32,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/daemontest"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/k8s"
@@ -66,9 +65,7 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
 	listen(t, certificates, 4, nbtest.Start(t))
-	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(t, c.Create(t.Context(), cluster))
-	moveTo(t, c, cluster, 4)
+	newCluster(t, c, 4)
 	direct := os.Getenv("KUBECONFIG")
 	seen, proxied := countRequests(t, direct)
 
@@ -109,9 +106,7 @@ func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	certificates := newCertificates(t)
 	server := nbtest.Start(t)
 	listen(t, certificates, 5, server)
-	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(t, c.Create(t.Context(), cluster))
-	moveTo(t, c, cluster, 5)
+	newCluster(t, c, 5)
 
 	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(13), long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
@@ -138,9 +133,7 @@ func TestADeposedLeaderGivesUpItsLease(t *testing.T) {
 	certificates := newCertificates(t)
 	server := nbtest.Start(t)
 	listen(t, certificates, 6, server)
-	cluster := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
-	must(t, c.Create(t.Context(), cluster))
-	moveTo(t, c, cluster, 6)
+	newCluster(t, c, 6)
 	leader := startController(t, certificates, "leader", os.Getenv("KUBECONFIG"), healthAt(16), long...)
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	must(t, c.Create(t.Context(), newPod("first")))

@@ -28,37 +28,56 @@ const eventBehaviourLost = "BehaviourNotKept"
 // eventBehaviourKept is the reason of the event on an object that the operator has written the behaviour of earlier versions into.
 const eventBehaviourKept = "BehaviourKept"
 
-// strictMark is the name of the ConfigMap that records that the defaults of v1alpha1.Tenancy are in force. It outlives the OVNCluster, as the
+// strictMark names the ConfigMap that records that the defaults of v1alpha1.Tenancy are in force. It remains after the OVNCluster is deleted, as the
 // network resources do: when the OVNCluster is created again, strict objects must stay strict.
 const strictMark = "kiln-strict"
 
 // keepTenancy writes the previous permissions into the objects that earlier versions of Kiln, or Kube-OVN, serve: any namespace can use them,
 // custom VPCs reach the cluster's Services, and pods can send from any address. Objects without a status have not been served; the defaults of
-// v1alpha1.Tenancy apply to them. keepTenancy ends for good when a kube-ovn-controller leads that knows these defaults. Until then each pass runs
-// it, because the earlier version also serves objects that are created while the upgrade waits.
+// v1alpha1.Tenancy apply to them. keepTenancy ends for good when a kube-ovn-controller runs that knows these defaults. Until then each pass runs
+// it, because the earlier version also serves objects that are created while the upgrade waits. In a new installation it runs once.
 func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 	if p.cluster.Status.StrictSince != nil {
 		return nil
 	}
 	mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: strictMark}}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(mark), mark)
-	if apierrors.IsNotFound(err) && knowsTenancy(p.podsOf(render.ControllerName)) {
-		mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster are in force. Keep this object."}
-		err = r.Create(ctx, mark)
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		p.cluster.Status.StrictSince = &mark.CreationTimestamp
 		return nil
+	case !apierrors.IsNotFound(err):
+		return orForbidden(fmt.Errorf("get ConfigMap %s: %w", strictMark, err))
+	case r.knowsTenancy(p.podsOf(render.ControllerName)):
+		return r.markStrict(ctx, p, mark)
 	}
-	if !apierrors.IsNotFound(err) {
-		return orForbidden(fmt.Errorf("get or create ConfigMap %s: %w", strictMark, err))
+	if err := r.keepAll(ctx); err != nil {
+		return orForbidden(err)
 	}
+	if p.cluster.Status.Northbound.ClusterID == "" { // a new installation: no earlier version of Kiln serves objects
+		return r.markStrict(ctx, p, mark)
+	}
+	return nil
+}
+
+// markStrict records that the strict defaults are in force.
+func (r *Reconciler) markStrict(ctx context.Context, p *pass, mark *corev1.ConfigMap) error {
+	mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster are in force. Keep this object."}
+	if err := r.Create(ctx, mark); err != nil {
+		return orForbidden(fmt.Errorf("create ConfigMap %s: %w", strictMark, err))
+	}
+	p.cluster.Status.StrictSince = &mark.CreationTimestamp
+	return nil
+}
+
+// keepAll writes the previous permissions into all objects that are served.
+func (r *Reconciler) keepAll(ctx context.Context) error {
 	var vpcs kubeovnv1.VpcList
 	var subnets kubeovnv1.SubnetList
 	var pools kubeovnv1.IPPoolList
 	for _, list := range []client.ObjectList{&vpcs, &subnets, &pools} {
 		if err := r.APIReader.List(ctx, list); err != nil {
-			return orForbidden(fmt.Errorf("list %T: %w", list, err))
+			return fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	for _, keep := range []func() error{
@@ -67,16 +86,17 @@ func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 		func() error { return keepEach(ctx, r, pools.Items, keepPool) },
 	} {
 		if err := keep(); err != nil {
-			return orForbidden(err)
+			return err
 		}
 	}
 	return nil
 }
 
-// knowsTenancy reports whether the leading controller knows v1alpha1.Tenancy: its pod has a condition that earlier versions do not write.
-func knowsTenancy(controllers []*corev1.Pod) bool {
+// knowsTenancy reports whether a controller knows v1alpha1.Tenancy: its pod runs the operator's image, or has a condition that earlier versions do
+// not write. The image is known before the controller serves its first object.
+func (r *Reconciler) knowsTenancy(controllers []*corev1.Pod) bool {
 	return slices.ContainsFunc(controllers, func(pod *corev1.Pod) bool {
-		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionNorthbound })
+		return pod.Spec.Containers[0].Image == r.Image || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionNorthbound })
 	})
 }
 

@@ -58,7 +58,11 @@ func TestKeepTenancy(t *testing.T) {
 		withStatus.SetResourceVersion(o.GetResourceVersion())
 		g.Expect(theWorld.admin.Status().Update(t.Context(), withStatus)).To(Succeed())
 	}
-	newPass := func() *pass { return &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}} }
+	newPass := func() *pass { // of a cluster that an earlier version has installed
+		p := &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}}
+		p.cluster.Status.Northbound.ClusterID = "c"
+		return p
+	}
 	type allowed struct {
 		access     kubeovnv1.ClusterAccess
 		security   kubeovnv1.PortSecurity
@@ -90,7 +94,9 @@ func TestKeepTenancy(t *testing.T) {
 	g.Expect(p.cluster.Status.StrictSince).To(BeNil(), "it must be tried again")
 	g.Expect(read()).To(Equal(before))
 
-	g.Expect(theWorld.operate.keepTenancy(t.Context(), newPass())).To(Succeed())
+	p = newPass()
+	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
+	g.Expect(p.cluster.Status.StrictSince).To(BeNil(), "the earlier version serves objects until it is replaced")
 	kept := read()
 	g.Expect(kept).To(Equal(map[string]allowed{
 		"kept-old":           {access: kubeovnv1.ClusterAccessServices, namespaces: all},
@@ -123,6 +129,7 @@ func TestKeepTenancy(t *testing.T) {
 	// Once a controller leads that knows the defaults, objects that are made strict stay so, also when the OVNCluster is created again.
 	leading := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{render.ComponentLabel: render.ControllerName}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "pinned"}}},
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: v1alpha1.PodConditionNorthbound, Status: corev1.ConditionTrue}}},
 	}
 	p = newPass()
@@ -130,13 +137,27 @@ func TestKeepTenancy(t *testing.T) {
 	old := objects[0].(*kubeovnv1.Vpc)
 	old.Spec.AllowedNamespaces, old.Spec.ClusterAccess = nil, ""
 	g.Expect(theWorld.admin.Update(t.Context(), old)).To(Succeed())
-	t.Cleanup(func() {
+	unmark := func() {
 		_ = theWorld.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: strictMark}})
-	})
+	}
+	t.Cleanup(unmark)
 	g.Expect(theWorld.operate.keepTenancy(t.Context(), p)).To(Succeed())
 	g.Expect(p.cluster.Status.StrictSince).NotTo(BeNil())
 	again := newPass()
 	g.Expect(theWorld.operate.keepTenancy(t.Context(), again)).To(Succeed())
 	g.Expect(again.cluster.Status.StrictSince.Unix()).To(Equal(p.cluster.Status.StrictSince.Unix()))
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
+
+	// The same for a controller of the operator's image that does not lead yet, and from the first pass of a new installation.
+	unmark()
+	started := newPass()
+	started.pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: theWorld.operate.Image}}}}}
+	g.Expect(theWorld.operate.keepTenancy(t.Context(), started)).To(Succeed())
+	g.Expect(started.cluster.Status.StrictSince).NotTo(BeNil())
+	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
+	unmark()
+	fresh := &pass{now: time.Now(), cluster: &v1alpha1.OVNCluster{}}
+	g.Expect(theWorld.operate.keepTenancy(t.Context(), fresh)).To(Succeed())
+	g.Expect(fresh.cluster.Status.StrictSince).NotTo(BeNil())
+	g.Expect(read()["kept-old"].namespaces).To(Equal(all), "Kube-OVN may have served it")
 }

@@ -194,7 +194,7 @@ type wishes struct {
 	taken      string
 }
 
-// told stores, by Service, the wishes of the last reconciliation.
+// told records the wishes of each Service at its last reconciliation.
 type told struct {
 	mu   sync.Mutex
 	last map[types.NamespacedName]wishes

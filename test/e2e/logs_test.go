@@ -192,7 +192,7 @@ var _ = AfterEach(func(ctx SpecContext) {
 	restarted, err := unexpectedRestarts(ctx, spec)
 	Expect(err).NotTo(HaveOccurred())
 	clear(caused)
-	if slices.Contains(spec.Labels(), upgradeFrom) { // an earlier version logs what it logs
+	if slices.Contains(spec.Labels(), upgradeFrom) { // log lines of an earlier version cannot be changed any more
 		AddReportEntry("problems in the logs", len(problems))
 		problems = nil
 	}

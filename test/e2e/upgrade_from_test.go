@@ -28,7 +28,7 @@ const (
 	// headManifests install this version, whose image the lab has as headImage.
 	headManifests = "../../hack/lab/manifests"
 	headImage     = "kiln.local/kiln:dev"
-	// fromImage is that of the version that UPGRADE_FROM has the source of.
+	// fromImage is the image of the earlier version. UPGRADE_FROM is the directory of its source.
 	fromImage = "kiln.local/kiln:from"
 
 	keptNamespace = "e2e-kept"
@@ -37,7 +37,7 @@ const (
 	upgradeFrom = "upgrade-from"
 )
 
-// manifests are what the suite installs: those of this version, or of the one that `make test-upgrade` upgrades from.
+// manifests returns the directory of the manifests to install: of this version, or of the earlier version of `make test-upgrade`.
 func manifests() string {
 	GinkgoHelper()
 	from := os.Getenv("UPGRADE_FROM")
@@ -63,7 +63,7 @@ var keptPods = []struct {
 	{"pool", kubeovnv1.AnnotationIPPool.Key(), "kept-pool", netip.MustParsePrefix("10.88.0.100/30")},
 }
 
-// startKept starts a pod of each kind, and returns what the controller wrote on them.
+// startKept starts one pod of each kind and returns the networks in their annotations.
 func startKept(ctx context.Context, when string) (networks map[string]map[string]string) {
 	GinkgoHelper()
 	networks = map[string]map[string]string{}

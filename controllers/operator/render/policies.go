@@ -114,8 +114,8 @@ func podBindings() policy {
 	}
 }
 
-// externalIPs denies new external IPs of Services: whoever may set them receives what all pods and nodes send to these addresses, to another
-// tenant's pod as well (CVE-2020-8554).
+// externalIPs denies new external IPs of Services. A Service receives the traffic of all pods and nodes to its external IPs, even if an IP belongs
+// to the pod of another tenant (CVE-2020-8554).
 func externalIPs() policy {
 	return policy{
 		name: "kiln-service-addresses", app: ControllerName,
