@@ -36,7 +36,7 @@ func (p Process) Kill() error {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
+	if err != nil && !p.Alive() { // the number may now be that of a thread, which has no descriptor
 		return nil
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ package machine
 import (
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 )
 
@@ -52,6 +53,27 @@ func TestKillEndsTheProcessItWasGivenAndNoOther(t *testing.T) {
 	if err := p.Kill(); err != nil {
 		t.Errorf("killing it again: %v", err)
 	}
+}
+
+func TestKillPassesOverAThreadWithTheNumberOfAnEndedProcess(t *testing.T) {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		tid, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tid == os.Getpid() {
+			continue
+		}
+		if err := (Process{PID: tid, Started: 1}).Kill(); err != nil {
+			t.Errorf("thread %d: %v", tid, err)
+		}
+		return
+	}
+	t.Fatal("this process has a single thread")
 }
 
 func TestInNetnsFindsThisProcess(t *testing.T) {
