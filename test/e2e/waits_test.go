@@ -153,6 +153,10 @@ var _ = ReportAfterSuite("waits and skips", func(report Report) {
 		}
 	}
 	if !report.SuiteSucceeded {
+		// Ginkgo's summary names lines only, and what it printed for each spec is thousands of lines above.
+		for _, spec := range report.SpecReports.WithState(ginkgotypes.SpecStateFailureStates) {
+			fmt.Printf("%s: %s\n", spec.FullText(), spec.Failure.Message[:min(len(spec.Failure.Message), 1000)])
+		}
 		return // a failed spec makes others wait or skip
 	}
 	Expect(skips).To(BeEmpty(), "specs that skipped themselves")
