@@ -118,7 +118,7 @@ test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leave
 attacks: images ## What a tenant with the role edit may try, in a lab (needs `make prepare`, and no lab that is up)
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
+	ATTACKS=all go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 # FROM: the commit of the version that test-upgrade upgrades from.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
@@ -26,7 +27,7 @@ const minIPv6MTU = 1280
 
 // Configure makes the container's end be as i says: hardware address, MTU, up, its addresses and no others, its routes.
 func (i Interface) Configure() error {
-	if err := i.inside(i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes); err != nil {
+	if err := i.inside(i.ignoreAdvertisements, i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes); err != nil {
 		return fmt.Errorf("configure %w", err)
 	}
 	return nil
@@ -66,6 +67,17 @@ func (i Interface) take(steps []step) error {
 		}
 	}
 	return nil
+}
+
+// ignoreAdvertisements keeps other pods of the subnet from giving this one routes, addresses and an MTU by router advertisements
+// (RFC 4861, section 11.2). OVN's ACLs let advertisements of any port pass (ovn-northd(8), ls_in_acl_eval, priority 65532). The pod has all that
+// it needs from its annotations. It is done before the link is up.
+func (i Interface) ignoreAdvertisements(netlinksafe.Handle, netlink.Link) error {
+	err := writeSysctl("net/ipv6/conf/"+i.Name+"/accept_ra", "0")
+	if errors.Is(err, os.ErrNotExist) { // a kernel without IPv6
+		return nil
+	}
+	return err
 }
 
 // enableIPv6 undoes what nodes without IPv6 of their own hand on to new namespaces.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"golang.org/x/sync/errgroup"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -35,38 +36,30 @@ import (
 const (
 	attackerNamespace = "e2e-attacker"
 	victimNamespace   = "e2e-victim"
+	// bystanderNamespace has flows while the attacks last, victimNamespace pods that start.
+	bystanderNamespace = "e2e-bystander"
 )
 
 // Who may create pods in one namespace does nothing to others. The attacker is a ServiceAccount with the stock role edit in its namespace.
 var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
+	var config *rest.Config
 	var attacker kubernetes.Interface
+	var others *pair
+	var running *watch // flows of others, from the first attack to the last
 
 	BeforeAll(func(ctx SpecContext) {
 		for _, name := range []string{attackerNamespace, victimNamespace} {
 			makeNamespace(ctx, name)
 			DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, name) }, NodeTimeout(4*time.Minute))
 		}
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: attackerNamespace, Name: "attacker"}}
-		Expect(suite.Objects.Create(ctx, account)).To(Succeed())
-		Expect(suite.Objects.Create(ctx, &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: attackerNamespace, Name: "attacker"},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: attackerNamespace, Name: "attacker"}},
-		})).To(Succeed())
-		config, err := clientcmd.BuildConfigFromFlags("", suite.Lab.Kubeconfig())
-		Expect(err).NotTo(HaveOccurred())
-		config.Impersonate = rest.ImpersonationConfig{
-			UserName: "system:serviceaccount:" + attackerNamespace + ":attacker",
-			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + attackerNamespace, "system:authenticated"},
-		}
-		config.QPS, config.Burst = 1000, 1000
+		config = makeTenant(ctx, attackerNamespace)
+		var err error
 		attacker, err = kubernetes.NewForConfig(config)
 		Expect(err).NotTo(HaveOccurred())
-		Eventually(func() error { // the API server's authorizer sees the binding by a watch
-			_, err := attacker.CoreV1().Pods(attackerNamespace).Create(ctx, cluster.Server(attackerNamespace, "rights", ""), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			return err
-		}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
-	})
+		others = makePair(ctx, bystanderNamespace)
+		DeferCleanup(func(ctx SpecContext) { deleteNamespace(ctx, bystanderNamespace) }, NodeTimeout(4*time.Minute))
+		running = startFlows(ctx, others)
+	}, NodeTimeout(4*time.Minute))
 
 	// gated is a pod that no node runs, whose UID the attacker knows before anything is done about it.
 	gated := func(ctx context.Context, name string, annotations map[string]string) *corev1.Pod {
@@ -123,6 +116,15 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 			Expect(out).NotTo(ContainSubstring(victim.String()+" "), "node %s", n.Name)
 		}
 	}, SpecTimeout(2*time.Minute))
+
+	It("has no right to what decides about the network, whoever it says it is", func(ctx SpecContext) {
+		attempts := forbidden(ctx, config, cluster.PodAddrs(others.to)[0])
+		AddReportEntry("requests that were refused", len(attempts))
+		for what, attempt := range attempts {
+			err := attempt()
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s: %v", what, err)
+		}
+	}, SpecTimeout(time.Minute))
 
 	It("stops no write to the northbound database by what it writes on pods", func(ctx SpecContext) {
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "shared-by-tenants"}, Spec: kubeovnv1.SubnetSpec{
@@ -217,45 +219,11 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		removePods(ctx, attackerNamespace)
 	}, SpecTimeout(3*time.Minute))
 
-	It("sends from its own addresses only", func(ctx SpecContext) {
-		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "spoofed"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.85.0.0/24,fd00:10:85::/64"}}
-		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) {
-			removePods(ctx, attackerNamespace)
-			removePods(ctx, victimNamespace, "victim", "neighbour")
-			deleteObjects(ctx, subnet)
-		}, NodeTimeout(2*time.Minute))
-		in := func(namespace, name string, worker int) *corev1.Pod {
-			GinkgoHelper()
-			pod := cluster.Server(namespace, name, suite.Workers[worker])
-			pod.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): subnet.Name, kubeovnv1.AnnotationPortSecurity.Key(): "false"}
-			pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)} // to change its sysctls
-			pod, err := suite.Cluster.Run(ctx, pod)
-			Expect(err).NotTo(HaveOccurred())
-			return pod
-		}
-		victim, neighbour, spoofer := in(victimNamespace, "victim", 0), in(victimNamespace, "neighbour", 1), in(attackerNamespace, "spoofer", 1)
-		stolen := cluster.PodAddrs(victim)
-		for _, enforced := range []bool{true, false} { // without enforcement the same attack succeeds: the check can fail
-			if !enforced {
-				changeSubnet(ctx, subnet.Name, func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityRequested })
-			}
-			take(ctx, spoofer, true, stolen) // by gratuitous ARP and unsolicited neighbour advertisements
-			for _, a := range stolen {
-				heard := func() (string, error) { return hears(ctx, neighbour, spoofer, a) }
-				if enforced {
-					Expect(heard()).To(BeEmpty(), "%s", a)
-					Expect(whoAnswers(ctx, neighbour, a)).To(Equal(victim.Name))
-				} else {
-					Eventually(heard).WithContext(ctx).WithTimeout(20*time.Second).Should(ContainSubstring("spoofed"), "%s", a)
-				}
-			}
-			take(ctx, spoofer, false, stolen)
-		}
-	}, SpecTimeout(3*time.Minute))
-
 	It("floods the API server with pods and Services, and delays nobody", func(ctx SpecContext) {
-		const pods, services = 500, 150
+		pods, services := 500, 150
+		if os.Getenv("ATTACKS") == "all" {
+			pods, services = 5000, 2000
+		}
 		_, stop := startPods(ctx, victimNamespace)
 		var flood errgroup.Group
 		flood.SetLimit(8)
@@ -282,27 +250,37 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		removePods(ctx, attackerNamespace)
 		Expect(suite.Objects.DeleteAllOf(ctx, &corev1.Service{}, client.InNamespace(attackerNamespace))).To(Succeed())
 		unharmed(stop)
-	}, SpecTimeout(5*time.Minute))
+	}, SpecTimeout(10*time.Minute))
+
+	It("has cost running connections of others nothing", func(ctx SpecContext) {
+		whole := running.end(ctx)
+		Expect(whole.ofTCP().losses()).To(BeEmpty())
+		Expect(whole.withinNode().losses()).To(BeEmpty()) // those between nodes lose packets whenever a pod starts there (watch)
+	}, SpecTimeout(2*time.Minute))
 })
 
-// hears returns what one pod receives on a UDP port while another one sends there from a source address.
-func hears(ctx context.Context, listener, sender *corev1.Pod, source netip.Addr) (string, error) {
-	to, _ := cluster.InFamilyOf(cluster.PodAddrs(listener), source)
-	const port = "9999"
-	var heard string
-	var listening errgroup.Group
-	listening.Go(func() (err error) {
-		heard, err = suite.Cluster.Exec(ctx, listener, "sh", "-c", "timeout 3 socat -u UDP6-RECV:"+port+" - || true")
+// makeTenant makes a ServiceAccount with the role edit in a namespace, and returns a configuration with its token.
+func makeTenant(ctx context.Context, namespace string) *rest.Config {
+	GinkgoHelper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "tenant"}}
+	Expect(suite.Objects.Create(ctx, account)).To(Succeed())
+	Expect(suite.Objects.Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account.Name}},
+	})).To(Succeed())
+	token, err := suite.Cluster.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	config := rest.AnonymousClientConfig(suite.Cluster.Config)
+	config.BearerToken = token.Status.Token
+	config.QPS, config.Burst = 1000, 1000
+	clients, err := kubernetes.NewForConfig(config)
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(func() error { // the API server's authorizer sees the binding by a watch
+		_, err := clients.CoreV1().Pods(namespace).Create(ctx, cluster.Server(namespace, "rights", ""), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
-	})
-	listening.Go(func() error {
-		command := "for i in 1 2 3 4 5 6 7 8 9 10; do echo spoofed; sleep 0.2; done | socat -u - UDP-SENDTO:" + netip.AddrPortFrom(to, 9999).String() +
-			",bind=" + netip.AddrPortFrom(source, 0).String() + " || true"
-		_, err := suite.Cluster.Exec(ctx, sender, "sh", "-c", command)
-		return err
-	})
-	err := listening.Wait()
-	return heard, err
+	}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
+	return config
 }
 
 // busyAddress is how long a pod waits for its address while eight clients write to the API server as fast as they can, on the machine that the tables

@@ -193,19 +193,22 @@ var _ = Describe("network policies", Ordered, func() {
 		}
 		// The packets of an open connection go on through Open vSwitch's cache of flows until it has been compared with the new ones, at
 		// least twice a second on an idle machine (ovs-vswitchd.conf.db(5), max-revalidator).
-		Expect(pause(ctx, bound(time.Second))).To(Succeed())
-		closed := time.Now()
-		Expect(pause(ctx, 2*time.Second)).To(Succeed())
+		apart := time.Now()
+		lastAnswer := func(g Gomega, from *corev1.Pod, f *watched) time.Time {
+			out, err := suite.Cluster.Exec(ctx, from, "cat", f.file)
+			g.Expect(err).NotTo(HaveOccurred())
+			f.Flow, _ = oracle.Exchange(out) // it may have ended by itself
+			g.Expect(f.Answers).NotTo(BeEmpty())
+			return f.Answers[len(f.Answers)-1].At
+		}
 		for _, c := range closing {
-			c.interrupt(ctx)
 			for _, f := range c.flows {
-				out, err := suite.Cluster.Exec(ctx, c.from, "cat", f.file)
-				Expect(err).NotTo(HaveOccurred())
-				f.Flow, _ = oracle.Exchange(out) // it may have ended by itself
-				Expect(f.Answers).NotTo(BeEmpty(), "%s: %s", c.direction, f.name)
-				Expect(f.AnsweredAfter(closed)).To(BeFalse(), "%s: %s: %s", c.direction, f.name, f.Flow)
+				Eventually(func(g Gomega) { g.Expect(lastAnswer(g, c.from, f)).To(BeTemporally("<", time.Now().Add(-2*time.Second))) }).WithContext(ctx).
+					WithTimeout(30*time.Second).Should(Succeed(), "%s: %s", c.direction, f.name)
+				AddReportEntry(fmt.Sprintf("new connections refused → the last answer, %s, %s", c.direction, f.name), f.Answers[len(f.Answers)-1].At.Sub(apart).String())
 			}
 		}
+		silent := time.Now()
 		By("looking at the log of Open vSwitch's pod")
 		for _, c := range closing {
 			for _, address := range cluster.PodAddrs(c.from) {
@@ -214,6 +217,10 @@ var _ = Describe("network policies", Ordered, func() {
 			}
 			title, _, _ := strings.Cut(c.rule, "/"+c.direction)
 			Expect(logged(ctx, c.node, begun, `name="`+title+"/", "verdict=allow")).To(BeEmpty(), "without log_acl_actions")
+			for _, f := range c.flows {
+				Expect(lastAnswer(Default, c.from, f)).To(BeTemporally("<", silent), "%s: %s answers again: %s", c.direction, f.name, f.Flow)
+			}
+			c.interrupt(ctx)
 		}
 	}, SpecTimeout(2*time.Minute))
 

@@ -90,7 +90,6 @@ var _ = Describe("subnets", func() {
 			asked := map[string]string{"-4": "10.16.0.0/16 via 10.33.0.1", "-6": "fd00:10:16::/112 via fd00:10:33::1"}[family]
 			Expect(routes).To(And(Not(ContainSubstring("default")), ContainSubstring(asked)))
 		}
-		// IPv4 only: the subnet advertises its router, from which the kernel takes a default route of IPv6.
 		dns, err := suite.Cluster.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, "kube-dns", metav1.GetOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		front := netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53) // in no network that the pod has a route to
