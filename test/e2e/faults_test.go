@@ -262,9 +262,16 @@ func faults() []fault {
 			lasts: time.Minute, writes: 20 * sec, goesOn: true, healed: 10 * sec, inject: cutOffNodeOf(leadingController)},
 		{did: "active ovn-northd's node: cut off from all others for 60 s",
 			lasts: time.Minute, writes: 20 * sec, goesOn: true, healed: 10 * sec, inject: cutOffNodeOf(activeNorthd)},
+		{did: "a port of another system has the name of a pod's for 20 s", lasts: 20 * sec, goesOn: true, healed: 10 * sec, inject: refusedPort},
+		{did: "leading controller: its right to write taken from the database", writes: 4300 * ms, healed: 4400 * ms, inject: deposeLeader},
+		{did: "first member of the northbound database silent for 60 s, leading controller: kill -9",
+			lasts: time.Minute, writes: 8 * sec, goesOn: true, healed: 10 * sec, inject: silentMember},
+		{did: "API server: 429 to all that Kiln asks for 60 s", lasts: time.Minute, stops: true, writes: 6 * sec, healed: 6 * sec, inject: tooManyRequests},
+		{did: "API server: 500 to all that Kiln writes for 60 s", lasts: time.Minute, stops: true, writes: 6 * sec, healed: 6 * sec, inject: internalErrors},
 	}
 	for _, db := range trialDatabases {
 		list = append(list,
+			fault{did: db.workload + ", leader stalled for 20 s", lasts: 20 * sec, writes: 8 * sec, healed: 10 * sec, inject: stallMember(db)},
 			fault{did: db.workload + ", leader: kill -9", writes: 5500 * ms, healed: 10 * sec, inject: damage(db, leader, "true")},
 			fault{did: db.workload + ", all members at once: kill -9", writes: 13 * sec, healed: 38 * sec, inject: killAll(db.workload)},
 			fault{did: db.workload + ", leader cut off from the other members for 20 s", lasts: 20 * sec, writes: 5500 * ms, healed: 10 * sec, inject: cutOffLeader(db)},

@@ -203,7 +203,9 @@ var _ = Describe("network policies", Ordered, func() {
 		}
 		for _, c := range closing {
 			for _, f := range c.flows {
-				Eventually(func(g Gomega) { g.Expect(lastAnswer(g, c.from, f)).To(BeTemporally("<", time.Now().Add(-2*time.Second))) }).WithContext(ctx).
+				Eventually(func(g Gomega) {
+					g.Expect(lastAnswer(g, c.from, f)).To(BeTemporally("<", time.Now().Add(-2*time.Second)))
+				}).WithContext(ctx).
 					WithTimeout(30*time.Second).Should(Succeed(), "%s: %s", c.direction, f.name)
 				AddReportEntry(fmt.Sprintf("new connections refused → the last answer, %s, %s", c.direction, f.name), f.Answers[len(f.Answers)-1].At.Sub(apart).String())
 			}

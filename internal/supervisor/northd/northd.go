@@ -70,10 +70,18 @@ type databases struct {
 	northboundID, southboundID string
 	// recovering: the northbound database may not be complete yet, and what is not there would be deleted from the southbound one.
 	recovering bool
+	// leaders are the nodes of both leaders, empty unless both are known.
+	leaders string
 }
 
 func databasesOf(c *v1alpha1.OVNCluster) databases {
+	leaders := ""
+	if nb, sb := c.Status.Northbound.Leader, c.Status.Southbound.Leader; nb != "" && sb != "" {
+		leaders = nb + "," + sb
+	}
 	return databases{
+		leaders: leaders,
+
 		northbound: ovncluster.Endpoints(c.Status.Northbound, northboundPort),
 		southbound: ovncluster.Endpoints(c.Status.Southbound, southboundPort),
 
@@ -114,6 +122,9 @@ type supervised struct {
 	// with is what runs; active is the one that has said last that it is the active one.
 	with   atomic.Pointer[databases]
 	active atomic.Pointer[supervisor.Process]
+	// leaders are the newest that are known. anew asks for another daemon, because this one does not find them.
+	leaders atomic.Pointer[string]
+	anew    chan string
 }
 
 // Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
@@ -122,7 +133,8 @@ func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 		return fmt.Errorf("make the directory of sockets: %w", err)
 	}
-	s := &supervised{options: o}
+	s := &supervised{options: o, anew: make(chan string)}
+	s.leaders.Store(new(string))
 	s.with.Store(&databases{})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, s.ready, s.versions) })
@@ -174,8 +186,14 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 		case <-turn:
 			s.options.Log.Info("the databases have other members now", "northbound", pending.northbound, "southbound", pending.southbound)
 			return pending, nil
+		case current.leaders = <-s.anew:
+			s.options.Log.Info("connecting anew: a database has another leader", "leaders", current.leaders)
+			return current, nil
 		case cluster := <-s.options.Clusters:
 			next := databasesOf(cluster)
+			if next.leaders != "" {
+				s.leaders.Store(&next.leaders)
+			}
 			if next.recovering && !current.recovering {
 				s.options.Log.Info("stopping until the northbound database is complete again")
 				return databases{recovering: true}, nil
@@ -241,6 +259,7 @@ func (s *supervised) watchStatus(ctx context.Context) {
 	defer ticker.Stop()
 	told, active, written, runs := false, 0, "", ""
 	var asked *supervisor.Process // the one that active counts the answers of
+	found, lost := "", 0          // the leaders that it has been connected to, and how often it was not connected to newer ones
 	for {
 		select {
 		case <-ctx.Done():
@@ -272,11 +291,28 @@ func (s *supervised) watchStatus(ctx context.Context) {
 			runs = members
 			send(ctx, s.options.Runs, members)
 		}
+		if leaders := *s.leaders.Load(); process == nil || leaders == found || leaders == with.leaders || s.ready(ctx) == nil {
+			found, lost = leaders, 0
+		} else if lost++; lost > 1 {
+			lost = 0
+			s.reconnect(ctx, leaders)
+		}
 		// What it computed when it became active is committed by the time it is asked again.
 		if id := with.southboundID; active > 1 && id != written {
 			written = id
 			send(ctx, s.options.Writes, id)
 		}
+	}
+}
+
+// reconnect starts the daemon again. It tries one member after the other and comes to wait 8 s between two of them (RECONNECT_DEFAULT_MAX_BACKOFF in
+// Open vSwitch's lib/reconnect.h), and as long for a member whose node is gone: it would find a new leader half a minute late. Without a connection it
+// has nothing to lose.
+func (s *supervised) reconnect(ctx context.Context, leaders string) {
+	select {
+	case s.anew <- leaders:
+	case <-time.After(statusInterval): // it is about to start with other members
+	case <-ctx.Done():
 	}
 }
 

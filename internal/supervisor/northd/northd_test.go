@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(eventually.Main(m, eventually.Allowed{
 		"TestADatabaseIsWrittenOnceTheOneThatRunsNowHasSaidSoTwice": {Why: "two rounds of statusInterval", Base: 10 * time.Second},
+		"TestItStartsAgainForALeaderThatItDoesNotFind":              {Why: "five rounds of statusInterval", Base: 20 * time.Second},
 		"TestItStopsWhileTheNorthboundDatabaseIsFilled":             {Why: "two rounds of statusInterval", Base: 10 * time.Second},
 	}))
 }
@@ -82,6 +83,9 @@ func playNorthd(role string) {
 				note("asked", os.Getpid())
 			}
 			answer := map[string]string{"status": "Status: " + role, "nb-connection-status": "connected", "sb-connection-status": "connected"}[request.Method]
+			if _, err := os.Stat(filepath.Join(filepath.Dir(socket), "cut off")); err == nil && request.Method == "sb-connection-status" {
+				answer = "not connected"
+			}
 			_ = json.NewEncoder(conn).Encode(map[string]any{"id": request.ID, "result": answer, "error": nil})
 			if request.Method == "exit" {
 				os.Exit(0)
@@ -219,6 +223,43 @@ func TestOneThatStandsByStartsAgainAtOnce(t *testing.T) {
 	tr.untilSaid("runs")
 	tr.clusters <- clusterOf("c", "192.0.2.2")
 	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
+}
+
+// What waits between two attempts to connect finds a new leader late.
+func TestItStartsAgainForALeaderThatItDoesNotFind(t *testing.T) {
+	tr := newTrial(t, "standby", "127.0.6.6:10671")
+	led := func(by string) *v1alpha1.OVNCluster {
+		c := clusterOf("c", "192.0.2.1", "192.0.2.2", "192.0.2.3")
+		c.Status.Northbound.Leader, c.Status.Southbound.Leader = "192.0.2.1", by
+		return c
+	}
+	asked := func(times int) {
+		t.Helper()
+		from := len(tr.noted("asked"))
+		tr.until("it is asked some times", func() bool { return len(tr.noted("asked")) >= from+times })
+	}
+	starts := func(want int, why string) {
+		t.Helper()
+		if got := tr.starts(); len(got) != want {
+			t.Errorf("%s: started %d times, want %d", why, len(got), want)
+		}
+	}
+	tr.clusters <- led("192.0.2.1")
+	tr.untilSaid("runs")
+	tr.clusters <- led("192.0.2.2")
+	asked(5)
+	starts(1, "a new leader, and it is connected")
+	cut := filepath.Join(tr.options.RunDir, "cut off")
+	if err := os.WriteFile(cut, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tr.clusters <- led("")
+	asked(5)
+	starts(1, "no leader")
+	tr.clusters <- led("192.0.2.3")
+	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
+	asked(5)
+	starts(2, "it has been started for this leader")
 }
 
 func TestItStopsWhileTheNorthboundDatabaseIsFilled(t *testing.T) {
