@@ -22,10 +22,11 @@ import (
 )
 
 // Timing of every connection. ovsdb-server answers an echo between two transactions, so that probeInterval bounds how long a dead
-// peer goes unnoticed and probeTimeout must be above its longest transaction.
+// peer goes unnoticed, answerInterval while a transaction waits for its answer, and probeTimeout must be above its longest transaction.
 const (
-	probeInterval = 10 * time.Second
-	probeTimeout  = 8 * time.Second
+	probeInterval  = 10 * time.Second
+	answerInterval = 2 * time.Second
+	probeTimeout   = 8 * time.Second
 	// leaderTimeout is for a connection, its TLS handshake and the answer whether the server leads.
 	leaderTimeout = 5 * time.Second
 	// connectTimeout is for reading the whole database.

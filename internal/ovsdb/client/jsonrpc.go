@@ -28,10 +28,11 @@ type conn struct {
 	// writing is apart from mu: a server that has something to say does not listen, so that reading must go on while we write.
 	writing sync.Mutex
 
-	mu      sync.Mutex // guards what follows
-	pending map[uint64]func(json.RawMessage, error)
-	probing bool
-	err     error
+	mu          sync.Mutex // guards what follows
+	pending     map[uint64]func(json.RawMessage, error)
+	transacting map[uint64]bool // those of pending that are transactions
+	probing     bool
+	err         error
 }
 
 type message struct {
@@ -63,10 +64,11 @@ var (
 
 func newConn(raw net.Conn, notify func(string, []json.RawMessage) error) *conn {
 	c := &conn{
-		raw:     raw,
-		notify:  notify,
-		done:    make(chan struct{}),
-		pending: map[uint64]func(json.RawMessage, error){},
+		raw:         raw,
+		notify:      notify,
+		done:        make(chan struct{}),
+		pending:     map[uint64]func(json.RawMessage, error){},
+		transacting: map[uint64]bool{},
 	}
 	c.mu.Lock() // the timer's function reads idle
 	c.idle = time.AfterFunc(probeInterval, c.probe)
@@ -83,20 +85,26 @@ func (c *conn) call(method string, params []any, handle func(json.RawMessage, er
 	if err != nil {
 		return fmt.Errorf("%w: encode %s: %w", errRefused, method, err)
 	}
-	if !c.expect(id, handle) {
+	if !c.expect(id, method, handle) {
 		return errClosed
 	}
 	c.write(frame)
 	return nil
 }
 
-func (c *conn) expect(id uint64, handle func(json.RawMessage, error)) bool {
+func (c *conn) expect(id uint64, method string, handle func(json.RawMessage, error)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
 		return false
 	}
 	c.pending[id] = handle
+	if method == "transact" {
+		c.transacting[id] = true
+		if len(c.transacting) == 1 && !c.probing {
+			c.rest()
+		}
+	}
 	return true
 }
 
@@ -157,6 +165,10 @@ func (c *conn) handleReply(m *message) error {
 	c.mu.Lock()
 	handle := c.pending[id]
 	delete(c.pending, id)
+	if c.transacting[id] {
+		delete(c.transacting, id)
+		c.rest()
+	}
 	c.mu.Unlock()
 	if handle == nil {
 		return nil
@@ -175,6 +187,15 @@ func (c *conn) seen() {
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.probing = false
+		c.rest()
+	}
+}
+
+// rest sets the time of the next probe, from now. The caller holds mu.
+func (c *conn) rest() {
+	if len(c.transacting) > 0 {
+		c.idle.Reset(answerInterval)
+	} else {
 		c.idle.Reset(probeInterval)
 	}
 }

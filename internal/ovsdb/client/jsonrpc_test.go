@@ -60,6 +60,35 @@ func TestASilentPeerIsGivenUp(t *testing.T) {
 	})
 }
 
+func TestAPeerThatDoesNotAnswerATransactionIsGivenUpSooner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, p := connect(t, nil)
+		transact := func() message {
+			go func() { _ = c.call("transact", nil, func(json.RawMessage, error) {}) }() // the pipe has no buffer
+			return p.expect("transact")
+		}
+		m := transact()
+		p.send(`{"id":` + string(m.ID) + `,"result":[],"error":null}`)
+		start := time.Now()
+		m = p.expect("echo")
+		if got := time.Since(start); got != probeInterval {
+			t.Errorf("probed %s after an answer", got)
+		}
+		p.send(`{"id":` + string(m.ID) + `,"result":[],"error":null}`)
+		time.Sleep(probeInterval / 2)
+		transact()
+		start = time.Now()
+		p.expect("echo")
+		if got := time.Since(start); got != answerInterval {
+			t.Errorf("probed %s after a transaction", got)
+		}
+		<-c.done
+		if got := time.Since(start); got != answerInterval+probeTimeout {
+			t.Errorf("given up after %s", got)
+		}
+	})
+}
+
 func TestAPeerThatAnswersProbesStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := connect(t, nil)
