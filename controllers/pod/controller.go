@@ -108,6 +108,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case errors.Is(err, northbound.ErrWaiting):
 		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy, which enqueue the pod
 	case err != nil:
+		if northbound.IsRefusal(err) {
+			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("the northbound database refuses the port of this pod: %v", err))
+		}
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}
 	r.Sets.Applied(client.ObjectKeyFromObject(pod), revision)

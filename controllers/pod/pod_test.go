@@ -247,6 +247,24 @@ func TestAPodWithANodesPortNameIsRefused(t *testing.T) {
 	}
 }
 
+func TestAPodIsToldThatItsPortIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.namespace("b", nil)
+	w.start()
+	foreign := nbtest.Where("name", "==", "foreign")
+	w.Database.Transact(
+		nbtest.Op{"op": "insert", "table": "Logical_Switch_Port", "uuid-name": "port", "row": map[string]any{"name": "a.b"}},
+		nbtest.Op{"op": "insert", "table": "Logical_Switch", "row": map[string]any{"name": "foreign", "ports": []any{"named-uuid", "port"}}},
+	)
+	p := newPod("b", "a")
+	w.Create(p)
+	w.warned(p, "the northbound database refuses the port of this pod")
+	w.pod("b", "other")
+	w.Database.Transact(nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": foreign})
+	w.allocated(p)
+}
+
 func TestANodeTakesItsPortNameFromAPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")

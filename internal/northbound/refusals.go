@@ -49,9 +49,14 @@ func newRefusals() *refusals { return &refusals{of: map[desired.Owner]*refusal{}
 // notOfRows are results of an Apply that say nothing about the rows.
 var notOfRows = []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded}
 
+// IsRefusal says whether an error of Apply is about the owner's rows, and not about the connection or the process.
+func IsRefusal(err error) bool {
+	return err != nil && !errors.Is(err, ErrWaiting) && !slices.ContainsFunc(notOfRows, func(other error) bool { return errors.Is(err, other) })
+}
+
 // note stores the result of an Apply. Results that say nothing about the rows change nothing.
 func (r *refusals) note(owner desired.Owner, err error) {
-	if err != nil && slices.ContainsFunc(notOfRows, func(other error) bool { return errors.Is(err, other) }) {
+	if err != nil && !errors.Is(err, ErrWaiting) && !IsRefusal(err) {
 		return
 	}
 	r.mu.Lock()
