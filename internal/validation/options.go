@@ -95,16 +95,16 @@ func readOptions(text string, known map[string]optionType) (map[string]string, e
 		read, isKnown := known[key]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%q is no option: write key=value,key=value", option)
+			return nil, fmt.Errorf("%.100q is no option: write key=value,key=value", option)
 		case !isKnown:
-			return nil, fmt.Errorf("there is no option %s: those there are, are %s", key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			return nil, fmt.Errorf("there is no option %.100s: those there are, are %s", key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 		if _, twice := options[key]; twice {
 			return nil, fmt.Errorf("option %s is written twice: write a list as %s={a,b}", key, key)
 		}
 		var err error
 		if options[key], err = read(value); err != nil {
-			return nil, fmt.Errorf("option %s: %q %w", key, value, err)
+			return nil, fmt.Errorf("option %s: %.100q %w", key, value, err)
 		}
 	}
 	return options, nil
@@ -154,6 +154,13 @@ func braced(parts []string) string {
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
+// The most addresses, and the most pairs of a route and its next hop, that an option of DHCPv4 has room for in its 255 bytes (RFC 2132, RFC 3442).
+// OVN does not check the length: longer lists make ovn-controller send options that are not readable, and abort beyond 64 KiB.
+const (
+	maxOptionAddresses = 255 / 4
+	maxOptionRoutes    = 255 / 9
+)
+
 // addresses reads one address or a list of them, of a family: 4 or 6.
 func addresses(family int) optionType {
 	return func(value string) (string, error) {
@@ -167,6 +174,9 @@ func addresses(family int) optionType {
 		}
 		if len(parts) == 0 {
 			return "", fmt.Errorf("must be an address of IPv%d, or several like {a,b}", family)
+		}
+		if len(parts) > maxOptionAddresses {
+			return "", fmt.Errorf("has %d addresses: write at most %d", len(parts), maxOptionAddresses)
 		}
 		return braced(parts), nil
 	}
@@ -185,6 +195,9 @@ func routes(value string) (string, error) {
 	parts := list(value)
 	if len(parts) == 0 || len(parts)%2 != 0 {
 		return "", fmt.Errorf("must be pairs of a CIDR and an address, like {30.0.0.0/24,10.0.0.10,0.0.0.0/0,10.0.0.1}")
+	}
+	if len(parts)/2 > maxOptionRoutes {
+		return "", fmt.Errorf("has %d routes: write at most %d", len(parts)/2, maxOptionRoutes)
 	}
 	pairs := make([]string, 0, len(parts)/2)
 	for i := 0; i < len(parts); i += 2 {
@@ -208,6 +221,9 @@ func advertisedRoutes(value string) (string, error) {
 			return "", fmt.Errorf("must be like HIGH-fd00:1::/64, or several like {HIGH-fd00:1::/64,LOW-fd00:2::/64}")
 		}
 		parts = append(parts, preference+"-"+cidr.Masked().String())
+	}
+	if len(parts) > maxOptionAddresses {
+		return "", fmt.Errorf("has %d routes: write at most %d", len(parts), maxOptionAddresses)
 	}
 	return strings.Join(parts, ","), nil
 }
