@@ -176,7 +176,7 @@ func serviceAddresses(s *corev1.Service) []netip.Addr {
 // nodeAddresses returns the addresses of the node whose IP object it is.
 func nodeAddresses(ip *v1.IP) []netip.Addr {
 	var out []netip.Addr
-	for _, key := range []v1.Annotation{v1.AnnotationNodeAddresses, v1.AnnotationStatusAddresses} {
+	for _, key := range v1.AnnotationsOf(v1.OnIP) {
 		out = append(out, parse(strings.Split(ip.Annotations[key.Key()], ",")...)...)
 	}
 	return out

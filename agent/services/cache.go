@@ -51,11 +51,17 @@ func trimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
+// The keys of the annotations that the agent reads.
+var (
+	keysOfIP      = v1.Keys(v1.AnnotationsOf(v1.OnIP))
+	keysOfService = v1.Keys(v1.AnnotationsOf(v1.OnService))
+)
+
 func trimIP(o any) (any, error) {
 	if ip, ok := o.(*v1.IP); ok {
 		annotations := map[string]string{}
-		for _, key := range []v1.Annotation{v1.AnnotationNodeAddresses, v1.AnnotationStatusAddresses} {
-			annotations[key.Key()] = ip.Annotations[key.Key()]
+		for _, key := range keysOfIP {
+			annotations[key] = ip.Annotations[key]
 		}
 		ip.ObjectMeta, ip.Spec = trimMeta(&ip.ObjectMeta), v1.IPSpec{}
 		ip.Annotations = annotations
@@ -66,7 +72,7 @@ func trimIP(o any) (any, error) {
 func trimService(o any) (any, error) {
 	if s, ok := o.(*corev1.Service); ok {
 		annotations := map[string]string{}
-		for _, key := range []string{v1.AnnotationLogicalRouter.Key(), v1.AnnotationVpc.Key()} {
+		for _, key := range keysOfService {
 			if value := s.Annotations[key]; value != "" {
 				annotations[key] = value
 			}

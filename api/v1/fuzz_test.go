@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // FuzzParsePodRequest reads any addresses, MAC address and routes. Addresses that are accepted are addresses of ports: without a zone, and not
@@ -59,11 +61,16 @@ func isPlain(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4
 
 // FuzzAnnotations has a pod with any annotations of ours, one per line as `routes=[]`, and runs every parser of them. There is no panic. What
 // ParsePodNetwork accepts reads back the same from the annotations that it is written to. The parsers of single annotations agree with
-// ParsePodRequest. Names of security groups are in order and occur once.
+// ParsePodRequest. Names of security groups are in order and occur once. Names of other objects are names that an object can have.
 func FuzzAnnotations(f *testing.F) {
-	f.Add("ip_address=10.16.0.9,fd00::9\nmac_address=02:00:00:00:00:01\nip_family=dual\nroutes=[{\"dst\":\"10.0.0.0/8\"}]\ndefault_route=false")
-	f.Add("ip_pool=10.16.0.2,fd00::2;10.16.0.3,fd00::3\nnorth_gateway=10.16.0.2,fd00::3\nport_vips=10.16.0.7, 10.16.0.8\nsecurity_groups=b,a,,a")
-	f.Add("ip_pool=a,b\nlogical_switch=web\nvip=v\naaps=a,b\nvirtualmachine=vm")
+	all := ""
+	for name, values := range requestValues {
+		for _, value := range slices.Concat(values.valid, values.invalid) {
+			f.Add(string(name) + "=" + value)
+		}
+		all += string(name) + "=" + values.valid[0] + "\n"
+	}
+	f.Add(all)
 	f.Add("pod_uid=u\nallocated=true\nrouted=true\nip_address=10.16.0.5\nmac_address=06:4b:0a:10:00:05\ncidr=10.16.0.0/16,fd00::/64\n" +
 		"gateway=10.16.0.1,fd00::1\nlogical_switch=ovn-default\nlogical_router=ovn-cluster\nmtu=1400\npod_nic_type=veth-pair")
 	f.Add("cidr=::ffff:10.0.0.0/104\ngateway=fe80::1%eth0\nmtu=-1\nmac_address=02:00:00:00:00:01:02:03")
@@ -81,13 +88,25 @@ func FuzzAnnotations(f *testing.F) {
 		if IsPublished(pod) && MachineOf(pod) == "" && PortOwner(pod) != pod.Name {
 			t.Errorf("a pod without a machine has the port of %q", PortOwner(pod))
 		}
+		names := ParseAAPs(pod.Annotations)
+		for _, err := range CheckRequests(OnPod, pod.Annotations) {
+			if utf8.ValidString(text) && strings.ContainsRune(err.Error(), 0) {
+				t.Errorf("an error with a null character: %q", err)
+			}
+		}
 		if request, err := ParsePodRequest(pod.Annotations); err == nil {
 			checkRequest(t, request)
+			names = slices.Concat(names, request.Pools, []string{request.Subnet, request.Vip})
 			if hops := ParseNorthGateway(pod.Annotations); !slices.Equal(hops, request.NorthGateway) {
 				t.Errorf("next hops %v, and %v in the request", hops, request.NorthGateway)
 			}
 			if vips := ParsePortVips(pod.Annotations); !slices.Equal(vips, request.Vips) {
 				t.Errorf("vips %v, and %v in the request", vips, request.Vips)
+			}
+		}
+		for _, name := range names {
+			if name != "" && len(validation.IsDNS1123Subdomain(name)) > 0 {
+				t.Errorf("%q is not the name of an object", name)
 			}
 		}
 		if network, err := ParsePodNetwork(pod.Annotations); err == nil {

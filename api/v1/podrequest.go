@@ -29,6 +29,8 @@ type PodRequest struct {
 	Pools []string
 	// Choices are addresses, at most one per family each, of which the pod gets one: that of its ordinal in a StatefulSet, else any.
 	Choices [][]netip.Addr
+	// Vip is the name of the Vip whose addresses the pod has for its own.
+	Vip string
 	// MAC; nil has it follow from the first address.
 	MAC net.HardwareAddr
 	// Family limits a pod on a dual-stack subnet to one family; empty means every family of the subnet.
@@ -59,68 +61,42 @@ func ParsePodRequest(annotations map[string]string) (PodRequest, error) {
 
 // ParsePodRequestOf is ParsePodRequest for the network of a provider.
 func ParsePodRequestOf(annotations map[string]string, provider string) (PodRequest, error) {
-	get := func(a Annotation) string { return strings.TrimSpace(annotations[a.For(provider)]) }
-	r := PodRequest{Provider: provider, Subnet: get(AnnotationLogicalSwitch)}
-	fields := []struct {
-		annotation Annotation
-		parse      func(string) error
-	}{
-		{AnnotationIPAddress, func(s string) (err error) { r.Addresses, err = parseOnePerFamily(s); return }},
-		{AnnotationIPPool, func(s string) (err error) { r.Pools, r.Choices, err = parsePools(s); return }},
-		{AnnotationMACAddress, func(s string) (err error) { r.MAC, err = ParseMAC(s); return }},
-		{AnnotationIPFamily, func(s string) (err error) { r.Family, err = parseFamily(s); return }},
-		{AnnotationRoutes, func(s string) (err error) { r.Routes, err = parseRoutes(s); return }},
-		{AnnotationDefaultRoute, func(s string) (err error) { r.WithoutDefaultRoute, err = parseNo(s); return }},
-		{AnnotationNorthGateway, func(s string) (err error) { r.NorthGateway, err = parseOnePerFamily(s); return }},
-		{AnnotationPortVips, func(s string) (err error) { r.Vips, err = parseList(s, parseAddress); return }},
-	}
-	for _, f := range fields {
-		value := get(f.annotation)
-		if value == "" {
-			continue
-		}
-		if err := f.parse(value); err != nil {
-			return PodRequest{}, &AnnotationError{Key: f.annotation.For(provider), Value: value, Err: err}
+	r := PodRequest{Provider: provider}
+	for _, e := range annotationTable {
+		if e.parse != nil {
+			if err := e.read(annotations, provider, &r); err != nil {
+				return PodRequest{}, err
+			}
 		}
 	}
 	for _, address := range r.Addresses {
 		if r.Family != "" && r.Family != familyOf(address) {
 			err := fmt.Errorf("%s is not of family %s, the only one that %s asks for: remove one of them", address, r.Family, AnnotationIPFamily.For(provider))
-			return PodRequest{}, &AnnotationError{Key: AnnotationIPAddress.For(provider), Value: get(AnnotationIPAddress), Err: err}
+			return PodRequest{}, &AnnotationError{Key: AnnotationIPAddress.For(provider), Value: annotations[AnnotationIPAddress.For(provider)], Err: err}
 		}
 	}
 	return r, nil
 }
 
-// ParseNorthGateway reads the next hops of what leaves the VPC from a pod: none when they cannot be read.
+// ParseNorthGateway reads the next hops of what leaves the VPC from a pod: none when they are not valid.
 func ParseNorthGateway(annotations map[string]string) []netip.Addr {
-	value := strings.TrimSpace(annotations[AnnotationNorthGateway.Key()])
-	if value == "" {
-		return nil
-	}
-	hops, err := parseOnePerFamily(value)
-	if err != nil {
-		return nil
-	}
-	return hops
+	return parseRequest(annotations, AnnotationNorthGateway, parseOnePerFamily)
 }
 
-// ParsePortVips reads the addresses that a pod shares with others on its first network: none when they cannot be read.
+// ParsePortVips reads the addresses that a pod shares with others on its first network, each once: none when they are not valid.
 func ParsePortVips(annotations map[string]string) []netip.Addr {
-	value := strings.TrimSpace(annotations[AnnotationPortVips.Key()])
-	if value == "" {
-		return nil
-	}
-	vips, err := parseList(value, parseAddress)
-	if err != nil {
-		return nil
-	}
-	return vips
+	return parseRequest(annotations, AnnotationPortVips, parseVips)
+}
+
+// ParseAAPs reads the names of the Vips that a pod shares with others: none when they are not valid.
+func ParseAAPs(annotations map[string]string) []string {
+	return parseRequest(annotations, AnnotationAAPs, parseNames)
 }
 
 var keySecurityGroups = AnnotationGroups.Key()
 
-// ParseSecurityGroups reads the names of a pod's security groups on its first network, each once and in order.
+// ParseSecurityGroups reads the names of a pod's security groups on its first network, each once and in order. It keeps names that no group can
+// have: a group that does not exist lets nothing through.
 func ParseSecurityGroups(annotations map[string]string) []string {
 	value := annotations[keySecurityGroups]
 	if value == "" {
@@ -178,7 +154,8 @@ func parsePools(s string) (names []string, choices [][]netip.Addr, err error) {
 	if len(names) > 0 && (len(choices) > 0 || strings.ContainsAny(s, ";:/ ")) {
 		return nil, nil, errors.New("must be names of IPPools like a,b or addresses like 10.16.0.2,10.16.0.3 or 10.16.0.2,fd00::2;10.16.0.3,fd00::3")
 	}
-	return names, choices, nil
+	names, err = parseNames(strings.Join(names, ","))
+	return names, choices, err
 }
 
 // ParseMAC reads a MAC address that a port can have: a unicast address of 48 bits.
@@ -194,6 +171,17 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 		return nil, errors.New("not a unicast MAC address")
 	}
 	return mac, nil
+}
+
+// parseVips reads addresses, each once.
+func parseVips(s string) ([]netip.Addr, error) {
+	addresses, err := parseList(s, parseAddress)
+	seen := make(map[netip.Addr]bool, len(addresses))
+	return slices.DeleteFunc(addresses, func(a netip.Addr) bool {
+		repeated := seen[a]
+		seen[a] = true
+		return repeated
+	}), err
 }
 
 // parseNo reads whether something is not wanted.

@@ -20,11 +20,6 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// told are the annotations of a namespace. Lists of several subnets have commas between names and semicolons between the rest.
-var told = []kubeovnv1.Annotation{
-	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationCIDR, kubeovnv1.AnnotationExcludeIPs,
-}
-
 // Reconciler keeps the annotations of namespaces true to Subnets and Vpcs. Nothing of ours reads them: they are for users.
 type Reconciler struct {
 	Client     client.Client
@@ -95,7 +90,7 @@ func (r *Reconciler) subnets(ctx context.Context, ns *corev1.Namespace) ([]*kube
 	return subnets, nil
 }
 
-// annotations tell of the subnets, in their order. An empty value means none.
+// annotations returns the annotations of a namespace with these subnets, in their order. An empty value means none.
 func annotations(subnets []*kubeovnv1.Subnet) map[string]string {
 	var names, cidrs, excluded []string
 	for _, s := range subnets {
@@ -103,9 +98,9 @@ func annotations(subnets []*kubeovnv1.Subnet) map[string]string {
 		cidrs = append(cidrs, s.Spec.CIDRBlock)
 		excluded = append(excluded, strings.Join(s.Spec.ExcludeIPs, ","))
 	}
-	out := map[string]string{}
-	for i, value := range []string{strings.Join(names, ","), strings.Join(cidrs, ";"), strings.Join(excluded, ";")} {
-		out[told[i].Key()] = value
+	return map[string]string{
+		kubeovnv1.AnnotationLogicalSwitch.Key(): strings.Join(names, ","),
+		kubeovnv1.AnnotationCIDR.Key():          strings.Join(cidrs, ";"),
+		kubeovnv1.AnnotationExcludeIPs.Key():    strings.Join(excluded, ";"),
 	}
-	return out
 }

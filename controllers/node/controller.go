@@ -81,8 +81,8 @@ func viewNode(n *corev1.Node) nodeView {
 
 func viewAnnotations(n *corev1.Node) string {
 	var view strings.Builder
-	for _, a := range managedAnnotations {
-		view.WriteString(n.Annotations[a.Key()] + "\x00")
+	for _, key := range results {
+		view.WriteString(n.Annotations[key] + "\x00")
 	}
 	return view.String()
 }

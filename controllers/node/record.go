@@ -19,17 +19,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// managedAnnotations are those that annotate writes.
-var managedAnnotations = []kubeovnv1.Annotation{
-	kubeovnv1.AnnotationAllocated,
-	kubeovnv1.AnnotationIPAddress,
-	kubeovnv1.AnnotationMACAddress,
-	kubeovnv1.AnnotationCIDR,
-	kubeovnv1.AnnotationGateway,
-	kubeovnv1.AnnotationLogicalSwitch,
-	kubeovnv1.AnnotationPortName,
-	kubeovnv1.AnnotationChassis,
-}
+// results are the keys of the annotations that annotate writes.
+var results = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnNode, kubeovnv1.RoleResult))
 
 // labelNode is on IP objects, as users of Kube-OVN select by it.
 const labelNode = "ovn.kubernetes.io/node-name"

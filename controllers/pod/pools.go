@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,8 +21,8 @@ import (
 // wantsOf are what to ask subnets for, in order, for a pod that nothing is reserved for: those of a Vip, addresses of the pools that it names
 // or, else, that its namespace is bound to, or of any part of its subnets that no pool sets apart.
 func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
-	if name := strings.TrimSpace(pod.Annotations[keyVip]); name != "" {
-		return r.wantsOfVip(ctx, pod, name, request)
+	if request.Vip != "" {
+		return r.wantsOfVip(ctx, pod, request)
 	}
 	if len(request.Pools) > 0 {
 		pools, err := r.named(ctx, request.Pools)

@@ -21,27 +21,15 @@ import (
 )
 
 // results are the keys of the annotations that PodNetwork writes. One that it leaves out must not stay from before.
-var results = keysOf(slices.Concat(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations())...)
+var results = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult, kubeovnv1.RoleClaim))
 
-// requests are the keys of the annotations that only users write and that a port depends on, or whether there can be one.
-var requests = keysOf(
-	kubeovnv1.AnnotationIPFamily, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips, kubeovnv1.AnnotationLayer2Forward,
-	kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationIPPool, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6,
-	kubeovnv1.AnnotationGroups, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationDefaultRoute,
-)
+// requests are the keys of the annotations that only users write.
+var requests = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest))
 
 var (
 	keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()
 	keyPortSecurity      = kubeovnv1.AnnotationPortSecurity.Key()
 )
-
-func keysOf(annotations ...kubeovnv1.Annotation) []string {
-	keys := make([]string, len(annotations))
-	for i, a := range annotations {
-		keys[i] = a.Key()
-	}
-	return keys
-}
 
 // patchesInFlight bounds the patches of pods that are under way: enough for the API server to be busy, and the workers beyond them are
 // free to bring more pods into the next transaction.

@@ -63,7 +63,8 @@ func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []ne
 }
 
 // wantsOfVip asks for the addresses of the Vip that a pod is to have for its own.
-func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, name string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+	name := request.Vip
 	vip, reason, err := r.vip(ctx, pod, name)
 	switch {
 	case err != nil:
@@ -171,10 +172,7 @@ func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
 // warnOfVips tells a pod's user which of the Vips that it names it cannot share.
 func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet string) {
 	var wrong []string
-	for name := range strings.SplitSeq(pod.Annotations[keyAAPs], ",") {
-		if name = strings.TrimSpace(name); name == "" {
-			continue
-		}
+	for _, name := range kubeovnv1.ParseAAPs(pod.Annotations) {
 		vip, reason, err := r.vip(ctx, pod, name)
 		switch {
 		case err != nil:

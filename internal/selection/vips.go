@@ -181,8 +181,10 @@ func (v *Vips) usesOf(pod *corev1.Pod) map[string]VipUser {
 		}
 	}
 	add(own, VipOwn)
-	for name := range strings.SplitSeq(named, ",") {
-		add(name, VipNamed)
+	if named != "" {
+		for _, name := range kubeovnv1.ParseAAPs(pod.Annotations) {
+			add(name, VipNamed)
+		}
 	}
 	for name, selector := range selectors {
 		if selector.Matches(labels.Set(pod.Labels)) {

@@ -29,13 +29,8 @@ var ignoredAnnotations = map[string]string{
 	string(kubeovnv1.AnnotationPodNICType): kubeovnv1.PodNICTypeVeth,
 }
 
-// attachmentAnnotations are those that this version acts on for a pod's first network, and for no other.
-var attachmentAnnotations = []kubeovnv1.Annotation{
-	kubeovnv1.AnnotationLogicalSwitch, kubeovnv1.AnnotationIPAddress, kubeovnv1.AnnotationMACAddress, kubeovnv1.AnnotationIPFamily,
-	kubeovnv1.AnnotationRoutes, kubeovnv1.AnnotationPortSecurity, kubeovnv1.AnnotationPortVips,
-	kubeovnv1.AnnotationLayer2Forward, kubeovnv1.AnnotationNorthGateway, kubeovnv1.AnnotationVip, kubeovnv1.AnnotationAAPs,
-	kubeovnv1.AnnotationDefaultRoute, kubeovnv1.AnnotationDHCPv4, kubeovnv1.AnnotationDHCPv6, kubeovnv1.AnnotationGroups,
-}
+// firstNetworkAnnotations are the requests that this version acts on for a pod's first network, and for no other.
+var firstNetworkAnnotations = kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest, kubeovnv1.RoleClaim)
 
 // IgnoredPodAnnotations are the keys, in order, by which a pod asks for what this version does not do. It looks at users' annotations:
 // those of a pod that nothing was written on yet.
@@ -61,5 +56,5 @@ func asksInVain(key, value string) bool {
 		return ignored && value != usual
 	}
 	// `<attachment>.<namespace>`, with `.ovn` behind it where the network is one of OVN
-	return strings.Contains(provider, ".") && (ignored || slices.Contains(attachmentAnnotations, kubeovnv1.Annotation(name)))
+	return strings.Contains(provider, ".") && (ignored || slices.Contains(firstNetworkAnnotations, kubeovnv1.Annotation(name)))
 }

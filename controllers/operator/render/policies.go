@@ -57,7 +57,7 @@ func Policies(c Config) []Object {
 	var objects []Object
 	for _, p := range []policy{
 		podNetworks(), podBindings(),
-		c.podWrites("kiln-controller-pods", ControllerName, ControllerName, resultKeys(), []string{Northbound.WrittenLabel},
+		c.podWrites("kiln-controller-pods", ControllerName, ControllerName, kubeovnv1.Keys(results()), []string{Northbound.WrittenLabel},
 			[]string{string(v1alpha1.PodConditionNorthbound)}),
 		c.podWrites("kiln-central-pods", centralAccount, centralApp, nil, []string{
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
@@ -75,8 +75,10 @@ func Policies(c Config) []Object {
 
 // podNetworks denies changes of results on pods. The authorizer is asked last: only when a result differs.
 func podNetworks() policy {
+	always := kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult)
+	claims := kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleClaim)
 	same := func(annotations []kubeovnv1.Annotation) string {
-		return celList(keys(annotations)) + ".all(k, variables.before[?k] == variables.after[?k])"
+		return celList(kubeovnv1.Keys(annotations)) + ".all(k, variables.before[?k] == variables.after[?k])"
 	}
 	return policy{
 		name: "kiln-pod-networks", app: ControllerName,
@@ -89,12 +91,12 @@ func podNetworks() policy {
 			writer(),
 		),
 		validations: []admissionv1.Validation{
-			forbid(same(kubeovnv1.ResultAnnotations())+" || variables.writer",
-				"only kube-ovn-controller changes these annotations of a pod: "+annotationPrefix+names(kubeovnv1.ResultAnnotations())+
+			forbid(same(always)+" || variables.writer",
+				"only kube-ovn-controller changes these annotations of a pod: "+annotationPrefix+names(always)+
 					". Create the pod again to give it another network"),
-			forbid("!variables.allocated || "+same(kubeovnv1.AllocatedAnnotations())+" || variables.writer",
-				"only kube-ovn-controller changes these annotations of a pod whose network is allocated: "+annotationPrefix+
-					names(kubeovnv1.AllocatedAnnotations())+". Create the pod again with the values that you want"),
+			forbid("!variables.allocated || "+same(claims)+" || variables.writer",
+				"only kube-ovn-controller changes these annotations of a pod whose network is allocated: "+annotationPrefix+names(claims)+
+					". Create the pod again with the values that you want"),
 		},
 	}
 }
@@ -107,9 +109,8 @@ func podBindings() policy {
 		when:      "object.metadata.?annotations.hasValue()",
 		variables: []admissionv1.Variable{writer()},
 		validations: []admissionv1.Validation{forbid(
-			celList(resultKeys())+".all(k, !(k in object.metadata.annotations)) || variables.writer",
-			"only kube-ovn-controller writes these annotations of a pod: "+annotationPrefix+
-				names(append(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations()...))+". Remove them from the Binding",
+			celList(kubeovnv1.Keys(results()))+".all(k, !(k in object.metadata.annotations)) || variables.writer",
+			"only kube-ovn-controller writes these annotations of a pod: "+annotationPrefix+names(results())+". Remove them from the Binding",
 		)},
 	}
 }
@@ -304,16 +305,9 @@ func sameMetadata(fields ...string) string {
 	return strings.Join(all, " && ")
 }
 
-func resultKeys() []string {
-	return keys(append(kubeovnv1.ResultAnnotations(), kubeovnv1.AllocatedAnnotations()...))
-}
-
-func keys(annotations []kubeovnv1.Annotation) []string {
-	all := make([]string, len(annotations))
-	for i, a := range annotations {
-		all[i] = a.Key()
-	}
-	return all
+// results are the annotations of a pod that kube-ovn-controller writes.
+func results() []kubeovnv1.Annotation {
+	return kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult, kubeovnv1.RoleClaim)
 }
 
 // names are annotations without their prefix, for messages: {a,b}.
