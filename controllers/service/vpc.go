@@ -54,11 +54,12 @@ func (r *Reconciler) ofVpc(ctx context.Context, vpc client.Object) []reconcile.R
 	return requests
 }
 
-// missingVpc is the VPC that the user of a Service names and that does not exist; empty when there is none such. Only the API server knows.
+// missingVpc returns the VPC that the user of a Service names and that does not exist; empty when there is none such. It reads the API server,
+// because the cache may lag. The client refuses to request a name that no object can have.
 func (r *Reconciler) missingVpc(ctx context.Context, s *corev1.Service) (string, error) {
 	name := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
-	if name == "" {
-		return "", nil
+	if name == "" || len(kubeovnv1.CheckRequests(kubeovnv1.OnService, s.Annotations)) > 0 {
+		return name, nil
 	}
 	for _, reader := range []client.Reader{r.Client, r.Live} {
 		err := reader.Get(ctx, client.ObjectKey{Name: name}, &kubeovnv1.Vpc{}, client.UnsafeDisableDeepCopy)

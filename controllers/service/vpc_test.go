@@ -155,12 +155,14 @@ func warned(w *controllertest.World, s *corev1.Service, reason, text string) {
 func TestAVpcThatDoesNotExistIsTold(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)
-	typo, good := newService("typo"), newService("good")
+	typo, good, odd := newService("typo"), newService("good"), newService("odd")
+	odd.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "a/../b"} // which the client refuses to request
 	typo.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): "tenent"}
 	good.Annotations = map[string]string{kubeovnv1.AnnotationLogicalRouter.Key(): kubeovnv1.DefaultVpc}
-	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}, good, typo)
+	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}, good, typo, odd)
 	w.Create(newSlice("typo", "typo-a", "10.16.0.2")) // which is no news
 	warned(w, typo, service.ReasonVpcMissing, "annotation ovn.kubernetes.io/logical_router names Vpc tenent, which does not exist: create it")
+	warned(w, odd, service.ReasonVpcMissing, "names Vpc a/../b, which does not exist")
 	groupOf(w, "good", kubeovnv1.DefaultVpc)
 	var list eventsv1.EventList
 	w.Must(w.Client.List(w.Context(), &list, client.InNamespace("default")))
