@@ -32,6 +32,9 @@ const reasonNoAddress = "AcquireAddressFailed"
 // reasonNotSupported is the reason of the event on a pod that asks for more than this version does.
 const reasonNotSupported = "AnnotationNotSupported"
 
+// reasonInvalid is the reason of the event on a pod with a network that has requests which are not valid.
+const reasonInvalid = "AnnotationInvalid"
+
 // attachment is a pod with its addresses and what they are of.
 type attachment struct {
 	pod      *corev1.Pod
@@ -204,6 +207,17 @@ func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease)
 func (r *Reconciler) warnOfIgnored(pod *corev1.Pod) {
 	if keys := validation.IgnoredPodAnnotations(pod.Annotations); len(keys) > 0 {
 		k8s.Warn(r.Recorder, pod, reasonNotSupported, "this version does nothing about "+strings.Join(keys, ", "))
+	}
+}
+
+// warnOfRequests warns the user of a pod that has its network, once, of requests that are not valid.
+func (r *Reconciler) warnOfRequests(pod *corev1.Pod) {
+	said := ""
+	if invalid := kubeovnv1.CheckRequests(kubeovnv1.OnPod, pod.Annotations); len(invalid) > 0 {
+		said = errors.Join(invalid...).Error()
+	}
+	if news(&r.invalid, pod.UID, said) {
+		k8s.Warn(r.Recorder, pod, reasonInvalid, "requests that are not valid, correct or remove them: "+said)
 	}
 }
 

@@ -60,6 +60,7 @@ type Reconciler struct {
 	machines machines
 	missing  sync.Map // groups in the last warning of a pod, by its UID
 	unshared sync.Map // addresses of port_vips in the last warning of a pod, by its UID
+	invalid  sync.Map // requests in the last warning of a pod, by its UID
 	unseen   sync.Map // keys of ports from before the start whose pods the cache did not have then
 	records  backlog
 	recorder *recorder
@@ -102,6 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	in := a.port(others)
 	var revision int
 	in.Policy, revision = r.joinSets(pod)
+	r.warnOfRequests(pod)
 	r.warnOfGroups(ctx, pod)
 	r.warnOfShared(pod, a.subnet)
 	switch err := r.Northbound.Apply(ctx, translate.PodOwner(in.Namespace, in.Name), translate.Pod(in)); {

@@ -28,7 +28,10 @@ var dhcpKeys = map[ipfamily.Family]string{
 func readDHCP(pod *corev1.Pod) (map[ipfamily.Family]map[string]string, error) {
 	var all map[ipfamily.Family]map[string]string
 	for family, key := range dhcpKeys {
-		text := pod.Annotations[key]
+		text, err := kubeovnv1.RequestText(pod.Annotations, key)
+		if err != nil {
+			return nil, err
+		}
 		if text == "" {
 			continue
 		}

@@ -4,8 +4,10 @@
 package pod_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,7 +85,7 @@ func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	w := newWorld(t)
 	s := w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.100"} })
 	process := w.start()
-	p := w.pod("default", "p", "port_security", "true", "port_vips", "10.16.0.100,169.254.107.105,10.16.0.1,8.8.8.8")
+	p := w.pod("default", "p", "port_security", "true", "port_vips", "10.16.0.100,169.254.107.105,10.16.0.100,10.16.0.1,8.8.8.8")
 	w.warnedOf(p, "AddressNotShared", "169.254.107.105,10.16.0.1,8.8.8.8")
 	secured := func(want string) {
 		w.Eventually(func() string {
@@ -98,4 +100,27 @@ func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	w.Change(s, func() { s.Spec.Vips = nil })
 	w.InForce(s, process)
 	secured(mac + " " + address(p))
+}
+
+// A request that is not valid keeps a new pod waiting. On a pod that has its network it has no effect. Events name the annotation.
+func TestRequestsThatAreNotValidAreReported(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.start()
+	long := "dns_server={" + strings.Repeat("1.1.1.1,", 17_000) + "}"
+	for i, request := range [][2]string{
+		{"logical_switch", "../ovn-default"}, {"ip_pool", "a\x00b"}, {"vip", "a,b"}, {"north_gateway", "\x1b[2J"}, {"port_vips", strings.Repeat("10.16.0.2,", 9_000)},
+		{"dhcp-v4-options", long}, {"dhcp-v4-options", "dns_server={" + strings.Repeat("1.1.1.1,", 64) + "}"},
+	} {
+		p := newPod("default", fmt.Sprint("waiting-", i), request[0], request[1])
+		w.Create(p)
+		w.warned(p, "annotation ovn.kubernetes.io/"+request[0]+"=")
+	}
+	p := w.pod("default", "lenient", "port_security", "yes", "aaps", "a/b", "layer2_forward", "1")
+	for _, name := range []string{"port_security", "aaps", "layer2_forward"} {
+		w.warnedOf(p, "AnnotationInvalid", "annotation ovn.kubernetes.io/"+name+"=")
+	}
+	p = w.pod("default", "changed")
+	w.Change(p, func() { p.Annotations[kubeovnv1.AnnotationNorthGateway.Key()] = "nowhere" })
+	w.warnedOf(p, "AnnotationInvalid", `north_gateway="nowhere"`)
 }

@@ -99,6 +99,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 			r.journeys.end(e.Object.GetUID())
 			r.missing.Delete(e.Object.GetUID())
 			r.unshared.Delete(e.Object.GetUID())
+			r.invalid.Delete(e.Object.GetUID())
 			q.Add(requestFor(e.Object))
 			r.machinePodGone(e.Object.(*corev1.Pod), q)
 		},
