@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,8 +37,11 @@ import (
 // its status, and no code panics. The object can be deleted again. Package fuzzedit defines the form of the edits.
 func FuzzObjects(f *testing.F) {
 	objects := readObjects(f, "testdata/objects/fuzzed.yaml")
-	for i := range objects {
+	for i, o := range objects {
 		f.Add(byte(i), "")
+		for _, request := range kubeovnv1.AnnotationsOf(o.GetKind(), kubeovnv1.RoleRequest, kubeovnv1.RoleClaim) {
+			f.Add(byte(i), "/metadata/annotations/"+strings.ReplaceAll(request.Key(), "/", "~1")+`="a\u0000b"`)
+		}
 	}
 	for _, e := range readEdits(f) {
 		position := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == e.Kind })
