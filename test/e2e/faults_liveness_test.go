@@ -86,7 +86,8 @@ func stallMember(db trialDatabase) injection {
 	}
 }
 
-// tooManyRequests has the API server answer 429 to all that accounts of kube-system ask. Watches that are open go on.
+// tooManyRequests has the API server answer 429 to all that accounts of kube-system ask while it works on another request of theirs. Watches that are
+// open go on.
 func tooManyRequests(ctx context.Context, _ func()) func(context.Context) {
 	GinkgoHelper()
 	none := int32(0)

@@ -266,7 +266,7 @@ func faults() []fault {
 		{did: "leading controller: its right to write taken from the database", writes: 4300 * ms, healed: 4400 * ms, inject: deposeLeader},
 		{did: "first member of the northbound database silent for 60 s, leading controller: kill -9",
 			lasts: time.Minute, writes: 8 * sec, goesOn: true, healed: 10 * sec, inject: silentMember},
-		{did: "API server: 429 to all that Kiln asks for 60 s", lasts: time.Minute, stops: true, writes: 6 * sec, healed: 6 * sec, inject: tooManyRequests},
+		{did: "API server: 429 to nearly all that Kiln asks for 60 s", lasts: time.Minute, stops: true, writes: 6 * sec, healed: 6 * sec, inject: tooManyRequests},
 		{did: "API server: 500 to all that Kiln writes for 60 s", lasts: time.Minute, stops: true, writes: 6 * sec, healed: 6 * sec, inject: internalErrors},
 	}
 	for _, db := range trialDatabases {
