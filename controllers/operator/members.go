@@ -79,6 +79,8 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 			missing[member.Node] = "the node is not in the cluster any more"
 		case !answers(n):
 			missing[member.Node] = "the node does not answer"
+		case reports[member.Node].MovedClusterID != "":
+			missing[member.Node] = "the node has another address now"
 		case reports[member.Node].NeedsRejoin:
 			missing[member.Node] = "its data is lost"
 		}

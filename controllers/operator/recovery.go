@@ -170,6 +170,14 @@ func (m membership) recoverFrom() (from origin, problem string) {
 			from.node = wanted.node
 		}
 		if from.node == "" {
+			if moved := movedNodes(among, m.status.ClusterID); len(moved) == 1 {
+				from.node = moved[0]
+			} else if len(moved) > 1 {
+				return from, fmt.Sprintf("the nodes %s have other addresses than their members, and it is not known whose file has most of the data: "+
+					"name one of them in spec.central.recovery.node", strings.Join(moved, ", "))
+			}
+		}
+		if from.node == "" {
 			return from, fmt.Sprintf("the recovery finds no member%s that answers and has the database's data: start one of their nodes, "+
 				"or choose another source in spec.central.recovery", where)
 		}
@@ -215,6 +223,17 @@ func best(reports map[string]adminapi.Status, clusterID string) string {
 		}
 	}
 	return node
+}
+
+// movedNodes are the nodes with an intact file of the cluster that does not serve because the node has another address now.
+func movedNodes(reports map[string]adminapi.Status, clusterID string) []string {
+	var nodes []string
+	for _, n := range sortedNodes(reports) {
+		if clusterID != "" && reports[n].MovedClusterID == clusterID {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
 }
 
 // newestBackup is the node that has the newest backup, or that of this name.

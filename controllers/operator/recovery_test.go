@@ -31,6 +31,12 @@ func TestTheStepOfARecovery(t *testing.T) {
 		change(&r)
 		m.reports[node] = r
 	}
+	move := func(m *membership, nodes ...string) {
+		for _, n := range nodes {
+			m.reports[n] = adminapi.Status{Waiting: "w", NeedsRejoin: true, MovedClusterID: m.status.ClusterID}
+			m.missing[n] = "the node has another address now"
+		}
+	}
 	backups := []adminapi.Backup{{Name: "b2", Time: time.Unix(2, 0)}, {Name: "b1", Time: time.Unix(1, 0)}}
 	kept := archive{address: "192.0.2.9", Status: adminapi.Status{Backups: []adminapi.Backup{{Name: "b3", Time: time.Unix(3, 0)}, {Name: "b0", Time: time.Unix(0, 0)}}}}
 	for _, c := range []struct {
@@ -62,6 +68,32 @@ func TestTheStepOfARecovery(t *testing.T) {
 			lose(m, "n1", "n2", "n3")
 			ask(m, v1alpha1.RecoverMember, "")
 		}, "", "", "", "no member", true},
+		{"from the only member, whose node has another address now", 1, func(m *membership) {
+			lose(m)
+			move(m, "n1")
+			ask(m, v1alpha1.RecoverMember, "")
+		}, v1alpha1.RecoveryCreating, "n1", "", "n1 makes", false},
+		{"not from a file of another cluster", 1, func(m *membership) {
+			lose(m)
+			move(m, "n1")
+			give(m, "n1", func(r *adminapi.Status) { r.MovedClusterID = "other" })
+			ask(m, v1alpha1.RecoverMember, "")
+		}, "", "", "", "no member", true},
+		{"of several such nodes one has to be named", 3, func(m *membership) {
+			lose(m, "n2")
+			move(m, "n1", "n3")
+			ask(m, v1alpha1.RecoverMember, "")
+		}, "", "", "", "n1, n3 have other addresses", true},
+		{"and is taken then", 3, func(m *membership) {
+			lose(m, "n2")
+			move(m, "n1", "n3")
+			ask(m, v1alpha1.RecoverMember, "n3")
+		}, v1alpha1.RecoveryCreating, "n3", "", "n3 makes", false},
+		{"a member that runs comes first", 3, func(m *membership) {
+			lose(m, "n2")
+			move(m, "n1")
+			ask(m, v1alpha1.RecoverMember, "")
+		}, v1alpha1.RecoveryCreating, "n3", "", "n3 makes", false},
 		{"a leader is left alone", 3, func(m *membership) { ask(m, v1alpha1.RecoverMember, "") }, v1alpha1.RecoveryRefused, "", "", "has a leader", false},
 		{"one that has lost the others is about to go", 3, func(m *membership) {
 			leader := m.status.Leader

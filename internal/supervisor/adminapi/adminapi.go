@@ -32,12 +32,15 @@ const (
 
 // Status is one member's view of its Raft cluster.
 type Status struct {
-	// Waiting is why the server has not been started; everything but DiskFailure, NeedsRejoin and Backups is empty then.
+	// Waiting is why the server has not been started; everything but DiskFailure, NeedsRejoin, MovedClusterID and Backups is empty then.
 	Waiting string `json:"waiting,omitempty"`
 	// DiskFailure is why the server cannot be started: its file cannot be written.
 	DiskFailure string `json:"diskFailure,omitempty"`
 	// NeedsRejoin: what is recorded of this member, it does not hold any more. It waits to be kicked and told to join anew.
 	NeedsRejoin bool `json:"needsRejoin,omitempty"`
+	// MovedClusterID is the cluster of the member's file, if the file is intact and does not serve because the node has another address now. A
+	// recovery can read it.
+	MovedClusterID string `json:"movedClusterID,omitempty"`
 	// ClusterID is the UUID of the cluster; empty while the member does not know it yet.
 	ClusterID string `json:"clusterID"`
 	// ServerID is the UUID of this member.

@@ -73,7 +73,7 @@ func (f files) identify(ctx context.Context) (*startup.File, error) {
 		return nil, err
 	}
 	id := &startup.File{Path: f.path, Since: since}
-	if id.Unusable = f.check(ctx); id.Unusable != nil {
+	if id.Unusable = f.check(ctx); id.Unusable != nil && !id.Moved() {
 		return id, ctx.Err()
 	}
 	if id.ClusterID, err = f.clusterID(ctx); err != nil {
@@ -83,7 +83,8 @@ func (f files) identify(ctx context.Context) (*startup.File, error) {
 	return id, err
 }
 
-// check says why the file cannot serve here, and what to do.
+// check says why the file cannot serve here, and what to do. It looks at the address last: the error is startup.ErrMoved only for a file that is
+// intact.
 func (f files) check(ctx context.Context) error {
 	name, err := f.run(ctx, "db-name", f.path)
 	if err != nil {
@@ -103,8 +104,7 @@ func (f files) check(ctx context.Context) error {
 		return err
 	}
 	if address != f.local {
-		return fmt.Errorf("%s is of a member at %s, but this one is at %s: a member cannot change its address; "+
-			"move the file away, so that it joins anew", f.path, address, f.local)
+		return fmt.Errorf("%s is of a member at %s, but this one is at %s: %w", f.path, address, f.local, startup.ErrMoved)
 	}
 	return nil
 }

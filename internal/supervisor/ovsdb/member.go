@@ -190,7 +190,11 @@ func (m *member) tryToBegin(ctx context.Context, f files) (begun bool, err error
 	if plan.Step != startup.Wait {
 		return true, m.begin(ctx, f, plan)
 	}
-	m.waiting.Store(&adminapi.Status{Waiting: plan.Reason, NeedsRejoin: plan.Rejoin})
+	waiting := &adminapi.Status{Waiting: plan.Reason, NeedsRejoin: plan.Rejoin}
+	if file.Moved() {
+		waiting.MovedClusterID = file.ClusterID
+	}
+	m.waiting.Store(waiting)
 	m.options.Log.Info("waiting", "reason", plan.Reason)
 	return false, nil
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -222,6 +223,43 @@ func TestRecovery(t *testing.T) {
 			t.Errorf("it holds %q", got)
 		}
 	})
+}
+
+// TestANodeWithAnotherAddress: the only member of a database does not start at another address, reports that its file is intact, and recovers
+// from it.
+func TestANodeWithAnotherAddress(t *testing.T) {
+	tr := newTrial(t)
+	m := tr.add("cp-1", "127.0.3.10")
+	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
+	before := tr.untilConnected(m, 1)
+	m.insert(t, "a")
+	status := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1", ClusterID: before.ClusterID, Members: []v1alpha1.DatabaseMember{
+		{Node: "cp-1", Address: "127.0.3.10", ServerID: before.ServerID},
+	}}
+	tr.must(m.halt())
+
+	const address = "127.0.3.11"
+	m.options.Address, m.options.Listen, m.options.HealthAddress = netip.MustParseAddr(address), netip.MustParseAddr(address), address+":6662"
+	tr.start(m, status)
+	supervisortest.Eventually(t, "the member reports its file", func() error {
+		said, err := tr.admin(m, tr.callers).Status(t.Context())
+		if err == nil && (said.Waiting == "" || !said.NeedsRejoin || said.MovedClusterID != before.ClusterID) {
+			err = fmt.Errorf("it reports %+v", said)
+		}
+		return err
+	})
+	status, after := tr.recover(m, tr.recovery(m, v1alpha1.RecoverMember, "", 1000), m)
+	if after.ClusterID == before.ClusterID || len(after.Members) != 1 || !strings.Contains(after.Address, address) {
+		t.Errorf("the new cluster is %+v", after)
+	}
+	if got := m.content(t); got != "a" {
+		t.Errorf("it holds %q", got)
+	}
+	tr.must(m.halt())
+	tr.start(m, status)
+	if again := tr.untilConnected(m, 1); again.ClusterID != after.ClusterID {
+		t.Errorf("after a restart the cluster is %s, not %s", again.ClusterID, after.ClusterID)
+	}
 }
 
 // TestWhoWasAwayIsSuperseded: a member that runs, and hears of a recovery only when it is over, ends its cluster and joins the new one.

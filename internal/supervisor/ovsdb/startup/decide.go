@@ -5,6 +5,7 @@
 package startup
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -43,6 +44,13 @@ type File struct {
 	// Unusable is the reason why the file cannot serve on this node.
 	Unusable error
 }
+
+// ErrMoved is in Unusable of an intact file of this node's member from before the node changed its address. A Raft member cannot change its
+// address, but a recovery can read the file.
+var ErrMoved = errors.New("a member cannot change its address")
+
+// Moved reports whether only the address of the node keeps the file from serving.
+func (f *File) Moved() bool { return f != nil && errors.Is(f.Unusable, ErrMoved) }
 
 // Plan is a step, with its reason or its arguments.
 type Plan struct {
@@ -105,7 +113,7 @@ func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Pla
 		return Plan{Step: Start}
 	case recovery.Source == v1alpha1.RecoverMember && file == nil:
 		return Plan{Reason: "no database file is here to make the database from: recover from another node, or another source, under a new id"}
-	case recovery.Source == v1alpha1.RecoverMember && file.Unusable != nil:
+	case recovery.Source == v1alpha1.RecoverMember && file.Unusable != nil && !file.Moved():
 		return Plan{Reason: fmt.Sprintf("the database cannot be made from its file: %s: recover from another node, or another source, under a new id",
 			file.Unusable)}
 	}

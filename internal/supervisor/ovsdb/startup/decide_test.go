@@ -5,6 +5,7 @@ package startup
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -183,6 +184,19 @@ func TestDecide(t *testing.T) {
 			file:   &File{Unusable: errors.New("syntax error")},
 			status: recovering(node, v1alpha1.RecoverMember),
 			reason: "syntax error",
+		},
+		{
+			name:   "it can be made from an intact file of a node that has another address now",
+			file:   &File{ClusterID: "c", Unusable: fmt.Errorf("f: %w", ErrMoved)},
+			status: recovering(node, v1alpha1.RecoverMember),
+			want:   Plan{Step: Recover, Since: now.Time, Source: v1alpha1.RecoverMember, Backup: "b"},
+		},
+		{
+			name:   "without a recovery such a file does not serve",
+			file:   &File{ClusterID: "c", ServerID: "s1", Unusable: fmt.Errorf("f: %w", ErrMoved)},
+			status: recorded("s1", nil),
+			want:   Plan{Rejoin: true},
+			reason: "cannot change its address",
 		},
 		{
 			name:   "but from nothing it can be made so",
