@@ -32,7 +32,7 @@ var families = []family{
 // element is one of a set or map of the table: the object's name and the key as nftables writes it.
 type element struct{ object, key string }
 
-// chain is one of those that many Services share: it leads to one of n slots, or keeps a client for n seconds.
+// chain is one of those that many Services share: it leads to one of n slots, keeps a client for n seconds, or has the guard of the number n.
 type chain struct {
 	kind string
 	n    int
@@ -43,6 +43,7 @@ const (
 	kindPick     = "pick"     // answers have to come back through this node
 	kindKeep     = "keep"     // the endpoint sees the client's own address
 	kindRemember = "remember" // writes down who got which endpoint
+	kindGuard    = "guard"    // with the family's digit: lets some clients in
 	prefixNode   = "node-"
 	prefixSticky = "sticky-"
 )
@@ -53,12 +54,16 @@ func (c chain) verdict() string { return verdictPrefix + c.name() }
 
 const (
 	verdictPrefix = "goto "
+	verdictJump   = "jump "
 	verdictDrop   = "drop"
 )
 
 // chainOf is the chain that a map's value leads to.
 func chainOf(value string) (chain, bool) {
 	name, ok := strings.CutPrefix(value, verdictPrefix)
+	if !ok {
+		name, ok = strings.CutPrefix(value, verdictJump)
+	}
 	if !ok {
 		return chain{}, false
 	}
@@ -89,11 +94,8 @@ func (p *pool) frontElements(f front, add func(e element, value string)) {
 		key = f.address.String() + " . " + key
 	}
 	put := func(object, key, value string) { add(element{p.family.object(object, node), key}, value) }
-	if f.guarded {
-		put(setGuarded, key, "")
-		for _, from := range f.allowed {
-			put(setAllowed, key+" . "+from.String(), "")
-		}
+	if f.guard != nil {
+		put(mapGuards, key, f.guard.verdict())
 	}
 	if len(p.slots) == 0 {
 		put(setRefused, key, "")

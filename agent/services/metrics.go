@@ -23,8 +23,11 @@ var (
 	servicesServed = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kiln_services_served", Help: "Services that this node serves.",
 	})
+	servicesRefused = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kiln_services_refused", Help: "Services that this node does not serve since they exceed a bound.",
+	})
 )
 
 func init() {
-	metrics.Registry.MustRegister(syncSeconds, syncErrors, elementsWritten, servicesServed)
+	metrics.Registry.MustRegister(syncSeconds, syncErrors, elementsWritten, servicesServed, servicesRefused)
 }

@@ -4,12 +4,10 @@
 package services
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -38,9 +36,8 @@ type front struct {
 	address  netip.Addr
 	port     uint16
 	external bool // clients outside are expected at it
-	// guarded says that only clients in allowed get in.
-	guarded bool
-	allowed []netip.Prefix
+	// guard says which clients get in; nil for all.
+	guard *guard
 }
 
 // given reports whether the API server gave the front to the Service alone: a ClusterIP, or a node port.
@@ -71,43 +68,54 @@ func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, be
 		return nil
 	}
 	var pools []pool
+	old, index := slotsByPool(before), byPort(of)
+	fronts := make([][]front, len(families))
+	for i, f := range families {
+		fronts[i] = frontsOf(s, f)
+	}
 	for i := range s.Spec.Ports {
 		port := &s.Spec.Ports[i]
-		for _, f := range families {
+		for i, f := range families {
 			p := pool{
-				port: port.Name, proto: protocolOf(port.Protocol), family: f, fronts: frontsOf(s, port, f), affinity: affinityOf(s),
+				port: port.Name, proto: protocolOf(port.Protocol), family: f, fronts: frontsAt(fronts[i], s, port, f), affinity: affinityOf(s),
 				internalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 				externalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 			}
 			if len(p.fronts) == 0 {
 				continue
 			}
-			here, all := p.endpoints(of, port, node)
-			p.slots, p.local = arrange(p.slotsOf(before), here, all)
+			here, all := p.endpoints(index, node)
+			p.slots, p.local = arrange(old[p.key()], here, all)
 			pools = append(pools, p)
 			if p.externalLocal && port.NodePort != 0 {
-				pools = append(pools, p.peers(of, port, node, before, addressesOf)...)
+				pools = append(pools, p.peers(index, port, node, old, addressesOf)...)
 			}
 		}
 	}
 	return pools
 }
 
-// slotsOf are the slots that the same pool had.
-func (p *pool) slotsOf(before []pool) []netip.AddrPort {
-	k := slices.IndexFunc(before, func(b pool) bool {
-		return b.port == p.port && b.proto == p.proto && b.family == p.family && b.peer == p.peer
-	})
-	if k < 0 {
-		return nil
+// poolKey names a pool among those of its Service.
+type poolKey struct {
+	port, proto, peer string
+	v6                bool
+}
+
+func (p *pool) key() poolKey { return poolKey{p.port, p.proto, p.peer, p.family.v6} }
+
+// slotsByPool are the slots that pools have.
+func slotsByPool(pools []pool) map[poolKey][]netip.AddrPort {
+	slots := make(map[poolKey][]netip.AddrPort, len(pools))
+	for i := range pools {
+		slots[pools[i].key()] = pools[i].slots
 	}
-	return before[k].slots
+	return slots
 }
 
 // peers are the node ports of other nodes, as this node itself uses them where the policy is Local. Such a node would let the endpoint see
 // this node's address, and the endpoint would answer this node, which does not know it. So the endpoint is chosen here, among that node's.
-func (p *pool) peers(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, node string, before []pool, addressesOf func(string) []netip.Addr) []pool {
-	served := p.byNode(of, port)
+func (p *pool) peers(of slicesByPort, port *corev1.ServicePort, node string, old map[poolKey][]netip.AddrPort, addressesOf func(string) []netip.Addr) []pool {
+	served := p.byNode(of)
 	delete(served, node)
 	var pools []pool
 	for _, peer := range slices.Sorted(maps.Keys(served)) {
@@ -118,7 +126,7 @@ func (p *pool) peers(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, 
 			}
 		}
 		if len(o.fronts) > 0 {
-			o.slots, o.local = arrange(o.slotsOf(before), nil, served[peer])
+			o.slots, o.local = arrange(old[o.key()], nil, served[peer])
 			pools = append(pools, o)
 		}
 	}
@@ -126,9 +134,9 @@ func (p *pool) peers(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, 
 }
 
 // byNode are the endpoints that serve a port for clients of one node each: its ready ones or, without any, those that still serve.
-func (p *pool) byNode(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort) map[string][]netip.AddrPort {
+func (p *pool) byNode(of slicesByPort) map[string][]netip.AddrPort {
 	ready, draining := map[string][]netip.AddrPort{}, map[string][]netip.AddrPort{}
-	p.each(of, port, func(address netip.AddrPort, node string, terminates bool) {
+	p.each(of, func(address netip.AddrPort, node string, terminates bool) {
 		switch {
 		case node == "":
 		case terminates:
@@ -161,16 +169,17 @@ func affinityOf(s *corev1.Service) int32 {
 	return corev1.DefaultClientIPServiceAffinitySeconds
 }
 
-// frontsOf are where a port is reached in one family. An address that is given twice is one front.
-func frontsOf(s *corev1.Service, port *corev1.ServicePort, f family) []front {
+// frontsOf are where each port is reached in one family, without the port. An address that is given twice is one front.
+func frontsOf(s *corev1.Service, f family) []front {
 	var fronts []front
+	seen := map[netip.Addr]bool{}
 	add := func(text string, as front) {
 		address, err := netip.ParseAddr(text)
 		if err != nil || address.Unmap().Is6() != f.v6 {
 			return
 		}
-		as.address, as.port = address.Unmap(), uint16(port.Port) //nolint:gosec // the API server takes 1 to 65535
-		if !slices.ContainsFunc(fronts, func(o front) bool { return o.address == as.address }) {
+		if as.address = address.Unmap(); !seen[as.address] {
+			seen[as.address] = true
 			fronts = append(fronts, as)
 		}
 	}
@@ -180,11 +189,20 @@ func frontsOf(s *corev1.Service, port *corev1.ServicePort, f family) []front {
 	for _, ip := range s.Spec.ExternalIPs {
 		add(ip, front{external: true})
 	}
-	allowed := rangesOf(s, f)
+	guard := guardOf(s, f)
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
 		if ingress.IPMode == nil || *ingress.IPMode == corev1.LoadBalancerIPModeVIP {
-			add(ingress.IP, front{external: true, guarded: len(s.Spec.LoadBalancerSourceRanges) > 0, allowed: allowed})
+			add(ingress.IP, front{external: true, guard: guard})
 		}
+	}
+	return fronts
+}
+
+// frontsAt are where one port is reached.
+func frontsAt(of []front, s *corev1.Service, port *corev1.ServicePort, f family) []front {
+	fronts := slices.Clone(of)
+	for i := range fronts {
+		fronts[i].port = uint16(port.Port) //nolint:gosec // the API server takes 1 to 65535
 	}
 	if port.NodePort != 0 && slices.Contains(s.Spec.IPFamilies, f.name) {
 		fronts = append(fronts, front{port: uint16(port.NodePort), external: true}) //nolint:gosec // the API server takes 1 to 65535
@@ -192,23 +210,11 @@ func frontsOf(s *corev1.Service, port *corev1.ServicePort, f family) []front {
 	return fronts
 }
 
-// rangesOf are the clients that may use the load balancer's addresses, disjoint: nftables refuses ranges that overlap. The API takes them
-// with blanks around them.
-func rangesOf(s *corev1.Service, f family) []netip.Prefix {
-	var all []netip.Prefix
-	for _, text := range s.Spec.LoadBalancerSourceRanges {
-		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().Is6() == f.v6 {
-			all = append(all, p.Masked())
-		}
-	}
-	return disjoint(all)
-}
-
 // endpoints are those that serve a port, of this node and of all: the ready ones or, where there is none, those that still serve while
 // they terminate. When that is so of this node only, and its clients want no other, its terminating ones serve beside the rest.
-func (p *pool) endpoints(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, node string) (here, all []netip.AddrPort) {
+func (p *pool) endpoints(of slicesByPort, node string) (here, all []netip.AddrPort) {
 	var ready, draining, readyHere, drainingHere []netip.AddrPort
-	p.each(of, port, func(address netip.AddrPort, on string, terminates bool) {
+	p.each(of, func(address netip.AddrPort, on string, terminates bool) {
 		switch local := on == node; {
 		case terminates && local:
 			drainingHere, draining = append(drainingHere, address), append(draining, address)
@@ -230,19 +236,15 @@ func (p *pool) endpoints(of []*discoveryv1.EndpointSlice, port *corev1.ServicePo
 }
 
 // each calls f for the endpoints that serve a port, with their nodes, "" where none is named, and whether they terminate.
-func (p *pool) each(of []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f func(address netip.AddrPort, node string, terminates bool)) {
-	for _, s := range of {
-		number, ok := portOf(s, port)
-		if s.AddressType != p.family.addresses || !ok {
-			continue
-		}
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
+func (p *pool) each(of slicesByPort, f func(address netip.AddrPort, node string, terminates bool)) {
+	for _, at := range of[portKey{p.port, p.proto, p.family.addresses}] {
+		for i := range at.slice.Endpoints {
+			e := &at.slice.Endpoints[i]
 			node := ""
 			if e.NodeName != nil {
 				node = *e.NodeName
 			}
-			if address, serves, terminates := endpoint(e, number, p.family); serves {
+			if address, serves, terminates := endpoint(e, at.number, p.family); serves {
 				f(address, node, terminates)
 			}
 		}
@@ -267,21 +269,44 @@ func endpoint(e *discoveryv1.Endpoint, port uint16, f family) (address netip.Add
 	return address, serves, true
 }
 
-func portOf(s *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16, bool) {
-	for _, p := range s.Ports {
-		name, proto := "", corev1.ProtocolTCP
-		if p.Name != nil {
-			name = *p.Name
-		}
-		if p.Protocol != nil {
-			proto = *p.Protocol
-		}
-		if p.Port != nil && name == port.Name && proto == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
-			// The API server accepts any number as a port of an EndpointSlice.
-			return uint16(*p.Port), *p.Port >= 1 && *p.Port <= math.MaxUint16 //nolint:gosec // used within this range only
+// portKey is what the port of a Service and the ports of its EndpointSlices have in common. The protocol is tcp, udp or sctp.
+type portKey struct {
+	name, protocol string
+	family         discoveryv1.AddressType
+}
+
+// slicePort is a slice with the number that a port has in it.
+type slicePort struct {
+	slice  *discoveryv1.EndpointSlice
+	number uint16
+}
+
+// slicesByPort holds the EndpointSlices of a Service by their ports: a Service may have thousands of both.
+type slicesByPort map[portKey][]slicePort
+
+// byPort orders slices by their ports. Of ports with one name and protocol in a slice the first one counts.
+func byPort(of []*discoveryv1.EndpointSlice) slicesByPort {
+	index := slicesByPort{}
+	for _, s := range of {
+		seen := map[portKey]bool{}
+		for _, p := range s.Ports {
+			key := portKey{protocol: protocolOf(corev1.ProtocolTCP), family: s.AddressType}
+			if p.Name != nil {
+				key.name = *p.Name
+			}
+			if p.Protocol != nil {
+				key.protocol = protocolOf(*p.Protocol)
+			}
+			if p.Port == nil || seen[key] || len(s.Endpoints) == 0 {
+				continue
+			}
+			seen[key] = true
+			if *p.Port >= 1 && *p.Port <= math.MaxUint16 { // the API server accepts any number as a port of an EndpointSlice
+				index[key] = append(index[key], slicePort{s, uint16(*p.Port)})
+			}
 		}
 	}
-	return 0, false
+	return index
 }
 
 // readyHere is how many endpoints this node has that are ready. One with an address of each family counts once.
@@ -301,16 +326,4 @@ func readyHere(of []*discoveryv1.EndpointSlice, node string) int {
 		most = max(most, len(ready))
 	}
 	return most
-}
-
-// disjoint sorts prefixes and drops those within another: nftables refuses ranges that overlap.
-func disjoint(all []netip.Prefix) []netip.Prefix {
-	var out []netip.Prefix
-	slices.SortFunc(all, func(a, b netip.Prefix) int { return cmp.Or(a.Bits()-b.Bits(), a.Addr().Compare(b.Addr())) })
-	for _, p := range all {
-		if !slices.ContainsFunc(out, p.Overlaps) {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
 }

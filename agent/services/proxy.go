@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/budget"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
@@ -57,6 +58,7 @@ type Proxy struct {
 	nodes  bool // the addresses of other nodes may have changed
 	wake   chan struct{}
 	writer *writer
+	budget budget.Budget
 	health health
 }
 
@@ -165,6 +167,7 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 	udp, sticky := affected(before, wanted, whole)
 	syncSeconds.Observe(time.Since(began).Seconds())
 	servicesServed.Set(float64(len(p.writer.have)))
+	servicesRefused.Set(float64(p.budget.Refused()))
 	p.answer(ctx, wanted)
 	return errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky))
 }
@@ -183,6 +186,7 @@ func (p *Proxy) withRivals(ctx context.Context, wanted []change) ([]change, erro
 		}
 	}
 	others, err := p.wanted(ctx, rivals)
+	others = slices.DeleteFunc(others, func(c change) bool { return there[c.service] && !slices.Contains(rivals, c.service) })
 	return append(wanted, others...), err
 }
 
@@ -216,30 +220,80 @@ func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]type
 	return out, nil
 }
 
-// wanted is what Services are to have, as the caches know them.
+// wanted is what Services are to have, as the caches know them, and what others are to have that are within their bounds now, or exceed them.
 func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change, error) {
-	out := make([]change, 0, len(of))
+	var all []inputs
+	there := map[types.NamespacedName]bool{}
 	for _, key := range of {
-		c := change{service: key}
-		service := &corev1.Service{}
-		err := p.Cache.Get(ctx, key, service, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("get Service %s: %w", key, err)
+		there[key] = true
+	}
+	for queue := slices.Clone(of); len(queue) > 0; queue = queue[1:] {
+		in, err := p.inputs(ctx, queue[0])
+		if err != nil {
+			return nil, err
 		}
-		if err == nil {
-			c.since = service.CreationTimestamp
-			list, err := p.slices(ctx, key)
-			if err != nil {
-				return nil, err
-			}
-			c.pools = poolsOf(service, list, p.Node, p.writer.have[key], p.addressesOf(ctx))
-			if len(c.pools) > 0 && service.Spec.HealthCheckNodePort != 0 {
-				c.healthPort, c.readyHere = service.Spec.HealthCheckNodePort, readyHere(list, p.Node)
+		all = append(all, in)
+		for _, other := range p.spend(in) {
+			if !there[other] {
+				there[other] = true
+				queue = append(queue, other)
 			}
 		}
-		out = append(out, c)
+	}
+	out := make([]change, 0, len(all))
+	for _, in := range all { // once all of them are in the budget
+		out = append(out, p.change(ctx, in))
 	}
 	return out, nil
+}
+
+// inputs are what a node's part in a Service follows from; service is nil when it is gone.
+type inputs struct {
+	key     types.NamespacedName
+	service *corev1.Service
+	slices  []*discoveryv1.EndpointSlice
+}
+
+func (p *Proxy) inputs(ctx context.Context, key types.NamespacedName) (in inputs, err error) {
+	in.key = key
+	service := &corev1.Service{}
+	err = p.Cache.Get(ctx, key, service, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return in, fmt.Errorf("get Service %s: %w", key, err)
+	}
+	if err == nil {
+		in.service = service
+		in.slices, err = p.slices(ctx, key)
+		return in, err
+	}
+	return in, nil
+}
+
+// spend records what a Service costs and returns the others for which it has changed whether they are served.
+func (p *Proxy) spend(in inputs) []types.NamespacedName {
+	expense := budget.Object{Key: in.key}
+	if in.service != nil && served(in.service) {
+		expense = k8s.ServiceExpense(in.service, v1.DefaultVpc, k8s.ServiceFlows(in.service, in.slices))
+	}
+	_, others := p.budget.Set(k8s.ServiceBounds, expense)
+	return others
+}
+
+// change is what a Service is to have: nothing when it exceeds a bound. The controller reports that, by an event.
+func (p *Proxy) change(ctx context.Context, in inputs) change {
+	c := change{service: in.key}
+	if in.service == nil {
+		return c
+	}
+	c.since = in.service.CreationTimestamp
+	if p.budget.Verdict(k8s.ServiceBounds, in.key) != budget.Within {
+		return c
+	}
+	c.pools = poolsOf(in.service, in.slices, p.Node, p.writer.have[in.key], p.addressesOf(ctx))
+	if len(c.pools) > 0 && in.service.Spec.HealthCheckNodePort != 0 {
+		c.healthPort, c.readyHere = in.service.Spec.HealthCheckNodePort, readyHere(in.slices, p.Node)
+	}
+	return c
 }
 
 func (p *Proxy) slices(ctx context.Context, service types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {

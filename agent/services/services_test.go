@@ -25,6 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/k8s"
 )
 
 // service creates a Service of TCP and UDP at port 80. The API server has one family here: the other comes by external addresses.
@@ -524,4 +525,28 @@ func TestRestartMakesTheTableSo(t *testing.T) {
 	w.start()
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "b")
 	w.fails(nil, "tcp", clusterIP(gone), syscall.ECONNREFUSED)
+}
+
+// Services that exceed the bound of their namespace are not served until there is room; the oldest ones count first, by name those of one second.
+func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
+	before := k8s.ServiceBounds
+	w := emptyWorld(t)
+	a := w.pod("a", 2)
+	first, second := w.service("bound-a", nil), w.service("bound-b", nil)
+	w.serves("bound-a", here(a))
+	w.serves("bound-b", here(a))
+	// Room for one of them.
+	k8s.ServiceBounds.Group = k8s.ServiceFlows(first, nil)*2 - 1
+	t.Cleanup(func() { w.stop(); k8s.ServiceBounds = before })
+	w.start()
+	w.expect(nil, "tcp", clusterIP(first), nodeIPs[0].Addr(), "a")
+	w.fails(nil, "tcp", clusterIP(second), syscall.ECONNREFUSED)
+	w.eventually(func() string {
+		if n := w.metric("kiln_services_refused"); n == 0 {
+			return "no Service is refused"
+		}
+		return ""
+	})
+	w.delete(first)
+	w.expect(nil, "tcp", clusterIP(second), nodeIPs[0].Addr(), "a")
 }

@@ -24,8 +24,7 @@ const (
 	mapEndpoints = "endpoints" // from a front and a slot to the endpoint
 	mapSticky    = "sticky"    // to the chain that writes down who got which endpoint
 	setRefused   = "refused"   // fronts without endpoints
-	setGuarded   = "guarded"   // fronts that are for some clients only,
-	setAllowed   = "allowed"   // and these
+	mapGuards    = "guards"    // from fronts that are for some clients only to the chain that lets these in
 	mapAffinity  = "affinity"  // from a front and a client to its endpoint; the kernel fills it
 	setServices  = "services"  // the CIDRs of Services
 )
@@ -66,7 +65,7 @@ func (f family) object(name string, node bool) string {
 // isSet reports whether an object is a set; the others are maps.
 func isSet(object string) bool {
 	name := strings.TrimRight(strings.TrimPrefix(object, prefixNode), "46")
-	return name == setRefused || name == setGuarded || name == setAllowed || name == setServices
+	return name == setRefused || name == setServices
 }
 
 // declare adds the table, its sets, maps and chains, and leaves all of them empty but for what the kernel filled.
@@ -90,6 +89,7 @@ func declare(tx *knftables.Transaction, services []netip.Prefix) {
 		}
 	}
 	declareChains(tx)
+	dropPairs(tx)
 }
 
 func declareObjects(tx *knftables.Transaction, f family, node bool) {
@@ -97,7 +97,11 @@ func declareObjects(tx *knftables.Transaction, f family, node bool) {
 	if node {
 		key, slot = key[1:], ""
 	}
-	for _, name := range []string{mapFronts, mapOutside, mapSticky} {
+	verdicts := []string{mapFronts, mapOutside, mapSticky}
+	if !node {
+		verdicts = append(verdicts, mapGuards)
+	}
+	for _, name := range verdicts {
 		m := &knftables.Map{Name: f.object(name, node), Type: concat(append(key, ":", "verdict")...)}
 		tx.Add(m)
 		tx.Flush(m)
@@ -110,18 +114,9 @@ func declareObjects(tx *knftables.Transaction, f family, node bool) {
 	}
 	tx.Add(endpoints)
 	tx.Flush(endpoints)
-	sets := []*knftables.Set{{Name: f.object(setRefused, node), Type: concat(key...)}}
-	if !node {
-		sets = append(sets,
-			&knftables.Set{Name: f.object(setGuarded, false), Type: concat(key...)},
-			&knftables.Set{
-				Name: f.object(setAllowed, false), Type: concat(append(key, f.value)...), Flags: []knftables.SetFlag{knftables.IntervalFlag},
-			})
-	}
-	for _, set := range sets {
-		tx.Add(set)
-		tx.Flush(set)
-	}
+	refused := &knftables.Set{Name: f.object(setRefused, node), Type: concat(key...)}
+	tx.Add(refused)
+	tx.Flush(refused)
 }
 
 // concat joins types with dots, and what a map leads to with a colon.
@@ -187,7 +182,7 @@ func staticRules() [][2]string {
 			{chainRefuse, atNode + nodeKey + ofNode(setRefused) + " goto " + chainRefusal},
 			{chainRefuse, f.key + " daddr" + of(setServices) + " goto " + chainRefusal},
 		}...)
-		guard := key + of(setGuarded) + " " + key + " . " + f.key + " saddr !=" + of(setAllowed) + " drop"
+		guard := key + " vmap" + of(mapGuards)
 		rules = append([][2]string{{chainPrerouting, guard}, {chainOutput, guard}}, rules...)
 	}
 	return rules

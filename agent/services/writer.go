@@ -23,6 +23,7 @@ type writer struct {
 	// uses counts the elements that lead to a chain. One that nobody uses stays until there are more than spareChains of them.
 	uses     map[chain]int
 	unused   map[chain]bool
+	guards   map[chain]*guard
 	services []netip.Prefix
 }
 
@@ -38,7 +39,7 @@ func newWriter(nft knftables.Interface) *writer {
 // forget makes the writer know nothing, as at its start; the next write has to be a rewrite.
 func (w *writer) forget() {
 	w.claims, w.have = claims{}, map[types.NamespacedName][]pool{}
-	w.uses, w.unused = map[chain]int{}, map[chain]bool{}
+	w.uses, w.unused, w.guards = map[chain]int{}, map[chain]bool{}, map[chain]*guard{}
 }
 
 // change is what one Service is to have; nothing when it is gone.
@@ -94,18 +95,15 @@ func affected(before map[types.NamespacedName][]pool, changes []change, whole bo
 			return slices.Equal(a.slots, b.slots) && len(a.fronts) == len(b.fronts)
 		})
 	}
+	changes = slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !changed(c) })
 	for _, c := range changes {
 		for i := range before[c.service] {
-			if changed(c) {
-				record(&before[c.service][i], nil)
-			}
+			record(&before[c.service][i], nil)
 		}
 	}
 	for _, c := range changes { // after all that is given up: one may have now what another one had
 		for i := range c.pools {
-			if changed(c) {
-				record(&c.pools[i], c.pools[i].slots)
-			}
+			record(&c.pools[i], c.pools[i].slots)
 		}
 	}
 	return udp, sticky
@@ -129,6 +127,11 @@ func (w *writer) take(changes []change) difference {
 		w.claims.settle(c.service, c.pools)
 		for i := range c.pools {
 			c.pools[i].elements(d.add)
+			for _, f := range c.pools[i].fronts {
+				if f.guard != nil {
+					w.guards[f.guard.chain] = f.guard
+				}
+			}
 		}
 		if len(c.pools) > 0 {
 			w.have[c.service] = c.pools
@@ -172,7 +175,7 @@ func (w *writer) write(tx *knftables.Transaction, d difference) {
 			continue
 		}
 		if w.uses[c]++; w.uses[c] == 1 && !w.unused[c] {
-			addChain(tx, c)
+			w.addChain(tx, c)
 		}
 		delete(w.unused, c)
 	}
@@ -192,10 +195,14 @@ func (w *writer) write(tx *knftables.Transaction, d difference) {
 	}
 }
 
-func addChain(tx *knftables.Transaction, c chain) {
+func (w *writer) addChain(tx *knftables.Transaction, c chain) {
 	tx.Add(&knftables.Chain{Name: c.name()})
 	tx.Flush(&knftables.Chain{Name: c.name()})
-	for _, rule := range c.rules() {
+	rules := c.rules
+	if g := w.guards[c]; g != nil {
+		rules = g.rules
+	}
+	for _, rule := range rules() {
 		tx.Add(&knftables.Rule{Chain: c.name(), Rule: rule})
 	}
 }
@@ -244,7 +251,7 @@ func (w *writer) chains(ctx context.Context) ([]chain, error) {
 	var out []chain
 	for _, name := range names {
 		c, ok := parseChain(name)
-		if ok && (strings.HasSuffix(c.kind, kindPick) || strings.HasSuffix(c.kind, kindKeep) || c.kind == kindRemember) {
+		if ok && (strings.HasSuffix(c.kind, kindPick) || strings.HasSuffix(c.kind, kindKeep) || c.kind == kindRemember || strings.HasPrefix(c.kind, kindGuard)) {
 			out = append(out, c)
 		}
 	}
@@ -263,6 +270,9 @@ func (w *writer) tidy(ctx context.Context) {
 		tx.Delete(&knftables.Chain{Name: c.name()})
 	}
 	if w.nft.Run(ctx, tx) == nil {
+		for c := range w.unused {
+			delete(w.guards, c)
+		}
 		clear(w.unused)
 	}
 }

@@ -154,6 +154,9 @@ func joinStringers[T fmt.Stringer](values []T) string {
 
 func parseList[T any](s string, parse func(string) (T, error)) ([]T, error) {
 	parts := strings.Split(s, ",")
+	if err := checkLength(len(parts)); err != nil {
+		return nil, err
+	}
 	out := make([]T, 0, len(parts))
 	for _, part := range parts {
 		v, err := parse(strings.TrimSpace(part))

@@ -15,6 +15,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// MaxListEntries bounds the lists in annotations. An annotation can have 256 KiB: tens of thousands of names, which kube-ovn-controller would
+// look up for each pod and at each of its changes.
+const MaxListEntries = 1024
+
+// TooLong reports whether a list with commas between its entries is longer than MaxListEntries.
+func TooLong(list string) bool { return strings.Count(list, ",") >= MaxListEntries }
+
+// checkLength is the error of a list that is too long.
+func checkLength(entries int) error {
+	if entries > MaxListEntries {
+		return fmt.Errorf("has %d entries, more than %d: use fewer", entries, MaxListEntries)
+	}
+	return nil
+}
+
 // PodRequest is the typed form of what a user asks for on a pod for one network. Annotations that hold results, too, are read
 // as they stand: while PodNetwork.IsFor the pod, they say what it got.
 // +kubebuilder:object:generate=false
@@ -96,11 +111,15 @@ func ParseAAPs(annotations map[string]string) []string {
 var keySecurityGroups = AnnotationGroups.Key()
 
 // ParseSecurityGroups reads the names of a pod's security groups on its first network, each once and in order. It keeps names that no group can
-// have: a group that does not exist lets nothing through.
+// have: a group that does not exist lets nothing through. A pod that names too
+// many is closed.
 func ParseSecurityGroups(annotations map[string]string) []string {
 	value := annotations[keySecurityGroups]
 	if value == "" {
 		return nil
+	}
+	if TooLong(value) {
+		return []string{DenyAllGroup}
 	}
 	var names []string
 	for name := range strings.SplitSeq(value, ",") {
@@ -139,6 +158,9 @@ func parsePools(s string) (names []string, choices [][]netip.Addr, err error) {
 	}
 	if pair, err := parseOnePerFamily(s); err == nil && len(pair) == 2 {
 		return nil, [][]netip.Addr{pair}, nil
+	}
+	if err := checkLength(len(items)); err != nil {
+		return nil, nil, err
 	}
 	for _, item := range items {
 		item = strings.TrimSpace(item)
@@ -211,6 +233,9 @@ func parseRoutes(s string) ([]Route, error) {
 	}
 	if err := json.Unmarshal([]byte(s), &items); err != nil {
 		return nil, fmt.Errorf(`must be a JSON list like [{"dst":"192.168.0.0/16","gw":"10.16.0.2"}]: %w`, err)
+	}
+	if err := checkLength(len(items)); err != nil {
+		return nil, err
 	}
 	routes := make([]Route, 0, len(items))
 	for _, item := range items {

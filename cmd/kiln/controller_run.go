@@ -82,6 +82,7 @@ type controllerProcess struct {
 	vips      *vip.Reconciler
 	eips      *ovneip.Reconciler
 	policies  *policy.Reconciler
+	services  *service.Reconciler
 	session   atomic.Pointer[ovsdbclient.Session]
 }
 
@@ -235,6 +236,9 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	if err := p.policies.Restore(ctx); err != nil {
 		return fmt.Errorf("restore what policies select: %w", err)
 	}
+	if err := p.services.Restore(ctx); err != nil {
+		return fmt.Errorf("restore what Services cost: %w", err)
+	}
 	if err := p.pods.Restore(ctx, p.manager.GetAPIReader()); err != nil {
 		return fmt.Errorf("restore what ports hold: %w", err)
 	}
@@ -305,6 +309,9 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
 	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}
+	p.services = &service.Reconciler{
+		Client: c, Live: mgr.GetAPIReader(), Services: services, Grants: grants, Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
+	}
 	p.policies = &policy.Reconciler{Client: c, Northbound: engine, Sets: sets, Recorder: recorder, Gate: p.gate}
 	vpcs := &vpc.Reconciler{
 		Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
@@ -330,9 +337,7 @@ func (p *controllerProcess) addControllers(ctx context.Context, engine *northbou
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate, Pulses: pulses,
 			ServiceCIDRs: cidrs, ClusterAccess: p.options.clusterAccess,
 		},
-		&service.Reconciler{
-			Client: c, Live: mgr.GetAPIReader(), Services: services, Grants: grants, Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
-		},
+		p.services,
 		&lbrule.Reconciler{
 			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Services: services,
 			Grants: grants, Recorder: recorder, Gate: p.gate,

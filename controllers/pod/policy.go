@@ -25,6 +25,9 @@ import (
 // reasonNoGroup is the reason of the event on a pod that names a security group which does not exist.
 const reasonNoGroup = "SecurityGroupNotFound"
 
+// reasonTooManyGroups is the reason of the event on a pod that names too many security groups.
+const reasonTooManyGroups = "TooManySecurityGroups"
+
 var keyGroups = kubeovnv1.AnnotationGroups.Key()
 
 // joinSets returns what the pod's port is in for the sake of policies. The index hears of the pod here, so that a new pod is never
@@ -49,8 +52,21 @@ func (r *Reconciler) joinSets(pod *corev1.Pod) (in translate.PodPolicy, revision
 	return in, m.Revision
 }
 
-// warnOfGroups tells a pod's user, once, which of its security groups do not exist. They let nothing through.
+// warnOfGroups reports, once, which security groups of a pod do not exist, or that it names too many. They let nothing through.
 func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
+	reason, said := reasonNoGroup, ""
+	if kubeovnv1.TooLong(pod.Annotations[keyGroups]) {
+		reason, said = reasonTooManyGroups, fmt.Sprintf("annotation %s names more than %d groups: nothing passes. Name fewer", keyGroups, kubeovnv1.MaxListEntries)
+	} else if missing := r.missingGroups(ctx, pod); len(missing) > 0 {
+		said = fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it", keyGroups, strings.Join(missing, ", "))
+	}
+	if news(&r.missing, pod.UID, said) {
+		k8s.Warn(r.Recorder, pod, reason, said)
+	}
+}
+
+// missingGroups returns the names of a pod's security groups that do not exist.
+func (r *Reconciler) missingGroups(ctx context.Context, pod *corev1.Pod) []string {
 	var missing []string
 	for _, name := range kubeovnv1.ParseSecurityGroups(pod.Annotations) {
 		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &kubeovnv1.SecurityGroup{}, client.UnsafeDisableDeepCopy)
@@ -58,10 +74,7 @@ func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
 			missing = append(missing, name)
 		}
 	}
-	if said := strings.Join(missing, ", "); news(&r.missing, pod.UID, said) {
-		k8s.Warn(r.Recorder, pod, reasonNoGroup, fmt.Sprintf("annotation %s names %s, which does not exist: nothing passes by it",
-			kubeovnv1.AnnotationGroups.Key(), said))
-	}
+	return missing
 }
 
 // news stores the text of a pod's last warning, or deletes it if said is "". It reports whether said is a new warning.

@@ -171,6 +171,10 @@ func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
 
 // warnOfVips tells a pod's user which of the Vips that it names it cannot share.
 func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet string) {
+	if kubeovnv1.TooLong(pod.Annotations[keyAAPs]) {
+		k8s.Warn(r.Recorder, pod, reasonVip, fmt.Sprintf("annotation %s names more than %d Vips: the pod shares none of them", keyAAPs, kubeovnv1.MaxListEntries))
+		return
+	}
 	var wrong []string
 	for _, name := range kubeovnv1.ParseAAPs(pod.Annotations) {
 		vip, reason, err := r.vip(ctx, pod, name)

@@ -5,19 +5,15 @@ package policy
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/seed"
 )
 
 // ranges returns n ranges of ports. Each is estimated at 120 flows.
@@ -134,57 +130,4 @@ func TestARefusedPolicyIsolates(t *testing.T) {
 	if want := []string{"acl/ingress/default drop", "acl/egress/default drop"}; !slices.Equal(got, want) || !slices.Equal(uses, c.uses) || len(c.problems) != 1 {
 		t.Errorf("rows %q, want %q; sets %v; problems %q", got, want, c.uses, c.problems)
 	}
-}
-
-// TestBudgetAgreesWithTheModel makes random changes of policies. It compares which policies are within the bound, and which are returned as
-// changed, with a sum over all older policies.
-func TestBudgetAgreesWithTheModel(t *testing.T) {
-	seed.Histories(t, nil, 20, func(t *testing.T, _ uint64, random *rand.Rand) {
-		var b budget
-		policies := map[client.ObjectKey]expense{}
-		known := map[client.ObjectKey]bool{} // by the last result of set
-		fits := func(key client.ObjectKey) bool {
-			total := 0
-			for other, e := range policies {
-				if other.Namespace == key.Namespace && e.compare(policies[key]) <= 0 {
-					total += e.flows
-				}
-			}
-			return total <= maxNamespaceFlows
-		}
-		for step := range 300 {
-			key := client.ObjectKey{Namespace: fmt.Sprint("n", random.IntN(2)), Name: fmt.Sprint("p", random.IntN(9))}
-			e := expense{created: time.Unix(random.Int64N(4), 0), name: key.Name, flows: random.IntN(maxNamespaceFlows / 3)}
-			if old, ok := policies[key]; ok && random.IntN(3) > 0 {
-				e.created = old.created // the same policy
-			}
-			if random.IntN(4) == 0 {
-				e.flows = 0
-			}
-			if policies[key] = e; e.flows == 0 {
-				delete(policies, key)
-			}
-			itself, others := b.set(key, e.created, e.flows)
-			for _, other := range others {
-				if other == key || known[other] == fits(other) {
-					t.Fatalf("step %d: %v is returned, and %t as before", step, other, known[other])
-				}
-				known[other] = fits(other)
-			}
-			if known[key] = itself; e.flows == 0 {
-				delete(known, key)
-			}
-			for other, believed := range known {
-				if believed != fits(other) {
-					t.Fatalf("step %d: %v fits: %t, want %t", step, other, believed, fits(other))
-				}
-			}
-		}
-		for key := range policies {
-			b.set(key, time.Time{}, 0)
-		}
-		if len(b.namespaces) > 0 {
-			t.Errorf("namespaces %v are left", b.namespaces)
-		}
-	})
 }

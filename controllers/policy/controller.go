@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/budget"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -51,7 +52,7 @@ type Reconciler struct {
 
 	policies, groups, sets k8s.Feed
 
-	budget   budget
+	budget   budget.Budget
 	patience patient
 	told     told
 	optional map[string]*clusterReconciler // by kind
@@ -59,7 +60,7 @@ type Reconciler struct {
 
 // SetupWithManager adds the controllers of NetworkPolicies, of security groups, of the sets of pods, and of what holds for all isolated pods.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	measured.Store(r.Sets)
+	measured.Store(r)
 	r.optional = map[string]*clusterReconciler{}
 	for _, k := range clusterKinds {
 		r.optional[k.name] = &clusterReconciler{Reconciler: r, kind: k}
@@ -136,11 +137,11 @@ func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {
 // spend records the flows of a policy and reports whether it is within the bound of its namespace. It enqueues the other policies for which
 // that has changed.
 func (r *Reconciler) spend(key client.ObjectKey, created time.Time, flows int) bool {
-	fits, others := r.budget.set(key, created, flows)
+	verdict, others := r.budget.Set(namespaceBounds, budget.Object{Key: key, Group: key.Namespace, Created: created, Cost: flows})
 	for _, other := range others {
 		r.policies.AddKey(other)
 	}
-	return fits
+	return verdict == budget.Within
 }
 
 // apply brings the rows of a policy into the database. They wait until the pods of new sets are in these, so that what old rules allow

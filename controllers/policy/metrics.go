@@ -8,17 +8,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-
-	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// measured is the index of the running process.
-var measured atomic.Pointer[podset.Index]
+// measured is the reconciler of the running process.
+var measured atomic.Pointer[Reconciler]
 
 var (
 	descSets        = prometheus.NewDesc("kiln_policy_sets", "Sets of pods that policies share.", nil, nil)
 	descMemberships = prometheus.NewDesc("kiln_policy_memberships", "Pods in the sets of policies, a pod counted in each.", nil, nil)
 	descGrouped     = prometheus.NewDesc("kiln_security_group_pods", "Pods that name security groups.", nil, nil)
+	descRefused     = prometheus.NewDesc("kiln_policy_refused", "NetworkPolicies whose rules are left out since they exceed the bound of their namespace.", nil, nil)
 	descUsers       = prometheus.NewDesc("kiln_policy_users", "Policies that use sets of pods.", nil, nil)
 )
 
@@ -29,20 +28,21 @@ type collector struct{}
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{descSets, descMemberships, descUsers, descGrouped} {
+	for _, desc := range []*prometheus.Desc{descSets, descMemberships, descUsers, descGrouped, descRefused} {
 		descs <- desc
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (collector) Collect(out chan<- prometheus.Metric) {
-	x := measured.Load()
-	if x == nil {
+	r := measured.Load()
+	if r == nil {
 		return
 	}
-	stats := x.Stats()
+	stats := r.Sets.Stats()
 	for desc, n := range map[*prometheus.Desc]int{
 		descSets: stats.Sets, descMemberships: stats.Members, descUsers: stats.Users, descGrouped: stats.Grouped,
+		descRefused: r.budget.Refused(),
 	} {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n))
 	}

@@ -6,6 +6,7 @@ package policy
 import (
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,7 +17,9 @@ import (
 
 func TestSizesAreMeasured(t *testing.T) {
 	x := podset.New()
-	measured.Store(x)
+	r := &Reconciler{Sets: x}
+	r.spend(types.NamespacedName{Namespace: "n", Name: "np"}, time.Time{}, maxNamespaceFlows+1)
+	measured.Store(r)
 	x.SetPod(podset.Pod{NamespacedName: types.NamespacedName{Namespace: "n", Name: "p"}, Groups: []string{"g"}})
 	x.Use(translate.NetworkPolicyOwner("n", "np"), []podset.Selector{
 		{Role: podset.Subjects, Namespace: "n"}, {Role: podset.Peers, Namespace: "n"}, {Role: podset.Peers, Namespace: "n", Pods: "a"},
@@ -31,7 +34,7 @@ func TestSizesAreMeasured(t *testing.T) {
 	for _, f := range families {
 		got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
 	}
-	want := map[string]float64{"kiln_policy_sets": 3, "kiln_policy_memberships": 2, "kiln_policy_users": 1, "kiln_security_group_pods": 1}
+	want := map[string]float64{"kiln_policy_sets": 3, "kiln_policy_memberships": 2, "kiln_policy_users": 1, "kiln_security_group_pods": 1, "kiln_policy_refused": 1}
 	if !maps.Equal(got, want) {
 		t.Errorf("measured %v, want %v", got, want)
 	}

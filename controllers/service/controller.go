@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/budget"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -51,12 +52,15 @@ type Reconciler struct {
 	// Workers is how many Services are worked on at a time.
 	Workers int
 
-	told told
+	budget budget.Budget
+	feed   k8s.Feed
+	told   told
 }
 
 // SetupWithManager registers the reconciler. It wakes for its Service, for the EndpointSlices of the Service, for other Services at its
 // addresses, for its VPC and for drift.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+	measured.Store(&r.budget)
 	err := mgr.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
 		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
 	})
@@ -77,6 +81,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.rivals)).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
+		WatchesRawSource(&r.feed).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
 		WithOptions(r.Gate.Workers(r.Workers)).
@@ -113,22 +118,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desired.Row, error) {
 	service := &corev1.Service{}
 	if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
-		r.told.forget(key)
+		if client.IgnoreNotFound(err) == nil {
+			r.told.forget(key)
+			r.spend(budget.Object{Key: key})
+		}
 		return nil, client.IgnoreNotFound(err)
 	}
-	var list discoveryv1.EndpointSliceList
-	err := r.Client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{indexService: key.Name},
-		client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("list EndpointSlices: %w", err)
-	}
 	in := translate.ServiceInputs{Service: service}
-	for i := range list.Items {
-		in.Slices = append(in.Slices, &list.Items[i])
+	var err error
+	if in.Slices, err = r.slicesOf(ctx, key); err != nil {
+		return nil, err
 	}
-	slices.SortFunc(in.Slices, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	if in.Vpc, err = r.vpcOf(ctx, service, in.Slices); err != nil {
 		return nil, err
+	}
+	refusal := r.refusal(service, in.Vpc, in.Slices)
+	if refusal.verdict != budget.Within {
+		r.tell(ctx, service, wishes{refusal: refusal})
+		return nil, nil
 	}
 	missing, err := r.missingVpc(ctx, service)
 	if err != nil {
@@ -145,11 +152,28 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 			return nil, err
 		}
 	}
-	r.tell(service, missing, denied, taken)
+	timeout, _ := translate.Affinity(service)
+	r.tell(ctx, service, wishes{affinity: timeout, missingVpc: missing, denied: denied, taken: taken})
 	if denied != "" {
 		return nil, nil
 	}
 	return rows, nil
+}
+
+// slicesOf returns the EndpointSlices of a Service by name.
+func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
+	var list discoveryv1.EndpointSliceList
+	err := r.Client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{indexService: key.Name},
+		client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list EndpointSlices: %w", err)
+	}
+	var all []*discoveryv1.EndpointSlice
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
+	}
+	slices.SortFunc(all, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
 }
 
 // Reasons of events.
@@ -162,12 +186,24 @@ const (
 	ReasonVpcNotAllowed = "VpcNotAllowed"
 	// ReasonAddressInUse says that another Service has an address and port that a Service asks for.
 	ReasonAddressInUse = "AddressInUse"
+	// ReasonTooLarge says that a Service is served nowhere: it exceeds a bound of what Services may cost nodes.
+	ReasonTooLarge = "ServiceTooLarge"
 )
 
 // tell warns, once, of what a Service asks for and does not get.
-func (r *Reconciler) tell(s *corev1.Service, missingVpc, denied, taken string) {
-	timeout, _ := translate.Affinity(s)
-	before := r.told.swap(client.ObjectKeyFromObject(s), wishes{affinity: timeout, missingVpc: missingVpc, denied: denied, taken: taken})
+func (r *Reconciler) tell(ctx context.Context, s *corev1.Service, now wishes) {
+	text := now.refusal.text
+	now.refusal.text = "" // its numbers change with each endpoint
+	before := r.told.swap(client.ObjectKeyFromObject(s), now)
+	timeout, missingVpc, denied, taken := now.affinity, now.missingVpc, now.denied, now.taken
+	if now.refusal != before.refusal {
+		if text != "" {
+			k8s.Warn(r.Recorder, s, ReasonTooLarge, text)
+		}
+		for _, rival := range r.rivals(ctx, s) {
+			r.feed.AddKey(rival.NamespacedName)
+		}
+	}
 	if timeout != before.affinity && timeout > translate.MaxAffinitySeconds {
 		k8s.Warn(r.Recorder, s, ReasonAffinityTooLong, fmt.Sprintf(
 			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: pods stay with an endpoint for %d s after their last connection, OVN's longest, not for %d s: ask for less, or let clients carry a session of their own",
@@ -192,6 +228,7 @@ type wishes struct {
 	missingVpc string
 	denied     string
 	taken      string
+	refusal    refusal
 }
 
 // told records the wishes of each Service at its last reconciliation.

@@ -30,7 +30,7 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 			return nil, "", fmt.Errorf("find the Services at %s: %w", address, err)
 		}
 		for _, other := range others {
-			if !outranks(other, s, vpc, address) {
+			if !outranks(other, s, vpc, address) || r.refused(other) {
 				continue
 			}
 			if denied, err := r.Grants.Vpc(ctx, other.Namespace, vpc); err != nil {
@@ -64,12 +64,17 @@ func rightOf(s *corev1.Service, address netip.Addr) k8s.Right {
 
 // common are the fronts that two Services have at an address.
 func common(a, b *corev1.Service, address netip.Addr) []translate.Front {
+	of := func(p corev1.ServicePort) translate.Front {
+		return translate.Front{Protocol: protocolOf(p), Address: netip.AddrPortFrom(address, uint16(p.Port))} //nolint:gosec // the API server takes 1 to 65535
+	}
+	theirs := make(map[translate.Front]bool, len(b.Spec.Ports))
+	for _, q := range b.Spec.Ports {
+		theirs[of(q)] = true
+	}
 	var fronts []translate.Front
 	for _, p := range a.Spec.Ports {
-		for _, q := range b.Spec.Ports {
-			if p.Port == q.Port && protocolOf(p) == protocolOf(q) {
-				fronts = append(fronts, translate.Front{Protocol: protocolOf(p), Address: netip.AddrPortFrom(address, uint16(p.Port))}) //nolint:gosec // the API server takes 1 to 65535
-			}
+		if front := of(p); theirs[front] {
+			fronts = append(fronts, front)
 		}
 	}
 	return fronts

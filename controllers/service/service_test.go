@@ -20,13 +20,20 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-var steps = controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
-	r := &service.Reconciler{
-		Client: p.Client, Live: p.Manager.GetAPIReader(), Services: p.Services, Grants: p.Grants, Northbound: p.Engine,
-		Recorder: p.Recorder, Gate: p.Gate, Workers: 4,
+// steps run a reconciler that knows what Services cost before it applies any, as kube-ovn-controller does.
+var steps = func() controllertest.Steps {
+	var r *service.Reconciler
+	return controllertest.Steps{
+		Setup: func(ctx context.Context, p *controllertest.Process) error {
+			r = &service.Reconciler{
+				Client: p.Client, Live: p.Manager.GetAPIReader(), Services: p.Services, Grants: p.Grants, Northbound: p.Engine,
+				Recorder: p.Recorder, Gate: p.Gate, Workers: 4,
+			}
+			return p.Run(ctx, r)
+		},
+		Restore: func(ctx context.Context, _ *controllertest.Process) error { return r.Restore(ctx) },
 	}
-	return p.Run(ctx, r)
-}}
+}()
 
 func newService(name string) *corev1.Service {
 	return &corev1.Service{

@@ -32,24 +32,28 @@ func AskedAddresses(s *corev1.Service) []netip.Addr {
 
 // ServiceAddresses are both, each address once.
 func ServiceAddresses(s *corev1.Service) []netip.Addr {
-	all := ClusterIPs(s)
-	for _, a := range AskedAddresses(s) {
-		if !slices.Contains(all, a) {
-			all = append(all, a)
-		}
-	}
-	return all
+	return unique(append(ClusterIPs(s), AskedAddresses(s)...))
 }
 
 // addresses are what texts say, each address once. None, and the like, are no addresses.
 func addresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(all, a.Unmap()) {
+		if a, err := netip.ParseAddr(text); err == nil {
 			all = append(all, a.Unmap())
 		}
 	}
-	return all
+	return unique(all)
+}
+
+// unique removes repeated addresses. A Service may have tens of thousands of addresses.
+func unique(all []netip.Addr) []netip.Addr {
+	seen := make(map[netip.Addr]bool, len(all))
+	return slices.DeleteFunc(all, func(a netip.Addr) bool {
+		again := seen[a]
+		seen[a] = true
+		return again
+	})
 }
 
 // VpcNoted is the VPC of a Service as its annotations have it: the one that a user names, or else the one that the controller of Services noted.

@@ -17,9 +17,10 @@ import (
 // VpcOfEndpoints is the VPC of the first pod of EndpointSlices that has one; empty when no endpoint is a pod of a VPC. live reads past the
 // cache.
 func VpcOfEndpoints(ctx context.Context, cache, live client.Reader, of []*discoveryv1.EndpointSlice) (string, error) {
+	reads := &limited{Reader: live, left: maxLiveReads}
 	for _, slice := range of {
 		for i := range slice.Endpoints {
-			vpc, err := vpcOfEndpoint(ctx, cache, live, slice.Namespace, &slice.Endpoints[i])
+			vpc, err := vpcOfEndpoint(ctx, cache, reads, slice.Namespace, &slice.Endpoints[i])
 			if vpc != "" || err != nil {
 				return vpc, err
 			}
@@ -28,15 +29,25 @@ func VpcOfEndpoints(ctx context.Context, cache, live client.Reader, of []*discov
 	return "", nil
 }
 
+// maxLiveReads bounds how many pods of one Service are read from the API server: EndpointSlices may name thousands of pods that do not exist.
+const maxLiveReads = 16
+
+// limited counts the reads that are left.
+type limited struct {
+	client.Reader
+	left int
+}
+
 // vpcOfEndpoint is empty for what is no pod of a VPC. A pod that serves has a network: when the cache does not know of it yet, the API
 // server does.
-func vpcOfEndpoint(ctx context.Context, cache, live client.Reader, namespace string, e *discoveryv1.Endpoint) (string, error) {
+func vpcOfEndpoint(ctx context.Context, cache client.Reader, live *limited, namespace string, e *discoveryv1.Endpoint) (string, error) {
 	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
 		return "", nil
 	}
 	key := client.ObjectKey{Namespace: namespace, Name: e.TargetRef.Name}
 	vpc, known, err := vpcOfPod(ctx, cache, key)
-	if err == nil && !known && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+	if err == nil && !known && live.left > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+		live.left--
 		vpc, _, err = vpcOfPod(ctx, live, key)
 	}
 	return vpc, err

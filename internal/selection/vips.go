@@ -181,7 +181,7 @@ func (v *Vips) usesOf(pod *corev1.Pod) map[string]VipUser {
 		}
 	}
 	add(own, VipOwn)
-	if named != "" {
+	if named != "" && !kubeovnv1.TooLong(named) {
 		for _, name := range kubeovnv1.ParseAAPs(pod.Annotations) {
 			add(name, VipNamed)
 		}

@@ -18,6 +18,8 @@ type Chassis struct {
 	name       string
 	database   *Server // of Open vSwitch
 	controller *daemontest.Daemon
+	// Switch is ovs-vswitchd.
+	Switch *daemontest.Daemon
 }
 
 // Chassis starts a chassis that binds logical ports, each with its iface-id-ver (ovn-controller(8)), and returns once they are up. It runs
@@ -35,7 +37,7 @@ func (n *Northd) Chassis(name string, ports map[string]string) *Chassis {
 			"external_ids:iface-id="+port, "external_ids:iface-id-ver="+version)
 	}
 	c.run("usr/bin/ovs-vsctl", append([]string{"--no-wait", "--db=" + c.database.Endpoint()}, settings...)...)
-	c.start("usr/lib/openvswitch-switch/ovs-vswitchd", "--enable-dummy=override", "--disable-system")
+	c.Switch = c.start("usr/lib/openvswitch-switch/ovs-vswitchd", "--enable-dummy=override", "--disable-system")
 	c.controller = c.start("usr/bin/ovn-controller")
 	n.Await("the ports of chassis "+name, func(sb *Server) bool {
 		up := 0

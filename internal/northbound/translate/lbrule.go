@@ -102,7 +102,7 @@ func LBRule(in LBRuleInputs) []desired.Row {
 // EndpointsOf are where a port is served in the family of a VIP.
 func (in *LBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []netip.AddrPort {
 	if len(in.Endpoints) == 0 {
-		return endpoints(in.Slices, vip, port.Name, port.Protocol)
+		return byPort(in.Slices).endpoints(vip, port.Name, port.Protocol)
 	}
 	var of []netip.AddrPort
 	for _, a := range in.Endpoints {

@@ -65,6 +65,10 @@ func Service(in ServiceInputs) []desired.Row {
 	if len(vips) == 0 {
 		return nil
 	}
+	index, taken := byPort(in.Slices), map[Front]bool{}
+	for _, front := range in.Taken {
+		taken[front] = true
+	}
 	var rows []desired.Row
 	for _, p := range protocols {
 		backends := map[string]string{}
@@ -74,8 +78,8 @@ func Service(in ServiceInputs) []desired.Row {
 			}
 			for _, vip := range vips {
 				front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))} //nolint:gosec // the API server takes 1 to 65535
-				if !slices.Contains(in.Taken, front) {
-					backends[front.Address.String()] = join(endpoints(in.Slices, vip, port.Name, p.of))
+				if !taken[front] {
+					backends[front.Address.String()] = join(index.endpoints(vip, port.Name, p.of))
 				}
 			}
 		}
@@ -158,8 +162,10 @@ func addresses(in ServiceInputs) []netip.Addr {
 		}
 	}
 	var out []netip.Addr
+	seen := map[netip.Addr]bool{}
 	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(out, a.Unmap()) {
+		if a, err := netip.ParseAddr(text); err == nil && !seen[a.Unmap()] {
+			seen[a.Unmap()] = true
 			out = append(out, a.Unmap())
 		}
 	}

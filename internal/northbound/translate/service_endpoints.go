@@ -13,25 +13,53 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
+// portKey is what the port of a Service and the ports of its EndpointSlices have in common.
+type portKey struct {
+	name     string
+	protocol corev1.Protocol
+	family   discoveryv1.AddressType
+}
+
+// slicePort is a slice with the number that a port has in it.
+type slicePort struct {
+	slice  *discoveryv1.EndpointSlice
+	number uint16
+}
+
+// slicesByPort holds the EndpointSlices of a Service by their ports: a Service may have thousands of both.
+type slicesByPort map[portKey][]slicePort
+
+// byPort orders slices by their ports. Of ports with one name and protocol in a slice the first one counts.
+func byPort(of []*discoveryv1.EndpointSlice) slicesByPort {
+	index := slicesByPort{}
+	for _, s := range of {
+		seen := map[portKey]bool{}
+		for _, p := range s.Ports {
+			key := portKey{deref(p.Name, ""), deref(p.Protocol, corev1.ProtocolTCP), s.AddressType}
+			if p.Port == nil || seen[key] || len(s.Endpoints) == 0 {
+				continue
+			}
+			seen[key] = true
+			if *p.Port >= 1 && *p.Port <= math.MaxUint16 { // the API server accepts any number as a port of an EndpointSlice
+				index[key] = append(index[key], slicePort{s, uint16(*p.Port)})
+			}
+		}
+	}
+	return index
+}
+
 // endpoints returns where one port of a Service is served in the family of the VIP: by the ready endpoints or, when there is
 // none, by those that still serve while they terminate. The slices' ports hold the resolved target ports by the name of the Service's port.
-func endpoints(slicesOf []*discoveryv1.EndpointSlice, vip netip.Addr, portName string, protocol corev1.Protocol) []netip.AddrPort {
+func (x slicesByPort) endpoints(vip netip.Addr, portName string, protocol corev1.Protocol) []netip.AddrPort {
 	var ready, draining []netip.AddrPort
-	for _, s := range slicesOf {
-		if s.AddressType != addressType(vip) {
-			continue
-		}
-		port, ok := slicePort(s, portName, protocol)
-		if !ok {
-			continue
-		}
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
+	for _, p := range x[portKey{portName, protocol, addressType(vip)}] {
+		for i := range p.slice.Endpoints {
+			e := &p.slice.Endpoints[i]
 			switch {
 			case deref(e.Conditions.Ready, true):
-				ready = appendAddresses(ready, e.Addresses, port)
+				ready = appendAddresses(ready, e.Addresses, p.number)
 			case deref(e.Conditions.Serving, false) && deref(e.Conditions.Terminating, false):
-				draining = appendAddresses(draining, e.Addresses, port)
+				draining = appendAddresses(draining, e.Addresses, p.number)
 			}
 		}
 	}
@@ -46,16 +74,6 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 		return discoveryv1.AddressTypeIPv4
 	}
 	return discoveryv1.AddressTypeIPv6
-}
-
-func slicePort(s *discoveryv1.EndpointSlice, name string, protocol corev1.Protocol) (uint16, bool) {
-	for _, p := range s.Ports {
-		if p.Port != nil && deref(p.Name, "") == name && deref(p.Protocol, corev1.ProtocolTCP) == protocol {
-			// The API server accepts any number as a port of an EndpointSlice.
-			return uint16(*p.Port), *p.Port >= 1 && *p.Port <= math.MaxUint16 //nolint:gosec // used within this range only
-		}
-	}
-	return 0, false
 }
 
 func appendAddresses(out []netip.AddrPort, addresses []string, port uint16) []netip.AddrPort {

@@ -1,0 +1,82 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"strings"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/knftables"
+)
+
+// guard is a list of clients that get in, in one family. Fronts with the same list share a chain, so that a list costs its length once: a set of
+// pairs of a front and a range costs the square of the number of pairs, since nftables copies it for each pair that it adds.
+type guard struct {
+	chain   chain
+	allowed []netip.Prefix // disjoint and sorted
+}
+
+// guardOf reads the clients that may use the load balancer's addresses; nil for all. The API takes them with blanks around them.
+func guardOf(s *corev1.Service, f family) *guard {
+	if len(s.Spec.LoadBalancerSourceRanges) == 0 {
+		return nil
+	}
+	var b netipx.IPSetBuilder
+	for _, text := range s.Spec.LoadBalancerSourceRanges {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().Is6() == f.v6 {
+			b.AddPrefix(p)
+		}
+	}
+	set, err := b.IPSet()
+	if err != nil { // a builder reports prefixes that are not valid
+		return &guard{}
+	}
+	g := &guard{allowed: set.Prefixes()}
+	sum := sha256.Sum256([]byte(g.text()))
+	g.chain = chain{kindGuard + f.suffix, int(binary.BigEndian.Uint64(sum[:]) >> 1)} //nolint:gosec // 63 bits
+	return g
+}
+
+// verdict leads to the chain, from which those who get in return.
+func (g *guard) verdict() string {
+	if len(g.allowed) == 0 {
+		return verdictDrop
+	}
+	return verdictJump + g.chain.name()
+}
+
+func (g *guard) text() string {
+	parts := make([]string, 0, len(g.allowed))
+	for _, p := range g.allowed {
+		parts = append(parts, p.String())
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (g *guard) rules() []string {
+	for _, f := range families {
+		if g.chain.kind == kindGuard+f.suffix {
+			return []string{f.key + " saddr { " + g.text() + " } return", "drop"}
+		}
+	}
+	return nil
+}
+
+// dropPairs deletes the sets of pairs that earlier versions had.
+func dropPairs(tx *knftables.Transaction) {
+	for _, f := range families {
+		key := []string{f.value, "inet_proto", "inet_service"}
+		for _, set := range []*knftables.Set{
+			{Name: "guarded" + f.suffix, Type: concat(key...)},
+			{Name: "allowed" + f.suffix, Type: concat(append(key, f.value)...), Flags: []knftables.SetFlag{knftables.IntervalFlag}},
+		} {
+			tx.Add(set) // so that there is one to delete
+			tx.Delete(set)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestListsInAnnotationsAreBounded(t *testing.T) {
+	repeat := func(entry, separator string, n int) string {
+		return strings.Join(slices.Repeat([]string{entry}, n), separator)
+	}
+	for _, tt := range []struct {
+		annotation                   Annotation
+		start, entry, separator, end string
+	}{
+		{AnnotationIPPool, "", "10.16.0.2", ",", ""},
+		{AnnotationIPPool, "", "10.16.0.2,fd00::2", ";", ""},
+		{AnnotationIPPool, "", "pool", ",", ""},
+		{AnnotationPortVips, "", "10.16.0.2", ",", ""},
+		{AnnotationRoutes, "[", `{"dst":"192.0.2.0/24"}`, ",", "]"},
+	} {
+		for _, n := range []int{MaxListEntries, MaxListEntries + 1} {
+			value := tt.start + repeat(tt.entry, tt.separator, n) + tt.end
+			_, err := ParsePodRequest(map[string]string{tt.annotation.Key(): value})
+			if tooLong := err != nil && strings.Contains(err.Error(), "1025 entries, more than 1024: use fewer"); tooLong != (n > MaxListEntries) || err != nil != tooLong {
+				t.Errorf("%d entries like %s: %.200v", n, tt.entry, err)
+			}
+		}
+	}
+	key := AnnotationGroups.Key()
+	if groups := ParseSecurityGroups(map[string]string{key: "a," + repeat("b", ",", MaxListEntries-1)}); !slices.Equal(groups, []string{"a", "b"}) {
+		t.Errorf("a pod names %q", groups)
+	}
+	if groups := ParseSecurityGroups(map[string]string{key: "a," + repeat("b", ",", MaxListEntries)}); !slices.Equal(groups, []string{DenyAllGroup}) {
+		t.Errorf("a pod with too many groups names %q", groups)
+	}
+}

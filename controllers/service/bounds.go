@@ -1,0 +1,71 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
+)
+
+// Restore records what all Services cost, before any is applied: otherwise a young Service that exceeds the bound of its namespace would be served
+// until the older ones are known.
+func (r *Reconciler) Restore(ctx context.Context) error {
+	var services corev1.ServiceList
+	var all discoveryv1.EndpointSliceList
+	for _, list := range []client.ObjectList{&services, &all} {
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list what Services cost: %w", err)
+		}
+	}
+	of := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
+	for i := range all.Items {
+		s := &all.Items[i]
+		key := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+		of[key] = append(of[key], s)
+	}
+	for i := range services.Items {
+		s := &services.Items[i]
+		r.refusal(s, k8s.VpcNoted(s), of[client.ObjectKeyFromObject(s)])
+	}
+	return nil
+}
+
+// refusal is why a Service is not served; text is empty for a Service within the bounds.
+type refusal struct {
+	verdict budget.Verdict
+	text    string
+}
+
+// refusal records what a Service costs and compares it with the bounds.
+func (r *Reconciler) refusal(s *corev1.Service, vpc string, of []*discoveryv1.EndpointSlice) refusal {
+	flows := 0
+	if !translate.Unserved(s, vpc) {
+		flows = k8s.ServiceFlows(s, of)
+	}
+	verdict := r.spend(k8s.ServiceExpense(s, vpc, flows))
+	return refusal{verdict: verdict, text: k8s.ServiceRefusal(s, vpc, verdict, flows)}
+}
+
+// spend records what a Service costs. It enqueues the other Services for which the answer has changed.
+func (r *Reconciler) spend(o budget.Object) budget.Verdict {
+	verdict, others := r.budget.Set(k8s.ServiceBounds, o)
+	for _, other := range others {
+		r.feed.AddKey(other)
+	}
+	return verdict
+}
+
+// refused reports whether a Service exceeds a bound, as recorded.
+func (r *Reconciler) refused(s *corev1.Service) bool {
+	return r.budget.Verdict(k8s.ServiceBounds, client.ObjectKeyFromObject(s)) != budget.Within
+}

@@ -1,0 +1,131 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/controllers/service"
+	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// endpointsOf returns n addresses.
+func endpointsOf(n int) []string {
+	var addresses []string
+	for i := range n {
+		addresses = append(addresses, fmt.Sprintf("10.16.0.%d", 2+i))
+	}
+	return addresses
+}
+
+// TestServicesThatExceedABoundAreNotServed: of the Services of a namespace the oldest ones count, by name those of one second. Without endpoints each
+// of these costs 32 flows.
+func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
+	before := k8s.ServiceBounds
+	k8s.ServiceBounds = budget.Bounds{Object: 100, Group: 120} // the Service of the API server may be in the namespace, too
+	w := controllertest.New(t)
+	process := w.Start(steps)
+	t.Cleanup(func() { process.Stop(); k8s.ServiceBounds = before })
+	a, b, c, d, large := newService("a"), newService("b"), newService("c"), newService("d"), newService("large")
+	d.Spec.ExternalIPs = []string{"192.0.2.1"}
+	w.Create(a, b, c)
+	for _, s := range []*corev1.Service{a, b, c} {
+		reached(w, s, nil, nil)
+	}
+	w.Create(large, newSlice("large", "large-a", endpointsOf(40)...))
+	warned(w, large, service.ReasonTooLarge, "the Service is not served: it would cost each node 112 flows, more than 100: divide it, or use fewer ports, addresses or endpoints")
+	balanced(w, "large", nil)
+	w.Create(d)
+	warned(w, d, service.ReasonTooLarge, "the Service is not served: with its 64 flows the Services of namespace default in Vpc ovn-cluster would cost each node more than 120 flows")
+	balanced(w, "d", nil)
+
+	// A Service that is not served takes no address from others.
+	other := newService("e")
+	other.Namespace, other.Spec.ExternalIPs = "elsewhere", d.Spec.ExternalIPs
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}, other)
+	has := func(name string, want bool) {
+		t.Helper()
+		w.Eventually(func() string {
+			has := false
+			for _, row := range w.Database.Rows("Load_Balancer") {
+				if row["name"] == name {
+					_, has = row["vips"].(map[string]string)["192.0.2.1:53"]
+				}
+			}
+			if has != want {
+				return fmt.Sprintf("%s has the address: %t, want %t", name, has, want)
+			}
+			return ""
+		})
+	}
+	has("elsewhere/e/tcp", true)
+
+	process.Stop()
+	process = w.Start(steps)
+	has("elsewhere/e/tcp", true)
+	if n := process.Transactions(); n != 0 {
+		t.Errorf("%d transactions after a restart", n)
+	}
+
+	slice := newSlice("a", "a-a", endpointsOf(13)...) // 26 flows more for a
+	w.Create(slice)
+	balanced(w, "c", nil)
+	w.Change(slice, func() { slice.Endpoints = nil })
+	reached(w, c, nil, nil)
+	w.Delete(a)
+	w.Delete(b) // which makes room for d
+	front := []string{"192.0.2.1:53"}
+	reached(w, d, front, front)
+	has("elsewhere/e/tcp", false)
+	reached(w, c, nil, nil)
+	balanced(w, "large", nil)
+}
+
+// TestPodsThatDoNotExistAreReadSeldom: EndpointSlices may name thousands of them.
+func TestPodsThatDoNotExistAreReadSeldom(t *testing.T) {
+	w := controllertest.New(t)
+	reads := 0
+	s := newService("s")
+	slice := newSlice("s", "s-a", endpointsOf(200)...)
+	for i := range slice.Endpoints {
+		slice.Endpoints[i].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: fmt.Sprint("pod-", i)}
+	}
+	w.Create(s, slice)
+	w.Start(controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
+		return p.Run(ctx, &service.Reconciler{
+			Client: p.Client, Live: counting{p.Manager.GetAPIReader(), &reads}, Services: p.Services, Grants: p.Grants, Northbound: p.Engine,
+			Recorder: p.Recorder, Gate: p.Gate, Workers: 1,
+		})
+	}})
+	w.Eventually(func() string {
+		for _, row := range w.Database.Rows("Load_Balancer") {
+			if row["name"] == "default/s/tcp" {
+				return ""
+			}
+		}
+		return "the Service is not served"
+	})
+	if reads > 32 { // in two passes at most
+		t.Errorf("%d pods were read from the API server", reads)
+	}
+}
+
+// counting counts what is read.
+type counting struct {
+	client.Reader
+	reads *int
+}
+
+func (c counting) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	*c.reads++
+	return c.Reader.Get(ctx, key, o, options...)
+}

@@ -1,0 +1,119 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/internal/budget"
+)
+
+// ServiceBounds are the flows (ServiceFlows) that one Service, and the Services of a namespace in one VPC, may cost each node. They are the same
+// for the controller and for agents, so that pods and nodes reach the same Services.
+var ServiceBounds = budget.Bounds{Object: 1 << 17, Group: 1 << 20}
+
+// Weights of the parts of a Service in OpenFlow flows, in a VPC of five subnets that serve Services (TestFlowsOfServices). They are fixed: a
+// Service must not exceed a bound because an administrator adds a subnet. An element of nftables takes as long as a flow.
+const (
+	flowsOfFront       = 16
+	flowsOfStickyFront = 20
+	flowsOfEndpoint    = 1
+	// flowsOfSticky is an endpoint with session affinity: two flows for each switch, and one.
+	flowsOfSticky = 11
+	// flowsOfPeer is an endpoint of a node port with externalTrafficPolicy Local: other nodes have a front for its node and an endpoint.
+	flowsOfPeer = 2
+	// flowsOfRange is one of loadBalancerSourceRanges.
+	flowsOfRange = 2
+)
+
+// servicePort is what a port of an EndpointSlice has in common with the port of the Service.
+type servicePort struct {
+	name     string
+	protocol corev1.Protocol
+	family   discoveryv1.AddressType
+}
+
+// ServiceFlows estimates how many flows a Service costs each node. It counts all addresses of the EndpointSlices, whether they serve or not, so that
+// a rolling update changes little. It is linear in the size of the objects.
+func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
+	if s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) {
+		return 0
+	}
+	endpoints := map[servicePort]int{}
+	for _, slice := range of {
+		addresses := 0
+		for i := range slice.Endpoints {
+			addresses += len(slice.Endpoints[i].Addresses)
+		}
+		for _, p := range slice.Ports {
+			key := servicePort{protocol: corev1.ProtocolTCP, family: slice.AddressType}
+			if p.Name != nil {
+				key.name = *p.Name
+			}
+			if p.Protocol != nil {
+				key.protocol = *p.Protocol
+			}
+			endpoints[key] += addresses
+		}
+	}
+	addresses := map[discoveryv1.AddressType]int{}
+	for _, a := range ServiceAddresses(s) {
+		if a.Is4() {
+			addresses[discoveryv1.AddressTypeIPv4]++
+		} else {
+			addresses[discoveryv1.AddressTypeIPv6]++
+		}
+	}
+	front, endpoint := flowsOfFront, flowsOfEndpoint
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		front, endpoint = flowsOfStickyFront, flowsOfSticky
+	}
+	flows := flowsOfRange * len(s.Spec.LoadBalancerSourceRanges)
+	for _, p := range s.Spec.Ports {
+		for family, n := range addresses {
+			e := endpoints[servicePort{p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP), family}]
+			if p.NodePort != 0 {
+				n++
+			}
+			flows += n * (front + e*endpoint)
+			if p.NodePort != 0 && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+				flows += e * flowsOfPeer
+			}
+		}
+	}
+	return flows
+}
+
+// ServiceExpense is a Service in the budget of its namespace. Each VPC has its own, since Services cost the nodes of their VPC.
+func ServiceExpense(s *corev1.Service, vpc string, flows int) budget.Object {
+	return budget.Object{
+		Key: client.ObjectKeyFromObject(s), Group: s.Namespace + "/" + vpc, Created: s.CreationTimestamp.Time, Cost: flows,
+	}
+}
+
+// ServiceRefusal says why a Service is not served, and what to change; it is empty for a Service within the bounds.
+func ServiceRefusal(s *corev1.Service, vpc string, verdict budget.Verdict, flows int) string {
+	switch verdict {
+	case budget.ObjectExceeded:
+		return fmt.Sprintf("the Service is not served: it would cost each node %d flows, more than %d: divide it, or use fewer ports, addresses or endpoints%s",
+			flows, ServiceBounds.Object, hintOfAffinity(s))
+	case budget.GroupExceeded:
+		return fmt.Sprintf("the Service is not served: with its %d flows the Services of namespace %s in Vpc %s would cost each node more than %d flows. The oldest ones "+
+			"count first: delete Services, or use fewer ports, addresses or endpoints%s", flows, s.Namespace, vpc, ServiceBounds.Group, hintOfAffinity(s))
+	}
+	return ""
+}
+
+func hintOfAffinity(s *corev1.Service) string {
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		return ", or no sessionAffinity"
+	}
+	return ""
+}
