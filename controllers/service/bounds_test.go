@@ -41,7 +41,7 @@ func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
 	for _, s := range []*corev1.Service{a, b, c} {
 		reached(w, s, nil, nil)
 	}
-	w.Create(large, newSlice("large", "large-a", endpointsOf(40)...))
+	w.Create(newSlice("large", "large-a", endpointsOf(40)...), large)
 	warned(w, large, service.ReasonTooLarge, "the Service is not served: it would cost each node 112 flows, more than 100: divide it, or use fewer ports, addresses or endpoints")
 	balanced(w, "large", nil)
 	w.Create(d)
