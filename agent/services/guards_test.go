@@ -6,6 +6,7 @@ package services
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -71,12 +72,38 @@ func TestListsOfClientsAreShared(t *testing.T) {
 	if names := guards(); len(names) > spareChains || len(w.guards) > spareChains {
 		t.Errorf("%d chains are left, and %d lists", len(names), len(w.guards))
 	}
-	if err := newWriter(nft).rewrite(t.Context(), nil, nil); err != nil { // the next process
+}
+
+// The table of an earlier version had sets of pairs, and rules with them.
+func TestSetsOfEarlierVersionsAreDeleted(t *testing.T) {
+	nft, err := knftables.New(knftables.InetFamily, Table)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"guarded4", "allowed6"} {
-		if _, err := nft.ListElements(t.Context(), "set", name); !knftables.IsNotFound(err) {
-			t.Errorf("set %s of earlier versions: %v", name, err)
+	rewrite := func() {
+		t.Helper()
+		if err := newWriter(nft).rewrite(t.Context(), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite()
+	const key = "type ipv4_addr . inet_proto . inet_service"
+	old := strings.ReplaceAll(`add set inet TABLE guarded4 { `+key+`; }
+add set inet TABLE allowed4 { `+key+` . ipv4_addr; flags interval; }
+add element inet TABLE guarded4 { 198.51.100.1 . tcp . 80 }
+add element inet TABLE allowed4 { 198.51.100.1 . tcp . 80 . 192.0.2.0/24 }
+add rule inet TABLE prerouting ip daddr . meta l4proto . th dport @guarded4 ip daddr . meta l4proto . th dport . ip saddr != @allowed4 drop`, "TABLE", Table)
+	if out, err := exec.Command("nft", strings.ReplaceAll(old, "\n", "; ")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	rewrite()
+	sets, err := nft.List(t.Context(), "sets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range sets {
+		if strings.HasPrefix(name, "guarded") || strings.HasPrefix(name, "allowed") {
+			t.Errorf("set %s is left", name)
 		}
 	}
 }
