@@ -38,7 +38,7 @@ func guardOf(s *corev1.Service, f family) *guard {
 	}
 	g := &guard{allowed: set.Prefixes()}
 	sum := sha256.Sum256([]byte(g.text()))
-	g.chain = chain{kindGuard + f.suffix, int(binary.BigEndian.Uint64(sum[:]) >> 1)} //nolint:gosec // 63 bits
+	g.chain = chain{kindGuard + f.suffix, int(binary.BigEndian.Uint64(sum[:]) >> 1)}
 	return g
 }
 

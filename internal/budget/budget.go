@@ -38,11 +38,11 @@ func (o *Object) compare(other *Object) int {
 type Verdict int
 
 const (
-	// Within the bounds.
+	// Within is for an object within the bounds.
 	Within Verdict = iota
-	// ObjectExceeded: the object exceeds the bound of an object. It does not count in its group.
+	// ObjectExceeded is for an object that exceeds the bound of an object. It does not count in its group.
 	ObjectExceeded
-	// GroupExceeded: the object exceeds the bound of its group, together with all older objects of the group.
+	// GroupExceeded is for an object that exceeds the bound of its group, together with all older objects of the group.
 	GroupExceeded
 )
 
