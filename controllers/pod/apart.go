@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -24,9 +23,9 @@ import (
 )
 
 // A node reaches pods of custom VPCs by their addresses, for probes. So the allocation for such a pod avoids addresses of pods of other
-// VPCs on the same node, and addresses of the default VPC's pods on any node, since every node reaches these. The pod can still request
-// such an address. It never gets an address that is known at that time as one of a node or of the API server's endpoints, even on request:
-// the pod's node could no longer reach that host.
+// custom VPCs on the same node. The pod can still request such an address: the node sends probes to the older of the two pods. The pod never
+// gets an address that is known at that time as one of a node, of the API server's endpoints, or of a pod of the default VPC, even on
+// request: every node reaches these, and the pod's node would send packets for them to the pod.
 
 // reasonAmbiguous is the reason of the event on a pod that shares an address with another pod.
 const reasonAmbiguous = "AddressAmbiguous"
@@ -42,6 +41,13 @@ type tenants struct {
 	mu        sync.Mutex
 	byAddress map[netip.Addr][]tenant
 	byPort    map[string][]netip.Addr
+}
+
+// insist records that a pod will get an address, even if a pod of another VPC on the same node has it.
+func (t *tenants) insist(address netip.Addr, pod tenant) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.add(address, pod)
 }
 
 // claim records that a pod will get an address, unless a pod of another VPC on the same node has it: then it returns that pod's port.
@@ -147,89 +153,136 @@ func (r *Reconciler) tenantOf(pod *corev1.Pod, vpc string) tenant {
 	return tenant{port: portOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
 }
 
-// allocateApart allocates an address that is not ambiguous, or an ambiguous one if there is no other.
+// allocateApart allocates an address that is not ambiguous, or an ambiguous one if there is no other. A pod of a custom VPC gets no address of a
+// pod of the default VPC.
+//
+// Pods of the default VPC check the claims of pods of custom VPCs, and a pod of a custom VPC claims an address before it checks the default
+// VPC's subnets: of two concurrent allocations of an address, one skips it.
 func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	port := portOf(r.portKey(pod))
-	hosts, err := r.hosts(ctx, s)
+	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
+		return r.allocateInDefault(port, want)
+	}
+	reached, err := r.reached(ctx, s)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
-	for _, address := range want.Addresses {
-		if host := hosts[address]; host != "" {
-			return ipam.Lease{}, &ipam.TakenError{Address: address, By: host}
-		}
-	}
-	avoid, err := r.avoid(ctx, pod, s, hosts)
+	lease, err := r.allocateTenant(want, r.tenantOf(pod, selection.VpcOf(s)), reached)
 	if err != nil {
-		return ipam.Lease{}, err
+		r.tenants.drop(port)
+		err = &apartError{error: err, subnets: reached.subnets}
 	}
-	if avoid == nil {
+	return lease, err
+}
+
+// allocateInDefault allocates an address for a pod of the default VPC.
+func (r *Reconciler) allocateInDefault(port string, want ipam.Request) (ipam.Lease, error) {
+	if r.tenants.none() {
 		return r.Allocator.Allocate(port, want)
 	}
+	want.Avoid = func(address netip.Addr) bool { return r.tenants.at(address) != "" }
 	for range apartTries {
-		want.Avoid = avoid
-		lease, err := r.Allocator.Allocate(port, want)
-		if err == nil {
-			return lease, nil
-		}
-		r.tenants.drop(port)
-		if !errors.Is(err, ipam.ErrExhausted) {
-			return ipam.Lease{}, err
+		if lease, err := r.Allocator.Allocate(port, want); !errors.Is(err, ipam.ErrExhausted) {
+			return lease, err
 		}
 	}
-	want.Avoid = func(address netip.Addr) bool { return hosts[address] != "" }
+	want.Avoid = nil
 	return r.Allocator.Allocate(port, want)
 }
 
-// hosts returns the addresses of nodes and of the API server in a subnet of a custom VPC. For a subnet of the default VPC it returns none.
-func (r *Reconciler) hosts(ctx context.Context, s *kubeovnv1.Subnet) (map[netip.Addr]string, error) {
-	if selection.VpcOf(s) == kubeovnv1.DefaultVpc || r.Networks == nil {
-		return nil, nil
+// allocateTenant allocates an address for a pod of a custom VPC. The allocator calls Avoid with the subnet's lock held.
+func (r *Reconciler) allocateTenant(want ipam.Request, pod tenant, reached *reached) (ipam.Lease, error) {
+	taken := func(address netip.Addr) string {
+		r.tenants.insist(address, pod)
+		return reached.by(address)
 	}
-	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-	if err != nil {
-		return nil, nil //nolint:nilerr // the subnet's own condition says so
-	}
-	return r.Networks.HostsIn(ctx, cidrs)
-}
-
-// avoid returns a function that reports whether an address would be ambiguous or belongs to a host; nil if no address does. The allocator
-// calls it with the subnet's lock held. A pod of a custom VPC claims an address before avoid checks the default VPC's subnets, and pods of
-// the default VPC check these claims: of two concurrent allocations of an address, one skips it.
-func (r *Reconciler) avoid(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, hosts map[netip.Addr]string) (func(netip.Addr) bool, error) {
-	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
-		if r.tenants.none() {
-			return nil, nil
+	want.Avoid = func(address netip.Addr) bool { return r.tenants.claim(address, pod) != "" || reached.by(address) != "" }
+	for range apartTries {
+		r.tenants.drop(pod.port)
+		for _, address := range want.Addresses {
+			if by := taken(address); by != "" {
+				return ipam.Lease{}, &ipam.TakenError{Address: address, By: by}
+			}
 		}
-		return func(address netip.Addr) bool { return r.tenants.at(address) != "" }, nil
+		if lease, err := r.Allocator.Allocate(pod.port, want); !errors.Is(err, ipam.ErrExhausted) {
+			return lease, err
+		}
 	}
-	others, err := r.sameAddresses(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	self := r.tenantOf(pod, selection.VpcOf(s))
-	return func(address netip.Addr) bool {
-		return hosts[address] != "" || r.tenants.claim(address, self) != "" || r.holderIn(others, address) != ""
-	}, nil
+	want.Avoid = func(address netip.Addr) bool { return taken(address) != "" }
+	return r.Allocator.Allocate(pod.port, want)
 }
 
-// sameAddresses returns the default VPC's subnets that share addresses with a subnet.
-func (r *Reconciler) sameAddresses(ctx context.Context, s *kubeovnv1.Subnet) ([]*kubeovnv1.Subnet, error) {
-	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-	if err != nil || r.Networks == nil {
-		return nil, nil //nolint:nilerr // the subnet's own condition says so
-	}
-	return r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, cidrs)
+// apartError is the error of an allocation that also depends on addresses in other subnets, those of the default VPC.
+type apartError struct {
+	error
+	subnets []string
 }
 
-// holderIn returns the port that holds an address in one of some subnets, or "".
-func (r *Reconciler) holderIn(subnets []*kubeovnv1.Subnet, address netip.Addr) string {
-	for _, s := range subnets {
-		if port := r.Allocator.Holder(s.Name, address); port != "" {
-			return port
+func (e *apartError) Unwrap() error { return e.error }
+
+// reached are the addresses that every node reaches and that no pod of a custom VPC may have.
+type reached struct {
+	hosts   map[netip.Addr]string
+	subnets []string // of the default VPC
+	holder  func(subnet string, address netip.Addr) string
+}
+
+// by returns what has an address, or "".
+func (r *reached) by(address netip.Addr) string {
+	if host := r.hosts[address]; host != "" {
+		return host
+	}
+	for _, subnet := range r.subnets {
+		if port := r.holder(subnet, address); port != "" {
+			return fmt.Sprintf("%s in subnet %s, which every node reaches", port, subnet)
 		}
 	}
 	return ""
+}
+
+// reached returns the addresses of nodes, of the API server and of the default VPC's pods in a subnet of a custom VPC.
+func (r *Reconciler) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached, error) {
+	out := &reached{holder: r.Allocator.Holder}
+	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+	if err != nil || r.Networks == nil {
+		return out, nil //nolint:nilerr // the subnet's own condition says so
+	}
+	if out.hosts, err = r.Networks.HostsIn(ctx, cidrs); err != nil {
+		return nil, err
+	}
+	others, err := r.Networks.Overlapping(ctx, kubeovnv1.DefaultVpc, cidrs)
+	for _, other := range others {
+		out.subnets = append(out.subnets, other.Name)
+	}
+	return out, err
+}
+
+// staysApart reports whether a pod may get a lease that is held under its name. It may not if a pod of a custom VPC would get an address that
+// every node reaches elsewhere: while no pod had the lease, a pod of the default VPC can have got its address.
+func (r *Reconciler) staysApart(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
+	s := &kubeovnv1.Subnet{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
+		}
+		return true, nil // attach reports that the subnet does not exist
+	}
+	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
+		return true, nil
+	}
+	reached, err := r.reached(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	self := r.tenantOf(pod, selection.VpcOf(s))
+	for _, address := range lease.Addresses {
+		r.tenants.insist(address, self)
+		if reached.by(address) != "" {
+			r.tenants.drop(self.port)
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // settle records a pod's addresses, and warns its user of ambiguous ones. They were requested, or the subnet had no others.
@@ -245,16 +298,7 @@ func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lea
 	rival := func(address netip.Addr) string { return r.tenants.at(address) }
 	if vpc != kubeovnv1.DefaultVpc {
 		rivals := r.tenants.note(lease.Addresses, r.tenantOf(pod, vpc))
-		others, err := r.sameAddresses(ctx, s)
-		if err != nil {
-			log.FromContext(ctx).Error(err, "cannot look for subnets with the same addresses", "subnet", s.Name)
-		}
-		rival = func(address netip.Addr) string {
-			if port := rivals[address]; port != "" {
-				return port
-			}
-			return r.holderIn(others, address)
-		}
+		rival = func(address netip.Addr) string { return rivals[address] }
 	}
 	var ambiguous []string
 	for _, address := range lease.Addresses {

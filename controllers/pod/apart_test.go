@@ -74,17 +74,60 @@ func TestAddressesThatANodeReachesArePodsOfOneVpc(t *testing.T) {
 	w.has(w.on("n2", "red-net", "r2"), "10.16.0.5,fd00:10:16::5")
 	w.has(w.on("n2", "ovn-default", "d2"), "10.16.0.6,fd00:10:16::6")
 
-	asked := w.on("n1", "red-net", "r3", "ip_address", "10.16.0.3,fd00:10:16::6")
-	w.has(asked, "10.16.0.3,fd00:10:16::6")
+	asked := w.on("n1", "red-net", "r3", "ip_address", "10.16.0.3,fd00:10:16::3")
+	w.has(asked, "10.16.0.3,fd00:10:16::3")
 	w.ambiguous(asked, "b1.default")
 	asked = w.on("n1", "ovn-default", "d3", "ip_address", "10.16.0.4,fd00:10:16::7")
 	w.ambiguous(asked, "r1.default")
-	asked = w.on("n1", "blue-net", "b2", "ip_address", "10.16.0.6,fd00:10:16::9")
-	w.ambiguous(asked, "d2.default")
 
 	p.Stop()
 	w.start()
 	w.has(w.on("n1", "red-net", "r4"), "10.16.0.7,fd00:10:16::8") // the first that no pod on the node or in the default VPC has
+}
+
+// Every node reaches the pods of the default VPC. A pod of a custom VPC with the address of one of them would divert what its node sends there.
+func TestAPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
+	w := newWorld(t)
+	w.tenants("blue")
+	w.subnet("ovn-default", "10.16.0.0/29")
+	w.subnet("blue-net", "10.16.0.0/30", of("blue"))
+	p := w.start()
+	first := w.on("n1", "ovn-default", "d1")
+	w.has(first, "10.16.0.2")
+
+	asked := newPod("default", "asked", "logical_switch", "blue-net", "ip_address", "10.16.0.2")
+	w.Create(asked)
+	w.warned(asked, "address 10.16.0.2 is taken by d1.default in subnet ovn-default, which every node reaches: ask for another one")
+	full := newPod("default", "full", "logical_switch", "blue-net") // no address rather than this one
+	w.Create(full)
+	w.warned(full, "subnet blue-net is full")
+	w.has(w.on("n1", "ovn-default", "d2"), "10.16.0.3") // what was refused is claimed by nobody
+
+	w.Delete(full)
+	w.Delete(first)
+	w.allocated(asked)
+	w.agree(p)
+}
+
+// While the pod of a StatefulSet is away, a pod of the default VPC can request the address that is kept for it in a custom VPC.
+func TestAKeptAddressThatTheDefaultVPCHasIsNotInherited(t *testing.T) {
+	w := newWorld(t)
+	w.tenants("blue")
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.subnet("blue-net", "10.16.0.0/24", of("blue"))
+	process := w.start()
+	set := w.statefulSet("db", 0, 1)
+	member := replica(set, 0, "n1", "logical_switch", "blue-net")
+	w.Create(member)
+	w.allocated(member)
+	w.has(member, "10.16.0.2")
+	w.Delete(member)
+	w.away(process, member)
+	w.has(w.on("n1", "ovn-default", "d1", "ip_address", "10.16.0.2"), "10.16.0.2")
+	member = replica(set, 0, "n1", "logical_switch", "blue-net")
+	w.Create(member)
+	w.allocated(member)
+	w.has(member, "10.16.0.3")
 }
 
 // A pod of a custom VPC never gets an address of a node or of the API server: the pod's node would send packets for that host to the pod.

@@ -166,6 +166,9 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		if !ok {
 			return ipam.Lease{}, err
 		}
+		if apart := (*apartError)(nil); errors.As(err, &apart) {
+			names = append(names, apart.subnets...)
+		}
 		obstacles = append(obstacles, obstacle)
 		full = full && errors.Is(err, ipam.ErrExhausted)
 	}

@@ -189,9 +189,14 @@ func (r *Reconciler) reserved(_ context.Context, key types.NamespacedName, ip *k
 	}
 }
 
-// inherits reports whether a pod gets what is held under its name: because it is kept for it, or is that of the pod of a StatefulSet
-// which it replaces.
+// inherits reports whether a pod gets the lease that is held under its name: because an IP object reserves it, or because the pod is one of a
+// StatefulSet or a virtual machine and replaces the pod that had it.
 func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease) (bool, error) {
+	if _, away := r.kept.podType(r.portKey(pod)); away { // no pod of a virtual machine that moves has the lease
+		if apart, err := r.staysApart(ctx, pod, lease); !apart || err != nil {
+			return false, err
+		}
+	}
 	if r.podTypeOf(pod) == "" {
 		ip, err := r.recorder.find(ctx, port)
 		return isReservation(ip), err
