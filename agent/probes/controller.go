@@ -59,6 +59,8 @@ type Controller struct {
 	watch func() error // starts the watches of objects that reserve addresses
 	seen  atomic.Pointer[seen]
 
+	passes passes
+
 	mu       sync.Mutex // of a pass
 	watching bool
 	reported map[string]string // by port, the addresses without routes as an event has reported them
@@ -91,15 +93,17 @@ func (p *Controller) Ports(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
 // Wake starts a pass soon. It does not block.
 func (p *Controller) Wake() { p.feed.Add("") }
 
-// Reconcile makes a pass. The pass is bounded, since ADDs wait for it: caches that are not synced yet block it.
+// Reconcile makes a pass.
 func (p *Controller) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, resync)
-	defer cancel()
 	return ctrl.Result{RequeueAfter: k8s.Periodic(resync)}, p.Apply(ctx)
 }
 
-// Apply adds the wanted routes and rules of probes and removes all others. It is idempotent.
-func (p *Controller) Apply(ctx context.Context) error {
+// Apply adds the wanted routes and rules of probes and removes all others. It is idempotent. Concurrent calls share passes: many pods that
+// start at once cost a few passes, not one each.
+func (p *Controller) Apply(ctx context.Context) error { return p.passes.join(ctx, p.apply) }
+
+// apply makes one pass.
+func (p *Controller) apply(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	attachments, err := p.Bridge.Attachments(ctx)
