@@ -334,20 +334,26 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		leave()
 		n.hasProbes(t, routes, rules)
 	})
-	t.Run("external addresses of a Service, until it has others", func(t *testing.T) {
+	t.Run("external addresses of a Service, for pods that start later", func(t *testing.T) {
 		n := n.in(t)
-		tenant := n.tenantAt("serving", far, addresses...)
+		n.tenantAt("older", far, addresses...)
 		n.hasProbes(t, routes, rules)
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "taken", Namespace: "default"}, Spec: corev1.ServiceSpec{
 			ExternalIPs: []string{addresses[0].String()}, Ports: []corev1.ServicePort{{Port: 80}},
 		}}
 		must(t, n.api.Create(t.Context(), s))
 		defer func() { must(t, n.api.Delete(n.root.Context(), s)) }()
-		n.hasProbes(t, routesTo(addresses[1:], probePort), rules[1:])
-		n.warned(tenant.pod, probes.ReasonAddressReserved, "198.51.100.7 is an address of Service default/taken")
+		younger := n.tenantAt("younger", far[:1], addresses[0])
+		n.warned(younger.pod, probes.ReasonAddressReserved, "198.51.100.7 is an external address of Service default/taken")
+		n.hasProbes(t, routes, rules) // those of the older pod
+		n.agent.Kill()
+		n.startAgent()
+		n.waitReady()
+		n.hasProbes(t, routes, rules)
 		s.Spec.ExternalIPs = []string{"198.51.100.8"}
 		must(t, n.api.Update(t.Context(), s))
-		n.hasProbes(t, routes, rules)
+		both := slices.Sorted(slices.Values(append(routesTo(addresses[:1], probePort), routes...)))
+		n.hasProbes(t, both, rules)
 	})
 	t.Run("a network that is connected later, until it is disconnected", func(t *testing.T) {
 		n := n.in(t)

@@ -115,11 +115,11 @@ func (p *Controller) apply(ctx context.Context) error {
 		return err
 	}
 	p.remember(pods) // before caches are read: later changes start another pass
-	want, err := p.want(ctx, pods)
+	routes, rules, err := kernelState()
 	if err != nil {
 		return err
 	}
-	routes, rules, err := kernelState()
+	want, err := p.want(ctx, pods, connectedBy(routes))
 	if err != nil {
 		return err
 	}
@@ -175,8 +175,9 @@ func (p *Controller) remember(pods []pod) {
 	p.seen.Store(&now)
 }
 
-// want returns the routes to pods, but to addresses that are reserved, and reports an event on each pod with such an address.
-func (p *Controller) want(ctx context.Context, pods []pod) (map[route]bool, error) {
+// want returns the routes to pods, but to addresses that are reserved, and reports an event on each pod with such an address. connected are
+// the destinations that have routes already.
+func (p *Controller) want(ctx context.Context, pods []pod, connected map[destination]bool) (map[route]bool, error) {
 	if len(pods) == 0 {
 		p.reported = nil
 		return nil, nil
@@ -195,7 +196,7 @@ func (p *Controller) want(ctx context.Context, pods []pod) (map[route]bool, erro
 	for _, pod := range pods {
 		var problems []string
 		for _, address := range pod.Addresses {
-			if description := reserved.by(address); description != "" {
+			if description := reserved.against(address, connected[destination{address: address, link: pod.link}]); description != "" {
 				problems = append(problems, fmt.Sprintf("%s is %s", address, description))
 				continue
 			}

@@ -36,6 +36,12 @@ type route struct {
 	link    int
 }
 
+// destination is an address behind a pod's probe link.
+type destination struct {
+	address netip.Addr
+	link    int
+}
+
 // rule makes packets of the node itself to a TCP port look up the port's table. It does not match forwarded packets.
 type rule struct {
 	family int
@@ -133,6 +139,20 @@ func routeOf(r netlink.Route) (route, bool) {
 	}
 	address, ok := netip.AddrFromSlice(r.Dst.IP)
 	return route{port: uint16(r.Table & 0xffff), address: address.Unmap(), link: r.LinkIndex}, ok
+}
+
+// connectedBy returns the destinations of routes of probes, including those of earlier versions.
+func connectedBy(routes []netlink.Route) map[destination]bool {
+	found := map[destination]bool{}
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		if address, ok := netip.AddrFromSlice(r.Dst.IP); ok {
+			found[destination{address: address.Unmap(), link: r.LinkIndex}] = true
+		}
+	}
+	return found
 }
 
 func (r route) rule() rule {

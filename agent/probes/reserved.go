@@ -36,6 +36,9 @@ const apiServer = "kubernetes"
 type reserved struct {
 	addresses map[netip.Addr]string
 	networks  map[netip.Prefix]string
+	// external are the external IPs and load balancer addresses of Services. Users choose them, so they are reserved against pods without
+	// routes only: otherwise a Service could end the probes of a pod that runs.
+	external map[netip.Addr]string
 }
 
 func (r *reserved) add(addresses []netip.Addr, description string) {
@@ -44,9 +47,13 @@ func (r *reserved) add(addresses []netip.Addr, description string) {
 	}
 }
 
-// by describes the owner of a reserved address; "" when the address is not reserved.
-func (r *reserved) by(address netip.Addr) string {
+// against describes the owner of an address that is reserved against a pod; "" when it is not. connected says that the pod has routes to the
+// address already.
+func (r *reserved) against(address netip.Addr, connected bool) string {
 	if description := r.addresses[address]; description != "" {
+		return description
+	}
+	if description := r.external[address]; description != "" && !connected {
 		return description
 	}
 	var found []string // sorted, so that the description of an address in several networks does not change
@@ -63,7 +70,7 @@ func (r *reserved) by(address netip.Addr) string {
 
 // reserved gathers them, from caches and from the kernel.
 func (p *Controller) reserved(ctx context.Context) (*reserved, error) {
-	r := &reserved{addresses: map[netip.Addr]string{}, networks: map[netip.Prefix]string{}}
+	r := &reserved{addresses: map[netip.Addr]string{}, networks: map[netip.Prefix]string{}, external: map[netip.Addr]string{}}
 	for _, read := range []func(context.Context, *reserved) error{p.readServices, p.readNodes, p.readAPIServer} {
 		if err := read(ctx, r); err != nil {
 			return nil, err
@@ -89,7 +96,10 @@ func (p *Controller) readServices(ctx context.Context, r *reserved) error {
 	}
 	for i := range list.Items {
 		s := &list.Items[i]
-		r.add(serviceAddresses(s), fmt.Sprintf("an address of Service %s/%s", s.Namespace, s.Name))
+		r.add(k8s.ClusterIPs(s), fmt.Sprintf("an address of Service %s/%s", s.Namespace, s.Name))
+		for _, address := range externalAddresses(s) {
+			r.external[address] = fmt.Sprintf("an external address of Service %s/%s", s.Namespace, s.Name)
+		}
 	}
 	return nil
 }
@@ -164,9 +174,14 @@ func resolversIn(content string) []netip.Addr {
 	return out
 }
 
-// serviceAddresses returns every address of a Service, including load balancers that Kiln does not serve.
+// serviceAddresses returns every address of a Service.
 func serviceAddresses(s *corev1.Service) []netip.Addr {
-	out := k8s.ServiceAddresses(s)
+	return append(k8s.ClusterIPs(s), externalAddresses(s)...)
+}
+
+// externalAddresses returns the external IPs of a Service and the addresses of its load balancer, including one that Kiln does not serve.
+func externalAddresses(s *corev1.Service) []netip.Addr {
+	out := parse(s.Spec.ExternalIPs...)
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
 		out = append(out, parse(ingress.IP)...)
 	}
