@@ -142,8 +142,8 @@ func (r *Reconciler) restoreTenants(ctx context.Context) error {
 		if vpc == "" || vpc == kubeovnv1.DefaultVpc || !kubeovnv1.IsPublished(pod) || !r.needsPort(pod) {
 			continue
 		}
-		if addresses, err := ipfamily.ParseAddrs(pod.Annotations[kubeovnv1.AnnotationIPAddress.Key()]); err == nil {
-			r.tenants.note(addresses, r.tenantOf(pod, vpc))
+		if network, err := kubeovnv1.ParsePodNetwork(pod.Annotations); err == nil {
+			r.tenants.note(network.Addresses, r.tenantOf(pod, vpc))
 		}
 	}
 	return nil

@@ -328,6 +328,38 @@ func TestAPodWaitsForTheFamilyThatIsFull(t *testing.T) {
 	w.agree(process)
 }
 
+// The admission policy denies changes of results. A manifest that spells an address otherwise than Kiln can be applied again.
+func TestTheSpellingOfARequestStays(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	process := w.start()
+	asked := map[string]string{"ip_address": "10.16.0.9, FD00:0010:16::000B", "mac_address": "02-00-00-AB-CD-EF"}
+	p := w.pod("default", "spelled", "ip_address", asked["ip_address"], "mac_address", asked["mac_address"])
+	check := func(when string) {
+		t.Helper()
+		network := w.allocated(p)
+		if got := joined(network.Addresses) + " " + network.MAC.String(); got != "10.16.0.9,fd00:10:16::b 02:00:00:ab:cd:ef" {
+			t.Errorf("%s: the pod has %s", when, got)
+		}
+		for name, text := range asked {
+			if got := p.Annotations[kubeovnv1.Annotation(name).Key()]; got != text {
+				t.Errorf("%s: annotation %s is %q, want %q as in the manifest", when, name, got, text)
+			}
+		}
+	}
+	check("allocated")
+	process.Stop()
+	w.losePorts()
+	w.start()
+	w.port(p)
+	check("after a restart without the database")
+	w.pod("default", "other") // its reconciler has come to an end
+	partial := w.pod("default", "partial", "ip_address", "10.16.0.77", "mac_address", "02:00:00:00:00:0A")
+	if got := address(partial); !strings.HasPrefix(got, "10.16.0.77,fd00:10:16::") {
+		t.Errorf("a pod that asked for one address of two has %s", got)
+	}
+}
+
 func TestANamespacesSubnetsAreTriedInOrder(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("shop", map[string]string{"team": "sales"})

@@ -29,6 +29,7 @@ var requests = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1
 var (
 	keyAllocated, keyUID = kubeovnv1.AnnotationAllocated.Key(), kubeovnv1.AnnotationPodUID.Key()
 	keyPortSecurity      = kubeovnv1.AnnotationPortSecurity.Key()
+	keyAddress, keyMAC   = kubeovnv1.AnnotationIPAddress.Key(), kubeovnv1.AnnotationMACAddress.Key()
 )
 
 // patchesInFlight bounds the patches of pods that are under way: enough for the API server to be busy, and the workers beyond them are
@@ -38,7 +39,7 @@ const patchesInFlight = 40
 // publish writes the network on the pod, in one patch which only this very pod takes; nothing when it is there already. The network comes from
 // a subnet's spec.
 func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork, from specOf) error {
-	want := network.Annotations()
+	want := spelled(network.Annotations(), pod.Annotations)
 	changes := difference(pod.Annotations, want)
 	if len(changes) == 0 {
 		return nil
@@ -61,6 +62,25 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	r.ledger.wrote(written, want, from)
 	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // the cache may have it by now
 	return err
+}
+
+// spelled returns results with the spelling that a pod's annotations have where both mean the same. A user who applies the same manifest again
+// changes nothing then, and the API server accepts it.
+func spelled(results, have map[string]string) map[string]string {
+	if have[keyAddress] == results[keyAddress] && have[keyMAC] == results[keyMAC] {
+		return results
+	}
+	requested, err := kubeovnv1.ParsePodNetwork(map[string]string{keyAddress: have[keyAddress], keyMAC: have[keyMAC]})
+	if err != nil {
+		return results
+	}
+	meaning := requested.Annotations()
+	for _, key := range []string{keyAddress, keyMAC} {
+		if meaning[key] != "" && meaning[key] == results[key] {
+			results[key] = have[key]
+		}
+	}
+	return results
 }
 
 // patch sends a patch of a pod's annotations, one of patchesInFlight, and returns the metadata that the server answers. The subresource
