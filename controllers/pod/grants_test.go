@@ -4,9 +4,11 @@
 package pod_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -148,4 +150,76 @@ func TestPortSecurityIsEnforced(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// Addresses that are kept for a StatefulSet are for the namespaces on the lists: a pod that replaces another one is refused like a new pod.
+// Pods that run stay.
+func TestAKeptAddressNeedsMembership(t *testing.T) {
+	for name, test := range map[string]struct {
+		annotations []string
+		change      func(vpc *kubeovnv1.Vpc, subnet *kubeovnv1.Subnet, pool *kubeovnv1.IPPool)
+		why         string
+	}{
+		"vpc": {
+			annotations: []string{"logical_switch", "blue-net"}, why: "VPC blue does not list namespace default",
+			change: func(vpc *kubeovnv1.Vpc, _ *kubeovnv1.Subnet, _ *kubeovnv1.IPPool) { vpc.Spec.AllowedNamespaces = nil },
+		},
+		"subnet": {
+			annotations: []string{"logical_switch", "blue-net"}, why: "subnet blue-net is private and does not list namespace default",
+			change: func(_ *kubeovnv1.Vpc, subnet *kubeovnv1.Subnet, _ *kubeovnv1.IPPool) {
+				subnet.Spec.AllowedNamespaces = nil
+			},
+		},
+		"pool": {
+			annotations: []string{"ip_pool", "bound"}, why: "IPPool bound does not list namespace default",
+			change: func(_ *kubeovnv1.Vpc, _ *kubeovnv1.Subnet, pool *kubeovnv1.IPPool) { pool.Spec.AllowedNamespaces = nil },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.subnet("ovn-default", "10.16.0.0/24")
+			listed := []kubeovnv1.AllowedNamespace{"default"}
+			vpc := w.vpc("blue", kubeovnv1.VpcSpec{AllowedNamespaces: listed})
+			subnet := w.subnet("blue-net", "10.17.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.Private, s.AllowedNamespaces = "blue", true, listed })
+			pool := &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
+				Subnet: "blue-net", Namespaces: []string{"other"}, AllowedNamespaces: listed, IPs: []string{"10.17.0.100..10.17.0.110"},
+			}}
+			w.Create(pool)
+			process := w.start()
+			set := w.statefulSet("db", 0, 3)
+			members := make([]*corev1.Pod, 3)
+			for i := range members {
+				members[i] = replica(set, i, "n1", test.annotations...)
+				w.Create(members[i])
+				w.allocated(members[i])
+			}
+			w.Delete(members[0])
+			w.away(process, members[0])
+
+			test.change(vpc, subnet, pool)
+			w.Must(w.Client.Update(w.Context(), vpc))
+			w.Must(w.Client.Update(w.Context(), subnet))
+			w.Must(w.Client.Update(w.Context(), pool))
+			w.InForce(subnet, process)
+			process = w.Restart(process, stepsAt(pod.RecordPace{}))
+			w.port(members[1]) // runs
+			w.port(members[2])
+			w.Delete(members[2]) // at once, so that the new pod may be the first that the controller sees of it
+			for _, i := range []int{0, 2} {
+				replaced := replica(set, i, "n1", test.annotations...)
+				w.Create(replaced)
+				w.warned(replaced, test.why)
+				if w.Get(replaced); kubeovnv1.IsPublished(replaced) {
+					t.Errorf("pod %s has address %s", replaced.Name, address(replaced))
+				}
+				w.Eventually(func() string {
+					if port := w.portNow(replaced); port != nil {
+						return fmt.Sprintf("port of %s is %v", replaced.Name, port)
+					}
+					return ""
+				})
+			}
+			w.port(members[1])
+		})
+	}
 }
