@@ -29,13 +29,15 @@ var errNoReply = errors.New("no reply")
 func (s *Session) run(ctx context.Context) {
 	defer close(s.over)
 	wait := reconnectBackoff()
-	lastTxn := noTxn
+	m := &monitors{session: s, lastTxn: noTxn}
 	for ctx.Err() == nil {
 		endpoints, changed := s.link.candidates()
-		conn, endpoint, errs := s.connectAny(ctx, endpoints, &lastTxn)
+		conn, endpoint := s.findLeader(ctx, m, endpoints, changed)
 		if conn == nil {
-			s.link.failed(errs)
-			s.options.Log.V(1).Info("Cannot connect to the northbound database", "reason", errors.Join(errs...).Error())
+			continue
+		}
+		if err := m.begin(ctx, conn); err != nil {
+			s.failed(endpoint, err)
 			pause(ctx, wait.NextBackOff(), changed)
 			continue
 		}
@@ -68,51 +70,58 @@ func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) {
 	}
 }
 
-// connectAny queries the leadership of all endpoints concurrently, and monitors the first leader. A server that does not answer does not
-// delay the connection while another one leads.
-func (s *Session) connectAny(ctx context.Context, endpoints []string, lastTxn *string) (*conn, string, []error) {
+// findLeader queries the leadership of all endpoints concurrently, each again after a back-off, and returns a connection to the first one that
+// leads. It returns none when the endpoints change, or when ctx ends. A server that does not answer delays nothing: neither the connection to
+// another one that leads, nor the next query of one that has lost an election or not won it yet.
+func (s *Session) findLeader(ctx context.Context, m *monitors, endpoints []string, changed <-chan struct{}) (*conn, string) {
 	if len(endpoints) == 0 {
-		return nil, "", []error{errors.New("no endpoint is known")}
+		s.failed("", errors.New("no endpoint is known"))
 	}
-	asking, cancel := context.WithTimeout(ctx, leaderTimeout)
+	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m := &monitors{session: s, lastTxn: lastTxn}
-	answers := make(chan answer, len(endpoints))
+	found := make(chan answer)
 	for _, endpoint := range endpoints {
-		go func() {
-			c, err := m.ask(asking, endpoint)
-			answers <- answer{endpoint: endpoint, conn: c, err: err}
-		}()
+		go s.query(asking, m, endpoint, found)
 	}
-	errs := []error{}
-	for i := range endpoints {
-		a := <-answers
-		if a.err == nil {
-			go drop(answers, len(endpoints)-i-1)
-			if a.err = m.begin(ctx, a.conn); a.err == nil {
-				return a.conn, a.endpoint, nil
-			}
-			return nil, "", append(errs, fmt.Errorf("%s: %w", a.endpoint, a.err))
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", a.endpoint, a.err))
+	select {
+	case a := <-found:
+		return a.conn, a.endpoint
+	case <-changed:
+	case <-ctx.Done():
 	}
-	return nil, "", errs
+	return nil, ""
 }
 
-// answer is a connection to a server that leads, or why there is none.
+// answer is a connection to a server that leads.
 type answer struct {
 	endpoint string
 	conn     *conn
-	err      error
 }
 
-// drop closes the connections in the next n answers.
-func drop(answers <-chan answer, n int) {
-	for range n {
-		if a := <-answers; a.conn != nil {
-			a.conn.close()
+// query asks a server until it leads, or until ctx ends.
+func (s *Session) query(ctx context.Context, m *monitors, endpoint string, found chan<- answer) {
+	for wait := reconnectBackoff(); ctx.Err() == nil; pause(ctx, wait.NextBackOff(), nil) {
+		limited, cancel := context.WithTimeout(ctx, leaderTimeout)
+		c, err := m.ask(limited, endpoint)
+		cancel()
+		if err == nil {
+			select {
+			case found <- answer{endpoint: endpoint, conn: c}:
+			case <-ctx.Done():
+				c.close()
+			}
+			return
+		}
+		if ctx.Err() == nil {
+			s.failed(endpoint, err)
 		}
 	}
+}
+
+// failed records why there is no connection to an endpoint.
+func (s *Session) failed(endpoint string, err error) {
+	s.link.failed(endpoint, err)
+	s.options.Log.V(1).Info("Cannot connect to the northbound database", "endpoint", endpoint, "reason", err.Error())
 }
 
 func (s *Session) dial(ctx context.Context, endpoint string) (net.Conn, error) {
@@ -151,7 +160,7 @@ func roundTrip(ctx context.Context, c *conn, method string, params []any, take f
 // monitors are the two monitors of a connection: the leadership of its server, and the northbound database.
 type monitors struct {
 	session *Session
-	lastTxn *string // in the replica; one connection at a time monitors the database
+	lastTxn string // in the replica; one connection at a time monitors the database
 }
 
 // ask connects to a server, monitors its leadership, and returns the connection if the server leads.
@@ -180,11 +189,11 @@ func (m *monitors) begin(ctx context.Context, c *conn) error {
 	for table := range northboundSchema().Tables {
 		requests[table] = []any{map[string]any{"columns": northboundColumns(table)}}
 	}
-	params := []any{northboundDB, northboundDB, requests, *m.lastTxn}
+	params := []any{northboundDB, northboundDB, requests, m.lastTxn}
 	if err := roundTrip(ctx, c, "monitor_cond_since", params, m.populate); err != nil {
 		c.close()
 		<-c.done
-		*m.lastTxn = noTxn
+		m.lastTxn = noTxn
 		return fmt.Errorf("monitor %s: %w", northboundDB, err)
 	}
 	return nil
@@ -205,7 +214,7 @@ func (m *monitors) populate(raw json.RawMessage) error {
 	if err := m.session.populate(updates, !found); err != nil {
 		return err
 	}
-	*m.lastTxn = txn
+	m.lastTxn = txn
 	return nil
 }
 
@@ -223,8 +232,8 @@ func (m *monitors) notify(method string, params []json.RawMessage) error {
 }
 
 func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
-	previous := *m.lastTxn
-	*m.lastTxn = noTxn
+	previous := m.lastTxn
+	m.lastTxn = noTxn
 	updates, err := readUpdates(rawUpdates)
 	if err != nil {
 		return fmt.Errorf("decode update: %w", err)
@@ -234,8 +243,8 @@ func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
 	if err := m.session.update(updates); err != nil {
 		return err
 	}
-	*m.lastTxn = previous
-	if err := json.Unmarshal(rawTxn, m.lastTxn); err != nil {
+	m.lastTxn = previous
+	if err := json.Unmarshal(rawTxn, &m.lastTxn); err != nil {
 		return fmt.Errorf("decode update: %w", err)
 	}
 	return nil

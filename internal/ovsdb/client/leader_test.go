@@ -6,6 +6,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -79,4 +80,65 @@ func TestASilentMemberDelaysNobody(t *testing.T) {
 			t.Errorf("connected to %v after %v: a member that does not answer was waited for", endpoints, took)
 		}
 	}
+}
+
+// During an election the other members answer that they do not lead. One that wins is found at once, although a member of a failed node is silent.
+func TestASilentMemberDoesNotDelayTheNextAttempt(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	servers := nbtest.StartCluster(t, 3)
+	leader := nbtest.Leader(servers)
+	follower := servers[0]
+	if follower == leader {
+		follower = servers[1]
+	}
+	elected := forward(t, follower.Endpoint(), leader.Endpoint())
+	begun := time.Now()
+	session, err := client.Northbound(t.Context(), client.Options{Endpoints: []string{"tcp:" + silent.Addr().String(), elected}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begun)
+	session.Close()
+	if took >= client.LeaderTimeout {
+		t.Errorf("connected after %v: the next attempt waited for a member that does not answer", took)
+	}
+}
+
+// forward is an endpoint that leads first to one server, and from the second connection on to another one, as if a member won an election.
+func forward(t *testing.T, endpoints ...string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			network, address, _ := strings.Cut(endpoints[0], ":")
+			if len(endpoints) > 1 {
+				endpoints = endpoints[1:]
+			}
+			out, err := net.Dial(network, address)
+			if err != nil {
+				t.Error(err)
+				_ = in.Close()
+				continue
+			}
+			for _, ends := range [][2]net.Conn{{in, out}, {out, in}} {
+				go func() {
+					_, _ = io.Copy(ends[0], ends[1])
+					_ = ends[0].Close()
+				}()
+			}
+		}
+	}()
+	return "tcp:" + listener.Addr().String()
 }

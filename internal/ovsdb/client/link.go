@@ -5,6 +5,8 @@ package client
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 )
@@ -13,11 +15,11 @@ import (
 type link struct {
 	mu        sync.Mutex
 	endpoints []string
-	changed   chan struct{} // closed and replaced when endpoints change
-	conn      *conn         // nil while disconnected
-	endpoint  string        // of conn
-	ready     chan struct{} // closed while connected
-	failure   error         // of the last attempt
+	changed   chan struct{}    // closed and replaced when endpoints change
+	conn      *conn            // nil while disconnected
+	endpoint  string           // of conn
+	ready     chan struct{}    // closed while connected
+	failures  map[string]error // by endpoint, of the last attempt
 }
 
 func newLink(endpoints []string) link {
@@ -30,7 +32,7 @@ func (l *link) setEndpoints(endpoints []string) {
 	if slices.Equal(l.endpoints, endpoints) {
 		return
 	}
-	l.endpoints = endpoints
+	l.endpoints, l.failures = endpoints, nil
 	close(l.changed)
 	l.changed = make(chan struct{})
 	if l.conn != nil && !slices.Contains(endpoints, l.endpoint) {
@@ -48,7 +50,7 @@ func (l *link) candidates() ([]string, <-chan struct{}) {
 func (l *link) up(c *conn, endpoint string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn, l.endpoint, l.failure = c, endpoint, nil
+	l.conn, l.endpoint, l.failures = c, endpoint, nil
 	close(l.ready)
 	if !slices.Contains(l.endpoints, endpoint) {
 		c.close()
@@ -74,14 +76,25 @@ func (l *link) connected() <-chan struct{} {
 	return l.ready
 }
 
-func (l *link) failed(errs []error) {
+func (l *link) failed(endpoint string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failure = errors.Join(errs...)
+	if l.failures == nil {
+		l.failures = map[string]error{}
+	}
+	if endpoint != "" {
+		err = fmt.Errorf("%s: %w", endpoint, err)
+	}
+	l.failures[endpoint] = err
 }
 
+// lastError returns the last failure of each endpoint since the last connection.
 func (l *link) lastError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.failure
+	var all []error
+	for _, endpoint := range slices.Sorted(maps.Keys(l.failures)) {
+		all = append(all, l.failures[endpoint])
+	}
+	return errors.Join(all...)
 }
