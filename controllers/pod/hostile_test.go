@@ -80,6 +80,50 @@ func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
 	}
 }
 
+// After a restart without the database, a pod keeps an address that its namespace may not use only if the pod's IP object proves it.
+func TestARestartGrantsMembersOnly(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	vpc := w.vpc("blue", kubeovnv1.VpcSpec{AllowedNamespaces: []kubeovnv1.AllowedNamespace{"default"}})
+	w.subnet("blue-net", "10.17.0.0/24", of("blue"))
+	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
+		Subnet: "ovn-default", Namespaces: []string{"other"}, IPs: []string{"10.16.0.100..10.16.0.110"},
+	}})
+	process := w.start()
+	member := w.pod("default", "member", "logical_switch", "blue-net", "ip_address", "10.17.0.9")
+	w.record(member)
+	process.Stop()
+	w.losePorts()
+	w.Change(vpc, func() { vpc.Spec.AllowedNamespaces = nil })
+	forged := map[string]kubeovnv1.PodNetwork{
+		"vpc":    {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.20")},
+		"rival":  {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.9")},
+		"pool":   {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.105")},
+		"honest": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50")},
+	}
+	for name, network := range forged {
+		p := newPod("default", name)
+		w.Create(p)
+		w.forge(p, network)
+	}
+	process = w.start()
+	w.port(member)
+	w.has(member, "10.17.0.9")
+	honest := newPod("default", "honest")
+	w.Get(honest)
+	w.port(honest)
+	for name, why := range map[string]string{
+		"vpc": "VPC blue does not list namespace default", "rival": "VPC blue does not list namespace default", "pool": "10.16.0.105 is taken by IPPool bound",
+	} {
+		p := newPod("default", name)
+		w.Get(p)
+		w.warned(p, why)
+		if lease, held := process.Allocator.Lookup(name + ".default"); held {
+			t.Errorf("pod %s holds %v of %s", name, lease.Addresses, lease.Subnet)
+		}
+	}
+}
+
 // A port with port security passes the addresses of the subnet's vips that its pod asks for, and no others.
 func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	w := newWorld(t)

@@ -32,7 +32,8 @@ import (
 // keep for pods that are away, or for none. live reads the API server, for the cache has no IP objects
 // yet, except on a standby that takes over.
 func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
-	if err := Restore(ctx, r.Client, r.Northbound, r.Allocator); err != nil {
+	rules := claimRules{reader: r.Client, live: live, grants: r.Grants}
+	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, rules.allow); err != nil {
 		return err
 	}
 	r.noteUnseen(ctx)
@@ -49,9 +50,17 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 // were told. The first of them that names an address has it; the port or pod that comes too late is logged, and its reconciler finds
 // out what to do. Call it once the caches of pods, nodes and subnets have synced, and before anything is allocated.
 //
-// IP objects are not asked: they record leases after the fact, so that who is recorded and has neither a port nor annotations uses no
-// address (docs/decisions/2026-11-21-start.md).
+// IP objects restore no lease: they record leases after the fact, so that who is recorded and has neither a port nor annotations uses no
+// address (docs/decisions/2026-11-21-start.md). They only prove claims, see claimRules.
 func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator) error {
+	everything := func(context.Context, string, string, ipam.Lease) (bool, error) { return true, nil }
+	return restore(ctx, reader, engine, allocator, everything)
+}
+
+// restore is Restore, but for claims of pods that allow denies.
+func restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator,
+	allow func(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error),
+) error {
 	s := restoration{allocator: allocator, log: log.FromContext(ctx), unusable: map[string]bool{}}
 	if err := s.read(ctx, reader); err != nil {
 		return err
@@ -60,6 +69,17 @@ func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 	s.setSubnets()
 	s.setPools(s.pools.Items)
 	for c := range s.claims() {
+		if c.asked && !s.held(c.port) {
+			namespace, _, _ := translate.PodOfPort(c.port)
+			allowed, err := allow(ctx, namespace, c.port, c.lease)
+			if err != nil {
+				return fmt.Errorf("check the claim of %s: %w", c.port, err)
+			}
+			if !allowed {
+				s.log.Info("A lease from before the start is not kept: the namespace may not use its addresses, and no IP object proves it", "port", c.port)
+				continue
+			}
+		}
 		s.keep(c)
 	}
 	return nil

@@ -1,0 +1,91 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/validation"
+)
+
+// claimRules decide about leases that only the annotations of a pod prove. Users who may write annotations of pods can forge such a claim
+// where admission policies are missing.
+type claimRules struct {
+	reader client.Reader // the cache
+	live   client.Reader // IP objects; the cache may not have them yet
+	grants *selection.Grants
+}
+
+// allow reports whether a pod of a namespace may keep a lease: the namespace may use the subnet, and the pools with the addresses, or the IP
+// object of the port has the same addresses. Tenants cannot write IP objects. They prove the lease of a pod that runs although its namespace
+// is no longer listed.
+func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error) {
+	s := &kubeovnv1.Subnet{}
+	if err := c.reader.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("get subnet %s: %w", lease.Subnet, err)
+		}
+		return true, nil // the allocator has no such subnet either
+	}
+	denied, err := c.grants.Subnet(ctx, namespace, s)
+	if err != nil {
+		return false, err
+	}
+	if denied == "" {
+		if denied, err = c.deniedByPool(ctx, namespace, s, lease.Addresses); err != nil {
+			return false, err
+		}
+	}
+	if denied == "" {
+		return true, nil
+	}
+	return c.recorded(ctx, port, lease)
+}
+
+// deniedByPool returns why a namespace may not use the pools of a subnet that contain any of the addresses, or "".
+func (c claimRules) deniedByPool(ctx context.Context, namespace string, s *kubeovnv1.Subnet, addresses []netip.Addr) (string, error) {
+	var pools kubeovnv1.IPPoolList
+	if err := c.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("list IPPools: %w", err)
+	}
+	for i := range pools.Items {
+		pool := &pools.Items[i]
+		if pool.Spec.Subnet != s.Name {
+			continue
+		}
+		denied := c.grants.Pool(namespace, pool)
+		if denied == "" {
+			continue
+		}
+		ranges, problem := validation.IPPool(pool, s.Spec.CIDRBlock)
+		if problem == nil && slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+			return slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(a) })
+		}) {
+			return denied, nil
+		}
+	}
+	return "", nil
+}
+
+// recorded reports whether the IP object of a port has a lease.
+func (c claimRules) recorded(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
+	ip := &kubeovnv1.IP{}
+	if err := c.live.Get(ctx, client.ObjectKey{Name: port}, ip); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("get IP %s: %w", port, err)
+		}
+		return false, nil
+	}
+	addresses, err := ipfamily.ParseAddrs(ip.Spec.IPAddress)
+	return err == nil && ip.Spec.Subnet == lease.Subnet && slices.Equal(addresses, lease.Addresses), nil
+}
