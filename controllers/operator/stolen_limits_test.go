@@ -18,6 +18,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/operator/render"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -49,7 +50,9 @@ func (w *tenancy) makeRules(t *testing.T) {
 	withAddress := w.service(open)
 	withAddress.Spec.ExternalIPs = []string{"192.0.2.1"}
 	w.make(t, withAddress)
-	w.make(t, network("Subnet"))
+	for _, kind := range []string{"Subnet", "Vpc", "IPPool", "OvnEip"} {
+		w.make(t, network(kind))
+	}
 	w.make(t, request(t, certificatesv1.KubeAPIServerClientSignerName))
 }
 
@@ -58,6 +61,9 @@ func network(kind string) *unstructured.Unstructured {
 	u := untyped(kubeovnv1.GroupVersion.WithKind(kind))
 	u.SetName("stolen")
 	u.Object["spec"] = map[string]any{}
+	if kind == "IPPool" {
+		u.Object["spec"] = map[string]any{"subnet": "stolen", "ips": []any{"10.16.0.9"}}
+	}
 	return u
 }
 
@@ -129,6 +135,29 @@ func (w *tenancy) servicesOfOthers() []trial {
 		{"a rule's endpoints for a Service", asController, change(slice(w.namespace, ofRule), relabelled), slices},
 		{"the end of a Service's endpoints", asController, remove(slice(w.namespace, shop)), slices},
 	}
+}
+
+// specsOfOthers are writes of kube-ovn-controller to objects whose specs only administrators write.
+func (w *tenancy) specsOfOthers() []trial {
+	const denied = "changes only finalizers and the status of Vpcs, IPPools and OvnEips"
+	named := func(kind, name string) *unstructured.Unstructured {
+		u := network(kind)
+		u.SetName(name)
+		return u
+	}
+	trials := []trial{
+		{"the default Vpc", asController, w.create(named("Vpc", kubeovnv1.DefaultVpc)), ""},
+		{"another Vpc", asController, w.create(named("Vpc", "forged")), denied},
+		{"the members of a Vpc", asController, change(network("Vpc"), `{"spec":{"allowedNamespaces":["*"]}}`), denied},
+		{"the members of an IPPool", asController, change(network("IPPool"), `{"spec":{"allowedNamespaces":["*"]}}`), denied},
+	}
+	for _, kind := range []string{"Vpc", "IPPool", "OvnEip"} {
+		trials = append(trials,
+			trial{"a finalizer of " + kind, asController, change(network(kind), `{"metadata":{"finalizers":["`+k8s.Finalizer+`"]}}`), ""},
+			trial{"a label of " + kind, asController, change(network(kind), label("a", "b")), denied},
+		)
+	}
+	return trials
 }
 
 func (w *tenancy) leasesOfOthers() []trial {

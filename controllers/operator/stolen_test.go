@@ -48,12 +48,12 @@ var mayWrite = map[string][]grant{
 		{"create,patch,delete services", "Services of load balancer rules, and the VPC of other Services: kiln-controller-services"},
 		{"create,patch,delete endpointslices.discovery.k8s.io", "slices of load balancer rules with endpoints: kiln-controller-slices"},
 		{"create,patch events.events.k8s.io", "on objects of all namespaces; a patch counts repetitions"},
-		{"create,patch vpcs.kubeovn.io", "the default Vpc; finalizers"},
+		{"create,patch vpcs.kubeovn.io", "the default Vpc; finalizers: kiln-controller-finalizers"},
 		{"create,patch subnets.kubeovn.io", "the default Subnets; defaults and finalizers"},
 		{"create,patch,delete ips.kubeovn.io", "a record per port"},
 		{"create,patch,delete vips.kubeovn.io", "addresses of load balancer rules; finalizers"},
-		{"patch ippools.kubeovn.io", "finalizers"},
-		{"patch ovn-eips.kubeovn.io", "finalizers"},
+		{"patch ippools.kubeovn.io", "finalizers: kiln-controller-finalizers"},
+		{"patch ovn-eips.kubeovn.io", "finalizers: kiln-controller-finalizers"},
 		{"patch vpcs.kubeovn.io/status", ""},
 		{"patch subnets.kubeovn.io/status", ""},
 		{"patch vips.kubeovn.io/status", ""},
@@ -135,6 +135,6 @@ func TestStolenTokens(t *testing.T) {
 	}
 	t.Run("what policies limit", func(t *testing.T) {
 		w.makeRules(t)
-		w.try(t, slices.Concat(w.servicesOfOthers(), w.leasesOfOthers(), w.heldToGrant(t), w.escalations()))
+		w.try(t, slices.Concat(w.servicesOfOthers(), w.specsOfOthers(), w.leasesOfOthers(), w.heldToGrant(t), w.escalations()))
 	})
 }

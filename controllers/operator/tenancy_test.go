@@ -191,16 +191,22 @@ func (w *tenancy) inForce(t *testing.T) {
 		{asController, w.patchNode("node-1", label("a", "b"))}, {asAgent, w.nodeCondition("node-2", "a")}, {asAgent, w.create(lease("other"))},
 		{asVSwitch, w.create(request(t, certificatesv1.KubeAPIServerClientSignerName))},
 		{asController, w.create(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: ports()})}, {asController, w.create(lease("other"))},
-		{asController, w.create(slice(testNamespace, "other"))},
+		{asController, w.create(slice(testNamespace, "other"))}, {asController, w.create(network("Vpc"))},
 	} {
-		for deadline := time.Now().Add(soon); ; <-time.After(often) {
-			err := c.write(t.Context(), client.NewDryRunClient(w.clients[c.as]))
-			if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("no policy denies what %s writes: %v", c.as, err)
-			}
+		w.denied(t, c.as, c.write)
+	}
+}
+
+// denied waits until a policy denies a write.
+func (w *tenancy) denied(t *testing.T, as string, write write) {
+	t.Helper()
+	for deadline := time.Now().Add(soon); ; <-time.After(often) {
+		err := write(t.Context(), client.NewDryRunClient(w.clients[as]))
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no policy denies what %s writes: %v", as, err)
 		}
 	}
 }

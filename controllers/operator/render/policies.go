@@ -62,7 +62,7 @@ func Policies(c Config) []Object {
 		c.podWrites("kiln-central-pods", centralAccount, centralApp, nil, []string{
 			Northbound.LeaderLabel, Southbound.LeaderLabel, northdLeaderLabel, Southbound.WrittenLabel, northdMembersLabel,
 		}, nil),
-		c.controllerMetadata(), c.controllerServices(), c.controllerSlices(), c.controllerLeases(),
+		c.controllerMetadata(), c.controllerServices(), c.controllerSlices(), c.controllerLeases(), c.controllerFinalizers(),
 		c.nodeStatus(), c.gatewayLeases(), c.chassisRequests(),
 	} {
 		objects = append(objects, p.objects(c)...)

@@ -51,6 +51,21 @@ func (c Config) controllerSlices() policy {
 	}
 }
 
+// controllerFinalizers limits kube-ovn-controller to finalizers of objects whose specs only administrators write, and to creating the default
+// Vpc.
+func (c Config) controllerFinalizers() policy {
+	return policy{
+		name: "kiln-controller-finalizers", app: ControllerName, group: kubeovnv1.GroupVersion.Group,
+		resources: []string{"vpcs", "ippools", "ovn-eips"}, operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+		when: c.isAccount(ControllerName),
+		validations: []admissionv1.Validation{forbid(
+			"request.operation == 'CREATE' ? object.metadata.name == '"+kubeovnv1.DefaultVpc+"' : "+
+				unchanged("spec")+" && "+sameMetadata("labels", "annotations", "ownerReferences"),
+			ControllerName+" creates the Vpc "+kubeovnv1.DefaultVpc+" only, and changes only finalizers and the status of Vpcs, IPPools and OvnEips",
+		)},
+	}
+}
+
 // controllerLeases limits the Leases that kube-ovn-controller creates. Its role names the Lease that it updates.
 func (c Config) controllerLeases() policy {
 	return policy{
