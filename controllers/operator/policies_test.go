@@ -4,12 +4,19 @@
 package operator
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
@@ -97,6 +104,52 @@ func TestPolicies(t *testing.T) {
 		{"a certificate of a chassis", asVSwitch, w.create(request(t, render.ChassisSigner)), ""},
 		{"a certificate of a user", asVSwitch, w.create(request(t, certificatesv1.KubeAPIServerClientSignerName)), "of the signer kubeovn.io/chassis only"},
 	})
+}
+
+// TestTheSampleForNorthGateways tries the policy that docs/security.md offers.
+func TestTheSampleForNorthGateways(t *testing.T) {
+	w := newTenancy(t, render.Config{Namespace: testNamespace})
+	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", "policy_north_gateway.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(text), "---\n") {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), object); err != nil {
+			t.Fatal(err)
+		}
+		w.make(t, object)
+	}
+	pod := func(annotations ...string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "north", Annotations: map[string]string{}}, Spec: containers()}
+		for _, a := range annotations {
+			p.Annotations[kubeovnv1.AnnotationNorthGateway.Key()] = a
+		}
+		return p
+	}
+	const denied = "needs the label kubeovn.io/north-gateway"
+	w.denied(t, asTenant, w.create(pod("10.16.0.9")))
+	w.try(t, []trial{
+		{"a pod without a next hop", asTenant, w.create(pod()), ""},
+		{"a pod with a next hop", asTenant, w.create(pod("10.16.0.9")), denied},
+		{"a next hop of a pod that runs", asTenant, w.patch("web", annotate("north_gateway", "10.16.0.9")), denied},
+		{"another annotation", asTenant, w.patch("web", annotate("security_groups", "b")), ""},
+		{"the label", asTenant, w.patchNamespace(label("kubeovn.io/north-gateway", "allowed")), "cannot patch resource \"namespaces\""},
+	})
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	allow := client.RawPatch(types.MergePatchType, []byte(label("kubeovn.io/north-gateway", "allowed")))
+	if err := w.admin.Patch(t.Context(), namespace, allow); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(soon); ; <-time.After(often) {
+		err := w.create(pod("10.16.0.9"))(t.Context(), client.NewDryRunClient(w.clients[asTenant]))
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a namespace with the label: %v", err)
+		}
+	}
 }
 
 func podCondition(kind corev1.PodConditionType) string {
