@@ -136,6 +136,7 @@ func externalIPs() policy {
 // podWrites limits an account to changing these annotations of pods, and these labels and conditions of the pod to which its token is
 // bound. Programs of earlier versions make the same changes through `pods` instead of `pods/status`.
 func (c Config) podWrites(name, account, app string, annotations, labels, conditions []string) policy {
+	kept, added := onlyDifferIn("before", "after", "k in "+celList(annotations))
 	return policy{
 		name: name, app: app,
 		resources: []string{"pods", "pods/*"}, operations: []admissionv1.OperationType{admissionv1.Update},
@@ -149,7 +150,8 @@ func (c Config) podWrites(name, account, app string, annotations, labels, condit
 				" || variables.ownPod && "+onlyConditionsDiffer(conditions)+") && "+sameMetadata("finalizers", "ownerReferences"),
 				strings.TrimSuffix(account+" changes annotations and labels of pods, and nothing else of them but, of its own, the condition "+
 					strings.Join(conditions, ", "), " but, of its own, the condition ")),
-			forbid(onlyDiffer("before", "after", "k in "+celList(annotations)), account+" may not change these annotations of pods"),
+			forbid(kept, account+" may not change these annotations of pods"),
+			forbid(added, account+" may not change these annotations of pods"),
 			forbid("variables.labelsBefore == variables.labelsAfter || variables.ownPod && "+
 				onlyDiffer("labelsBefore", "labelsAfter", "k in "+celList(labels)),
 				account+" changes labels of its own pod only, and only "+strings.Join(labels, ", ")),
@@ -289,8 +291,15 @@ func onlyConditionsDiffer(types []string) string {
 
 // onlyDiffer is true when two variables, both maps, differ only in keys k for which allowed is true.
 func onlyDiffer(before, after, allowed string) string {
-	same := fmt.Sprintf("%s || variables.%s[?k] == variables.%s[?k]", allowed, before, after)
-	return fmt.Sprintf("variables.%s.all(k, %s) && variables.%s.all(k, %s)", before, same, after, same)
+	kept, added := onlyDifferIn(before, after, allowed)
+	return kept + " && " + added
+}
+
+// onlyDifferIn returns onlyDiffer as two expressions: for the keys that were there before, and for new ones. For annotations of pods they are
+// two validations: the API server ends an expression whose cost exceeds 1,000,000, and a user may write some 85,000 annotations.
+func onlyDifferIn(before, after, allowed string) (kept, added string) {
+	return fmt.Sprintf("variables.%s.all(k, variables.%s[?k] == variables.%s[?k] || %s)", before, before, after, allowed),
+		fmt.Sprintf("variables.%s.all(k, k in variables.%s || %s)", after, before, allowed)
 }
 
 func unchanged(field string) string {
