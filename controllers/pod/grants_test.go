@@ -201,7 +201,7 @@ func TestAKeptAddressNeedsMembership(t *testing.T) {
 			w.Must(w.Client.Update(w.Context(), subnet))
 			w.Must(w.Client.Update(w.Context(), pool))
 			w.InForce(subnet, process)
-			process = w.Restart(process, stepsAt(pod.RecordPace{}))
+			w.Restart(process, stepsAt(pod.RecordPace{}))
 			w.port(members[1]) // runs
 			w.port(members[2])
 			w.Delete(members[2]) // at once, so that the new pod may be the first that the controller sees of it
