@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,6 +21,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
+	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
 // define creates a definition, which takes anything for the kind, as long as the test runs or until it is deleted.
@@ -181,6 +183,27 @@ egress:
 	})
 }
 
+// TestClusterWidePoliciesFollowNodes: their addresses and labels. Rows that others delete come back.
+func TestClusterWidePoliciesFollowNodes(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.pod("default", "web", "app=web")
+	w.define("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1")
+	anp := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "nodes"}}
+	w.createServed(anp, `{priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{nodes: {matchLabels: {zone: a}}}]}]}`, &anp.Spec)
+	w.condition(anp, &anp.Status.Conditions, "Ready", "True", "")
+	closed := map[string]string{"egress/0/ip4": "drop inport == [web.default] && ip4 && ip4.dst == 192.0.2.1/32"}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
+	w.Create(node)
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+	w.Must(w.Client.Status().Update(w.Context(), node))
+	w.expectOf("AdminNetworkPolicy//nodes", closed)
+	w.Database.Transact(nbtest.Op{"op": "update", "table": "ACL", "where": []any{}, "row": map[string]any{"action": "allow"}})
+	w.expectOf("AdminNetworkPolicy//nodes", closed)
+	w.Change(node, func() { node.Labels["zone"] = "b" })
+	w.expectOf("AdminNetworkPolicy//nodes", map[string]string{})
+}
+
 // TestAKindThatIsDefinedNoMore: its policies go, nobody looks for it, and it is followed again once it is back. What was left of it
 // while nobody looked goes, too.
 func TestAKindThatIsDefinedNoMore(t *testing.T) {
@@ -215,6 +238,7 @@ func TestAKindThatIsDefinedNoMore(t *testing.T) {
 	create()
 	process.Stop()
 	w.Delete(definition)
+	w.Gone(definition) // the next process has no event of it
 	w.start()
 	w.expectOf("AdminNetworkPolicy//admin", map[string]string{})
 }

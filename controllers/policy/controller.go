@@ -39,7 +39,7 @@ const ReasonNotExpressed = "PolicyNotExpressed"
 const workers = 16
 
 // patience is how long the ACLs of a policy wait for its pods to enter their sets. It bounds what one pod that cannot be applied does
-// to policies that name it.
+// to policies that name it. Otherwise an event ends the wait, so that k8s.OnlyEvents makes it endless.
 const patience = 5 * time.Second
 
 // Reconciler keeps the ACLs of NetworkPolicies and the sets of pods that policies share.
@@ -221,7 +221,7 @@ func (p *patient) left(owner desired.Owner) time.Duration {
 		since = time.Now()
 		p.since[owner] = since
 	}
-	return patience - time.Since(since)
+	return k8s.Periodic(patience) - time.Since(since)
 }
 
 // over says that a policy waits no longer.

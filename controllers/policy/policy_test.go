@@ -5,6 +5,7 @@ package policy_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,6 +111,7 @@ func TestPoliciesAfterARestart(t *testing.T) {
 	first := w.start()
 	web, client := w.pod("default", "web", "app=web"), w.pod("default", "client", "app=client")
 	gone, kept := w.policyOf("default", "gone", "podSelector: {matchLabels: {app: client}}"), w.policyOf("default", "kept", webFromClients)
+	sharing := w.policyOf("default", "sharing", "podSelector: {matchLabels: {app: web}}") // the port group of kept
 	want := map[string]string{
 		"ingress/default": "drop outport == [web.default] && ip",
 		"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && tcp.dst == 80 && ip4.src == [" + v4(client) + "]",
@@ -117,6 +119,7 @@ func TestPoliciesAfterARestart(t *testing.T) {
 	}
 	w.expect(kept, want)
 	w.expect(gone, map[string]string{"ingress/default": "drop outport == [client.default] && ip"})
+	w.expect(sharing, map[string]string{"ingress/default": want["ingress/default"]})
 	first.Stop()
 	second := w.start()
 	w.Eventually(func() string { // once its pods have been gone through, the policy is
@@ -133,10 +136,11 @@ func TestPoliciesAfterARestart(t *testing.T) {
 	w.Delete(marker)
 	second.Stop()
 
-	w.Delete(gone)
+	w.Delete(gone, sharing)
 	w.Change(web, func() { web.Labels["app"] = "none" })
-	w.start()
+	third := w.start()
 	w.expect(gone, map[string]string{})
+	w.expect(sharing, map[string]string{})
 	want["ingress/default"] = "drop outport == [] && ip"
 	for _, family := range []string{"ip4", "ip6"} {
 		want["ingress/0/"+family] = "allow-related outport == []" + want["ingress/0/"+family][len("allow-related outport == [web.default]"):]
@@ -145,6 +149,16 @@ func TestPoliciesAfterARestart(t *testing.T) {
 	w.Eventually(func() string { // a set goes by itself, once no policy uses it
 		if groups := w.rows("Port_Group"); groups != 2 {
 			return fmt.Sprintf("%d port groups are left", groups)
+		}
+		return ""
+	})
+	third.Stop()
+
+	w.Delete(kept)
+	w.start()
+	w.Eventually(func() string {
+		if n := w.rows("ACL") + w.rows("Port_Group") + w.rows("Address_Set"); n > 0 {
+			return fmt.Sprintf("%d rows are left", n)
 		}
 		return ""
 	})
@@ -215,6 +229,14 @@ ingress:
 	host.Spec.HostNetwork = true
 	w.Create(host)
 	w.expect(np, want("["+v4(friend)+" 100.64.0.2 192.0.2.1]", "["+v6(friend)+" fd00:64::2]"))
+	w.Change(node, func() { node.Annotations = map[string]string{"ovn.kubernetes.io/ip_address": "100.64.0.3,fd00:64::3"} })
+	w.expect(np, want("["+v4(friend)+" 100.64.0.3 192.0.2.1]", "["+v6(friend)+" fd00:64::3]"))
+	w.Eventually(func() string {
+		if got := w.acls("Isolation//pods")["node/n1/ip4"]; !strings.Contains(got, "{100.64.0.3, 192.0.2.1}") {
+			return "once the node has another address, it may send: " + got
+		}
+		return ""
+	})
 	w.Delete(host)
 	w.expect(np, want("["+v4(friend)+"]", "["+v6(friend)+"]"))
 }

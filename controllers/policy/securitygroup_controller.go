@@ -31,7 +31,8 @@ import (
 // indexRemote finds security groups by those that their rules name.
 const indexRemote = "securitygroup.remote"
 
-// setupGroups adds the controller of security groups. One wakes for itself, for its pods, and when a group that its rules name comes or goes.
+// setupGroups adds the controller of security groups. One wakes for itself, for its pods, and when a group that its rules name comes or goes. A group
+// that was deleted before the start needs no event: its rows end with the port group of its pods, which no other policy uses.
 func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.SecurityGroup{}, indexRemote, remotesOf); err != nil {
 		return fmt.Errorf("index security groups by those that they name: %w", err)
@@ -42,8 +43,6 @@ func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 		Watches(&kubeovnv1.SecurityGroup{}, handler.EnqueueRequestsFromMapFunc(r.groupsThatName), builder.WithPredicates(comeOrGo)).
 		WatchesRawSource(&r.groups).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSecurityGroup)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.SecurityGroup{},
-			k8s.OwnersOf(r.Northbound, translate.KindSecurityGroup))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileGroup)))
 	if err != nil {

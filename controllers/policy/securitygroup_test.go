@@ -108,6 +108,7 @@ func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 	w.condition(sg, &sg.Status.Conditions, "Validated", "False",
 		"ingressRules[1]: SecurityGroup clients, which remoteSecurityGroup names, does not exist")
 	w.Event(sg, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "SecurityGroup clients"})
+	w.condition(sg, &sg.Status.Conditions, "Ready", "True", "") // nothing else wakes it from now on
 	clients := w.group("clients", "{}")
 	w.condition(sg, &sg.Status.Conditions, "Validated", "True", "")
 	w.condition(clients, &clients.Status.Conditions, "Ready", "True", "")
@@ -192,14 +193,16 @@ func TestTiersOfSecurityGroups(t *testing.T) {
 	})
 	w.Change(last, func() { last.Spec.Tier = 1 })
 	w.closedIn(onlyLast, "3")
-	w.group("typo", "{tier: 1}")
+	typo := w.group("typo", "{tier: 1}")
 	w.closedIn(unknown, "3")
+	w.condition(typo, &typo.Status.Conditions, "Ready", "True", "") // once the pod is in its set
 }
 
 func TestSecurityGroupsAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	first := w.start()
-	sg, gone := w.group("web", webGroup), w.group("gone", "{tier: 1}")
+	const open = `{tier: 1, ingressRules: [{ipVersion: ipv4, priority: 1, remoteType: address, remoteAddress: 0.0.0.0/0, policy: allow}]}`
+	sg, gone := w.group("web", webGroup), w.group("gone", open)
 	w.group("clients", "{}")
 	web, client, orphan := w.grouped("web", "web"), w.grouped("client", "clients"), w.grouped("orphan", "gone")
 	w.expectOf("SecurityGroup//web", wantOfWeb(web, "["+v6(client)+"]"))
@@ -221,6 +224,7 @@ func TestSecurityGroupsAfterARestart(t *testing.T) {
 	w.Change(client, func() { client.Annotations[kubeovnv1.AnnotationGroups.Key()] = "none" })
 	w.start()
 	w.closedIn(orphan, "2", "3")
+	w.expectOf("SecurityGroup//gone", map[string]string{})
 	w.expectOf("SecurityGroup//web", wantOfWeb(web, "[]"))
 	w.closedIn(client, "2", "3")
 }

@@ -132,8 +132,8 @@ func addressesOf(node *corev1.Node) string { return ipfamily.Join(nodeAddresses(
 // isolation is the one request of the controller of what holds for all isolated pods.
 const isolation = "pods"
 
-// setupIsolation adds the controller of what passes whatever policies say. It wakes for nodes, when sets come or go, and when pods begin or
-// cease to name security groups.
+// setupIsolation adds the controller of what passes whatever policies say. It wakes once at the start, for nodes, when sets come or go, and when
+// pods begin or cease to name security groups.
 func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return k8s.Requests(isolation)
@@ -142,6 +142,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 		Named("isolation").
 		Watches(&corev1.Node{}, one, builder.WithPredicates(k8s.Changed(addressesOf))).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			q.Add(k8s.Request(isolation)) // the last policy may have gone before
 			r.Sets.Observe(func(c podset.Changes) {
 				if len(c.Sets) > 0 || c.Grouped {
 					q.Add(k8s.Request(isolation))
@@ -150,8 +151,6 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 			return nil
 		})).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIsolation)).
-		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &networkingv1.NetworkPolicy{},
-			k8s.OwnersOf(r.Northbound, translate.KindIsolation))).
 		WithOptions(r.Gate.Workers(1)).
 		Complete(r.Gate.Reconciler(reconcile.Func(r.reconcileIsolation)))
 	if err != nil {
