@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -39,6 +40,8 @@ type Reconciler struct {
 	Detached func(vpc string)
 	// ServiceCIDRs are the cluster's addresses of Services.
 	ServiceCIDRs k8s.ServiceCIDRs
+	// UsageDelay is from a change of a subnet's use to the update of its status, 1 s when zero.
+	UsageDelay time.Duration
 
 	// told is what the allocator was told of each subnet last, as text.
 	told       sync.Map

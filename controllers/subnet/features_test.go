@@ -199,7 +199,7 @@ func (n *network) hold(port, subnet, address string) {
 }
 
 func TestACIDRGrowsInPlaceAndShrinksOnlyWhereNothingIs(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64"})
 	n.hold("web.default", "shop", "10.20.0.9")
 	n.change(s, func() { s.Spec.CIDRBlock = "10.20.0.0/23,fd00:20::/48" })
@@ -241,7 +241,7 @@ func TestACIDRGrowsInPlaceAndShrinksOnlyWhereNothingIs(t *testing.T) {
 }
 
 func TestExcludedAddressesInUseStayInUse(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/29"})
 	n.hold("web.default", "shop", "10.20.0.3")
 	usage := func(using, available float64, ranges string) {

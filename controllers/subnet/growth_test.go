@@ -17,7 +17,7 @@ import (
 
 // TestTheCostOfASubnetDoesNotGrow counts: what a subnet and a VPC cost must depend neither on how many there are nor on the nodes.
 func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	there, nodes := 0, 0

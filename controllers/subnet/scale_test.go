@@ -67,7 +67,7 @@ func (n *network) reconciles(controller string) int {
 
 // TestTheCostOfANodeDoesNotGrow counts: what a node costs must depend neither on the nodes that are there nor on the subnets.
 func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	for i := range 20 {
 		name := fmt.Sprintf("s%d", i)

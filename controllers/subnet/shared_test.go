@@ -129,7 +129,7 @@ func TestMulticastHasAQuerierThatKeepsItsAddress(t *testing.T) {
 }
 
 func TestAFullSubnetHasNoQuerierUntilAnAddressIsFree(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/30"})
 	_, err := n.process.Allocator.Allocate("web.default", ipam.Request{Subnet: "shop"})
 	n.Must(err)

@@ -72,7 +72,7 @@ func TestWhatUsersSetStays(t *testing.T) {
 }
 
 func TestASubnetLivesAndDies(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}}
 	n.Create(s)
 	n.condition("a", kubeovnv1.ConditionReady, metav1.ConditionTrue)
@@ -108,7 +108,7 @@ func TestASubnetLivesAndDies(t *testing.T) {
 }
 
 func TestWhatIsInForceIsNotSentAgain(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Router_Static_Route", "nexthop", "100.64.0.1", "fd00:100:64::1")
 	n.idle() // the join subnet may still be on its way
@@ -241,7 +241,7 @@ func TestFieldsWithoutEffectAreNamed(t *testing.T) {
 }
 
 func TestADeletedSubnetWaitsForItsAddresses(t *testing.T) {
-	n := start(t)
+	n := startMeasured(t)
 	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}}
 	n.Create(s)
 	n.condition("a", kubeovnv1.ConditionReady, metav1.ConditionTrue)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,12 +32,26 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 type network struct {
 	*controllertest.World
 	process *controllertest.Process
+	// usageDelay is that of the controller of subnets.
+	usageDelay time.Duration
 }
 
-// start returns an empty network of two families.
+// start returns an empty network of two families. Statuses do not follow the use of subnets: the passes that update them, a second after
+// each change of a subnet, would hide a missing event.
 func start(t *testing.T) *network {
 	t.Helper()
-	n := &network{World: controllertest.New(t)}
+	return startWith(t, time.Hour)
+}
+
+// startMeasured is start with statuses that follow the use of subnets.
+func startMeasured(t *testing.T) *network {
+	t.Helper()
+	return startWith(t, 0)
+}
+
+func startWith(t *testing.T, usageDelay time.Duration) *network {
+	t.Helper()
+	n := &network{World: controllertest.New(t), usageDelay: usageDelay}
 	n.Nodes = nil // the controllers under test connect nodes
 	n.run()
 	return n
@@ -54,6 +69,7 @@ func (n *network) runWith(options cache.Options, changes ...func(*subnet.Reconci
 			vpcs := networktest.Vpcs(p)
 			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
 			subnets := networktest.Subnets(p, vpcs)
+			subnets.UsageDelay = n.usageDelay
 			for _, change := range changes {
 				change(subnets)
 			}

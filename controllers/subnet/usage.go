@@ -24,10 +24,10 @@ const (
 	usageAtMost = 10 * time.Second
 )
 
-// useOf enqueues subnets whose use has changed.
-func useOf(allocator *ipam.Allocator) source.Source {
+// useOf enqueues subnets whose use has changed, this long after the change.
+func useOf(allocator *ipam.Allocator, delay time.Duration) source.Source {
 	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		g := &gathering{told: func(subnet string) { q.Add(k8s.Request(subnet)) }, uses: map[string]*use{}}
+		g := &gathering{told: func(subnet string) { q.Add(k8s.Request(subnet)) }, delay: delay, uses: map[string]*use{}}
 		allocator.Notify(g.changed)
 		return nil
 	})
@@ -35,7 +35,8 @@ func useOf(allocator *ipam.Allocator) source.Source {
 
 // gathering are the subnets whose use has changed lately.
 type gathering struct {
-	told func(subnet string)
+	told  func(subnet string)
+	delay time.Duration
 
 	mu   sync.Mutex
 	uses map[string]*use
@@ -63,11 +64,11 @@ func (g *gathering) changed(subnet string) {
 	if u.first.IsZero() {
 		u.first = now
 	}
-	latest := u.first.Add(usageDelay)
+	latest := u.first.Add(g.delay)
 	if limit := u.told.Add(usageAtMost); limit.After(latest) {
 		latest = limit
 	}
-	u.wake(min(usageDelay, latest.Sub(now)))
+	u.wake(min(g.delay, latest.Sub(now)))
 }
 
 func (u *use) wake(after time.Duration) {

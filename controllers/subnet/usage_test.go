@@ -34,7 +34,7 @@ func TestChangesOfUseAreGathered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				var got []time.Duration
-				g := &gathering{told: func(string) { got = append(got, time.Since(begin)) }, uses: map[string]*use{}}
+				g := &gathering{told: func(string) { got = append(got, time.Since(begin)) }, delay: usageDelay, uses: map[string]*use{}}
 				for _, at := range tt.changes {
 					time.Sleep(time.Until(begin.Add(at)))
 					g.changed("a")
