@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -32,6 +33,8 @@ type Reconciler struct {
 	Pools      *selection.Pools
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
+	// UsageDelay is from a change of a subnet's use to the update of its pools' statuses, 1 s when zero.
+	UsageDelay time.Duration
 
 	// subnets are those of the pools that were seen, by the pools' names.
 	subnets sync.Map

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -28,12 +29,26 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 type world struct{ *controllertest.World }
 
 func (w world) start() *controllertest.Process {
+	w.Helper()
+	return w.startWith(0)
+}
+
+// startUnmeasured is start with statuses that do not follow the use of pools: the passes that update them, a second after each change,
+// would hide a missing event.
+func (w world) startUnmeasured() *controllertest.Process {
+	w.Helper()
+	return w.startWith(time.Hour)
+}
+
+func (w world) startWith(usageDelay time.Duration) *controllertest.Process {
+	w.Helper()
 	var pods *pod.Reconciler
 	return w.Start(controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			pods = networktest.Pods(p)
 			return p.Run(ctx, pods, &ippool.Reconciler{
 				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Pools: p.Pools, Recorder: p.Recorder, Gate: p.Gate,
+				UsageDelay: usageDelay,
 			})
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
@@ -214,7 +229,7 @@ func TestOfPoolsThatOverlapTheOlderIsInForce(t *testing.T) {
 	older := w.pool("a-older", nil, "10.16.0.2..10.16.0.9")
 	younger := w.pool("b-younger", nil, "10.16.0.9..10.16.0.12")
 	outside := w.pool("outside", nil, "10.99.0.1")
-	w.start()
+	w.startUnmeasured()
 	w.Ready(older)
 	w.Says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "older IPPool a-older")
 	w.Says(outside, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "outside of subnet ovn-default")
@@ -289,7 +304,7 @@ func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
 	older := w.pool("a-b", nil, "10.16.0.8")
 	w.Change(older, func() { older.Spec.EnableAddressSet = true })
 	younger := w.pool("a.b", nil, "10.16.0.9")
-	w.start()
+	process := w.startUnmeasured()
 	w.publishes("a.b", "10.16.0.8")
 	w.Ready(younger) // its own addresses have nothing to do with it
 	w.Change(younger, func() { younger.Spec.EnableAddressSet = true })
@@ -306,6 +321,13 @@ func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
 	w.publishes("a.b", "10.16.0.8")
 	w.Must(w.Client.Delete(w.Context(), older))
 	w.publishes("a.b", "10.16.0.9")
+
+	process.Stop()
+	w.Get(younger)
+	w.LetGo(younger)
+	w.Delete(younger)
+	w.startUnmeasured()
+	w.NoRows("IPPool//a.b")
 }
 
 // publishes waits for an address set of one address.

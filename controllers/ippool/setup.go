@@ -4,6 +4,7 @@
 package ippool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -31,7 +32,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 		For(&kubeovnv1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.siblings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.inSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
-		WatchesRawSource(k8s.OnUse(r.Allocator, usageDelay, r.Allocator.Pools)).
+		WatchesRawSource(k8s.OnUse(r.Allocator, cmp.Or(r.UsageDelay, usageDelay), r.Allocator.Pools)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindIPPool)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.IPPool{}, k8s.OwnersOf(r.Northbound, translate.KindIPPool))).
 		WithOptions(r.Gate.Workers(1)).

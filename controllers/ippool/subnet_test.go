@@ -14,7 +14,7 @@ import (
 
 func TestTheAddressSetGoesWithTheSubnet(t *testing.T) {
 	w := newWorld(t)
-	process := w.start()
+	process := w.startUnmeasured()
 	pool := &kubeovnv1.IPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec:       kubeovnv1.IPPoolSpec{Subnet: "shop", IPs: []string{"10.20.0.8..10.20.0.15"}, EnableAddressSet: true},
