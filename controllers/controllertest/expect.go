@@ -140,6 +140,22 @@ func (w *World) Mends(owner string) {
 	})
 }
 
+// Recreates deletes an object and waits until another one has its name.
+func (w *World) Recreates(o client.Object) {
+	w.Helper()
+	if !w.Get(o) {
+		w.Fatalf("there is no %T %s", o, o.GetName())
+	}
+	before := o.GetUID()
+	w.Delete(o)
+	w.Eventually(func() string {
+		if !w.Get(o) || o.GetUID() == before {
+			return fmt.Sprintf("%T %s, which someone deleted, is not there again", o, o.GetName())
+		}
+		return ""
+	})
+}
+
 // NoRows waits until an owner has no rows.
 func (w *World) NoRows(owner string) {
 	w.Helper()

@@ -5,6 +5,7 @@ package controllertest
 
 import (
 	"fmt"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -58,6 +59,43 @@ func (w *World) Measures(want float64, name string, labels ...string) {
 	w.Eventually(func() string {
 		if got, there := w.Metric(name, labels...); !there || got != want {
 			return fmt.Sprintf("metric %s%v is %v (there: %v), want %v", name, labels, got, there, want)
+		}
+		return ""
+	})
+}
+
+// Reconciles is how often a controller was at work in this process.
+func (w *World) Reconciles(controller string) int {
+	w.Helper()
+	families, err := metrics.Registry.Gather()
+	w.Must(err)
+	total := 0.0
+	for _, family := range families {
+		if family.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			if hasLabels(m, []string{"controller", controller}) {
+				total += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return int(total)
+}
+
+// aMoment is longer than a controller lets what it is to do next wait, where that is no matter of seconds.
+const aMoment = 300 * time.Millisecond
+
+// Rests waits until a controller has had nothing to do for a moment. A pass that is still due would hide that an event is missing.
+func (w *World) Rests(controller string) {
+	w.Helper()
+	count, since := -1, time.Now()
+	w.Eventually(func() string {
+		if now := w.Reconciles(controller); now != count {
+			count, since = now, time.Now()
+		}
+		if time.Since(since) < aMoment {
+			return "controller " + controller + " is at work"
 		}
 		return ""
 	})

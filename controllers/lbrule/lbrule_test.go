@@ -77,13 +77,17 @@ func TestARuleIsServedAndChecked(t *testing.T) {
 	w.serves("web", "172.30.0.1:80=10.16.0.21:8080 [fd00:172::1]:80=[fd00:10:16::15]:8080 | "+
 		"10.16.0.21=b.default@web [fd00:10:16::15]=b.default@web | 172.30.0.1:80 [fd00:172::1]:80")
 
+	plain := newRule("plain", "172.30.0.3", static("10.16.0.20")) // without a Service whose events wake the controller
+	w.Create(plain)
+	w.serves("plain", "172.30.0.3:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 172.30.0.3:80")
 	second.Stop()
-	w.Delete(rule, other)
+	w.Delete(rule, other, plain)
 	third := w.start(a, b)
 	w.serves("web", "")
 	w.serves("other", "")
-	if n := third.Transactions(); n > 2 {
-		t.Errorf("%d transactions to clean up after two rules", n)
+	w.serves("plain", "")
+	if n := third.Transactions(); n > 3 {
+		t.Errorf("%d transactions to clean up after three rules", n)
 	}
 }
 

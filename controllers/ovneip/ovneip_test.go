@@ -149,6 +149,7 @@ func TestADeletedOvnEipStaysWhileARuleUsesIt(t *testing.T) {
 	if holder := process.Allocator.Holder("external", address); holder != "eip/front" {
 		t.Errorf("the address is %q's", holder)
 	}
+	w.Rests("ovneip")
 	w.Change(rules[1], func() { rules[1].Spec.OvnEip = "other" })
 	w.Gone(eip)
 	if holder := process.Allocator.Holder("external", address); holder != "" {

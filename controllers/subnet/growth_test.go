@@ -99,7 +99,7 @@ func (n *network) idle() {
 		if n.Get(vpc); len(vpc.Status.Subnets) != want {
 			return fmt.Sprintf("the VPC names %d subnets, want %d", len(vpc.Status.Subnets), want)
 		}
-		if now := n.reconciles("subnet"); now != count {
+		if now := n.Reconciles("subnet"); now != count {
 			count, since = now, time.Now()
 		}
 		if time.Since(since) < gathered {

@@ -74,6 +74,8 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	n.rows("Logical_Switch_Port", "addresses", got.MAC.String()+" 100.64.0.2 fd00:100:64::2", "router", "router")
 	n.nodePolicies("ip4.dst == 192.0.2.11 via 100.64.0.2", "ip6.dst == 2001:db8::11 via fd00:100:64::2")
 	n.nodeSets("[]", "[]") // one per family
+	n.Rests("node")
+	n.Recreates(ip)
 	n.Mends("Node//n1")
 
 	n.setAddresses(o, "192.0.2.12")

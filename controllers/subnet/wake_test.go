@@ -5,6 +5,7 @@ package subnet_test
 
 import (
 	"testing"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,45 +18,35 @@ import (
 // TestARefusedSubnetIsBuiltOnceTheConflictEnds: the end of each kind of conflict wakes the subnet.
 func TestARefusedSubnetIsBuiltOnceTheConflictEnds(t *testing.T) {
 	n := start(t)
+	namesake := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "namesake"}}
+	n.Create(namesake)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.22.0.9"}}},
+	}
+	n.Create(slice)
 	for _, tt := range []struct {
-		name, reason string
-		create       func() client.Object
+		subnet, cidr, reason string
+		other                client.Object
 	}{
-		{"a subnet with the same addresses", validation.ReasonCIDRConflict, func() client.Object {
-			return n.ready("senior", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"})
-		}},
-		{"a node inside", validation.ReasonCIDRConflict, func() client.Object { return n.node("inside", "10.20.0.9") }},
-		{"an API server inside", validation.ReasonCIDRConflict, func() client.Object {
-			slice := &discoveryv1.EndpointSlice{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: metav1.NamespaceDefault, Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
-				},
-				AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.20.0.9"}}},
-			}
-			n.Create(slice)
-			return slice
-		}},
-		{"a VPC of the same name", validation.ReasonNameConflict, func() client.Object {
-			vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-			n.Create(vpc)
-			n.Ready(vpc)
-			return vpc
-		}},
+		{"overlap", "10.20.0.0/24", validation.ReasonCIDRConflict, n.ready("senior", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"})},
+		{"node", "10.21.0.0/24", validation.ReasonCIDRConflict, n.node("inside", "10.21.0.9")},
+		{"api-server", "10.22.0.0/24", validation.ReasonCIDRConflict, slice},
+		{"namesake", "10.23.0.0/24", validation.ReasonNameConflict, namesake},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			other := tt.create()
-			s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}}
-			n.Create(s)
-			if c := n.condition("shop", kubeovnv1.ConditionValidated, metav1.ConditionFalse); c.Reason != tt.reason {
-				t.Errorf("condition says %s: %s", c.Reason, c.Message)
-			}
-			n.Delete(other)
-			n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionTrue)
-			n.Delete(s)
-			n.Gone(s)
-		})
+		t.Log(tt.subnet)
+		time.Sleep(time.Until(tt.other.GetCreationTimestamp().Add(time.Second))) // it has to be older, and times are in seconds
+		n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: tt.subnet}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: tt.cidr}})
+		if c := n.condition(tt.subnet, kubeovnv1.ConditionValidated, metav1.ConditionFalse); c.Reason != tt.reason {
+			t.Errorf("condition says %s: %s", c.Reason, c.Message)
+		}
+		n.Rests("subnet")
+		n.Delete(tt.other)
+		n.condition(tt.subnet, kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	}
 }
 
@@ -65,6 +56,7 @@ func TestASubnetLosesAVpcThatIsForcedToGo(t *testing.T) {
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}}
 	n.Create(vpc)
 	n.ready("shop", kubeovnv1.SubnetSpec{Vpc: "tenant", CIDRBlock: "10.20.0.0/24"})
+	n.Rests("subnet")
 	n.Get(vpc)
 	n.LetGo(vpc)
 	n.Delete(vpc)
