@@ -134,12 +134,13 @@ test-upgrade: images ## Install the version of FROM, upgrade it under traffic, a
 	UPGRADE_FROM=$(CURDIR)/_output/from go test -timeout 40m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter=upgrade-from || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
-# The packages whose event sources test-watches takes away.
-WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host
+# The packages whose event sources test-watches takes away, `=` the package of their tests where it is another one. WATCHES_FLAGS: flags of hack/watches.
+WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host=agent
+WATCHES_FLAGS ?=
 
 .PHONY: test-watches
 test-watches: ## Take each event source of the controllers away in turn and say which test sees it; hours (needs `make prepare`; WATCHES=controllers/vpc for some)
-	go run ./hack/watches $(WATCHES)
+	go run ./hack/watches $(WATCHES_FLAGS) $(WATCHES)
 
 # $(call mode,flags of lab up,families) brings a lab up, runs the demo's checks in it, and takes it down.
 define mode

@@ -32,7 +32,7 @@ type options struct {
 func main() {
 	var o options
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "how long the tests of a package may take; tests that hang have seen the source")
-	flag.DurationVar(&o.limit, "limit", 20*time.Second, "how long one wait of a test may take")
+	flag.DurationVar(&o.limit, "limit", 30*time.Second, "how long one wait of a test may take; tests of Leases need 20 s")
 	flag.IntVar(&o.parallel, "parallel", 1, "how many sources are left out at a time, each in a process of its own")
 	flag.StringVar(&o.only, "only", "", "only the sources whose file:line or call contains this")
 	flag.StringVar(&o.tests, "run", "", "only the tests that this regular expression matches, as for go test")
