@@ -23,6 +23,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/agent/host"
@@ -131,6 +132,17 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 		if found := route(n, "10.19.0.0/16"); found == nil {
 			t.Error("the agent deleted a route that is not its own")
 		}
+	})
+	t.Run("addresses added for Services keep their source", func(t *testing.T) {
+		n := n.in(t)
+		const cidr = "10.201.0.0/16"
+		more := &networkingv1.ServiceCIDR{}
+		more.Name, more.Spec.CIDRs = "more", []string{cidr}
+		must(t, n.api.Create(t.Context(), more))
+		n.eventually("the CIDR is in the table", func() bool { return strings.Contains(ruleset(t), cidr) })
+		more.Finalizers = nil // there is no controller of them here
+		must(t, errors.Join(n.api.Update(t.Context(), more), n.api.Delete(t.Context(), more)))
+		n.eventually("the CIDR is in the table no more", func() bool { return !strings.Contains(ruleset(t), cidr) })
 	})
 	t.Run("everything comes back after ovs-vswitchd restarts", func(t *testing.T) {
 		n := n.in(t)

@@ -6,6 +6,7 @@ package pod_test
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
@@ -287,6 +289,35 @@ func TestANodeTakesItsPortNameFromAPod(t *testing.T) {
 	eventually.Wait{For: "the pod must get a port once there is no such node"}.Holds(t, func() bool { return w.portNow(p) != nil })
 }
 
+func TestPodsWaitForWhatTheyName(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	process := w.start()
+	// The part of the controllers of IPPools and Vips.
+	ofPool, ofVip := netip.MustParseAddr("10.16.0.40"), netip.MustParseAddr("10.16.0.50")
+	w.Must(process.Allocator.SetPools("ovn-default", []ipam.Pool{{Name: "late", Ranges: []ipfamily.Range{{From: ofPool, To: ofPool}}}}))
+	_, err := process.Allocator.Allocate(translate.VipHolder("late"), ipam.Request{Subnet: "ovn-default", Addresses: []netip.Addr{ofVip}})
+	w.Must(err)
+
+	pooled, lent := newPod("default", "pooled", "ip_pool", "late"), newPod("default", "lent", "vip", "late")
+	w.Create(pooled, lent)
+	w.warned(pooled, "IPPool late, which annotation")
+	w.warned(lent, "Vip late, which annotation")
+	w.Rests("pod")
+	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: kubeovnv1.IPPoolSpec{Subnet: "ovn-default", IPs: []string{ofPool.String()}}})
+	if w.allocated(pooled); address(pooled) != ofPool.String() {
+		t.Errorf("the pod of the pool has %s", address(pooled))
+	}
+	w.Rests("pod")
+	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: kubeovnv1.VipSpec{Subnet: "ovn-default"}}
+	w.Create(vip)
+	vip.Status.V4IP = ofVip.String()
+	w.Must(w.Client.Status().Update(w.Context(), vip))
+	if w.allocated(lent); address(lent) != ofVip.String() {
+		t.Errorf("the pod of the Vip has %s", address(lent))
+	}
+}
+
 func TestPodsOfAFullSubnetGetWhatBecomesFree(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
@@ -383,6 +414,16 @@ func TestANamespacesSubnetsAreTriedInOrder(t *testing.T) {
 	if got := p.Annotations["ovn.kubernetes.io/logical_switch"]; got != "c" {
 		t.Errorf("the pod that waited is in subnet %s, want c", got)
 	}
+
+	w.subnetIn(process, "d", "10.20.0.0/30", func(s *kubeovnv1.SubnetSpec) {
+		s.NamespaceSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "support"}}}
+	})
+	last := newPod("shop", "p3")
+	w.Create(last)
+	w.warned(last, "subnet c is full")
+	w.Rests("pod")
+	w.namespace("shop", map[string]string{"team": "support"})
+	w.allocated(last)
 }
 
 func TestAPodWaitsForItsNode(t *testing.T) {

@@ -5,6 +5,7 @@ package pod_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -93,6 +94,30 @@ func TestARestartLeavesSettledPodsAlone(t *testing.T) {
 		}
 	}
 	w.agree(second)
+}
+
+// broken is an API server that answers nothing.
+type broken struct{ client.Reader }
+
+func (broken) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("the API server was asked for what the cache has")
+}
+
+// TestAStandbyTakesTheIPObjectsOfItsCache: the process is a standby until its restoration succeeds.
+func TestAStandbyTakesTheIPObjectsOfItsCache(t *testing.T) {
+	w := newWorld(t)
+	var r *pod.Reconciler
+	steps := stepsWith(pod.RecordPace{}, func(own *pod.Reconciler) { r = own })
+	steps.Restore = func(ctx context.Context, _ *controllertest.Process) error {
+		w.Eventually(func() string {
+			if err := r.Restore(ctx, broken{}); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		return nil
+	}
+	w.Start(steps)
 }
 
 func TestWhatHappenedWhileTheControllerWasDown(t *testing.T) {

@@ -210,7 +210,11 @@ func TestAKindThatIsDefinedNoMore(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()
 	w.pod("default", "web", "app=web")
-	const spec = `{priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]}`
+	const spec = `
+priority: 1
+subject: {namespaces: {}}
+egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]
+`
 	want := map[string]string{"egress/0/ip4": "drop inport == [web.default] && ip4 && ip4.dst == 192.0.2.0/24"}
 	follows := func(p *controllertest.Process) bool {
 		informer, err := p.Manager.GetCache().GetInformer(w.Context(), &v1alpha1.AdminNetworkPolicy{}, cache.BlockUntilSynced(false))
@@ -236,11 +240,16 @@ func TestAKindThatIsDefinedNoMore(t *testing.T) {
 	}
 	definition := w.define("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1")
 	create()
+	w.define("clusternetworkpolicies", "ClusterNetworkPolicy", "v1alpha2")
+	sharing := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "sharing"}} // the port group of its subjects
+	w.createServed(sharing, "tier: Admin\n"+spec, &sharing.Spec)
+	w.expectOf("ClusterNetworkPolicy//sharing", want)
 	process.Stop()
 	w.Delete(definition)
 	w.Gone(definition) // the next process has no event of it
 	w.start()
 	w.expectOf("AdminNetworkPolicy//admin", map[string]string{})
+	w.expectOf("ClusterNetworkPolicy//sharing", want)
 }
 
 // TestGroupsDecideBeforeBaselinePolicies: nothing passes to a pod in a group that no group allows.

@@ -201,6 +201,7 @@ func TestServiceCIDRObjectsCountAsServices(t *testing.T) {
 		t.Errorf("the condition says: %s", c.Message)
 	}
 	n.Change(more, func() { more.Finalizers = nil }) // there is no controller of them here
+	n.Rests("subnet")
 	n.Delete(more)
 	n.condition("inside", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 }
