@@ -29,6 +29,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -140,6 +141,12 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 		more.Name, more.Spec.CIDRs = "more", []string{cidr}
 		must(t, n.api.Create(t.Context(), more))
 		n.eventually("the CIDR is in the table", func() bool { return strings.Contains(ruleset(t), cidr) })
+		eventually.Stays(t, time.Second, func() string { // until the passes for earlier changes are over: they would replace the event
+			if !strings.Contains(ruleset(t), cidr) {
+				return "the CIDR is in the table no more"
+			}
+			return ""
+		})
 		more.Finalizers = nil // there is no controller of them here
 		must(t, errors.Join(n.api.Update(t.Context(), more), n.api.Delete(t.Context(), more)))
 		n.eventually("the CIDR is in the table no more", func() bool { return !strings.Contains(ruleset(t), cidr) })
