@@ -45,8 +45,11 @@ func TestIPObjectsThatACrashPreventedAreWrittenAfterIt(t *testing.T) {
 	if len(ips.Items) != 0 {
 		t.Errorf("%d IP objects while pods come", len(ips.Items))
 	}
+	gone := w.pod("default", "gone")
 	first.Stop()
+	w.Delete(gone)
 	second := w.start()
+	w.gone(second, gone)
 	w.agree(second)
 	if n := second.Writes(http.MethodPost, "/ips"); n != pods {
 		t.Errorf("%d creations of %d IP objects", n, pods)
