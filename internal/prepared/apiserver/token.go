@@ -28,20 +28,13 @@ func (s *Server) TokenConfig(ctx context.Context) (kubeconfig []byte, token stri
 	if err != nil {
 		return nil, "", fmt.Errorf("make a client: %w", err)
 	}
-	if token, err = tokenOf(ctx, admin); err != nil {
+	if err := makeAccount(ctx, admin); err != nil {
 		return nil, "", err
 	}
-	file, err := clientcmd.Load(s.KubeConfig)
+	kubeconfig, config, err := s.AccountConfig(ctx, metav1.NamespaceDefault, account)
 	if err != nil {
-		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
+		return nil, "", err
 	}
-	user := file.AuthInfos[file.Contexts[file.CurrentContext].AuthInfo]
-	user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, token
-	if kubeconfig, err = clientcmd.Write(*file); err != nil {
-		return nil, "", fmt.Errorf("write the kubeconfig: %w", err)
-	}
-	config := rest.AnonymousClientConfig(s.Config)
-	config.BearerToken = token
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, "", fmt.Errorf("make a client of %s: %w", account, err)
@@ -54,14 +47,40 @@ func (s *Server) TokenConfig(ctx context.Context) (kubeconfig []byte, token stri
 	if err != nil {
 		return nil, "", fmt.Errorf("wait until %s is authorized: %w", account, err)
 	}
-	return kubeconfig, token, nil
+	return kubeconfig, config.BearerToken, nil
 }
 
-// tokenOf makes the service account and its binding to the role cluster-admin.
-func tokenOf(ctx context.Context, admin kubernetes.Interface) (string, error) {
+// AccountConfig returns a kubeconfig file and the configuration of a client with a token of an existing service account. The token is valid
+// for a day.
+func (s *Server) AccountConfig(ctx context.Context, namespace, account string) ([]byte, *rest.Config, error) {
+	admin, err := kubernetes.NewForConfig(s.Config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a client: %w", err)
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(24 * 60 * 60))}}
+	if request, err = admin.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{}); err != nil {
+		return nil, nil, fmt.Errorf("request a token of %s: %w", account, err)
+	}
+	file, err := clientcmd.Load(s.KubeConfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	user := file.AuthInfos[file.Contexts[file.CurrentContext].AuthInfo]
+	user.ClientCertificateData, user.ClientKeyData, user.Token = nil, nil, request.Status.Token
+	kubeconfig, err := clientcmd.Write(*file)
+	if err != nil {
+		return nil, nil, fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	config := rest.AnonymousClientConfig(s.Config)
+	config.BearerToken = request.Status.Token
+	return kubeconfig, config, nil
+}
+
+// makeAccount makes the service account and its binding to the role cluster-admin.
+func makeAccount(ctx context.Context, admin kubernetes.Interface) error {
 	accounts := admin.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
 	if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{}); err != nil {
-		return "", fmt.Errorf("create service account %s: %w", account, err)
+		return fmt.Errorf("create service account %s: %w", account, err)
 	}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: account},
@@ -69,11 +88,7 @@ func tokenOf(ctx context.Context, admin kubernetes.Interface) (string, error) {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceDefault, Name: account}},
 	}
 	if _, err := admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		return "", fmt.Errorf("bind service account %s: %w", account, err)
+		return fmt.Errorf("bind service account %s: %w", account, err)
 	}
-	request, err := accounts.CreateToken(ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		return "", fmt.Errorf("request a token of %s: %w", account, err)
-	}
-	return request.Status.Token, nil
+	return nil
 }
