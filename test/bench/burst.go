@@ -27,7 +27,8 @@ type costs struct {
 	allocations         float64
 	read, written       int64
 	northd, northdBound time.Duration
-	northdInSB          int
+	// northdInSB are ovn-northd's transactions in SB and their size.
+	northdInSB transactions
 }
 
 // fill runs the bursts that were asked for.
@@ -97,7 +98,13 @@ func (b *bench) burst(ctx context.Context, n int) error {
 	b.addCPU(scenario, n, before.cpu, annotated)
 	if b.options.northd {
 		b.add(scenario, "CPU of ovn-northd per pod, until all ports are in SB", "ms", milliseconds(c.northdBound)/float64(n))
-		b.add(scenario, "ovn-northd's SB transactions per pod", "", float64(c.northdInSB)/float64(n))
+		b.add(scenario, "ovn-northd's SB transactions per pod", "", float64(c.northdInSB.Northd)/float64(n))
+		b.add(scenario, "  their size", "kB", float64(c.northdInSB.NorthdBytes)/float64(n)/1e3)
+		flows, err := b.world.flows(ctx)
+		if err != nil {
+			return err
+		}
+		b.add(scenario, "logical flows in SB", "", float64(flows))
 	}
 	b.addGrowth(scenario, c)
 	b.bursts = append(b.bursts, c)
@@ -139,7 +146,7 @@ func (b *bench) addCosts(ctx context.Context, scenario string, c *costs, before 
 	n := float64(c.pods)
 	b.addLegs(scenario, c.pods, before.exported, after.exported)
 	inNB := after.nb.minus(before.nb)
-	c.transactions, c.northdInSB = inNB.CMS, after.sb.minus(before.sb).Northd
+	c.transactions, c.northdInSB = inNB.CMS, after.sb.minus(before.sb)
 	b.add(scenario, "NB transactions per pod", "", float64(c.transactions)/n)
 	if b.options.northd {
 		b.add(scenario, "ovn-northd's NB transactions per pod", "", float64(inNB.Northd)/n)

@@ -60,15 +60,15 @@ func TestCommitLogTellsNorthdsApartAndSurvivesCompaction(t *testing.T) {
 		}
 	}
 	write(path, "OVSDB JSON 100 0123\n{\"_da", schema, northd, ours, ours)
-	expect(transactions{CMS: 2, Northd: 1})
+	expect(transactions{CMS: 2, Northd: 1, NorthdBytes: len(northd)})
 	write(path, "", schema, northd, ours, ours, ours)
-	expect(transactions{CMS: 3, Northd: 1})
+	expect(transactions{CMS: 3, Northd: 1, NorthdBytes: len(northd)})
 	write(path, "", schema, northd, ours, ours, ours, northd) // not looked at before it is replaced
 	write(path+".tmp", "", schema, `{"all":"of it"}`+"\n", ours)
 	if err := os.Rename(path+".tmp", path); err != nil {
 		t.Fatal(err)
 	}
-	expect(transactions{CMS: 4, Northd: 2})
+	expect(transactions{CMS: 4, Northd: 2, NorthdBytes: 2 * len(northd)})
 }
 
 func TestAWriteIsCountedSinceTheLastLook(t *testing.T) {

@@ -92,6 +92,21 @@ func (w *world) signalNorthd(signal syscall.Signal) error {
 	return nil
 }
 
+// flows counts the logical flows in the southbound database.
+func (w *world) flows(ctx context.Context) (int, error) {
+	conn, err := jsonrpc.Dial(ctx, w.socket("sb"))
+	if err != nil {
+		return 0, fmt.Errorf("dial the southbound database: %w", err)
+	}
+	defer conn.Close()
+	all := map[string]any{"op": "select", "table": "Logical_Flow", "where": []any{}, "columns": []string{"_uuid"}}
+	var results [1]struct{ Rows []struct{} }
+	if err := conn.Call("transact", []any{southbound, all}, &results); err != nil {
+		return 0, fmt.Errorf("count logical flows: %w", err)
+	}
+	return len(results[0].Rows), nil
+}
+
 // northdCaughtUp waits until ovn-northd has brought to SB all that is in NB so far (nb_cfg and sb_cfg in ovn-nb(5)).
 func (w *world) northdCaughtUp(ctx context.Context) error {
 	conn, err := jsonrpc.Dial(ctx, w.socket("nb"))

@@ -72,11 +72,12 @@ func names(update map[string]map[string]rowChange, column string) (came, gone []
 	return came, gone
 }
 
-// transactions are counts of committed transactions. Rows are those that the system under test has inserted, changed or deleted in them.
-type transactions struct{ CMS, Northd, Rows int }
+// transactions are counts of committed transactions. Rows are those that the system under test has inserted, changed or deleted in them,
+// NorthdBytes is the size of ovn-northd's transactions.
+type transactions struct{ CMS, Northd, Rows, NorthdBytes int }
 
 func (t transactions) minus(o transactions) transactions {
-	return transactions{CMS: t.CMS - o.CMS, Northd: t.Northd - o.Northd, Rows: t.Rows - o.Rows}
+	return transactions{CMS: t.CMS - o.CMS, Northd: t.Northd - o.Northd, Rows: t.Rows - o.Rows, NorthdBytes: t.NorthdBytes - o.NorthdBytes}
 }
 
 // commitLog counts the transactions that a database has committed, from its file, which costs the server nothing: "OVSDB JSON
@@ -156,6 +157,7 @@ func (l *commitLog) read() error {
 			l.skip--
 		case byNorthd(record):
 			l.count.Northd++
+			l.count.NorthdBytes += length
 		default:
 			l.count.CMS++
 			l.count.Rows += rowsIn(record)
