@@ -234,7 +234,9 @@ BENCH_FLAGS ?=
 
 # Go benchmarks, pinned to one CPU.
 BENCH_PACKAGE := $(if $(filter ipam,$(BENCH)),./internal/ipam,$(if $(filter northbound,$(BENCH)),./internal/northbound,$(if $(filter cni,$(BENCH)),./agent)))
-RUN_BENCH = bin/bench -bench floor,$(BENCH) -n $(N) $(if $(LAYOUT),-layout $(LAYOUT)) $(BENCH_FLAGS)
+BENCH_ARGS = -bench floor,$(BENCH) -n $(N) $(if $(LAYOUT),-layout $(LAYOUT)) $(BENCH_FLAGS)
+# Flags for the runs of OLD only: OLD_FLAGS=-admission-policies=false, OLD_FLAGS=-port-security=Requested.
+OLD_FLAGS ?=
 
 .PHONY: bench
 bench: $(if $(BENCH_PACKAGE),bench-package,bench-system) ## Measure against the floors of this machine (needs `make prepare`; docs/performance.md): make bench BENCH=burst N=5000
@@ -242,7 +244,7 @@ bench: $(if $(BENCH_PACKAGE),bench-package,bench-system) ## Measure against the 
 .PHONY: bench-system
 bench-system:
 	go build -o bin/bench ./test/bench
-	for northd in $(NORTHD); do $(RUN_BENCH) -northd $$northd -json bin/bench-$$northd.json; done
+	for northd in $(NORTHD); do bin/bench $(BENCH_ARGS) -northd $$northd -json bin/bench-$$northd.json; done
 
 .PHONY: bench-package
 bench-package:
@@ -252,7 +254,7 @@ bench-package:
 .PHONY: bench-compare
 bench-compare: ## Measure two git revisions in alternation: make bench-compare OLD=main NEW=HEAD
 	go build -o bin/bench ./test/bench
-	$(RUN_BENCH) -northd paused -old $(OLD) -new $(NEW) -json bin/bench-compare.json
+	bin/bench -northd paused $(BENCH_ARGS) -old $(OLD) -new $(NEW) $(if $(OLD_FLAGS),-old-flags '$(OLD_FLAGS)') -json bin/bench-compare.json
 
 ##@ Help
 

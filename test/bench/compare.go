@@ -31,6 +31,10 @@ type comparison struct {
 // compare measures two revisions in alternation, each run in a world of its own, so that a machine that slows down meanwhile slows
 // both.
 func compare(ctx context.Context, o options, m machine) (err error) {
+	sides := [2]options{o, o}
+	if sides[0], err = o.ofOld(); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "compare")
 	if err != nil {
 		return fmt.Errorf("make a directory: %w", err)
@@ -45,7 +49,7 @@ func compare(ctx context.Context, o options, m machine) (err error) {
 	var runs [2][][]row
 	for range o.pairs {
 		for i, binary := range binaries {
-			run := o
+			run := sides[i]
 			run.kiln = binary
 			rows, err := measure(ctx, run, (*bench).scenarios)
 			if err != nil {
@@ -57,6 +61,15 @@ func compare(ctx context.Context, o options, m machine) (err error) {
 	comparisons := compareRuns(runs[0], runs[1])
 	printComparisons(os.Stdout, m, o.pairs, comparisons)
 	return writeJSON(o.json, m, comparisons)
+}
+
+// ofOld returns the options of the old revision's runs.
+func (o options) ofOld() (options, error) {
+	old, err := parse(slices.Concat(o.args, strings.Fields(o.oldFlags)))
+	if err != nil {
+		return old, fmt.Errorf("-old-flags: %w", err)
+	}
+	return old, nil
 }
 
 // buildRevision builds what is committed, whatever the working directory holds. A revision may also be the path of a binary.
@@ -126,7 +139,7 @@ func median(values []float64) float64 {
 }
 
 func printComparisons(to io.Writer, m machine, pairs int, all []comparison) {
-	fmt.Fprintf(to, "%s; ovn-northd %s; %s, %d runs each, in alternation\n\n", m, m.Northd, m.Revision, pairs)
+	fmt.Fprintf(to, "%s; %s, %d runs each, in alternation\n\n", m, m.Revision, pairs)
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "scenario\tmetric\told\tnew\tnew/old\tleast\tgreatest")
 	for _, c := range all {

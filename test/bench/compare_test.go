@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 func TestCompareRunsTakesRatiosPairByPair(t *testing.T) {
@@ -75,5 +77,32 @@ func TestAWriteIsCountedSinceTheLastLook(t *testing.T) {
 	got := requests{"PATCH pods": 7, "POST ips": 3, "POST events": 1}.since(requests{"PATCH pods": 5, "POST events": 1})
 	if got.total() != 5 || got["PATCH pods"] != 2 || got["POST ips"] != 3 {
 		t.Errorf("got %v", got)
+	}
+}
+
+func TestFlagsOfTheOldRevisionAreForItsRunsOnly(t *testing.T) {
+	o, err := parse([]string{"-old", "a", "-new", "b", "-n", "7", "-old-flags", "-admission-policies=false -port-security Requested"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := o.ofOld()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !o.admission || o.portSecurity != kubeovnv1.PortSecurityEnforced {
+		t.Errorf("the new revision has policies %t, port security %s", o.admission, o.portSecurity)
+	}
+	if old.admission || old.portSecurity != kubeovnv1.PortSecurityRequested || !slices.Equal(old.sizes, []int{7}) {
+		t.Errorf("the old revision has policies %t, port security %s, bursts of %v", old.admission, old.portSecurity, old.sizes)
+	}
+}
+
+func TestAnotherSystemIsAClusterAdministratorWithoutPolicies(t *testing.T) {
+	o, err := parse([]string{"-system", "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := machineOf(o); m.Policies != "off" || m.Account != "a cluster administrator" {
+		t.Errorf("policies %s, account %s", m.Policies, m.Account)
 	}
 }

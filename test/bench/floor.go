@@ -66,6 +66,10 @@ func (b *bench) apiFloor(ctx context.Context) error {
 	b.add("floor", "created to annotated, p99", "ms", milliseconds(percentile(sorted, 99)))
 
 	serial := podNames("floor-serial", b.options.serial)
+	asked, err := b.world.served(ctx)
+	if err != nil {
+		return err
+	}
 	for i, name := range serial {
 		if err := l.createOne(ctx, i, name); err != nil {
 			return err
@@ -76,6 +80,9 @@ func (b *bench) apiFloor(ctx context.Context) error {
 		if err := l.await(ctx, serial[:i+1]); err != nil {
 			return err
 		}
+	}
+	if err := b.addPolicies(ctx, "floor", len(serial), asked); err != nil {
+		return err
 	}
 	sorted = l.latencies(serial)
 	b.floors.serial = percentile(sorted, 50)

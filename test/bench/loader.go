@@ -184,7 +184,7 @@ func (l *loader) creates(name string) {
 	l.created[name] = time.Now()
 }
 
-// annotate writes on a pod as much as a network's controller does, through the same subresource.
+// annotate writes on a pod as much as a network's controller does, through the same subresource and with the same account.
 func (l *loader) annotate(ctx context.Context, name string) error {
 	patch := []byte(`{"metadata":{"annotations":{` +
 		`"ovn.kubernetes.io/allocated":"true","ovn.kubernetes.io/cidr":"10.16.0.0/16","ovn.kubernetes.io/gateway":"10.16.0.1",` +
@@ -192,7 +192,7 @@ func (l *loader) annotate(ctx context.Context, name string) error {
 		`"ovn.kubernetes.io/logical_switch":"ovn-default","ovn.kubernetes.io/mac_address":"0a:58:0a:10:ff:fe",` +
 		`"ovn.kubernetes.io/pod_nic_type":"veth-pair","ovn.kubernetes.io/pod_uid":"00000000-0000-0000-0000-000000000000",` +
 		`"ovn.kubernetes.io/routed":"true"}}}`)
-	_, err := l.world.clients.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err := l.world.writer.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("annotate pod %s: %w", name, err)
 	}

@@ -22,6 +22,8 @@ import (
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
 // options are the flags.
@@ -42,11 +44,17 @@ type options struct {
 	layout layout
 	// system is the command under test, kiln the binary that Kiln's has; crds, lease and legs belong to it.
 	system, kiln, crds, lease, legs string
+	// admission: the API server has the operator's admission policies. portSecurity is the value for subnets that do not set theirs.
+	admission    bool
+	portSecurity kubeovnv1.PortSecurity
 	// json is the file of results, profiles the directory of profiles; empty for none.
 	json, profiles string
 	// old and new are the revisions to compare, in so many pairs of runs.
 	old, new string
 	pairs    int
+	// args are all flags, oldFlags more flags for the runs of old.
+	args     []string
+	oldFlags string
 	timeout  time.Duration
 }
 
@@ -94,7 +102,7 @@ func main() {
 }
 
 func parse(args []string) (options, error) {
-	o := options{}
+	o := options{args: args}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	what := f.String("bench", "floor,serial,burst,restart,delete", "what to measure, of "+strings.Join(scenarioNames(), ", ")+"; without floor there are no ratios")
 	sizes := f.String("n", "1000", "pods of the bursts, each on top of those before, such as 1000,5000")
@@ -107,9 +115,12 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.crds, "crds", kilnCRDs, "directory of the kinds that the system under test needs")
 	f.StringVar(&o.lease, "lease", kilnLease, "namespace and name of the Lease of its leader")
 	f.StringVar(&o.legs, "legs", kilnLegs, "prefix of its histograms that tell where a pod's time goes")
+	f.BoolVar(&o.admission, "admission-policies", true, "install the admission policies that the operator renders; never for another -system, which is a cluster administrator")
+	f.StringVar((*string)(&o.portSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
 	f.StringVar(&o.json, "json", "", "file for the results")
 	f.StringVar(&o.old, "old", "", "with -new: compare two git revisions or two binaries, in alternation")
 	f.StringVar(&o.new, "new", "", "the other revision")
+	f.StringVar(&o.oldFlags, "old-flags", "", "with -old: more flags for its runs, such as '-admission-policies=false'")
 	f.IntVar(&o.pairs, "pairs", 5, "runs of each of the two")
 	f.StringVar(&o.profiles, "profiles", "", "directory for CPU profiles of the controller in bursts")
 	f.IntVar(&o.floorPods, "floor-pods", 1000, "pods of the floor of bursts")
@@ -139,6 +150,10 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("-northd %s: on or paused", *northd)
 	}
 	o.northd = *northd == "on"
+	if o.portSecurity != kubeovnv1.PortSecurityEnforced && o.portSecurity != kubeovnv1.PortSecurityRequested {
+		return o, fmt.Errorf("-port-security %s: %s or %s", o.portSecurity, kubeovnv1.PortSecurityEnforced, kubeovnv1.PortSecurityRequested)
+	}
+	o.admission = o.admission && o.ownAccount()
 	if err := o.place(*on, *chosen); err != nil {
 		return o, err
 	}
@@ -223,7 +238,7 @@ func run(ctx context.Context, o options) error {
 		m.Revision = filepath.Base(o.kiln)
 	}
 	if o.old != "" {
-		m.Revision = o.old + " and " + o.new
+		m.Revision = strings.TrimSpace(o.old+" "+o.oldFlags) + " and " + o.new
 		return compare(ctx, o, m)
 	}
 	rows, err := measure(ctx, o, (*bench).scenarios)

@@ -99,20 +99,32 @@ func (b bar) judge(r *row) {
 
 // machine is what the numbers depend on.
 type machine struct {
-	CPU      string `json:"cpu"`
-	Cores    int    `json:"cores"`
-	Layout   layout `json:"layout"`
-	Northd   string `json:"northd"`
-	Revision string `json:"revision"`
-	Go       string `json:"go"`
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Layout layout `json:"layout"`
+	Northd string `json:"northd"`
+	// Policies is on if the API server has the admission policies. Account is the user of the system under test.
+	Policies string `json:"policies"`
+	Account  string `json:"account"`
+	// PortSecurity is the value for subnets that do not set theirs.
+	PortSecurity string `json:"portSecurity"`
+	Revision     string `json:"revision"`
+	Go           string `json:"go"`
 }
 
 func (m machine) String() string {
-	return fmt.Sprintf("%s, %d cores, %s; %s", m.CPU, m.Cores, m.Layout, m.Go)
+	return fmt.Sprintf("%s, %d cores, %s; %s; ovn-northd %s; admission policies %s; system under test is %s; portSecurity %s",
+		m.CPU, m.Cores, m.Layout, m.Go, m.Northd, m.Policies, m.Account, m.PortSecurity)
 }
 
 func machineOf(o options) machine {
-	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), Layout: o.layout, Northd: "on", Revision: revision(), Go: runtime.Version()}
+	m := machine{
+		CPU: "unknown", Cores: runtime.NumCPU(), Layout: o.layout, Northd: "on", Policies: "off", Account: o.account(),
+		PortSecurity: string(o.portSecurity), Revision: revision(), Go: runtime.Version(),
+	}
+	if o.admission {
+		m.Policies = "on"
+	}
 	if o.system != kilnCommand {
 		m.Revision = o.system
 	}
@@ -140,7 +152,7 @@ func revision() string {
 }
 
 func printTable(to io.Writer, m machine, rows []row) {
-	fmt.Fprintf(to, "%s; ovn-northd %s; %s\n\n", m, m.Northd, m.Revision)
+	fmt.Fprintf(to, "%s; %s\n\n", m, m.Revision)
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "scenario\tmetric\tvalue\t× floor\tbar\tkube-ovn\tovn-kubernetes")
 	last := ""

@@ -23,12 +23,15 @@ type requests map[string]int
 type served struct {
 	// writes change something; lists read all of a kind, be it as the start of a watch.
 	writes, lists requests
+	// policies is the time of all requests in the admission policies.
+	policies time.Duration
 }
 
-// Samples of the API server's counters of requests, and of watches that begin with a list.
+// Samples of the API server's counters of requests, of watches that begin with a list, and of the time of admission plugins.
 var (
 	requestTotal = regexp.MustCompile(`^apiserver_request_total\{(.*)\} ([0-9.e+]+)$`)
 	watchLists   = regexp.MustCompile(`^apiserver_watch_list_duration_seconds_count\{(.*)\} ([0-9.e+]+)$`)
+	pluginTime   = regexp.MustCompile(`^apiserver_admission_controller_admission_duration_seconds_sum\{(.*)\} ([0-9.e+-]+)$`)
 	labelValue   = regexp.MustCompile(`(\w+)="([^"]*)"`)
 )
 
@@ -56,6 +59,10 @@ func (w *world) served(ctx context.Context) (served, error) {
 			if resource := labelsOf(match[1])["resource"]; !slices.Contains(apart, resource) {
 				err = seen.lists.count("WATCH "+resource, match[2])
 			}
+		} else if match := pluginTime.FindStringSubmatch(lines.Text()); match != nil && labelsOf(match[1])["name"] == "ValidatingAdmissionPolicy" {
+			var spent float64
+			spent, err = strconv.ParseFloat(match[2], 64)
+			seen.policies += time.Duration(spent * float64(time.Second))
 		}
 		if err != nil {
 			return seen, err
@@ -65,6 +72,14 @@ func (w *world) served(ctx context.Context) (served, error) {
 		return seen, fmt.Errorf("read the API server's metrics: %w", err)
 	}
 	return seen, nil
+}
+
+// addPolicies adds the time per pod of all requests in the admission policies. It is wall time: it shows the cost only for pods one at a time,
+// because parallel requests wait for the CPU meanwhile.
+func (b *bench) addPolicies(ctx context.Context, scenario string, n int, before served) error {
+	after, err := b.world.served(ctx)
+	b.add(scenario, "admission policies per pod, one at a time", "ms", milliseconds(after.policies-before.policies)/float64(n))
+	return err
 }
 
 func labelsOf(text string) map[string]string {

@@ -118,6 +118,10 @@ func (b *bench) binding(pod string) time.Time { return b.bindings.at(pod + "." +
 func (b *bench) serial(ctx context.Context) error {
 	scenario := fmt.Sprintf("serial on %d", len(b.pods))
 	names := b.group("serial", b.options.serial)
+	asked, err := b.world.served(ctx)
+	if err != nil {
+		return err
+	}
 	before, err := scrape(ctx, b.leader.metrics)
 	if err != nil {
 		return err
@@ -152,6 +156,9 @@ func (b *bench) serial(ctx context.Context) error {
 		b.add(scenario, "created to port in NB, p50, against the first pods", "×", ratio(committed, b.firstSerial))
 	}
 	b.addLegs(scenario, len(names), before, after)
+	if err := b.addPolicies(ctx, scenario, len(names), asked); err != nil {
+		return err
+	}
 	_, err = b.world.settle(ctx)
 	return err
 }

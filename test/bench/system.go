@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -50,6 +51,7 @@ func (b *bench) environment(i instance) []string {
 	return append(os.Environ(),
 		"KILN="+b.options.kiln, "KUBECONFIG="+w.kubeconfig(), "POD_NAMESPACE="+namespace, fmt.Sprint("POD_NAME=", controller, i.slot),
 		"METRICS_ADDRESS="+i.metrics, "PPROF_ADDRESS="+i.pprof,
+		"KILN_PORT_SECURITY="+string(b.options.portSecurity), // as the operator sets it; earlier revisions ignore it
 		"OVN_NB=ssl:"+w.address+":"+northboundPort, "TLS_DIR="+w.clientTLS(),
 		"OVN_NB_TCP=tcp:"+w.address+":"+plainNorthboundPort, "OVN_SB_TCP=tcp:"+w.address+":"+plainSouthboundPort,
 		"OVN_NB_UNIX=unix:"+w.socket("nb"), "OVN_SB_UNIX=unix:"+w.socket("sb"),
@@ -150,17 +152,17 @@ func build(ctx context.Context, tree, into string) (string, error) {
 	return binary, nil
 }
 
-// objects is a client of the kinds that the network defines.
+// objects returns a client for Kubernetes' kinds and the network's kinds, with the rights of a cluster administrator.
 func (w *world) objects() (client.Client, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(kubeovnv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("register the network's kinds: %w", err)
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kubeovnv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register kinds: %w", err)
 	}
 	config := *w.api.Config
 	config.QPS = -1
 	c, err := client.New(&config, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("make a client of the network's kinds: %w", err)
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	return c, nil
 }

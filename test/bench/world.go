@@ -45,11 +45,11 @@ type world struct {
 	address string
 	layout  layout
 	api     *apiserver.Server
-	config  *rest.Config
-	clients *kubernetes.Clientset
-	running map[string]*process
-	pids    map[string]int
-	commits map[string]*commitLog
+	// clients has the rights of a cluster administrator, writer the account of the system under test.
+	clients, writer *kubernetes.Clientset
+	running         map[string]*process
+	pids            map[string]int
+	commits         map[string]*commitLog
 	// lost hears of a process that ended on its own.
 	lost func(error)
 }
@@ -70,7 +70,8 @@ func newWorld(ctx context.Context, o options, lost func(error)) (*world, error) 
 		return w, fmt.Errorf("make a directory: %w", err)
 	}
 	startAPI := func() error { return w.startAPI(o.crds) }
-	for _, step := range []func() error{startAPI, w.writeCertificates, w.startDatabases} {
+	grantAccess := func() error { return w.grantAccess(ctx, o) }
+	for _, step := range []func() error{startAPI, grantAccess, w.writeCertificates, w.startDatabases} {
 		if err := step(); err != nil {
 			return w, err
 		}
@@ -135,21 +136,25 @@ func (w *world) startAPI(crds string) error {
 	if err != nil {
 		return fmt.Errorf("start the API server: %w", err)
 	}
-	if err := os.WriteFile(w.kubeconfig(), w.api.KubeConfig, 0o600); err != nil {
-		return fmt.Errorf("write the kubeconfig: %w", err)
-	}
 	for _, name := range []string{"etcd", "kube-apiserver"} {
 		if w.pids[name], err = childNamed(name); err != nil {
 			return err
 		}
 	}
-	w.config = rest.CopyConfig(config)
-	w.config.QPS = -1
-	w.config.ContentType, w.config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
-	if w.clients, err = kubernetes.NewForConfig(w.config); err != nil {
-		return fmt.Errorf("make a client: %w", err)
+	w.clients, err = clientsOf(config)
+	return err
+}
+
+// clientsOf returns clients that speak protobuf and do not limit their own rate.
+func clientsOf(config *rest.Config) (*kubernetes.Clientset, error) {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return nil
+	return clients, nil
 }
 
 // serverScript is a program that envtest starts: on the CPU of the servers, and not outliving the bench.
