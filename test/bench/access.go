@@ -18,16 +18,13 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// ownAccount reports whether the system under test is Kiln, with Kiln's ServiceAccount. Other systems have the rights of a cluster administrator.
-func (o options) ownAccount() bool { return o.system == kilnCommand }
-
 // patchPods reports whether the account may also patch `pods`, as during an upgrade: earlier revisions write results there.
 func (o options) patchPods() bool { return o.old != "" }
 
 // account describes the user of the system under test.
 func (o options) account() string {
 	switch {
-	case !o.ownAccount():
+	case o.clusterAdmin:
 		return "a cluster administrator"
 	case o.patchPods():
 		return render.ControllerName + ", which may patch pods as during an upgrade"
@@ -38,7 +35,7 @@ func (o options) account() string {
 // grantAccess creates the ServiceAccounts, roles and policies that the operator renders, and a client and a kubeconfig for the system under
 // test.
 func (w *world) grantAccess(ctx context.Context, o options) error {
-	if !o.ownAccount() {
+	if o.clusterAdmin {
 		w.writer = w.clients
 		return w.writeKubeconfig(w.api.KubeConfig)
 	}

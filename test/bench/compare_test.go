@@ -98,11 +98,13 @@ func TestFlagsOfTheOldRevisionAreForItsRunsOnly(t *testing.T) {
 }
 
 func TestAnotherSystemIsAClusterAdministratorWithoutPolicies(t *testing.T) {
-	o, err := parse([]string{"-system", "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m := machineOf(o); m.Policies != "off" || m.Account != "a cluster administrator" {
-		t.Errorf("policies %s, account %s", m.Policies, m.Account)
+	for _, args := range [][]string{{"-system", "other"}, {"-cluster-admin"}} {
+		o, err := parse(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := machineOf(o); m.Policies != "off" || m.Account != "a cluster administrator" {
+			t.Errorf("%v: policies %s, account %s", args, m.Policies, m.Account)
+		}
 	}
 }

@@ -44,9 +44,10 @@ type options struct {
 	layout layout
 	// system is the command under test, kiln the binary that Kiln's has; crds, lease and legs belong to it.
 	system, kiln, crds, lease, legs string
-	// admission: the API server has the operator's admission policies. portSecurity is the value for subnets that do not set theirs.
-	admission    bool
-	portSecurity kubeovnv1.PortSecurity
+	// clusterAdmin: the system under test has the rights of a cluster administrator, not those of its ServiceAccount. admission: the API server has
+	// the operator's admission policies. portSecurity is the value for subnets that do not set theirs.
+	clusterAdmin, admission bool
+	portSecurity            kubeovnv1.PortSecurity
 	// json is the file of results, profiles the directory of profiles; empty for none.
 	json, profiles string
 	// old and new are the revisions to compare, in so many pairs of runs.
@@ -115,7 +116,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.crds, "crds", kilnCRDs, "directory of the kinds that the system under test needs")
 	f.StringVar(&o.lease, "lease", kilnLease, "namespace and name of the Lease of its leader")
 	f.StringVar(&o.legs, "legs", kilnLegs, "prefix of its histograms that tell where a pod's time goes")
-	f.BoolVar(&o.admission, "admission-policies", true, "install the admission policies that the operator renders; never for another -system, which is a cluster administrator")
+	f.BoolVar(&o.clusterAdmin, "cluster-admin", false, "run the system under test as a cluster administrator, without the operator's roles and admission policies, as always with another -system")
+	f.BoolVar(&o.admission, "admission-policies", true, "install the admission policies that the operator renders")
 	f.StringVar((*string)(&o.portSecurity), "port-security", string(kubeovnv1.PortSecurityEnforced), "portSecurity of subnets that do not set theirs: Enforced or Requested")
 	f.StringVar(&o.json, "json", "", "file for the results")
 	f.StringVar(&o.old, "old", "", "with -new: compare two git revisions or two binaries, in alternation")
@@ -153,7 +155,8 @@ func parse(args []string) (options, error) {
 	if o.portSecurity != kubeovnv1.PortSecurityEnforced && o.portSecurity != kubeovnv1.PortSecurityRequested {
 		return o, fmt.Errorf("-port-security %s: %s or %s", o.portSecurity, kubeovnv1.PortSecurityEnforced, kubeovnv1.PortSecurityRequested)
 	}
-	o.admission = o.admission && o.ownAccount()
+	o.clusterAdmin = o.clusterAdmin || o.system != kilnCommand
+	o.admission = o.admission && !o.clusterAdmin
 	if err := o.place(*on, *chosen); err != nil {
 		return o, err
 	}
