@@ -1,0 +1,53 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestTestsThatPagesNameExist looks for each Go test that a page names as a proof.
+func TestTestsThatPagesNameExist(t *testing.T) {
+	name := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]+)`")
+	declared := map[string]bool{}
+	walk := func(dir, suffix string, f func(text string)) {
+		t.Helper()
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() && entry.Name() == "_output" {
+				return filepath.SkipDir
+			}
+			if err != nil || entry.IsDir() || !strings.HasSuffix(path, suffix) {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			f(string(text))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	function := regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
+	walk(".", "_test.go", func(text string) {
+		for _, found := range function.FindAllStringSubmatch(text, -1) {
+			declared[found[1]] = true
+		}
+	})
+	named := 0
+	walk("docs", ".md", func(text string) {
+		for _, found := range name.FindAllStringSubmatch(text, -1) {
+			if named++; !declared[found[1]] {
+				t.Errorf("a page of docs/ names %s, which does not exist", found[1])
+			}
+		}
+	})
+	if named < 50 {
+		t.Errorf("the pages name %d tests: this proves little", named)
+	}
+}
