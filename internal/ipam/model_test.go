@@ -271,6 +271,40 @@ func TestAvoidedAddressesAreGivenToOthers(t *testing.T) {
 	}
 }
 
+// A subnet of a custom VPC may have the same addresses as one of the default VPC with thousands of pods.
+func TestAddressesAreFoundAmongManyToAvoid(t *testing.T) {
+	for _, tt := range []struct {
+		name, cidr  string
+		avoid, come int
+	}{
+		{"once the cursor has been everywhere", "10.0.0.0/22", 2 * maxAvoided, 2000},
+		{"beyond those that are remembered", "10.0.0.0/16", keepReleased + 2*maxAvoided, 100},
+		{"once many have been released", "10.0.0.0/16", 2 * maxAvoided, 2 * keepReleased},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := with(t, spec(t, tt.cidr, ""))
+			avoid := func(addr netip.Addr) bool {
+				b := addr.As4()
+				return int(b[2])<<8+int(b[3]) <= tt.avoid
+			}
+			for i := range tt.come {
+				var l Lease
+				err := ErrExhausted
+				for try := 0; try < 16 && errors.Is(err, ErrExhausted); try++ {
+					l, err = a.Allocate("p", Request{Subnet: "s", Avoid: avoid})
+				}
+				if err != nil || avoid(l.Addresses[0]) {
+					t.Fatalf("port %d got %v, error %v", i, l.Addresses, err)
+				}
+				a.Release("p")
+			}
+			if n := len(a.subnet("s").pools[ipfamily.IPv4].slots); n > 2*keepReleased {
+				t.Errorf("%d addresses are remembered", n)
+			}
+		})
+	}
+}
+
 func FuzzAllocator(f *testing.F) {
 	f.Add([]byte{0, 0, 7, 2, 8, 0, 3, 5, 5, 0, 7, 1, 4, 1})
 	f.Fuzz(play)

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"math"
 	"net/netip"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
@@ -103,14 +104,26 @@ func (p *pool) setSpans(s spans) {
 // held: it bounds the memory of a large subnet whose ports come and go.
 const keepReleased = 4096
 
-// maxAvoided is how many addresses that a port is to avoid are looked at before none is found for it.
+// maxAvoided is how many addresses that a port is to avoid are looked at in a row before none is found for it.
 const maxAvoided = 256
 
-// take gives the port an address of an area that it did not ask for, or none. It gives none that avoid, which may be nil, is true for.
+// take gives the port an address of an area that it did not ask for, or none. It gives none for which avoid, which may be nil, is true. A call that
+// finds only such addresses leaves them for last, so that the next call looks at others.
 func (p *pool) take(port string, at int32, avoid func(netip.Addr) bool) int32 {
 	a := &p.areas[at]
-	avoided := 0
-	for !a.around && a.released < max(keepReleased, a.held) && avoided < maxAvoided {
+	if i := p.takeFresh(port, at, avoid, max(keepReleased, a.held)); i != none {
+		return i
+	}
+	if i := p.takeReleased(port, at, avoid); i != none || avoid == nil {
+		return i
+	}
+	return p.takeFresh(port, at, avoid, math.MaxInt) // released addresses, all to be avoided, must not keep the cursor where it is
+}
+
+// takeFresh takes an address that no port held yet, while fewer than limit released ones are remembered.
+func (p *pool) takeFresh(port string, at int32, avoid func(netip.Addr) bool, limit int) int32 {
+	a := &p.areas[at]
+	for avoided := 0; !a.around && a.released < limit && avoided < maxAvoided; {
 		addr := a.cursor
 		a.advance()
 		if _, known := p.index[addr]; known {
@@ -123,14 +136,21 @@ func (p *pool) take(port string, at int32, avoid func(netip.Addr) bool) int32 {
 		avoided++
 		p.setAside(addr, at)
 	}
-	for i := a.oldest; i != none && avoided < maxAvoided; i = p.slots[i].next {
-		if avoid != nil && avoid(p.slots[i].addr) {
-			avoided++
-			continue
-		}
+	return none
+}
+
+// takeReleased takes the address that is free for longest. Those to be avoided come to the end of the list.
+func (p *pool) takeReleased(port string, at int32, avoid func(netip.Addr) bool) int32 {
+	a := &p.areas[at]
+	for range min(a.released, maxAvoided) {
+		i := a.oldest
+		avoided := avoid != nil && avoid(p.slots[i].addr)
 		p.unlink(i)
-		p.hold(i, port)
-		return i
+		if !avoided {
+			p.hold(i, port)
+			return i
+		}
+		p.link(i)
 	}
 	return none
 }
@@ -171,8 +191,14 @@ func (p *pool) free(i int32) {
 		p.drop(i)
 		return
 	}
+	p.areas[s.area].held--
+	p.link(i)
+}
+
+// link puts a slot at the end of the list of released ones.
+func (p *pool) link(i int32) {
+	s := &p.slots[i]
 	a := &p.areas[s.area]
-	a.held--
 	s.prev, s.next = a.newest, none
 	if a.newest == none {
 		a.oldest = i
