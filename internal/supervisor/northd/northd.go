@@ -186,8 +186,12 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 		case <-turn:
 			s.options.Log.Info("the databases have other members now", "northbound", pending.northbound, "southbound", pending.southbound)
 			return pending, nil
-		case current.leaders = <-s.anew:
-			s.options.Log.Info("connecting anew: a database has another leader", "leaders", current.leaders)
+		case leaders := <-s.anew:
+			s.options.Log.Info("connecting anew: a database has another leader", "leaders", leaders)
+			if pending.complete() { // no other event may report these members again
+				current = pending
+			}
+			current.leaders = leaders
 			return current, nil
 		case cluster := <-s.options.Clusters:
 			next := databasesOf(cluster)

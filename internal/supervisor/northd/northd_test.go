@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(eventually.Main(m, eventually.Allowed{
 		"TestADatabaseIsWrittenOnceTheOneThatRunsNowHasSaidSoTwice": {Why: "two rounds of statusInterval", Base: 10 * time.Second},
+		"TestItKeepsNewMembersWhenItStartsAgainForALeader":          {Why: "four rounds of statusInterval", Base: 16 * time.Second},
 		"TestItStartsAgainForALeaderThatItDoesNotFind":              {Why: "five rounds of statusInterval", Base: 20 * time.Second},
 		"TestItStopsWhileTheNorthboundDatabaseIsFilled":             {Why: "two rounds of statusInterval", Base: 10 * time.Second},
 	}))
@@ -260,6 +261,26 @@ func TestItStartsAgainForALeaderThatItDoesNotFind(t *testing.T) {
 	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
 	asked(5)
 	starts(2, "it has been started for this leader")
+}
+
+func TestItKeepsNewMembersWhenItStartsAgainForALeader(t *testing.T) {
+	tr := newTrial(t, "active", "127.0.6.7:10671")
+	led := func(by string, members ...string) *v1alpha1.OVNCluster {
+		c := clusterOf("c", members...)
+		c.Status.Northbound.Leader, c.Status.Southbound.Leader = by, by
+		return c
+	}
+	tr.clusters <- led("192.0.2.1", "192.0.2.1", "192.0.2.2")
+	tr.untilSaid("writes c") // it is active, and was connected to the first leader
+	if err := os.WriteFile(filepath.Join(tr.options.RunDir, "cut off"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tr.clusters <- led("192.0.2.2", "192.0.2.2", "192.0.2.3") // and never again
+	tr.untilSaid("waits")
+	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
+	if again := tr.starts()[1]; !strings.Contains(again, "192.0.2.3") || strings.Contains(again, "192.0.2.1:") {
+		t.Errorf("it starts with %s", again)
+	}
 }
 
 func TestItStopsWhileTheNorthboundDatabaseIsFilled(t *testing.T) {
