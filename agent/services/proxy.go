@@ -172,22 +172,32 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 	return errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky))
 }
 
-// withRivals adds what Services are to have that lose a place to these, or may have now what these gave up.
+// withRivals adds what Services are to have that lose a place to these, or may have now what these gave up. The caches may have changed since: of
+// two changes of a Service the newer one counts.
 func (p *Proxy) withRivals(ctx context.Context, wanted []change) ([]change, error) {
 	there := map[types.NamespacedName]bool{}
-	for _, c := range wanted {
-		there[c.service] = true
-	}
-	var rivals []types.NamespacedName
-	for _, s := range p.writer.register(wanted) {
-		if !there[s] {
-			there[s] = true
-			rivals = append(rivals, s)
+	for next := wanted; len(next) > 0; {
+		for _, c := range next {
+			there[c.service] = true
 		}
+		var rivals []types.NamespacedName
+		for _, s := range p.writer.register(next) {
+			if !there[s] {
+				there[s] = true
+				rivals = append(rivals, s)
+			}
+		}
+		var err error
+		if next, err = p.wanted(ctx, rivals); err != nil {
+			return nil, err
+		}
+		newer := map[types.NamespacedName]bool{}
+		for _, c := range next {
+			newer[c.service] = true
+		}
+		wanted = append(slices.DeleteFunc(wanted, func(c change) bool { return newer[c.service] }), next...)
 	}
-	others, err := p.wanted(ctx, rivals)
-	others = slices.DeleteFunc(others, func(c change) bool { return there[c.service] && !slices.Contains(rivals, c.service) })
-	return append(wanted, others...), err
+	return wanted, nil
 }
 
 // answer lets the servers of health checks know.
