@@ -33,7 +33,7 @@ const reasonAmbiguous = "AddressAmbiguous"
 // apartTries is how many times allocateApart calls the allocator, which gives up after a while, for an address that no other pod has.
 const apartTries = 16
 
-// tenant is a pod of a custom VPC.
+// tenant is a pod of a custom VPC, or, without a node, one for which addresses are reserved.
 type tenant struct{ port, vpc, node string }
 
 // tenants are the pods of custom VPCs by their addresses. No other lock is taken while theirs is held.
@@ -283,6 +283,18 @@ func (r *Reconciler) staysApart(ctx context.Context, pod *corev1.Pod, lease ipam
 		}
 	}
 	return true, nil
+}
+
+// retain records addresses that are reserved in a custom VPC while no pod has them, so that pods of the default VPC do not get them unasked: the
+// pod for which they are reserved would be refused.
+func (r *Reconciler) retain(ctx context.Context, port string, lease ipam.Lease) {
+	s := &kubeovnv1.Subnet{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
+		return // the lease ends with its subnet
+	}
+	if vpc := selection.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
+		r.tenants.note(lease.Addresses, tenant{port: port, vpc: vpc})
+	}
 }
 
 // settle records a pod's addresses, and warns its user of ambiguous ones. They were requested, or the subnet had no others.

@@ -130,6 +130,33 @@ func TestAKeptAddressThatTheDefaultVPCHasIsNotInherited(t *testing.T) {
 	w.has(member, "10.16.0.3")
 }
 
+// A pod of a custom VPC would be refused if a pod of the default VPC got the address that is reserved for it.
+func TestAReservedAddressOfACustomVPCIsNotGivenInTheDefaultVPC(t *testing.T) {
+	w := newWorld(t)
+	w.tenants("blue")
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.subnet("blue-net", "10.16.0.0/24", of("blue"))
+	process := w.start()
+	set := w.statefulSet("db", 0, 1)
+	member := replica(set, 0, "n1", "logical_switch", "blue-net")
+	w.Create(member)
+	w.allocated(member)
+	w.has(member, "10.16.0.2")
+	w.Delete(member)
+	w.away(process, member)
+	w.Create(reservation("late", kubeovnv1.IPSpec{Subnet: "blue-net", V4IPAddress: "10.16.0.3"}))
+	w.held(process, "late", "10.16.0.3")
+	w.has(w.on("n1", "ovn-default", "d1"), "10.16.0.4")
+	w.has(w.on("n1", "ovn-default", "d2", "ip_address", "10.16.0.9"), "10.16.0.9")
+	process.Stop()
+	w.start()
+	w.has(w.on("n1", "ovn-default", "d3"), "10.16.0.10")
+	member = replica(set, 0, "n1", "logical_switch", "blue-net")
+	w.Create(member)
+	w.allocated(member)
+	w.has(member, "10.16.0.2")
+}
+
 // A pod of a custom VPC never gets an address of a node or of the API server: the pod's node would send packets for that host to the pod.
 func TestAddressesOfHostsAreForNoPod(t *testing.T) {
 	w := newWorld(t)

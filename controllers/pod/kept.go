@@ -126,7 +126,11 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 	if podType == "" {
 		return r.release(ctx, key)
 	}
-	return r.detach(ctx, key)
+	if err := r.detach(ctx, key); err != nil {
+		return err
+	}
+	r.retain(ctx, port, lease)
+	return nil
 }
 
 // wantedAgain is the kind of workload that will run under a name again, whose addresses are kept for it; empty when none will.
@@ -182,8 +186,9 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 	return nil
 }
 
-func (r *Reconciler) reserved(_ context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) {
+func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) {
 	r.kept.put(key, "")
+	r.retain(ctx, portOf(key), lease)
 	if !says(ip, keptIPOf(ip, portOf(key), "", lease)) {
 		r.records.Add(ctrl.Request{NamespacedName: key})
 	}
@@ -253,6 +258,8 @@ func (r *Reconciler) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 	}
 	if pod, err := r.podAt(ctx, key); err == nil && pod == nil {
 		r.kept.put(key, ip.Spec.PodType)
+		lease, _ := r.Allocator.Lookup(ip.Name)
+		r.retain(ctx, ip.Name, lease)
 	}
 }
 
