@@ -197,6 +197,9 @@ func parseName(s string) (string, error) {
 
 // parseNames reads names of objects with commas between them.
 func parseNames(s string) ([]string, error) {
+	if err := checkLength(strings.Count(s, ",") + 1); err != nil {
+		return nil, err
+	}
 	var names []string
 	for item := range strings.SplitSeq(s, ",") {
 		if item = strings.TrimSpace(item); item == "" {

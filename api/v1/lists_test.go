@@ -31,11 +31,29 @@ func TestListsInAnnotationsAreBounded(t *testing.T) {
 			}
 		}
 	}
+	for _, a := range []Annotation{AnnotationAAPs, AnnotationGroups} {
+		for _, n := range []int{MaxListEntries, MaxListEntries + 1} {
+			value := repeat("a", ",", n)
+			if tooLong := len(CheckRequests(OnPod, map[string]string{a.Key(): value})) > 0; tooLong != TooLong(value) {
+				t.Errorf("%d entries in %s: too many is %t", n, a, tooLong)
+			}
+		}
+	}
 	key := AnnotationGroups.Key()
 	if groups := ParseSecurityGroups(map[string]string{key: "a," + repeat("b", ",", MaxListEntries-1)}); !slices.Equal(groups, []string{"a", "b"}) {
 		t.Errorf("a pod names %q", groups)
 	}
 	if groups := ParseSecurityGroups(map[string]string{key: "a," + repeat("b", ",", MaxListEntries)}); !slices.Equal(groups, []string{DenyAllGroup}) {
 		t.Errorf("a pod with too many groups names %q", groups)
+	}
+}
+
+// A YAML block has a newline at its end. A valid request is in force.
+func TestTrueMayHaveWhiteSpaceAroundIt(t *testing.T) {
+	for value, want := range map[string]bool{"true": true, " true\n": true, "false": false, "yes": false, "": false} {
+		annotations := map[string]string{AnnotationPortSecurity.Key(): value}
+		if got := IsTrue(annotations, AnnotationPortSecurity); got != want || want && len(CheckRequests(OnPod, annotations)) > 0 {
+			t.Errorf("%q: %t, want %t", value, got, want)
+		}
 	}
 }

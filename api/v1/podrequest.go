@@ -108,11 +108,16 @@ func ParseAAPs(annotations map[string]string) []string {
 	return parseRequest(annotations, AnnotationAAPs, parseNames)
 }
 
+// IsTrue reports whether a pod has the request "true" on its first network.
+func IsTrue(annotations map[string]string, a Annotation) bool {
+	text, err := RequestText(annotations, a.Key())
+	return err == nil && text == "true"
+}
+
 var keySecurityGroups = AnnotationGroups.Key()
 
 // ParseSecurityGroups reads the names of a pod's security groups on its first network, each once and in order. It keeps names that no group can
-// have: a group that does not exist lets nothing through. A pod that names too
-// many is closed.
+// have: a group that does not exist lets nothing through. A pod that names too many is closed.
 func ParseSecurityGroups(annotations map[string]string) []string {
 	value := annotations[keySecurityGroups]
 	if value == "" {

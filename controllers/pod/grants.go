@@ -46,12 +46,12 @@ func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name str
 // securesPort reports whether the pod's port drops packets from addresses other than the pod's own. A pod may request it, and cannot refuse
 // it.
 func (r *Reconciler) securesPort(pod *corev1.Pod, s *kubeovnv1.Subnet) bool {
-	return pod.Annotations[keyPortSecurity] == "true" || r.SecurePorts && s.Spec.PortSecurity == "" || s.Spec.PortSecurity == kubeovnv1.PortSecurityEnforced
+	return kubeovnv1.IsTrue(pod.Annotations, kubeovnv1.AnnotationPortSecurity) || r.SecurePorts && s.Spec.PortSecurity == "" || s.Spec.PortSecurity == kubeovnv1.PortSecurityEnforced
 }
 
 // forwards reports whether the pod asks for packets to MAC addresses that no port has.
 func forwards(pod *corev1.Pod) bool {
-	return pod.Annotations[kubeovnv1.AnnotationLayer2Forward.Key()] == "true"
+	return kubeovnv1.IsTrue(pod.Annotations, kubeovnv1.AnnotationLayer2Forward)
 }
 
 // warnOfForwarding reports to the pod's user that a port that drops other addresses gets no packets for them either (ovn-nb(5), port_security).
