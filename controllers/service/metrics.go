@@ -16,7 +16,7 @@ import (
 var measured atomic.Pointer[budget.Budget]
 
 var refusedServices = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-	Name: "kiln_service_refused", Help: "Services that are not served since they exceed a bound.",
+	Name: "kiln_controller_services_refused", Help: "Services that are not served since they exceed a bound.",
 }, func() float64 {
 	if b := measured.Load(); b != nil {
 		return float64(b.Refused())

@@ -80,8 +80,7 @@ func databasesOf(c *v1alpha1.OVNCluster) databases {
 		leaders = nb + "," + sb
 	}
 	return databases{
-		leaders: leaders,
-
+		leaders:    leaders,
 		northbound: ovncluster.Endpoints(c.Status.Northbound, northboundPort),
 		southbound: ovncluster.Endpoints(c.Status.Southbound, southboundPort),
 
@@ -122,9 +121,9 @@ type supervised struct {
 	// with is what runs; active is the one that has said last that it is the active one.
 	with   atomic.Pointer[databases]
 	active atomic.Pointer[supervisor.Process]
-	// leaders are the newest that are known. anew asks for another daemon, because this one does not find them.
+	// leaders are the newest that are known. restart asks for another daemon, because this one does not find them.
 	leaders atomic.Pointer[string]
-	anew    chan string
+	restart chan string
 }
 
 // Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
@@ -133,7 +132,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 		return fmt.Errorf("make the directory of sockets: %w", err)
 	}
-	s := &supervised{options: o, anew: make(chan string)}
+	s := &supervised{options: o, restart: make(chan string)}
 	s.leaders.Store(new(string))
 	s.with.Store(&databases{})
 	group, ctx := errgroup.WithContext(ctx)
@@ -186,8 +185,8 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 		case <-turn:
 			s.options.Log.Info("the databases have other members now", "northbound", pending.northbound, "southbound", pending.southbound)
 			return pending, nil
-		case leaders := <-s.anew:
-			s.options.Log.Info("connecting anew: a database has another leader", "leaders", leaders)
+		case leaders := <-s.restart:
+			s.options.Log.Info("restarting ovn-northd: it does not find the new leader of a database", "leaders", leaders)
 			if pending.complete() { // no other event may report these members again
 				current = pending
 			}
@@ -295,11 +294,20 @@ func (s *supervised) watchStatus(ctx context.Context) {
 			runs = members
 			send(ctx, s.options.Runs, members)
 		}
-		if leaders := *s.leaders.Load(); process == nil || leaders == found || leaders == with.leaders || s.ready(ctx) == nil {
+		leaders := *s.leaders.Load()
+		connected, err := true, error(nil)
+		if process != nil && leaders != found && leaders != with.leaders {
+			connected, err = s.connected(ctx)
+		}
+		switch {
+		case err != nil: // busy: that says nothing of its connections
+		case connected:
 			found, lost = leaders, 0
-		} else if lost++; lost > 1 {
+		case lost > 0:
 			lost = 0
 			s.reconnect(ctx, leaders)
+		default:
+			lost++
 		}
 		// What it computed when it became active is committed by the time it is asked again.
 		if id := with.southboundID; active > 1 && id != written {
@@ -309,12 +317,12 @@ func (s *supervised) watchStatus(ctx context.Context) {
 	}
 }
 
-// reconnect starts the daemon again. It tries one member after the other and comes to wait 8 s between two of them (RECONNECT_DEFAULT_MAX_BACKOFF in
-// Open vSwitch's lib/reconnect.h), and as long for a member whose node is gone: it would find a new leader half a minute late. Without a connection it
-// has nothing to lose.
+// reconnect starts the daemon again. A daemon without a connection tries one member after the other. It waits up to 8 s between two of them
+// (RECONNECT_DEFAULT_MAX_BACKOFF in Open vSwitch's lib/reconnect.h), and as long for a member whose node is gone: it would find a new leader half a
+// minute late. Without a connection it has nothing to lose.
 func (s *supervised) reconnect(ctx context.Context, leaders string) {
 	select {
-	case s.anew <- leaders:
+	case s.restart <- leaders:
 	case <-time.After(statusInterval): // it is about to start with other members
 	case <-ctx.Done():
 	}
@@ -346,6 +354,16 @@ func (s *supervised) ready(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// connected reports whether the daemon is connected to both databases.
+func (s *supervised) connected(ctx context.Context) (bool, error) {
+	for _, command := range []string{"nb-connection-status", "sb-connection-status"} {
+		if answer, err := s.call(ctx, command); err != nil || answer != "connected" {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // versions are those of the daemon that runs.
