@@ -5,7 +5,6 @@ package services
 
 import (
 	"maps"
-	"math"
 	"net/netip"
 	"slices"
 
@@ -13,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/endpoints"
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
@@ -68,7 +68,7 @@ func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, be
 		return nil
 	}
 	var pools []pool
-	old, index := slotsByPool(before), byPort(of)
+	old, index := slotsByPool(before), endpoints.ByPort(of)
 	fronts := make([][]front, len(families))
 	for i, f := range families {
 		fronts[i] = frontsOf(s, f)
@@ -84,11 +84,12 @@ func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, be
 			if len(p.fronts) == 0 {
 				continue
 			}
-			here, all := p.endpoints(index, node)
+			at := index[endpoints.KeyOf(port.Name, port.Protocol, f.addresses)]
+			here, all := p.endpoints(at, node)
 			p.slots, p.local = arrange(old[p.key()], here, all)
 			pools = append(pools, p)
 			if p.externalLocal && port.NodePort != 0 {
-				pools = append(pools, p.peers(index, port, node, old, addressesOf)...)
+				pools = append(pools, p.peers(at, port, node, old, addressesOf)...)
 			}
 		}
 	}
@@ -114,7 +115,7 @@ func slotsByPool(pools []pool) map[poolKey][]netip.AddrPort {
 
 // peers are the node ports of other nodes, as this node itself uses them where the policy is Local. Such a node would let the endpoint see
 // this node's address, and the endpoint would answer this node, which does not know it. So the endpoint is chosen here, among that node's.
-func (p *pool) peers(of slicesByPort, port *corev1.ServicePort, node string, old map[poolKey][]netip.AddrPort, addressesOf func(string) []netip.Addr) []pool {
+func (p *pool) peers(of []endpoints.Port, port *corev1.ServicePort, node string, old map[poolKey][]netip.AddrPort, addressesOf func(string) []netip.Addr) []pool {
 	served := p.byNode(of)
 	delete(served, node)
 	var pools []pool
@@ -134,7 +135,7 @@ func (p *pool) peers(of slicesByPort, port *corev1.ServicePort, node string, old
 }
 
 // byNode are the endpoints that serve a port for clients of one node each: its ready ones or, without any, those that still serve.
-func (p *pool) byNode(of slicesByPort) map[string][]netip.AddrPort {
+func (p *pool) byNode(of []endpoints.Port) map[string][]netip.AddrPort {
 	ready, draining := map[string][]netip.AddrPort{}, map[string][]netip.AddrPort{}
 	p.each(of, func(address netip.AddrPort, node string, terminates bool) {
 		switch {
@@ -212,7 +213,7 @@ func frontsAt(of []front, s *corev1.Service, port *corev1.ServicePort, f family)
 
 // endpoints are those that serve a port, of this node and of all: the ready ones or, where there is none, those that still serve while
 // they terminate. When that is so of this node only, and its clients want no other, its terminating ones serve beside the rest.
-func (p *pool) endpoints(of slicesByPort, node string) (here, all []netip.AddrPort) {
+func (p *pool) endpoints(of []endpoints.Port, node string) (here, all []netip.AddrPort) {
 	var ready, draining, readyHere, drainingHere []netip.AddrPort
 	p.each(of, func(address netip.AddrPort, on string, terminates bool) {
 		switch local := on == node; {
@@ -236,15 +237,15 @@ func (p *pool) endpoints(of slicesByPort, node string) (here, all []netip.AddrPo
 }
 
 // each calls f for the endpoints that serve a port, with their nodes, "" where none is named, and whether they terminate.
-func (p *pool) each(of slicesByPort, f func(address netip.AddrPort, node string, terminates bool)) {
-	for _, at := range of[portKey{p.port, p.proto, p.family.addresses}] {
-		for i := range at.slice.Endpoints {
-			e := &at.slice.Endpoints[i]
+func (p *pool) each(of []endpoints.Port, f func(address netip.AddrPort, node string, terminates bool)) {
+	for _, at := range of {
+		for i := range at.Slice.Endpoints {
+			e := &at.Slice.Endpoints[i]
 			node := ""
 			if e.NodeName != nil {
 				node = *e.NodeName
 			}
-			if address, serves, terminates := endpoint(e, at.number, p.family); serves {
+			if address, serves, terminates := endpoint(e, at.Number, p.family); serves {
 				f(address, node, terminates)
 			}
 		}
@@ -261,55 +262,11 @@ func endpoint(e *discoveryv1.Endpoint, port uint16, f family) (address netip.Add
 		return address, false, false
 	}
 	address = netip.AddrPortFrom(ip.Unmap(), port)
-	c := &e.Conditions
-	if c.Ready == nil || *c.Ready {
-		return address, true, false
-	}
-	serves = c.Serving != nil && *c.Serving && c.Terminating != nil && *c.Terminating
-	return address, serves, true
+	state := endpoints.StateOf(e)
+	return address, state != endpoints.NotServing, state == endpoints.Draining
 }
 
-// portKey is what the port of a Service and the ports of its EndpointSlices have in common. The protocol is tcp, udp or sctp.
-type portKey struct {
-	name, protocol string
-	family         discoveryv1.AddressType
-}
-
-// slicePort is a slice with the number that a port has in it.
-type slicePort struct {
-	slice  *discoveryv1.EndpointSlice
-	number uint16
-}
-
-// slicesByPort holds the EndpointSlices of a Service by their ports: a Service may have thousands of both.
-type slicesByPort map[portKey][]slicePort
-
-// byPort orders slices by their ports. Of ports with one name and protocol in a slice the first one counts.
-func byPort(of []*discoveryv1.EndpointSlice) slicesByPort {
-	index := slicesByPort{}
-	for _, s := range of {
-		seen := map[portKey]bool{}
-		for _, p := range s.Ports {
-			key := portKey{protocol: protocolOf(corev1.ProtocolTCP), family: s.AddressType}
-			if p.Name != nil {
-				key.name = *p.Name
-			}
-			if p.Protocol != nil {
-				key.protocol = protocolOf(*p.Protocol)
-			}
-			if p.Port == nil || seen[key] || len(s.Endpoints) == 0 {
-				continue
-			}
-			seen[key] = true
-			if *p.Port >= 1 && *p.Port <= math.MaxUint16 { // the API server accepts any number as a port of an EndpointSlice
-				index[key] = append(index[key], slicePort{s, uint16(*p.Port)})
-			}
-		}
-	}
-	return index
-}
-
-// readyHere is how many endpoints this node has that are ready. One with an address of each family counts once.
+// readyHere returns how many ready endpoints this node has. An endpoint with an address of each family counts once.
 func readyHere(of []*discoveryv1.EndpointSlice, node string) int {
 	most := 0
 	for _, f := range families {
@@ -318,7 +275,7 @@ func readyHere(of []*discoveryv1.EndpointSlice, node string) int {
 			for i := range s.Endpoints {
 				e := &s.Endpoints[i]
 				if s.AddressType == f.addresses && e.NodeName != nil && *e.NodeName == node && len(e.Addresses) > 0 &&
-					(e.Conditions.Ready == nil || *e.Conditions.Ready) {
+					endpoints.StateOf(e) == endpoints.Ready {
 					ready[e.Addresses[0]] = true
 				}
 			}

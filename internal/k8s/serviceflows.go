@@ -4,7 +4,6 @@
 package k8s
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/endpoints"
 )
 
 // ServiceBounds are the flows (ServiceFlows) that one Service, and the Services of a namespace in one VPC, may cost each node. They are the same
@@ -33,34 +33,20 @@ const (
 	flowsOfRange = 2
 )
 
-// servicePort is what a port of an EndpointSlice has in common with the port of the Service.
-type servicePort struct {
-	name     string
-	protocol corev1.Protocol
-	family   discoveryv1.AddressType
-}
-
 // ServiceFlows estimates how many flows a Service costs each node. It counts all addresses of the EndpointSlices, whether they serve or not, so that
 // a rolling update changes little. It is linear in the size of the objects.
 func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || slices.Contains(s.Spec.ClusterIPs, corev1.ClusterIPNone) {
 		return 0
 	}
-	endpoints := map[servicePort]int{}
+	count := map[endpoints.Key]int{}
 	for _, slice := range of {
 		addresses := 0
 		for i := range slice.Endpoints {
 			addresses += len(slice.Endpoints[i].Addresses)
 		}
-		for _, p := range slice.Ports {
-			key := servicePort{protocol: corev1.ProtocolTCP, family: slice.AddressType}
-			if p.Name != nil {
-				key.name = *p.Name
-			}
-			if p.Protocol != nil {
-				key.protocol = *p.Protocol
-			}
-			endpoints[key] += addresses
+		for i := range slice.Ports {
+			count[endpoints.KeyIn(slice, &slice.Ports[i])] += addresses
 		}
 	}
 	addresses := map[discoveryv1.AddressType]int{}
@@ -78,7 +64,7 @@ func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 	flows := flowsOfRange * len(s.Spec.LoadBalancerSourceRanges)
 	for _, p := range s.Spec.Ports {
 		for family, n := range addresses {
-			e := endpoints[servicePort{p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP), family}]
+			e := count[endpoints.KeyOf(p.Name, p.Protocol, family)]
 			if p.NodePort != 0 {
 				n++
 			}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/endpoints"
 )
 
 // VpcOfEndpoints is the VPC of the first pod of EndpointSlices that has one; empty when no endpoint is a pod of a VPC. live reads past the
@@ -46,7 +47,7 @@ func vpcOfEndpoint(ctx context.Context, cache client.Reader, live *limited, name
 	}
 	key := client.ObjectKey{Namespace: namespace, Name: e.TargetRef.Name}
 	vpc, known, err := vpcOfPod(ctx, cache, key)
-	if err == nil && !known && live.left > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+	if err == nil && !known && live.left > 0 && endpoints.StateOf(e) == endpoints.Ready {
 		live.left--
 		vpc, _, err = vpcOfPod(ctx, live, key)
 	}

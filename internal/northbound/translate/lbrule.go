@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/kiln-net/kiln/internal/endpoints"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -102,7 +103,7 @@ func LBRule(in LBRuleInputs) []desired.Row {
 // EndpointsOf are where a port is served in the family of a VIP.
 func (in *LBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []netip.AddrPort {
 	if len(in.Endpoints) == 0 {
-		return byPort(in.Slices).endpoints(vip, port.Name, port.Protocol)
+		return endpointsOf(endpoints.ByPort(in.Slices), vip, port.Name, port.Protocol)
 	}
 	var of []netip.AddrPort
 	for _, a := range in.Endpoints {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/endpoints"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -65,7 +66,7 @@ func Service(in ServiceInputs) []desired.Row {
 	if len(vips) == 0 {
 		return nil
 	}
-	index, taken := byPort(in.Slices), map[Front]bool{}
+	index, taken := endpoints.ByPort(in.Slices), map[Front]bool{}
 	for _, front := range in.Taken {
 		taken[front] = true
 	}
@@ -79,7 +80,7 @@ func Service(in ServiceInputs) []desired.Row {
 			for _, vip := range vips {
 				front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))} //nolint:gosec // the API server takes 1 to 65535
 				if !taken[front] {
-					backends[front.Address.String()] = join(index.endpoints(vip, port.Name, p.of))
+					backends[front.Address.String()] = join(endpointsOf(index, vip, port.Name, p.of))
 				}
 			}
 		}
