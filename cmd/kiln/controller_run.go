@@ -18,7 +18,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,26 +30,17 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/api/v1alpha1"
-	"github.com/kiln-net/kiln/controllers/gateway"
-	"github.com/kiln-net/kiln/controllers/ippool"
-	"github.com/kiln-net/kiln/controllers/lbrule"
-	"github.com/kiln-net/kiln/controllers/namespace"
-	"github.com/kiln-net/kiln/controllers/node"
 	"github.com/kiln-net/kiln/controllers/ovneip"
 	"github.com/kiln-net/kiln/controllers/pod"
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
-	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
-	"github.com/kiln-net/kiln/internal/selection"
-	"github.com/kiln-net/kiln/internal/selection/podset"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -60,8 +50,8 @@ const (
 	apiBurst = 2000
 )
 
-// Pods and Services worked on at a time. A worker mostly waits for a reply, and the engine commits together what comes together: so
-// there are more workers for pods than the patches of pods under way at a time, which controllers/pod bounds.
+// Pods and Services that are reconciled at a time. A worker mostly waits for a reply, and the engine commits concurrent requests in one
+// transaction: so there are more workers for pods than patches of pods in flight, which controllers/pod bounds.
 const (
 	podWorkers     = 384
 	serviceWorkers = 16
@@ -150,7 +140,7 @@ func (p *controllerProcess) newManager() (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-// ready says whether the session with the northbound database stands.
+// ready reports whether the session with the northbound database is connected.
 func (p *controllerProcess) ready(req *http.Request) error {
 	session := p.session.Load()
 	if session == nil {
@@ -161,7 +151,7 @@ func (p *controllerProcess) ready(req *http.Request) error {
 	return session.WaitConnected(ctx)
 }
 
-// needed are the kinds that the leader has to know before it gives addresses, and those of other controllers that are few.
+// needed returns the kinds that the leader reads before it allocates addresses, and the small kinds of other controllers.
 func needed() []client.Object {
 	return []client.Object{
 		&corev1.Pod{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
@@ -170,7 +160,8 @@ func needed() []client.Object {
 	}
 }
 
-// warm has the cache read what is needed, without waiting for it: beside the northbound database, and before the lead is taken.
+// warm starts the informers of the needed kinds and does not wait for them. They list while the process connects to the northbound
+// database, and on replicas that do not lead.
 func (p *controllerProcess) warm(ctx context.Context) error {
 	for _, kind := range needed() {
 		if _, err := p.manager.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
@@ -180,7 +171,7 @@ func (p *controllerProcess) warm(ctx context.Context) error {
 	return nil
 }
 
-// run connects to the northbound database, adds what needs it, and from then on follows the database's members.
+// run connects to the northbound database, adds the controllers and the engine, and then follows the members of the database.
 func (p *controllerProcess) run(ctx context.Context) error {
 	if err := p.warm(ctx); err != nil {
 		return err
@@ -216,8 +207,8 @@ func (p *controllerProcess) run(ctx context.Context) error {
 	return members.follow(ctx, session.SetEndpoints)
 }
 
-// lead is what the leader does before it works on anything: the objects that always exist, the term that fences off an earlier
-// leader, and the allocator's memory. Then the gate opens. It returns when the term ends.
+// lead prepares a new leader: it creates the default objects, takes a term that fences off the previous leader, and restores the
+// allocator. Then it opens the gate, and reconciliation starts. It returns when the term ends.
 func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Session, engine *northbound.Engine, clusterID string) error {
 	c := p.manager.GetClient()
 	if err := vpc.CreateDefault(ctx, c); err != nil {
@@ -234,19 +225,19 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 	}
 	over := engine.Over()
 	if err := p.policies.Restore(ctx); err != nil {
-		return fmt.Errorf("restore what policies select: %w", err)
+		return fmt.Errorf("restore the selections of policies: %w", err)
 	}
 	if err := p.services.Restore(ctx); err != nil {
-		return fmt.Errorf("restore what Services cost: %w", err)
+		return fmt.Errorf("restore the costs of Services: %w", err)
 	}
 	if err := p.pods.Restore(ctx, p.manager.GetAPIReader()); err != nil {
-		return fmt.Errorf("restore what ports hold: %w", err)
+		return fmt.Errorf("restore the leases of pods: %w", err)
 	}
 	if err := p.vips.Restore(ctx); err != nil {
-		return fmt.Errorf("restore what Vips hold: %w", err)
+		return fmt.Errorf("restore the addresses of Vips: %w", err)
 	}
 	if err := p.eips.Restore(ctx); err != nil {
-		return fmt.Errorf("restore what OvnEips hold: %w", err)
+		return fmt.Errorf("restore the addresses of OvnEips: %w", err)
 	}
 	p.gate.Open()
 	p.log.Info("leading")
@@ -266,89 +257,6 @@ func (p *controllerProcess) lead(ctx context.Context, session *ovsdbclient.Sessi
 // errDeposed ends the process, which releases the Lease: only a restarted process takes a new term and reads the current content of the
 // database.
 var errDeposed = errors.New("the northbound database holds another term, although this process holds the Lease: the database was restored, or its NB_Global changed by hand")
-
-func (p *controllerProcess) addControllers(ctx context.Context, engine *northbound.Engine) error {
-	mgr := p.manager
-	c, recorder := mgr.GetClient(), mgr.GetEventRecorder(k8s.EventRecorder)
-	namespaces, err := selection.NewNamespaces(ctx, mgr.GetFieldIndexer(), c)
-	if err != nil {
-		return err
-	}
-	networks, err := selection.NewNetworks(ctx, mgr.GetFieldIndexer(), c)
-	if err != nil {
-		return err
-	}
-	clients, err := kubernetes.NewForConfig(p.config)
-	if err != nil {
-		return fmt.Errorf("make a client of Leases: %w", err)
-	}
-	pulses, err := gateway.NewPulses(clients.CoordinationV1().RESTClient(), p.options.own.Namespace)
-	if err != nil {
-		return err
-	}
-	cidrs, err := k8s.NewServiceCIDRs(mgr.GetRESTMapper(), c, p.options.serviceCIDRs)
-	if err != nil {
-		return err
-	}
-	pools, err := selection.NewPools(ctx, mgr.GetFieldIndexer(), c)
-	if err != nil {
-		return err
-	}
-	users, err := selection.NewVips(ctx, mgr.GetCache(), c)
-	if err != nil {
-		return err
-	}
-	services, err := selection.NewServices(ctx, mgr.GetFieldIndexer(), c)
-	if err != nil {
-		return err
-	}
-	grants, sets := selection.NewGrants(c, namespaces, p.options.membership == v1alpha1.MembershipOpen), podset.New()
-	p.pods = &pod.Reconciler{
-		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: namespaces, Pools: pools, Vips: users, Grants: grants, Networks: networks, Sets: sets,
-		SecurePorts: p.options.portSecurity == kubeovnv1.PortSecurityEnforced, Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP, Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
-	}
-	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: users, Recorder: recorder, Gate: p.gate}
-	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}
-	p.services = &service.Reconciler{
-		Client: c, Live: mgr.GetAPIReader(), Services: services, Grants: grants, Northbound: engine, Recorder: recorder, Gate: p.gate, Workers: serviceWorkers,
-	}
-	p.policies = &policy.Reconciler{Client: c, Northbound: engine, Sets: sets, Recorder: recorder, Gate: p.gate}
-	vpcs := &vpc.Reconciler{
-		Client: c, Northbound: engine, Networks: networks, Namespaces: namespaces, Recorder: recorder, Gate: p.gate,
-	}
-	for _, r := range []interface {
-		SetupWithManager(context.Context, ctrl.Manager) error
-	}{
-		vpcs,
-		&subnet.Reconciler{
-			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate,
-			Detached:     vpcs.Detached,
-			ServiceCIDRs: cidrs,
-		},
-		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
-		&namespace.Reconciler{Client: c, Namespaces: namespaces, Gate: p.gate},
-		p.pods,
-		p.vips,
-		p.eips,
-		p.policies,
-		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: pools, Recorder: recorder, Gate: p.gate},
-		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: pulses},
-		&transit.Reconciler{
-			Client: c, Northbound: engine, Allocator: p.allocator, Networks: networks, Recorder: recorder, Gate: p.gate, Pulses: pulses,
-			ServiceCIDRs: cidrs, ClusterAccess: p.options.clusterAccess,
-		},
-		p.services,
-		&lbrule.Reconciler{
-			Client: c, Live: mgr.GetAPIReader(), Northbound: engine, Allocator: p.allocator, Networks: networks, Services: services,
-			Grants: grants, Recorder: recorder, Gate: p.gate,
-		},
-	} {
-		if err := r.SetupWithManager(ctx, mgr); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // onEveryReplica is a runnable that does not wait for the lead.
 type onEveryReplica func(context.Context) error
