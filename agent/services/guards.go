@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// guard is a list of clients that get in, in one family. Fronts with the same list share a chain, so that a list costs its length once: a set of
+// guard is the list of allowed clients of a front, in one family. Fronts with the same list share a chain, so that a list costs its length once: a set of
 // pairs of a front and a range costs the square of the number of pairs, since nftables copies it for each pair that it adds.
 type guard struct {
 	chain   chain
@@ -42,7 +42,8 @@ func guardOf(s *corev1.Service, f family) *guard {
 	return g
 }
 
-// verdict leads to the chain, from which those who get in return.
+// verdict returns the verdict of the fronts of a guard: drop all, or jump to the chain, which returns the packets of allowed clients and
+// drops the others.
 func (g *guard) verdict() string {
 	if len(g.allowed) == 0 {
 		return verdictDrop
@@ -67,7 +68,7 @@ func (g *guard) rules() []string {
 	return nil
 }
 
-// dropPairs deletes the sets of pairs that earlier versions had.
+// dropPairs deletes the sets of earlier versions.
 func dropPairs(tx *knftables.Transaction) {
 	for _, f := range families {
 		key := []string{f.value, "inet_proto", "inet_service"}
@@ -75,7 +76,7 @@ func dropPairs(tx *knftables.Transaction) {
 			{Name: "guarded" + f.suffix, Type: concat(key...)},
 			{Name: "allowed" + f.suffix, Type: concat(append(key, f.value)...), Flags: []knftables.SetFlag{knftables.IntervalFlag}},
 		} {
-			tx.Add(set) // so that there is one to delete
+			tx.Add(set) // deleting a set that does not exist is an error
 			tx.Delete(set)
 		}
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// Restore records what all Services cost, before any is applied: otherwise a young Service that exceeds the bound of its namespace would be served
-// until the older ones are known.
+// Restore records the costs of all Services before the first one is applied. Otherwise a young Service that exceeds the bound of its namespace
+// would be served until the older ones are recorded.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	var services corev1.ServiceList
 	var all discoveryv1.EndpointSliceList
 	for _, list := range []client.ObjectList{&services, &all} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("list what Services cost: %w", err)
+			return fmt.Errorf("list the inputs of the costs of Services: %w", err)
 		}
 	}
 	of := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
@@ -40,13 +40,13 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	return nil
 }
 
-// refusal is why a Service is not served; text is empty for a Service within the bounds.
+// refusal says why a Service is not served; text is empty for a Service within the bounds.
 type refusal struct {
 	verdict budget.Verdict
 	text    string
 }
 
-// refusal records what a Service costs and compares it with the bounds.
+// refusal records the cost of a Service and compares it with the bounds.
 func (r *Reconciler) refusal(s *corev1.Service, vpc string, of []*discoveryv1.EndpointSlice) refusal {
 	flows := 0
 	if !translate.Unserved(s, vpc) {
@@ -56,7 +56,7 @@ func (r *Reconciler) refusal(s *corev1.Service, vpc string, of []*discoveryv1.En
 	return refusal{verdict: verdict, text: k8s.ServiceRefusal(s, vpc, verdict, flows)}
 }
 
-// spend records what a Service costs. It enqueues the other Services for which the answer has changed.
+// spend records the cost of a Service. It enqueues the other Services whose verdicts have changed.
 func (r *Reconciler) spend(o budget.Object) budget.Verdict {
 	verdict, others := r.budget.Set(k8s.ServiceBounds, o)
 	for _, other := range others {
@@ -65,7 +65,7 @@ func (r *Reconciler) spend(o budget.Object) budget.Verdict {
 	return verdict
 }
 
-// refused reports whether a Service exceeds a bound, as recorded.
+// refused reports whether a Service exceeds a bound, by its recorded cost.
 func (r *Reconciler) refused(s *corev1.Service) bool {
 	return r.budget.Verdict(k8s.ServiceBounds, client.ObjectKeyFromObject(s)) != budget.Within
 }

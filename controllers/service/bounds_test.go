@@ -27,8 +27,8 @@ func endpointsOf(n int) []string {
 	return addresses
 }
 
-// TestServicesThatExceedABoundAreNotServed: of the Services of a namespace the oldest ones count, by name those of one second. Without endpoints each
-// of these costs 32 flows.
+// TestServicesThatExceedABoundAreNotServed: the oldest Services of a namespace count first; the name decides between Services of one second.
+// Without endpoints each of these costs 32 flows.
 func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
 	before := k8s.ServiceBounds
 	k8s.ServiceBounds = budget.Bounds{Object: 100, Group: 120} // the Service of the API server may be in the namespace, too
@@ -119,7 +119,7 @@ func TestPodsThatDoNotExistAreReadSeldom(t *testing.T) {
 	}
 }
 
-// counting counts what is read.
+// counting counts the reads of a reader.
 type counting struct {
 	client.Reader
 	reads *int

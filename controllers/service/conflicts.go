@@ -18,9 +18,10 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// taken are the fronts of a Service that another Service of its VPC has: OVN would choose one of the two, and the end of one could be
-// that of both. what says in words who has the first of them, and what to change; it is empty when there is none.
-func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (fronts []translate.Front, what string, err error) {
+// taken returns the fronts of a Service that belong to another Service of its VPC. With two load balancers at one front OVN would choose one
+// of them, and the deletion of one could end both. conflict describes the first of these fronts and says what to change; it is empty
+// without a conflict.
+func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (fronts []translate.Front, conflict string, err error) {
 	if translate.OfRouterLBRule(s) || translate.Unserved(s, vpc) {
 		return nil, "", nil
 	}
@@ -36,20 +37,20 @@ func (r *Reconciler) taken(ctx context.Context, s *corev1.Service, vpc string) (
 			if denied, err := r.Grants.Vpc(ctx, other.Namespace, vpc); err != nil {
 				return nil, "", err
 			} else if denied != "" {
-				continue // it is served nowhere, whatever its annotations name
+				continue // it is not served: its VPC does not allow its namespace
 			}
 			for _, front := range common(s, other, address) {
-				if fronts = append(fronts, front); what == "" {
-					what = inWords(s, other, front)
+				if fronts = append(fronts, front); conflict == "" {
+					conflict = describeConflict(s, other, front)
 				}
 			}
 		}
 	}
-	return fronts, what, nil
+	return fronts, conflict, nil
 }
 
-// outranks reports whether another Service, where it is of the same VPC, has the better right to an address. A RouterLBRule's has none: it
-// is for the rule to give way (package lbrule).
+// outranks reports whether another Service of the same VPC has precedence at an address. The Service of a RouterLBRule has none: the rule
+// withdraws (package lbrule).
 func outranks(other, s *corev1.Service, vpc string, address netip.Addr) bool {
 	theirs, ours := rightOf(other, address), rightOf(s, address)
 	return theirs.Service != ours.Service && k8s.VpcNoted(other) == vpc && !translate.Unserved(other, vpc) &&
@@ -62,7 +63,7 @@ func rightOf(s *corev1.Service, address netip.Addr) k8s.Right {
 	}
 }
 
-// common are the fronts that two Services have at an address.
+// common returns the fronts that two Services share at an address.
 func common(a, b *corev1.Service, address netip.Addr) []translate.Front {
 	of := func(p corev1.ServicePort) translate.Front {
 		return translate.Front{Protocol: protocolOf(p), Address: netip.AddrPortFrom(address, uint16(p.Port))} //nolint:gosec // the API server takes 1 to 65535
@@ -82,7 +83,8 @@ func common(a, b *corev1.Service, address netip.Addr) []translate.Front {
 
 func protocolOf(p corev1.ServicePort) corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
 
-func inWords(s, other *corev1.Service, front translate.Front) string {
+// describeConflict returns the message about a front of s that belongs to other.
+func describeConflict(s, other *corev1.Service, front translate.Front) string {
 	field, why := "status.loadBalancer", "which is older"
 	if slices.Contains(s.Spec.ExternalIPs, front.Address.Addr().String()) {
 		field = "spec.externalIPs"
@@ -94,8 +96,8 @@ func inWords(s, other *corev1.Service, front translate.Front) string {
 		field, front.Address, front.Protocol, client.ObjectKeyFromObject(other), why)
 }
 
-// rivals are the other Services at the addresses of a Service: what it gives up they may have, and what it takes they may lose.
-func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+// sharers returns the other Services at the addresses of a Service: a change of one can resolve or cause a conflict of another.
+func (r *Reconciler) sharers(ctx context.Context, o client.Object) []reconcile.Request {
 	s, ok := o.(*corev1.Service)
 	if !ok {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/service"
 )
 
-// asking is a Service of UDP and TCP that asks for addresses. Those of one second go by name.
-func asking(name string, addresses ...string) *corev1.Service {
+// requesting returns a Service of UDP and TCP with external IPs. The name decides between Services of one second.
+func requesting(name string, addresses ...string) *corev1.Service {
 	s := newService(name)
 	s.Spec.ExternalIPs = addresses
 	return s
@@ -32,17 +32,17 @@ func reached(w *controllertest.World, s *corev1.Service, tcp, udp []string) {
 	balanced(w, s.Name, want)
 }
 
-// Of two Services that ask for one address and port the older one has it, whatever came first to the controller; the younger one is told,
-// and has it when the older one gives it up or goes.
+// If two Services request one address and port, the older one gets it, in whatever order the controller sees them. The younger one gets an
+// event, and takes the address over when the older one drops it or is deleted.
 func TestOneAddressOfTwoServices(t *testing.T) {
 	w := controllertest.New(t)
 	process := w.Start(steps)
 	both := []string{"192.0.2.1:53", "[2001:db8::1]:53"}
-	older, younger := asking("a"), asking("b", "192.0.2.1", "2001:db8::1")
+	older, younger := requesting("a"), requesting("b", "192.0.2.1", "2001:db8::1")
 	w.Create(older, younger)
 	reached(w, younger, both, both)
 	w.Change(older, func() {
-		older.Spec.ExternalIPs, older.Spec.Ports = younger.Spec.ExternalIPs, older.Spec.Ports[:1] // that of UDP
+		older.Spec.ExternalIPs, older.Spec.Ports = younger.Spec.ExternalIPs, older.Spec.Ports[:1] // the port of UDP
 	})
 	balanced(w, "a", map[string]map[string]string{"udp": {older.Spec.ClusterIP + ":53": "", both[0]: "", both[1]: ""}})
 	reached(w, younger, both, nil)
@@ -61,11 +61,11 @@ func TestOneAddressOfTwoServices(t *testing.T) {
 	reached(w, younger, both, both)
 }
 
-// A load balancer's address and a ClusterIP are taken as well; a ClusterIP is nobody else's, however old the other is.
+// Addresses of load balancers and ClusterIPs conflict as well. A ClusterIP belongs to its Service even if the other Service is older.
 func TestAClusterIPIsNotForTheTaking(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)
-	taker, given, balancer := asking("a-taker"), newService("b-given"), newService("c-balancer")
+	taker, given, balancer := requesting("a-taker"), newService("b-given"), newService("c-balancer")
 	balancer.Spec.Type = corev1.ServiceTypeLoadBalancer
 	w.Create(taker, given, balancer)
 	balancer.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
@@ -80,19 +80,19 @@ func TestAClusterIPIsNotForTheTaking(t *testing.T) {
 	warned(w, balancer, service.ReasonAddressInUse, "status.loadBalancer: 198.51.100.1:53/UDP leads to Service default/a-taker, which is older")
 }
 
-// Services of other VPCs, of other proxies and without addresses are in nobody's way.
-func TestServicesThatAreNoRivals(t *testing.T) {
+// Services of other VPCs, of other proxies and without addresses cause no conflict.
+func TestServicesWithoutConflict(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)
-	tenant, proxied, ours := asking("a-tenant", "192.0.2.1"), asking("b-proxied", "192.0.2.1"), asking("c-ours", "192.0.2.1")
+	tenant, proxied, ours := requesting("a-tenant", "192.0.2.1"), requesting("b-proxied", "192.0.2.1"), requesting("c-ours", "192.0.2.1")
 	tenant.Annotations = map[string]string{kubeovnv1.AnnotationVpc.Key(): "tenant"}
 	proxied.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "another"}
-	headless := asking("b-headless", "192.0.2.1")
+	headless := requesting("b-headless", "192.0.2.1")
 	headless.Spec.ClusterIP = corev1.ClusterIPNone
 	w.Create(tenant, proxied, headless, ours)
 	front := []string{"192.0.2.1:53"}
 	reached(w, ours, front, front)
-	w.Change(tenant, func() { delete(tenant.Annotations, kubeovnv1.AnnotationVpc.Key()) }) // it comes to the default VPC
+	w.Change(tenant, func() { delete(tenant.Annotations, kubeovnv1.AnnotationVpc.Key()) }) // it moves to the default VPC
 	reached(w, ours, nil, nil)
 	reached(w, tenant, front, front)
 }

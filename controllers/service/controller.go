@@ -33,13 +33,13 @@ import (
 
 // Indexes of the cache.
 const (
-	// indexService finds EndpointSlices by the Service that they are of.
+	// indexService finds EndpointSlices by their Service.
 	indexService = "endpointslice.service"
 	// indexVpc finds Services by the custom VPC that their annotations name.
 	indexVpc = "service.vpc"
 )
 
-// Reconciler makes the load balancers of each Service so.
+// Reconciler writes the load balancers of each Service.
 type Reconciler struct {
 	Client client.Client
 	// Live reads pods past the cache.
@@ -49,16 +49,16 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
-	// Workers is how many Services are worked on at a time.
+	// Workers is how many Services are reconciled at a time.
 	Workers int
 
-	budget budget.Budget
-	feed   k8s.Feed
-	told   told
+	budget   budget.Budget
+	feed     k8s.Feed
+	reported reported
 }
 
-// SetupWithManager registers the reconciler. It wakes for its Service, for the EndpointSlices of the Service, for other Services at its
-// addresses, for its VPC and for drift.
+// SetupWithManager registers the reconciler. Its sources are the Service, the EndpointSlices of the Service, other Services at its addresses,
+// its VPC, and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	measured.Store(&r.budget)
 	err := mgr.GetFieldIndexer().IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
@@ -78,7 +78,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		For(&corev1.Service{}).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.rivals)).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.sharers)).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
 		WatchesRawSource(&r.feed).
@@ -101,7 +101,7 @@ func serviceOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
 }
 
-// Reconcile makes the load balancers of one Service so.
+// Reconcile writes the load balancers of one Service.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	rows, err := r.rows(ctx, req.NamespacedName)
 	if err != nil {
@@ -114,12 +114,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// rows are what a Service wants; none when it is gone.
+// rows returns the load balancers of a Service; none after the Service is deleted.
 func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desired.Row, error) {
 	service := &corev1.Service{}
 	if err := r.Client.Get(ctx, key, service, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.told.forget(key)
+			r.reported.forget(key)
 			r.spend(budget.Object{Key: key})
 		}
 		return nil, client.IgnoreNotFound(err)
@@ -134,7 +134,7 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	}
 	refusal := r.refusal(service, in.Vpc, in.Slices)
 	if refusal.verdict != budget.Within {
-		r.tell(ctx, service, wishes{refusal: refusal})
+		r.warn(ctx, service, warnings{refusal: refusal})
 		return nil, nil
 	}
 	missing, err := r.missingVpc(ctx, service)
@@ -153,7 +153,7 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 		}
 	}
 	timeout, _ := translate.Affinity(service)
-	r.tell(ctx, service, wishes{affinity: timeout, missingVpc: missing, denied: denied, taken: taken})
+	r.warn(ctx, service, warnings{affinity: timeout, missingVpc: missing, denied: denied, taken: taken})
 	if denied != "" {
 		return nil, nil
 	}
@@ -178,30 +178,31 @@ func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]
 
 // Reasons of events.
 const (
-	// ReasonAffinityTooLong says that clients stay with an endpoint for less than a Service asks for.
+	// ReasonAffinityTooLong: the affinity of clients is shorter than the Service requests.
 	ReasonAffinityTooLong = "SessionAffinityTooLong"
-	// ReasonVpcMissing says that a Service is served nowhere: the VPC that it names does not exist.
+	// ReasonVpcMissing: the Service is not served, because its VPC does not exist.
 	ReasonVpcMissing = "VpcMissing"
-	// ReasonVpcNotAllowed says that a Service is served nowhere: its VPC does not list its namespace.
+	// ReasonVpcNotAllowed: the Service is not served, because its VPC does not list its namespace.
 	ReasonVpcNotAllowed = "VpcNotAllowed"
-	// ReasonAddressInUse says that another Service has an address and port that a Service asks for.
+	// ReasonAddressInUse: another Service has an address and port that the Service requests.
 	ReasonAddressInUse = "AddressInUse"
-	// ReasonTooLarge says that a Service is served nowhere: it exceeds a bound of what Services may cost nodes.
+	// ReasonTooLarge: the Service is not served, because it exceeds a bound of the cost of Services.
 	ReasonTooLarge = "ServiceTooLarge"
 )
 
-// tell warns, once, of what a Service asks for and does not get.
-func (r *Reconciler) tell(ctx context.Context, s *corev1.Service, now wishes) {
+// warn sends an event for each warning that the previous reconciliation did not have. If the refusal has changed, it enqueues the Services at
+// the same addresses: they get the addresses of a refused Service, and lose them when it is served again.
+func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) {
 	text := now.refusal.text
-	now.refusal.text = "" // its numbers change with each endpoint
-	before := r.told.swap(client.ObjectKeyFromObject(s), now)
+	now.refusal.text = "" // its numbers change with each endpoint, and are no reason for a new event
+	before := r.reported.swap(client.ObjectKeyFromObject(s), now)
 	timeout, missingVpc, denied, taken := now.affinity, now.missingVpc, now.denied, now.taken
 	if now.refusal != before.refusal {
 		if text != "" {
 			k8s.Warn(r.Recorder, s, ReasonTooLarge, text)
 		}
-		for _, rival := range r.rivals(ctx, s) {
-			r.feed.AddKey(rival.NamespacedName)
+		for _, other := range r.sharers(ctx, s) {
+			r.feed.AddKey(other.NamespacedName)
 		}
 	}
 	if timeout != before.affinity && timeout > translate.MaxAffinitySeconds {
@@ -221,9 +222,9 @@ func (r *Reconciler) tell(ctx context.Context, s *corev1.Service, now wishes) {
 	}
 }
 
-// wishes are the settings of a Service that Kiln does not apply and of which it warns the user. affinity is in seconds; denied and taken
-// are messages.
-type wishes struct {
+// warnings are the settings of a Service that Kiln does not apply and reports in events. affinity is in seconds; denied and taken are
+// messages.
+type warnings struct {
 	affinity   int32
 	missingVpc string
 	denied     string
@@ -231,26 +232,26 @@ type wishes struct {
 	refusal    refusal
 }
 
-// told records the wishes of each Service at its last reconciliation.
-type told struct {
+// reported holds the warnings of each Service at its last reconciliation.
+type reported struct {
 	mu   sync.Mutex
-	last map[types.NamespacedName]wishes
+	last map[types.NamespacedName]warnings
 }
 
-// swap stores the wishes of a Service and returns the previous ones.
-func (t *told) swap(key types.NamespacedName, now wishes) (before wishes) {
+// swap stores the warnings of a Service and returns the previous ones.
+func (t *reported) swap(key types.NamespacedName, now warnings) (before warnings) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before = t.last[key]
-	if now == (wishes{}) {
+	if now == (warnings{}) {
 		delete(t.last, key)
 		return before
 	}
 	if t.last == nil {
-		t.last = map[types.NamespacedName]wishes{}
+		t.last = map[types.NamespacedName]warnings{}
 	}
 	t.last[key] = now
 	return before
 }
 
-func (t *told) forget(key types.NamespacedName) { t.swap(key, wishes{}) }
+func (t *reported) forget(key types.NamespacedName) { t.swap(key, warnings{}) }

@@ -94,7 +94,7 @@ func TestServicesAreBalanced(t *testing.T) {
 	w.Mends("Service/default/dns")
 	for _, row := range w.Database.Rows("Load_Balancer") {
 		if row["options"].(map[string]string)["reject"] != "true" {
-			t.Errorf("what has no endpoints is not refused: %v", row)
+			t.Errorf("the load balancer without endpoints does not reject connections: %v", row)
 		}
 	}
 
@@ -169,7 +169,7 @@ func TestServicesOfAnotherVpc(t *testing.T) {
 	balanced(w, "theirs", vips(s))
 }
 
-// TestPodsReachAddressesOfLoadBalancers: OVN serves those with ipMode VIP, unless only some clients may use them: nodes check the clients.
+// TestPodsReachAddressesOfLoadBalancers: OVN serves addresses with ipMode VIP, except with loadBalancerSourceRanges: nodes check the clients.
 func TestPodsReachAddressesOfLoadBalancers(t *testing.T) {
 	w := controllertest.New(t)
 	w.Start(steps)

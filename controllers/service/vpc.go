@@ -22,8 +22,8 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// vpcOf is the VPC whose pods reach a Service: the one that its user names, or that of its endpoints, which is written down for nodes
-// and for times without endpoints. A Service whose endpoints are no pods is the default VPC's.
+// vpcOf returns the VPC whose pods reach a Service: the VPC that the user names, or the VPC of the endpoints, which is recorded in an annotation
+// for agents and for times without endpoints. A Service whose endpoints are not pods belongs to the default VPC.
 func (r *Reconciler) vpcOf(ctx context.Context, s *corev1.Service, of []*discoveryv1.EndpointSlice) (string, error) {
 	annotations := map[string]any{}
 	vpc := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]
@@ -54,7 +54,7 @@ func (r *Reconciler) ofVpc(ctx context.Context, vpc client.Object) []reconcile.R
 	return requests
 }
 
-// missingVpc returns the VPC that the user of a Service names and that does not exist; empty when there is none such. It reads the API server,
+// missingVpc returns the VPC that the user of a Service names if it does not exist, or "". It reads the API server,
 // because the cache may lag. The client refuses to request a name that no object can have.
 func (r *Reconciler) missingVpc(ctx context.Context, s *corev1.Service) (string, error) {
 	name := s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()]

@@ -38,7 +38,7 @@ func groupOf(w *controllertest.World, service, vpc string) {
 		for uuid, row := range w.Database.Rows("Load_Balancer_Group") {
 			for _, member := range row.Strings("load_balancer") {
 				if balancers[member] && uuid != want {
-					return fmt.Sprintf("load balancers of %s are in group %s, not in that of %s", service, row["name"], vpc)
+					return fmt.Sprintf("load balancers of %s are in group %s, not in the group of VPC %s", service, row["name"], vpc)
 				}
 				delete(balancers, member)
 			}
@@ -103,7 +103,7 @@ func TestServicesAreServedWhereTheirEndpointsAre(t *testing.T) {
 			return ""
 		})
 	}
-	left(theirs, "kiln-vpc") // kube-proxy would send to whoever has the address in the default VPC
+	left(theirs, "kiln-vpc") // kube-proxy would send to the pod that has the address in the default VPC
 	left(named, "kiln-vpc")
 	left(ours, "")
 	written(labelled, "tenant")

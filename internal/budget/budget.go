@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package budget bounds what the objects of one tenant cost on nodes: each object, and all of a group, such as a namespace.
+// Package budget bounds the costs of the objects of tenants: of each object, and of all objects of a group, such as a namespace.
 package budget
 
 import (
@@ -52,18 +52,18 @@ type Budget struct {
 	mu      sync.Mutex
 	objects map[types.NamespacedName]Object
 	groups  map[string]*group
-	large   int // objects that exceed the bound of an object
-	young   int // objects that exceed the bound of their group
+	// objectExceeded and groupExceeded count the objects with these verdicts.
+	objectExceeded, groupExceeded int
 }
 
 // group holds the objects of a group that are within the bound of an object, the oldest first.
 type group struct {
 	list  []*Object
 	total int
-	limit *Object // the oldest one that is not within the bound: neither is any that is younger. It is nil when all are.
+	limit *Object // the oldest object that exceeds the bound: all younger ones exceed it, too. It is nil if all are within the bound.
 }
 
-// Set records an object. It returns whether it is admitted, and the other objects for which that has changed.
+// Set records an object. It returns its verdict, and the other objects whose verdicts have changed.
 func (b *Budget) Set(bounds Bounds, o Object) (verdict Verdict, others []types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,21 +74,21 @@ func (b *Budget) Set(bounds Bounds, o Object) (verdict Verdict, others []types.N
 	if known {
 		others = b.change(bounds, old, (*group).remove)
 		delete(b.objects, o.Key)
-		b.countLarge(bounds, old, -1)
+		b.countExceeded(bounds, old, -1)
 	}
 	if o.Cost > 0 {
 		if b.objects == nil {
 			b.objects, b.groups = map[types.NamespacedName]Object{}, map[string]*group{}
 		}
 		b.objects[o.Key] = o
-		b.countLarge(bounds, o, 1)
-		others = flips(others, b.change(bounds, o, (*group).insert))
+		b.countExceeded(bounds, o, 1)
+		others = symmetricDifference(others, b.change(bounds, o, (*group).insert))
 	}
 	others = slices.DeleteFunc(others, func(key types.NamespacedName) bool { return key == o.Key })
 	return b.verdict(bounds, o), others
 }
 
-// Verdict returns whether a recorded object is admitted.
+// Verdict returns the verdict of a recorded object.
 func (b *Budget) Verdict(bounds Bounds, key types.NamespacedName) Verdict {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,14 +99,14 @@ func (b *Budget) Verdict(bounds Bounds, key types.NamespacedName) Verdict {
 func (b *Budget) Refused() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.large + b.young
+	return b.objectExceeded + b.groupExceeded
 }
 
 func (b Bounds) exceeded(o Object) bool { return b.Object > 0 && o.Cost > b.Object }
 
-func (b *Budget) countLarge(bounds Bounds, o Object, n int) {
+func (b *Budget) countExceeded(bounds Bounds, o Object, n int) {
 	if bounds.exceeded(o) {
-		b.large += n
+		b.objectExceeded += n
 	}
 }
 
@@ -121,7 +121,7 @@ func (b *Budget) verdict(bounds Bounds, o Object) Verdict {
 	return GroupExceeded
 }
 
-// change inserts an object into its group, or removes it, and returns the objects for which the answer has changed.
+// change inserts an object into its group, or removes it, and returns the objects whose verdicts have changed.
 func (b *Budget) change(bounds Bounds, o Object, do func(*group, *Object)) []types.NamespacedName {
 	if bounds.exceeded(o) {
 		return nil
@@ -132,10 +132,10 @@ func (b *Budget) change(bounds Bounds, o Object, do func(*group, *Object)) []typ
 		b.groups[o.Group] = g
 	}
 	before := g.limit
-	b.young -= g.beyond()
+	b.groupExceeded -= g.beyond()
 	do(g, &o)
 	g.limit = g.findLimit(bounds.Group)
-	b.young += g.beyond()
+	b.groupExceeded += g.beyond()
 	if len(g.list) == 0 {
 		delete(b.groups, o.Group)
 	}
@@ -155,7 +155,7 @@ func (g *group) remove(o *Object) {
 	}
 }
 
-// findLimit goes through the objects within the bound only.
+// findLimit returns the oldest object that exceeds the bound, or nil. It reads no object younger than that.
 func (g *group) findLimit(bound int) *Object {
 	if g.total <= bound {
 		return nil
@@ -169,7 +169,7 @@ func (g *group) findLimit(bound int) *Object {
 	return nil
 }
 
-// from is the index of the first object that is not older than o; the number of objects for nil.
+// from returns the index of the first object that is not older than o, or the number of objects if o is nil.
 func (g *group) from(o *Object) int {
 	if o == nil {
 		return len(g.list)
@@ -178,6 +178,7 @@ func (g *group) from(o *Object) int {
 	return i
 }
 
+// beyond returns how many objects exceed the bound.
 func (g *group) beyond() int { return len(g.list) - g.from(g.limit) }
 
 // between returns the objects from the older of two limits to the younger one.
@@ -193,8 +194,8 @@ func (g *group) between(a, b *Object) []types.NamespacedName {
 	return keys
 }
 
-// flips returns the objects that are in one of two lists: the answer for one in both has changed twice.
-func flips(a, b []types.NamespacedName) []types.NamespacedName {
+// symmetricDifference returns the objects in exactly one of two lists: the verdict of an object in both has changed twice.
+func symmetricDifference(a, b []types.NamespacedName) []types.NamespacedName {
 	twice := map[types.NamespacedName]bool{}
 	for _, key := range a {
 		twice[key] = false
