@@ -17,6 +17,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // kernelState is what the agent may change on a node, without what lives and ends with Open vSwitch, and
@@ -37,8 +38,8 @@ func TestCleanUp(t *testing.T) {
 	must(t, agent.CleanUp(t.Context(), n.options)) // what other tests' agents have left
 	loopback := filepath.Join(n.options.CNIBinDir, "loopback")
 	must(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
-	nft(t, "add table inet of-others")
-	t.Cleanup(func() { nft(t, "delete table inet of-others") })
+	nodetest.NFT(t, "add table inet of-others")
+	t.Cleanup(func() { nodetest.NFT(t, "delete table inet of-others") })
 	before := kernelState(t)
 	n.register()
 	n.allocate()
@@ -56,7 +57,7 @@ func TestCleanUp(t *testing.T) {
 		ExternalEgressGateway: "192.168.77.254", PolicyRoutingPriority: 1000, PolicyRoutingTableID: 1000,
 	}}
 	n.create(edge)
-	nft(t, "add table inet kiln-services") // whose content needs a newer nft than every machine has
+	nodetest.NFT(t, "add table inet kiln-services") // whose content needs a newer nft than every machine has
 	want := []string{"table inet kiln", "table inet kiln-services", "lookup 1000", "172.30.0.9/32", "fd00:172:30::9/128", "_h", "probe", "dport 8080"}
 	n.eventually("everything there is was made", func() bool {
 		state := kernelState(t)

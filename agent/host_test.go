@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -29,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/agent/host"
 	"github.com/kiln-net/kiln/agent/sandbox"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/version"
 )
 
@@ -254,9 +254,7 @@ func TestSourceNATAndPaths(t *testing.T) {
 	t.Run("a flushed table comes back with the next change", func(t *testing.T) {
 		n := n.in(t)
 		before := ruleset(t)
-		if out, err := exec.Command("nft", "delete", "table", "inet", host.NATTable).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		nodetest.NFT(t, "delete table inet "+host.NATTable)
 		subnet := &v1.Subnet{}
 		subnet.Name, subnet.Spec.CIDRBlock = "trigger", "10.20.0.0/16"
 		n.create(subnet)
@@ -268,8 +266,8 @@ func TestSourceNATAndPaths(t *testing.T) {
 
 func ruleset(t *testing.T) string {
 	t.Helper()
-	out, _ := exec.Command("nft", "list", "table", "inet", host.NATTable).CombinedOutput()
-	return string(out)
+	out, _ := nodetest.TryNFT("list table inet " + host.NATTable) // it does not exist for a moment
+	return out
 }
 
 // router plays the logical router: a namespace on the bridge with every gateway's address.

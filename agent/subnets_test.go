@@ -5,7 +5,6 @@ package agent_test
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/host"
 	v1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/nodetest"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -79,15 +79,14 @@ func TestANodeKnowsWhatWasRightWithoutHavingSeenIt(t *testing.T) {
 		if booted {
 			n.agent.Kill()
 			must(t, netlink.LinkSetDown(n.link(host.JoinInterface)))
-			nft(t, "delete table inet "+host.NATTable)
+			nodetest.NFT(t, "delete table inet "+host.NATTable)
 		}
 		n.startAgent()
 		n.waitReady()
 		wantRoutes(n, true, "10.16.0.0/16", "fd00:10:16::/112", "10.21.0.0/16", "fd00:10:21::/112")
 		wantRoutes(n, false, "198.51.100.0/24")
-		out, err := exec.Command("nft", "list", "set", "inet", host.NATTable, "outgoing4").CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "10.16.0.0/16") {
-			t.Errorf("what leaves the default subnet is not translated (%v): %s", err, out)
+		if out := nodetest.NFT(t, "list set inet "+host.NATTable+" outgoing4"); !strings.Contains(out, "10.16.0.0/16") {
+			t.Errorf("packets that leave the default subnet are not translated: %s", out)
 		}
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -19,6 +17,7 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/gateway"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // transitIPs are the addresses of a VPC's way out.
@@ -65,10 +64,10 @@ func TestWhatLeavesCustomVPCs(t *testing.T) {
 				t.Errorf("a VPC reached a pod of the default one by its address, from %q: %v", from, err)
 			}
 			key := []string{"ip", "ip6"}[i]
-			nft(t, fmt.Sprintf(`add table inet services
+			nodetest.NFT(t, fmt.Sprintf(`add table inet services
 				add chain inet services prerouting { type nat hook prerouting priority dstnat; }
 				add rule inet services prerouting %[1]s daddr %[2]s dnat %[1]s to %[3]s`, key, service, podIP))
-			t.Cleanup(func() { nft(t, "delete table inet services") })
+			t.Cleanup(func() { nodetest.NFT(t, "delete table inet services") })
 			if from, err := dial(service); err != nil || from != joinIPs[i].String() {
 				t.Errorf("through a Service the pod sees %q (%v), want the node's %s, to which it can answer", from, err, joinIPs[i])
 			}
@@ -85,15 +84,6 @@ func (n *node) listen(namespace ns.NetNS, address netip.Addr, port uint16) net.L
 		return err
 	}))
 	return listener
-}
-
-func nft(t testing.TB, commands string) {
-	t.Helper()
-	command := exec.Command("nft", "-f", "-")
-	command.Stdin = strings.NewReader(commands)
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("nft: %v: %s", err, out)
-	}
 }
 
 // TestNodesOfAVpcRenewTheirLeases follows what the status of a Vpc says: its node renews, its standby as well, and others give up.

@@ -6,7 +6,6 @@ package services_test
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"regexp"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/internal/eventually"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // session returns the timeout of the element that keeps a client with its endpoint, and the time until it expires. It is false when there is no
@@ -23,18 +23,15 @@ func (w *world) session(front netip.AddrPort, from netip.Addr) (timeout, expires
 	w.Helper()
 	name := map[bool]string{false: "affinity4", true: "affinity6"}[from.Is6()]
 	// knftables does not list the time until an element expires.
-	out, err := exec.Command("nft", "list", "map", "inet", services.Table, name).CombinedOutput()
-	if err != nil {
-		w.Fatalf("list map %s: %v: %s", name, err, out)
-	}
+	out := nodetest.NFT(w, "list map inet "+services.Table+" "+name)
 	key := fmt.Sprintf(`%s \. (?:tcp|6) \. %d \. %s `, regexp.QuoteMeta(front.Addr().String()), front.Port(), regexp.QuoteMeta(from.String()))
-	found := regexp.MustCompile(key + `timeout (\S+) expires (\S+) :`).FindSubmatch(out)
+	found := regexp.MustCompile(key + `timeout (\S+) expires (\S+) :`).FindStringSubmatch(out)
 	if found == nil {
 		return 0, 0, false
 	}
-	timeout, err = time.ParseDuration(string(found[1]))
+	timeout, err := time.ParseDuration(found[1])
 	must(w, err)
-	expires, err = time.ParseDuration(string(found[2]))
+	expires, err = time.ParseDuration(found[2])
 	must(w, err)
 	return timeout, expires, true
 }

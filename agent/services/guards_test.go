@@ -6,16 +6,17 @@ package services
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// guarded is what a Service wants of which many ports are for some clients only.
+// guarded returns the change of a Service with loadBalancerSourceRanges and many ports.
 func guarded(name string, address byte, ports int, ranges ...string) change {
 	g := guardOf(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerSourceRanges: ranges}}, families[0])
 	c := change{service: types.NamespacedName{Namespace: "default", Name: name}}
@@ -93,9 +94,7 @@ add set inet TABLE allowed4 { `+key+` . ipv4_addr; flags interval; }
 add element inet TABLE guarded4 { 198.51.100.1 . tcp . 80 }
 add element inet TABLE allowed4 { 198.51.100.1 . tcp . 80 . 192.0.2.0/24 }
 add rule inet TABLE prerouting ip daddr . meta l4proto . th dport @guarded4 ip daddr . meta l4proto . th dport . ip saddr != @allowed4 drop`, "TABLE", Table)
-	if out, err := exec.Command("nft", strings.ReplaceAll(old, "\n", "; ")).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	nodetest.NFT(t, old)
 	rewrite()
 	sets, err := nft.List(t.Context(), "sets")
 	if err != nil {
@@ -124,7 +123,7 @@ func TestGuards(t *testing.T) {
 		{"blanks, bits behind the prefix, and a range within another", []string{" 192.0.2.5/24 ", "192.0.2.128/25"}, "192.0.2.0/24"},
 		{"neighbours", []string{"192.0.3.0/24", "192.0.2.0/24"}, "192.0.2.0/23"},
 		{"the other family only", []string{"2001:db8::/32"}, ""},
-		{"what is no range", []string{"a"}, ""},
+		{"not a range", []string{"a"}, ""},
 	} {
 		g := of(tt.ranges...)
 		if g.text() != tt.text || (g.verdict() == verdictDrop) != (tt.text == "") {

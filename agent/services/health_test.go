@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os/exec"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // healthOf is the state of a Service's health check; 0 while nobody answers.
@@ -58,13 +58,11 @@ func TestHealthChecksEndWithTheirService(t *testing.T) {
 		}
 		return ""
 	})
-	if out, err := exec.Command("nft", "delete", "table", "inet", services.Table).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	nodetest.NFT(t, "delete table inet "+services.Table)
 	w.delete(s)
 	w.eventually(func() string {
-		if out, err := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput(); err != nil {
-			return string(out)
+		if _, err := nodetest.TryNFT("list table inet " + services.Table); err != nil {
+			return err.Error()
 		}
 		if got := healthOf(s); got != 0 {
 			return fmt.Sprintf("the health check of a Service that is gone is %d", got)

@@ -5,12 +5,12 @@ package services_test
 
 import (
 	"fmt"
-	"os/exec"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // metric is the value of a metric of this process; of a histogram the number of observations.
@@ -71,15 +71,8 @@ func TestFailedWritesAreCounted(t *testing.T) {
 	w := emptyWorld(t)
 	s := w.service("refused", nil)
 	w.serves("refused", here(w.pod("a", 2)))
-	// knftables cannot make a table that contradicts its own declarations.
-	nft := func(command string) {
-		t.Helper()
-		if out, err := exec.Command("nft", command).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", command, err, out)
-		}
-	}
 	table := "table inet " + services.Table
-	nft("add " + table + "; delete " + table + "; add " + table + "; add set inet " + services.Table + " fronts4 { type ipv4_addr; }")
+	nodetest.NFT(t, "add "+table+"; delete "+table+"; add "+table+"; add set inet "+services.Table+" fronts4 { type ipv4_addr; }")
 	const name = "kiln_services_sync_errors_total"
 	before := w.metric(name)
 	w.start()
@@ -89,7 +82,7 @@ func TestFailedWritesAreCounted(t *testing.T) {
 		}
 		return ""
 	})
-	nft("delete " + table)
+	nodetest.NFT(t, "delete "+table)
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	after := w.metric(name)
 	other := w.service("after", nil)

@@ -23,6 +23,7 @@ import (
 	"github.com/kiln-net/kiln/agent/services"
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/daemontest"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // kubeProxy is the real one, in its nftables mode.
@@ -144,10 +145,8 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	served()
 	connected()
 
-	if out, err := exec.Command("nft", "add table ip nat; add chain ip nat KUBE-SERVICES").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Cleanup(func() { _ = exec.Command("nft", "delete table ip nat").Run() })
+	nodetest.NFT(t, "add table ip nat; add chain ip nat KUBE-SERVICES")
+	t.Cleanup(func() { nodetest.NFT(t, "delete table ip nat") })
 	must(t, w.rival.Look(t.Context()))
 	w.rivalry(corev1.ConditionTrue, "table ip nat KUBE-SERVICES") // what its iptables mode leaves
 

@@ -6,7 +6,6 @@ package services
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // many is what n Services want that have one port and two endpoints each.
@@ -52,9 +53,6 @@ func large(n int, missing bool, before []pool) change {
 
 // One endpoint's change is as few elements among 5,000 Services and 1,000 endpoints as alone.
 func TestOneEndpointIsAFewElements(t *testing.T) {
-	if out, err := exec.Command("nft", "--version").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
 	for _, c := range []struct{ services, endpoints int }{{0, 10}, {5000, 1000}} {
 		t.Run(fmt.Sprintf("%d Services, %d endpoints", c.services, c.endpoints), func(t *testing.T) {
 			nft, err := knftables.New(knftables.InetFamily, Table)
@@ -80,9 +78,7 @@ func TestOneEndpointIsAFewElements(t *testing.T) {
 				t.Error("the table is not as it was written")
 			}
 			agrees(t, w)
-			if out, err := exec.Command("nft", "flush", "table", "inet", Table).CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
+			nodetest.NFT(t, "flush table inet "+Table)
 			if w.intact(t.Context()) {
 				t.Error("a table that was flushed counts as intact")
 			}

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/agent/services"
 	v1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // service creates a Service of TCP and UDP at port 80. The API server has one family here: the other comes by external addresses.
@@ -498,7 +498,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 	must(t, err)
 	for range 2 { // there is nothing the second time
 		must(t, services.Remove(t.Context(), nft))
-		if out, err := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput(); err == nil {
+		if out, err := nodetest.TryNFT("list table inet " + services.Table); err == nil {
 			t.Fatalf("the table is still there: %s", out)
 		}
 	}
@@ -519,9 +519,7 @@ func TestRestartMakesTheTableSo(t *testing.T) {
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a") // it serves on
 	w.delete(gone)
 	w.serves("kept", elsewhere(b))
-	if out, err := exec.Command("nft", "add", "rule", "inet", services.Table, "services", "drop").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	nodetest.NFT(t, "add rule inet "+services.Table+" services drop")
 	w.start()
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "b")
 	w.fails(nil, "tcp", clusterIP(gone), syscall.ECONNREFUSED)

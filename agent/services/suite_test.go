@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -407,8 +406,8 @@ func talk(c net.Conn, network string, limit time.Duration) (string, error) {
 func (w *world) eventually(what func() string) {
 	w.Helper()
 	if wrong := (eventually.Wait{Limit: patience}).Last(w, what); wrong != "" {
-		out, _ := exec.Command("nft", "list", "table", "inet", services.Table).CombinedOutput()
-		w.Logf("%s", out)
+		out, err := nodetest.TryNFT("list table inet " + services.Table)
+		w.Logf("%s (%v)", out, err)
 		w.Fatal(wrong)
 	}
 }

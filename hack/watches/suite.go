@@ -22,7 +22,7 @@ type suite struct {
 }
 
 func (s suite) build(ctx context.Context, overlay string) error {
-	// The go command is the only program that applies an overlay.
+	// Only the go command applies an overlay (go help build), and no library builds tests.
 	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", s.program, "./"+s.directory).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("build the tests of %s: %w\n%s", s.directory, err, out)
@@ -40,6 +40,7 @@ var (
 
 // without runs the tests without a source, and returns the first failure and whether there was none.
 func (s suite) without(ctx context.Context, id string) (result string, passed bool, err error) {
+	// The built test program runs as its own process: each run starts with fresh state, and a hang ends with -test.timeout.
 	test := exec.CommandContext(ctx, s.program, "-test.failfast", "-test.timeout", s.timeout.String(), "-test.run", s.tests)
 	test.Dir = filepath.Clean(s.directory)
 	test.Env = append(os.Environ(), variable+"="+id, eventually.LimitVariable+"="+s.limit.String())
