@@ -194,9 +194,11 @@ func (r *Reconciler) allocateInDefault(port string, want ipam.Request) (ipam.Lea
 func (r *Reconciler) allocateTenant(want ipam.Request, pod tenant, reached *reached) (ipam.Lease, error) {
 	taken := func(address netip.Addr) string {
 		r.tenants.insist(address, pod)
-		return reached.by(address)
+		return reached.holderOf(address)
 	}
-	want.Avoid = func(address netip.Addr) bool { return r.tenants.claim(address, pod) != "" || reached.by(address) != "" }
+	want.Avoid = func(address netip.Addr) bool {
+		return r.tenants.claim(address, pod) != "" || reached.holderOf(address) != ""
+	}
 	for range apartTries {
 		r.tenants.drop(pod.port)
 		for _, address := range want.Addresses {
@@ -227,8 +229,8 @@ type reached struct {
 	holder  func(subnet string, address netip.Addr) string
 }
 
-// by returns what has an address, or "".
-func (r *reached) by(address netip.Addr) string {
+// holderOf names the host or pod that has an address; "" without one.
+func (r *reached) holderOf(address netip.Addr) string {
 	if host := r.hosts[address]; host != "" {
 		return host
 	}
@@ -277,7 +279,7 @@ func (r *Reconciler) staysApart(ctx context.Context, pod *corev1.Pod, lease ipam
 	self := r.tenantOf(pod, selection.VpcOf(s))
 	for _, address := range lease.Addresses {
 		r.tenants.insist(address, self)
-		if reached.by(address) != "" {
+		if reached.holderOf(address) != "" {
 			r.tenants.drop(self.port)
 			return false, nil
 		}

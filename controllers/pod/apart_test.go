@@ -8,12 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
 func of(vpc string) func(*kubeovnv1.SubnetSpec) {
@@ -101,7 +103,7 @@ func TestAPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
 	full := newPod("default", "full", "logical_switch", "blue-net") // no address rather than this one
 	w.Create(full)
 	w.warned(full, "subnet blue-net is full")
-	w.has(w.on("n1", "ovn-default", "d2"), "10.16.0.3") // what was refused is claimed by nobody
+	w.has(w.on("n1", "ovn-default", "d2"), "10.16.0.3") // the refused pod claims no address
 
 	w.Delete(full)
 	w.Delete(first)
@@ -109,41 +111,40 @@ func TestAPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
 	w.agree(p)
 }
 
-// While the pod of a StatefulSet is away, a pod of the default VPC can request the address that is kept for it in a custom VPC.
-func TestAKeptAddressThatTheDefaultVPCHasIsNotInherited(t *testing.T) {
-	w := newWorld(t)
+// reservedInBlue creates two subnets with one CIDR, blue-net of VPC blue and ovn-default, and reserves 10.16.0.2 of blue-net for the pod of a
+// StatefulSet that is away.
+func (w world) reservedInBlue() (*controllertest.Process, *appsv1.StatefulSet) {
 	w.tenants("blue")
 	w.subnet("ovn-default", "10.16.0.0/24")
 	w.subnet("blue-net", "10.16.0.0/24", of("blue"))
-	process := w.start()
-	set := w.statefulSet("db", 0, 1)
+	process, set := w.start(), w.statefulSet("db", 0, 1)
+	member := w.hasInBlue(set, "10.16.0.2")
+	w.Delete(member)
+	w.away(process, member)
+	return process, set
+}
+
+// hasInBlue creates the pod of a StatefulSet in blue-net and waits for its address.
+func (w world) hasInBlue(set *appsv1.StatefulSet, address string) *corev1.Pod {
 	member := replica(set, 0, "n1", "logical_switch", "blue-net")
 	w.Create(member)
 	w.allocated(member)
-	w.has(member, "10.16.0.2")
-	w.Delete(member)
-	w.away(process, member)
+	w.has(member, address)
+	return member
+}
+
+// While the pod of a StatefulSet is away, a pod of the default VPC can request the address that is kept for it in a custom VPC.
+func TestAKeptAddressThatTheDefaultVPCHasIsNotInherited(t *testing.T) {
+	w := newWorld(t)
+	process, set := w.reservedInBlue()
 	w.has(w.on("n1", "ovn-default", "d1", "ip_address", "10.16.0.2"), "10.16.0.2")
-	member = replica(set, 0, "n1", "logical_switch", "blue-net")
-	w.Create(member)
-	w.allocated(member)
-	w.has(member, "10.16.0.3")
+	w.hasInBlue(set, "10.16.0.3")
 }
 
 // A pod of a custom VPC would be refused if a pod of the default VPC got the address that is reserved for it.
 func TestAReservedAddressOfACustomVPCIsNotGivenInTheDefaultVPC(t *testing.T) {
 	w := newWorld(t)
-	w.tenants("blue")
-	w.subnet("ovn-default", "10.16.0.0/24")
-	w.subnet("blue-net", "10.16.0.0/24", of("blue"))
-	process := w.start()
-	set := w.statefulSet("db", 0, 1)
-	member := replica(set, 0, "n1", "logical_switch", "blue-net")
-	w.Create(member)
-	w.allocated(member)
-	w.has(member, "10.16.0.2")
-	w.Delete(member)
-	w.away(process, member)
+	process, set := w.reservedInBlue()
 	w.Create(reservation("late", kubeovnv1.IPSpec{Subnet: "blue-net", V4IPAddress: "10.16.0.3"}))
 	w.held(process, "late", "10.16.0.3")
 	w.has(w.on("n1", "ovn-default", "d1"), "10.16.0.4")
@@ -151,10 +152,7 @@ func TestAReservedAddressOfACustomVPCIsNotGivenInTheDefaultVPC(t *testing.T) {
 	process.Stop()
 	w.start()
 	w.has(w.on("n1", "ovn-default", "d3"), "10.16.0.10")
-	member = replica(set, 0, "n1", "logical_switch", "blue-net")
-	w.Create(member)
-	w.allocated(member)
-	w.has(member, "10.16.0.2")
+	w.hasInBlue(set, "10.16.0.2")
 }
 
 // A pod of a custom VPC never gets an address of a node or of the API server: the pod's node would send packets for that host to the pod.

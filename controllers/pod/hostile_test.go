@@ -39,6 +39,15 @@ func (w world) forge(p *corev1.Pod, results kubeovnv1.PodNetwork) {
 	})
 }
 
+// forgeAll creates pods with forged results, by name.
+func (w world) forgeAll(results map[string]kubeovnv1.PodNetwork) {
+	for name, network := range results {
+		p := newPod("default", name)
+		w.Create(p)
+		w.forge(p, network)
+	}
+}
+
 // After a restart the controller gives a pod, from its annotations, only the leases that the pod could have requested.
 func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
 	w := newWorld(t)
@@ -55,11 +64,7 @@ func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
 		"vip":     {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.77")},
 		"honest":  {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50")},
 	}
-	for name, network := range forged {
-		p := newPod("default", name)
-		w.Create(p)
-		w.forge(p, network)
-	}
+	w.forgeAll(forged)
 	process := w.start()
 	w.Eventually(func() string {
 		if lease, held := process.Allocator.Lookup("honest.default"); !held || lease.Addresses[0].String() != "10.16.0.50" {
@@ -101,11 +106,7 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 		"pool":   {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.105")},
 		"honest": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50")},
 	}
-	for name, network := range forged {
-		p := newPod("default", name)
-		w.Create(p)
-		w.forge(p, network)
-	}
+	w.forgeAll(forged)
 	process = w.start()
 	w.port(member)
 	w.has(member, "10.17.0.9")

@@ -60,9 +60,7 @@ func (tr *trial) reader(authority supervisortest.Authority) *adminapi.Client {
 // TestArchive: a database whose nodes are all lost is made anew on another one from what the archive has.
 func TestArchive(t *testing.T) {
 	tr := newTrial(t)
-	lost := tr.add("cp-1", "127.0.3.21")
-	tr.start(lost, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	said := tr.untilConnected(lost, 1)
+	lost, said := tr.bootstrap("cp-1", "127.0.3.21")
 	lost.insert(t, "a")
 	status := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1", ClusterID: said.ClusterID, Members: []v1alpha1.DatabaseMember{
 		{Node: "cp-0", Address: "127.0.3.29"}, // does not answer

@@ -30,9 +30,7 @@ func background(t *testing.T, path string, args ...string) {
 // index is lower, before it is told to.
 func TestControllersFollowOnlyWhenTold(t *testing.T) {
 	tr := newTrial(t)
-	m := tr.add("cp-1", "127.0.3.9")
-	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	tr.untilConnected(m, 1)
+	m, _ := tr.bootstrap("cp-1", "127.0.3.9")
 	for i := range 20 { // an index that the new cluster does not reach by itself
 		m.insert(t, fmt.Sprint("a", i))
 	}

@@ -26,9 +26,7 @@ import (
 // two other rows, so a backup that mixes two transactions has different numbers.
 func TestABackupIsOfOneTransaction(t *testing.T) {
 	tr := newTrial(t)
-	m := tr.add("cp-1", "127.0.3.12")
-	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	tr.untilConnected(m, 1)
+	m, _ := tr.bootstrap("cp-1", "127.0.3.12")
 	row := func(table, name string) map[string]any {
 		return map[string]any{"op": "insert", "table": table, "row": map[string]any{"name": name}}
 	}
@@ -175,9 +173,7 @@ func TestABackupOfAnOlderSchemaIsTaken(t *testing.T) {
 // its work on the newer schema, as nodes do until they are upgraded back.
 func TestAConversionKeepsRowsAndClients(t *testing.T) {
 	tr := newTrial(t)
-	m := tr.add("cp-1", "127.0.3.14")
-	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	status := tr.untilConnected(m, 1)
+	m, status := tr.bootstrap("cp-1", "127.0.3.14")
 	for i := range 50 {
 		m.insert(t, fmt.Sprint("a", i))
 	}

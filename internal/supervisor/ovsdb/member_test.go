@@ -119,6 +119,14 @@ func (tr *trial) admin(m *trialMember, authority supervisortest.Authority) *admi
 	})
 }
 
+// bootstrap adds a member, starts it as the first one of a new database, and returns it and its status.
+func (tr *trial) bootstrap(node, address string) (*trialMember, adminapi.Status) {
+	tr.t.Helper()
+	m := tr.add(node, address)
+	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: node})
+	return m, tr.untilConnected(m, 1)
+}
+
 func (tr *trial) untilConnected(m *trialMember, members int) adminapi.Status {
 	tr.t.Helper()
 	var status adminapi.Status
@@ -135,9 +143,7 @@ func (tr *trial) untilConnected(m *trialMember, members int) adminapi.Status {
 
 func TestCluster(t *testing.T) {
 	tr := newTrial(t)
-	first := tr.add("cp-1", "127.0.0.1")
-	tr.start(first, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	one := tr.untilConnected(first, 1)
+	first, one := tr.bootstrap("cp-1", "127.0.0.1")
 	if one.Role != adminapi.RoleLeader || one.Leader != one.ServerID[:4] || one.LeaderAddress != "ssl:127.0.0.1:6644" || one.ClusterID == "" {
 		t.Fatalf("status of the first member: %+v", one)
 	}
@@ -232,9 +238,7 @@ func TestCluster(t *testing.T) {
 // TestLostDataJoinsAnew plays the operator: a member whose data is gone or of another cluster waits to be kicked, and joins anew.
 func TestLostDataJoinsAnew(t *testing.T) {
 	tr := newTrial(t)
-	leader := tr.add("cp-1", "127.0.0.4")
-	tr.start(leader, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	one := tr.untilConnected(leader, 1)
+	leader, one := tr.bootstrap("cp-1", "127.0.0.4")
 	status := v1alpha1.DatabaseStatus{ClusterID: one.ClusterID, Members: []v1alpha1.DatabaseMember{
 		{Node: "cp-1", Address: "127.0.0.4", ServerID: one.ServerID},
 		{Node: "cp-2", Address: "127.0.0.9", Since: new(metav1.Unix(1000, 0))},
@@ -300,9 +304,7 @@ func TestWaitsAndSaysWhy(t *testing.T) {
 
 func TestServerThatEndsIsReported(t *testing.T) {
 	tr := newTrial(t)
-	m := tr.add("cp-1", "127.0.0.6")
-	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	tr.untilConnected(m, 1)
+	m, _ := tr.bootstrap("cp-1", "127.0.0.6")
 	if _, err := unixctl.Call(t.Context(), m.options.control(), "exit"); err != nil {
 		t.Fatal(err)
 	}

@@ -229,9 +229,7 @@ func TestRecovery(t *testing.T) {
 // from it.
 func TestANodeWithAnotherAddress(t *testing.T) {
 	tr := newTrial(t)
-	m := tr.add("cp-1", "127.0.3.10")
-	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	before := tr.untilConnected(m, 1)
+	m, before := tr.bootstrap("cp-1", "127.0.3.10")
 	m.insert(t, "a")
 	status := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1", ClusterID: before.ClusterID, Members: []v1alpha1.DatabaseMember{
 		{Node: "cp-1", Address: "127.0.3.10", ServerID: before.ServerID},
@@ -320,9 +318,7 @@ func TestWhenABackupIsDue(t *testing.T) {
 
 func TestBackups(t *testing.T) {
 	tr := newTrial(t)
-	m := tr.add("cp-1", "127.0.3.8")
-	tr.start(m, v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"})
-	tr.untilConnected(m, 1)
+	m, _ := tr.bootstrap("cp-1", "127.0.3.8")
 	m.insert(t, "a")
 	f := newFiles(m.options)
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
