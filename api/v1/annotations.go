@@ -46,7 +46,7 @@ const (
 	AnnotationIPAddress       Annotation = "ip_address"                 // addresses, one per family, with a comma between them
 	AnnotationIPFamily        Annotation = "ip_family"                  // ipv4 or ipv6, one family of a dual-stack subnet
 	AnnotationIPPool          Annotation = "ip_pool"                    // IPPools with commas, or addresses to choose from (PodRequest.Pools, Choices)
-	AnnotationLayer2Forward   Annotation = "layer2_forward"             // "true" sends the pod what is for MAC addresses that no port has
+	AnnotationLayer2Forward   Annotation = "layer2_forward"             // "true" sends the pod the frames to unknown MAC addresses
 	AnnotationLogActions      Annotation = "log_acl_actions"            // allow, drop or both with a comma; absent: drop
 	AnnotationLogRate         Annotation = "acl_log_meter_rate"         // packets per second that a rule logs on a node
 	AnnotationLogicalRouter   Annotation = "logical_router"             // the VPC; of a Service it takes precedence over AnnotationVpc

@@ -48,7 +48,7 @@ func TestListsInAnnotationsAreBounded(t *testing.T) {
 	}
 }
 
-// A YAML block has a newline at its end. A valid request is in force.
+// The value of a YAML block scalar ends with a newline. Each value that IsTrue takes as true is valid for CheckRequests.
 func TestTrueMayHaveWhiteSpaceAroundIt(t *testing.T) {
 	for value, want := range map[string]bool{"true": true, " true\n": true, "false": false, "yes": false, "": false} {
 		annotations := map[string]string{AnnotationPortSecurity.Key(): value}

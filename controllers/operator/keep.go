@@ -62,7 +62,7 @@ func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 
 // markStrict records that the strict defaults are in force.
 func (r *Reconciler) markStrict(ctx context.Context, p *pass, mark *corev1.ConfigMap) error {
-	mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster are in force. Keep this object."}
+	mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster apply. Keep this object."}
 	if err := r.Create(ctx, mark); err != nil {
 		return orForbidden(fmt.Errorf("create ConfigMap %s: %w", strictMark, err))
 	}
