@@ -136,7 +136,7 @@ func (w world) hasInBlue(set *appsv1.StatefulSet, address string) *corev1.Pod {
 // While the pod of a StatefulSet is away, a pod of the default VPC can request the address that is kept for it in a custom VPC.
 func TestAKeptAddressThatTheDefaultVPCHasIsNotInherited(t *testing.T) {
 	w := newWorld(t)
-	process, set := w.reservedInBlue()
+	_, set := w.reservedInBlue()
 	w.has(w.on("n1", "ovn-default", "d1", "ip_address", "10.16.0.2"), "10.16.0.2")
 	w.hasInBlue(set, "10.16.0.3")
 }
