@@ -12,12 +12,12 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// answersLast is how long an answer is believed against a cache that does not show it: far longer than a cache lags behind, and not
-// for good, because an object that someone deletes while the watch is interrupted is never in the cache.
+// answersLast is how long an answer overrides a cache that does not show it. It is far longer than a cache lags behind. It is finite,
+// because an object that is deleted while the watch is interrupted never reaches the cache.
 const answersLast = time.Minute
 
-// answers are what the API server said to writes of IP objects that the cache may not show yet. Without them a cache that lags
-// behind would cause a second write.
+// answers are the API server's responses to writes of IP objects that the cache may not show yet. Without them a stale cache would cause
+// a second write.
 type answers struct {
 	mu  sync.Mutex
 	ips map[string]answer
@@ -29,10 +29,10 @@ type answer struct {
 	at      time.Time
 }
 
-// wrote keeps what the server answered to a creation or a patch.
+// wrote stores the response to a creation or a patch.
 func (a *answers) wrote(ip *kubeovnv1.IP) { a.put(ip.Name, answer{ip: ip, at: time.Now()}) }
 
-// deleted keeps that an IP object is gone.
+// deleted records that an IP object was deleted.
 func (a *answers) deleted(ip *kubeovnv1.IP) {
 	a.put(ip.Name, answer{ip: ip, deleted: true, at: time.Now()})
 }
@@ -46,14 +46,15 @@ func (a *answers) put(name string, said answer) {
 	a.ips[name] = said
 }
 
-// forget drops what is known of an IP object that is gone.
+// forget drops the answer about a deleted IP object.
 func (a *answers) forget(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.ips, name)
 }
 
-// newest returns the newer of what the cache has, nil for none, and what was written. believed says for how long yet it is the latter.
+// newest returns the newer of the cached object, nil for none, and the last answer. believed is how long the answer still overrides the
+// cache; it is 0 if newest returns the cached object.
 func (a *answers) newest(name string, cached *kubeovnv1.IP) (ip *kubeovnv1.IP, believed time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +84,7 @@ func (a answer) isShown(cached *kubeovnv1.IP) bool {
 	return !older(cached.ResourceVersion, a.ip.ResourceVersion)
 }
 
-// older reports whether one resource version is from before another.
+// older reports whether resource version version precedes than. It returns false if they cannot be compared.
 func older(version, than string) bool {
 	order, err := resourceversion.CompareResourceVersion(version, than)
 	return err == nil && order < 0

@@ -214,7 +214,7 @@ func (r *Reconciler) allocateTenant(want ipam.Request, pod tenant, reached *reac
 	return r.Allocator.Allocate(pod.port, want)
 }
 
-// apartError is the error of an allocation that also depends on addresses in other subnets, those of the default VPC.
+// apartError is the error of an allocation that also depends on addresses in other subnets, all in the default VPC.
 type apartError struct {
 	error
 	subnets []string

@@ -26,30 +26,30 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// reasonNoAddress is the reason of the event on a pod that no address can be found for. It is Kube-OVN's.
+// reasonNoAddress is the reason of the event on a pod that cannot get an address. It is the same as Kube-OVN's.
 const reasonNoAddress = "AcquireAddressFailed"
 
-// reasonNotSupported is the reason of the event on a pod that asks for more than this version does.
+// reasonNotSupported is the reason of the event on a pod with annotations that this version ignores.
 const reasonNotSupported = "AnnotationNotSupported"
 
-// reasonInvalid is the reason of the event on a pod with a network that has requests which are not valid.
+// reasonInvalid is the reason of the event on a connected pod with invalid requests in its annotations.
 const reasonInvalid = "AnnotationInvalid"
 
-// attachment is a pod with its addresses and what they are of.
+// attachment is a pod with its lease and the subnet settings that its port needs.
 type attachment struct {
 	pod      *corev1.Pod
-	key      types.NamespacedName // by which its port is known
-	machine  string               // that the pod runs
+	key      types.NamespacedName // of the port, see portKey
+	machine  string               // the virtual machine that the pod runs, or ""
 	lease    ipam.Lease
 	subnet   *kubeovnv1.Subnet
 	cidrs    []netip.Prefix
 	gateways []netip.Addr
-	shared   []netip.Addr // addresses of Vips, which a port that checks addresses passes
+	shared   []netip.Addr // addresses of Vips that a port with port security accepts as well
 	dhcp     []translate.PodDHCP
 	secure   bool // the port drops packets from addresses other than its own
 }
 
-// attach finds the pod's lease, or makes one. The error is a *problem when the pod has to wait.
+// attach returns the pod's attachment; it allocates a lease if there is none. The error is a *problem if the pod has to wait.
 func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, error) {
 	lease, err := r.lease(ctx, pod)
 	if err != nil {
@@ -71,14 +71,15 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 		a.gateways = append(a.gateways, ofFamily(gateways, family, func(g netip.Addr) netip.Addr { return g })...)
 	}
 	if a.dhcp, err = ownDHCP(a, cidrs, gateways); err != nil {
-		k8s.Warn(r.Recorder, pod, reasonDHCP, err.Error()) // the subnet's are in force
+		k8s.Warn(r.Recorder, pod, reasonDHCP, err.Error()) // the subnet's options still apply
 	}
 	a.secure = r.securesPort(pod, subnet)
 	a.shared, err = r.shared(ctx, pod, subnet)
 	return a, err
 }
 
-// unheard is err; when it is a problem of a subnet whose pod is connected already, the subnet's condition tells it, not the pod.
+// unheard marks a subnet problem as quiet if the pod is already connected: the Subnet's condition reports it, not an event on the pod. It
+// returns err.
 func unheard(err error, connected bool) error {
 	var p *problem
 	if errors.As(err, &p) {
@@ -91,7 +92,7 @@ func ofFamily[T any](values []T, family ipfamily.Family, address func(T) netip.A
 	return slices.DeleteFunc(slices.Clone(values), func(v T) bool { return ipfamily.Of(address(v)) != family })
 }
 
-// lease returns what the pod holds. What another pod of the same name held is freed first: a pod never inherits.
+// lease returns the pod's lease. It first frees the lease of a previous pod of the same name, unless the pod inherits it.
 func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, error) {
 	key := r.portKey(pod)
 	port := portOf(key)
@@ -119,8 +120,9 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 	return r.choose(ctx, pod, port)
 }
 
-// parted is err, which says why a pod does not get what is held under its name. When it has to wait, the pod from before it is gone all the
-// same: its port goes, and its address is kept or freed as if there were no pod of that name.
+// parted is called when the pod of this name cannot take over the existing lease. If err is a *problem, so that the pod has to wait,
+// parted releases the previous pod: it removes the port, and retains or frees the address as if no pod of this name existed. It returns
+// err.
 func (r *Reconciler) parted(ctx context.Context, pod *corev1.Pod, err error) error {
 	var p *problem
 	if !errors.As(err, &p) {
@@ -132,15 +134,15 @@ func (r *Reconciler) parted(ctx context.Context, pod *corev1.Pod, err error) err
 	return err
 }
 
-// ofNode reports whether a lease is a node's: the join subnet has no pods.
+// ofNode reports whether a lease belongs to a node: the join subnet has no pods.
 func ofNode(lease ipam.Lease) bool { return lease.Subnet == kubeovnv1.JoinSubnet }
 
-// owns reports whether the lease under the pod's name was made for this very pod.
+// owns reports whether the lease under the pod's name was allocated for this pod, by UID.
 func (r *Reconciler) owns(pod *corev1.Pod) bool {
 	return kubeovnv1.IsPublished(pod) || r.holder(pod) == pod.UID
 }
 
-// choose allocates from the first of the pod's subnets that can serve it.
+// choose allocates from the first of the pod's subnets that has an address for it.
 func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (ipam.Lease, error) {
 	request, err := kubeovnv1.ParsePodRequest(pod.Annotations)
 	if err != nil {
@@ -175,7 +177,8 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names, full: full}
 }
 
-// wants are what to ask for, in order: what a user has reserved for the pod, or an address of one of its subnets.
+// wants returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
+// requests of wantsOf.
 func (r *Reconciler) wants(ctx context.Context, pod *corev1.Pod, port string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	ip, err := r.recorder.find(ctx, port)
 	if err != nil {
@@ -192,7 +195,7 @@ func (r *Reconciler) wants(ctx context.Context, pod *corev1.Pod, port string, re
 	return r.wantsOf(ctx, pod, request)
 }
 
-// got takes note of whom a lease is for.
+// got records that a lease belongs to the pod, and warns the pod's user.
 func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
 	r.ledger.hold(pod)
 	r.journeys.reached(pod.UID, legAddress)
@@ -206,14 +209,14 @@ func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease)
 	}
 }
 
-// warnOfIgnored tells the pod's user which annotations have no effect. A pod is allocated for once, so it is told once.
+// warnOfIgnored warns the pod's user about annotations that have no effect. It runs once per pod, because a pod gets its lease once.
 func (r *Reconciler) warnOfIgnored(pod *corev1.Pod) {
 	if keys := validation.IgnoredPodAnnotations(pod.Annotations); len(keys) > 0 {
 		k8s.Warn(r.Recorder, pod, reasonNotSupported, "this version does nothing about "+strings.Join(keys, ", "))
 	}
 }
 
-// warnOfRequests warns the user of a pod that has its network, once, of requests that are not valid.
+// warnOfRequests warns the user of a connected pod, once, about invalid requests.
 func (r *Reconciler) warnOfRequests(pod *corev1.Pod) {
 	said := ""
 	if invalid := kubeovnv1.CheckRequests(kubeovnv1.OnPod, pod.Annotations); len(invalid) > 0 {
@@ -224,7 +227,7 @@ func (r *Reconciler) warnOfRequests(pod *corev1.Pod) {
 	}
 }
 
-// candidates are the subnets to try, in order: the one asked for, or those of the pod's namespace.
+// candidates returns the subnets to try, in order: the requested one, or the subnets of the pod's namespace.
 func (r *Reconciler) candidates(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]string, error) {
 	if request.Subnet != "" {
 		return []string{request.Subnet}, r.mayUseSubnet(ctx, pod, request.Subnet)
@@ -239,7 +242,7 @@ func (r *Reconciler) candidates(ctx context.Context, pod *corev1.Pod, request ku
 	return r.Namespaces.Subnets(ctx, ns)
 }
 
-// allocate gives a port an address; pod is nil for one that is kept for a pod to come.
+// allocate allocates an address for a port. pod is nil if the address is reserved for a future pod.
 func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string, want ipam.Request) (ipam.Lease, error) {
 	s, err := r.subnet(ctx, want.Subnet)
 	if err != nil {
@@ -254,7 +257,7 @@ func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string,
 	return r.allocateApart(ctx, pod, s, want)
 }
 
-// wanted is what a pod asks a subnet for.
+// wanted returns a pod's allocation request to a subnet.
 func wanted(subnet string, request kubeovnv1.PodRequest) ipam.Request {
 	want := ipam.Request{Subnet: subnet, Addresses: request.Addresses, MAC: request.MAC}
 	switch request.Family {
@@ -266,7 +269,7 @@ func wanted(subnet string, request kubeovnv1.PodRequest) ipam.Request {
 	return want
 }
 
-// subnet returns a subnet whose spec is in force and which pods may use. The error is a *problem otherwise.
+// subnet returns a subnet that pods may use and whose current spec is validated. Otherwise the error is a *problem.
 func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet, error) {
 	p := &problem{subnets: []string{name}}
 	s := &kubeovnv1.Subnet{}
@@ -288,7 +291,8 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 	return nil, p
 }
 
-// explain says in words for the pod's user why a subnet cannot serve it; false for an error that is not the user's.
+// explain returns a message for the pod's user that says why a subnet cannot serve the pod; false for an error that the user did not
+// cause.
 func explain(subnet string, err error) (string, bool) {
 	var (
 		p         *problem
@@ -320,7 +324,7 @@ func explain(subnet string, err error) (string, bool) {
 	return "", false
 }
 
-// port is what the pod's rows follow from.
+// port returns the inputs of the pod's rows. others are further pods of the same port.
 func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 	in := translate.PodInputs{
 		Namespace:    a.key.Namespace,
@@ -347,7 +351,7 @@ func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
 	return in
 }
 
-// answersDHCP are the CIDRs in which the pod's subnet answers DHCP requests.
+// answersDHCP returns the CIDRs in which the pod's subnet answers DHCP requests.
 func (a *attachment) answersDHCP() []netip.Prefix {
 	if !a.subnet.Spec.EnableDHCP {
 		return nil
@@ -355,7 +359,7 @@ func (a *attachment) answersDHCP() []netip.Prefix {
 	return a.cidrs
 }
 
-// network is what the agent needs to connect the pod.
+// network returns the settings that the agent needs to connect the pod.
 func (a *attachment) network() kubeovnv1.PodNetwork {
 	return kubeovnv1.PodNetwork{
 		UID:           a.pod.UID,
@@ -373,7 +377,7 @@ func (a *attachment) network() kubeovnv1.PodNetwork {
 	}
 }
 
-// networkFor is network for another pod of the same port.
+// networkFor returns the network for another pod of the same port.
 func (a *attachment) networkFor(pod *corev1.Pod) kubeovnv1.PodNetwork {
 	network := a.network()
 	network.UID = pod.UID

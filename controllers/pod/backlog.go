@@ -12,23 +12,23 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// RecordPace says when IP objects are written: behind the pods, because both are requests to one API server
+// RecordPace is the pace at which IP objects are written. Pods have precedence, because both need requests to one API server
 // (docs/decisions/2026-11-21-ip-objects-behind-the-burst.md).
 type RecordPace struct {
-	// Quiet is how long no pod must have come before IP objects are written at full speed.
+	// Quiet is how long no new pod must arrive before IP objects are written at full speed.
 	Quiet time.Duration
-	// AtMost is how long one waits while pods go on coming. Then it is written by one writer, and by another one for each time
-	// longer that the oldest has waited.
+	// AtMost is how long an IP object waits while new pods keep arriving. After that, one writer starts; each further multiple of AtMost
+	// that the oldest IP object has waited adds a writer.
 	AtMost time.Duration
 }
 
-// DefaultRecordPace lets IP objects follow a second after a burst, and ten seconds after their pods in one that goes on.
+// DefaultRecordPace writes IP objects one second after a burst of pods, and after ten seconds while a burst continues.
 var DefaultRecordPace = RecordPace{Quiet: time.Second, AtMost: 10 * time.Second}
 
-// recordWriters is how many IP objects are written at a time at full speed.
+// recordWriters is the number of concurrent writes of IP objects at full speed.
 const recordWriters = 4
 
-// backlog are the pods whose IP objects are to be written, the oldest first. It feeds the controller of IP objects.
+// backlog queues the pods whose IP objects need a write, oldest first. It feeds the controller of IP objects.
 type backlog struct {
 	feed
 
@@ -38,7 +38,7 @@ type backlog struct {
 	held    map[types.NamespacedName]*list.Element
 	order   list.List // of heldRecord
 	writing map[types.NamespacedName]struct{}
-	came    time.Time // the last pod
+	came    time.Time // when the last new pod arrived
 	timer   *time.Timer
 }
 
@@ -47,14 +47,14 @@ type heldRecord struct {
 	since time.Time
 }
 
-// podCame says that pods are coming.
+// podCame records that a new pod has arrived.
 func (b *backlog) podCame() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.came = time.Now()
 }
 
-// hold asks for the IP object of a pod. It never blocks.
+// hold queues the IP object of a pod for writing. It never blocks.
 func (b *backlog) hold(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +71,7 @@ func (b *backlog) hold(pod types.NamespacedName) {
 	}
 }
 
-// drop forgets a pod that needs no IP object any more.
+// drop removes a pod that no longer needs an IP object.
 func (b *backlog) drop(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,7 +80,7 @@ func (b *backlog) drop(pod types.NamespacedName) {
 	}
 }
 
-// done says that a pass for a pod's IP object is over. It does nothing for one that the backlog did not ask for.
+// done records the end of a pass for a pod's IP object. It does nothing if the pass did not come from the backlog.
 func (b *backlog) done(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,11 +94,11 @@ func (b *backlog) remove(e *list.Element) {
 	delete(b.held, b.order.Remove(e).(heldRecord).pod)
 	heldRecords.Dec()
 	if len(b.held) == 0 {
-		b.held = nil // a map keeps the size of the largest burst
+		b.held = nil // a map never shrinks after a burst
 	}
 }
 
-// release hands out what is due, and comes again when more will be.
+// release enqueues the IP objects that are due, and sets a timer for the next ones.
 func (b *backlog) release() {
 	now := time.Now()
 	for e := b.order.Front(); e != nil; e = b.order.Front() {
@@ -109,7 +109,7 @@ func (b *backlog) release() {
 			return
 		}
 		if len(b.writing) >= writers {
-			return // until one is done
+			return // until a write is done
 		}
 		b.remove(e)
 		if b.writing == nil {
@@ -120,7 +120,7 @@ func (b *backlog) release() {
 	}
 }
 
-// writers is how many IP objects may be written at a time when the oldest waits since then.
+// writers returns how many concurrent writes are allowed if the oldest IP object has waited since then.
 func (b *backlog) writers(now, since time.Time) int {
 	if now.Sub(b.came) >= b.pace.Quiet {
 		return recordWriters

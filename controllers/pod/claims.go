@@ -18,17 +18,17 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// claimRules decide about leases that only the annotations of a pod prove. Users who may write annotations of pods can forge such a claim
-// where admission policies are missing.
+// claimRules decides about leases whose only evidence is a pod's annotations. Without admission policies, users with write access to pod
+// annotations can forge them.
 type claimRules struct {
 	reader client.Reader // the cache
-	live   client.Reader // IP objects; the cache may not have them yet
+	live   client.Reader // for IP objects, which the cache may not have yet
 	grants *selection.Grants
 }
 
-// allow reports whether a pod of a namespace may keep a lease: the namespace may use the subnet, and the pools with the addresses, or the IP
-// object of the port has the same addresses. Tenants cannot write IP objects. They prove the lease of a pod that runs although its namespace
-// is no longer listed.
+// allow reports whether a pod of a namespace may keep a lease. It may if the namespace may use the subnet and the pools that contain the
+// addresses, or if the IP object of the port has the same addresses. Tenants cannot write IP objects, so these prove the lease of a
+// running pod whose namespace is no longer listed.
 func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error) {
 	s := &kubeovnv1.Subnet{}
 	if err := c.reader.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
@@ -77,7 +77,7 @@ func (c claimRules) deniedByPool(ctx context.Context, namespace string, s *kubeo
 	return "", nil
 }
 
-// recorded reports whether the IP object of a port has a lease.
+// recorded reports whether the IP object of a port contains the lease's subnet and addresses.
 func (c claimRules) recorded(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
 	ip := &kubeovnv1.IP{}
 	if err := c.live.Get(ctx, client.ObjectKey{Name: port}, ip); err != nil {

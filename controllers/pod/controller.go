@@ -25,8 +25,8 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// Reconciler keeps one logical switch port per pod on the pod network, and the pod's annotations true to it. An address is in use
-// from before its port is committed until after the port is gone.
+// Reconciler keeps one logical switch port per pod on the pod network, and keeps the pod's annotations in line with it. An address is
+// allocated before its port is committed and stays allocated until the port is removed.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -45,11 +45,11 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
 	Gate *k8s.Gate
-	// KeepMachines has the ports of KubeVirt's virtual machines named by these, and keeps their addresses.
+	// KeepMachines names the ports of KubeVirt virtual machines after the machine, and retains their addresses.
 	KeepMachines bool
-	// Workers is how many pods are worked on at a time.
+	// Workers is the number of concurrent reconciles of pods.
 	Workers int
-	// RecordPace says when IP objects are written; the zero value means at once.
+	// RecordPace is the pace at which IP objects are written; the zero value writes them at once.
 	RecordPace RecordPace
 
 	ledger   ledger
@@ -61,14 +61,14 @@ type Reconciler struct {
 	missing  sync.Map // groups in the last warning of a pod, by its UID
 	unshared sync.Map // addresses of port_vips in the last warning of a pod, by its UID
 	invalid  sync.Map // requests in the last warning of a pod, by its UID
-	unseen   sync.Map // keys of ports from before the start whose pods the cache did not have then
+	unseen   sync.Map // keys of ports that existed at the start and whose pods were missing in the cache
 	records  backlog
 	recorder *recorder
-	pods     metadata.Getter // to patch: it looks nothing up for a request, and asks for the metadata only
-	patching chan struct{}   // holds one value for each patch under way
+	pods     metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
+	patching chan struct{}   // holds one value for each patch in flight
 }
 
-// Reconcile brings one pod's port, lease and annotations up to date, or takes them away when the pod needs none.
+// Reconcile brings one pod's port, lease and annotations up to date, or removes port and lease if the pod needs none.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pod, err := r.get(ctx, req.NamespacedName)
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.warnOfShared(pod, a.subnet)
 	switch err := r.Northbound.Apply(ctx, translate.PodOwner(in.Namespace, in.Name), translate.Pod(in)); {
 	case errors.Is(err, northbound.ErrWaiting):
-		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy, which enqueue the pod
+		return ctrl.Result{}, nil // for the subnet's switch, or a set of the node or of a policy: each requeues the pod
 	case err != nil:
 		if northbound.IsRefusal(err) {
 			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("the northbound database refuses the port of this pod: %v", err))
@@ -131,7 +131,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// get returns the newest that is known of a pod, nil when there is none. It is not to be changed.
+// get returns the newest known state of a pod, nil if it does not exist. The caller must not change it.
 func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
@@ -140,23 +140,22 @@ func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*corev1
 	return r.ledger.newest(pod), nil
 }
 
-// needsPort reports whether the pod lives on the pod network. A terminating pod keeps its port until it is gone and gets none anew.
+// needsPort reports whether the pod needs a port. A terminating pod keeps its port until it is deleted, but gets no new one.
 func (r *Reconciler) needsPort(pod *corev1.Pod) bool {
 	return onPodNetwork(pod) && (pod.DeletionTimestamp == nil || r.owns(pod))
 }
 
-// onPodNetwork reports whether a pod has a place on the pod network: it is on a node, its containers may run, and it has a network of
-// its own.
+// onPodNetwork reports whether a pod uses the pod network: it is scheduled, not finished, and not on the host network.
 func onPodNetwork(pod *corev1.Pod) bool {
 	return !pod.Spec.HostNetwork && pod.Spec.NodeName != "" && !finished(pod)
 }
 
-// finished reports whether no container of the pod will ever run again.
+// finished reports whether no container of the pod will run again.
 func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// release takes a pod's port away and, once it is gone, frees its addresses.
+// release removes a pod's port, and then frees its addresses.
 func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) error {
 	r.waiting.remove(key)
 	if err := r.detach(ctx, key); err != nil {
@@ -166,14 +165,14 @@ func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) erro
 	port := portOf(key)
 	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
 		r.Allocator.Release(port)
-	} else if ip, err := r.recorder.find(ctx, port); ip == nil || err != nil { // the lease may have gone with its subnet
+	} else if ip, err := r.recorder.find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
 		return err
 	}
 	r.records.Add(ctrl.Request{NamespacedName: key})
 	return nil
 }
 
-// wait reports, once, what keeps a pod, or a reservation, from an address, and lets it be until that may have changed.
+// wait puts a pod, or a reservation, on the waiting list until the problem may have changed, and reports the problem once.
 func (r *Reconciler) wait(o client.Object, key types.NamespacedName, p *problem) {
 	r.journeys.end(o.GetUID())
 	again, news := r.waiting.add(key, o.GetUID(), p)

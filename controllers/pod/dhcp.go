@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// reasonDHCP is the reason of the event on a pod whose DHCP options cannot be read any more.
+// reasonDHCP is the reason of the event on a connected pod whose DHCP options became invalid.
 const reasonDHCP = "DHCPOptionsInvalid"
 
 var dhcpKeys = map[ipfamily.Family]string{
@@ -24,7 +24,7 @@ var dhcpKeys = map[ipfamily.Family]string{
 	ipfamily.IPv6: kubeovnv1.AnnotationDHCPv6.Key(),
 }
 
-// readDHCP are the DHCP options that a pod asks for, by family: nil for nearly all pods.
+// readDHCP returns the DHCP options that a pod requests, by family: nil for nearly all pods.
 func readDHCP(pod *corev1.Pod) (map[ipfamily.Family]map[string]string, error) {
 	var all map[ipfamily.Family]map[string]string
 	for family, key := range dhcpKeys {
@@ -47,8 +47,8 @@ func readDHCP(pod *corev1.Pod) (map[ipfamily.Family]map[string]string, error) {
 	return all, nil
 }
 
-// ownDHCP are the DHCP answers to a pod that asks for some of its own, over what its subnet says. They are given whether the subnet answers
-// its other pods or not.
+// ownDHCP returns the DHCP answers to a pod that requests options, which override its subnet's. They apply even if the subnet does not
+// answer DHCP requests of other pods.
 func ownDHCP(a *attachment, cidrs []netip.Prefix, gateways []netip.Addr) ([]translate.PodDHCP, error) {
 	asked, err := readDHCP(a.pod)
 	if err != nil || len(asked) == 0 {
@@ -59,7 +59,7 @@ func ownDHCP(a *attachment, cidrs []netip.Prefix, gateways []netip.Addr) ([]tran
 	for _, cidr := range cidrs {
 		family := ipfamily.Of(cidr.Addr())
 		options, ok := asked[family]
-		gateway := ofFamily(a.gateways, family, func(g netip.Addr) netip.Addr { return g }) // those beside the pod's addresses
+		gateway := ofFamily(a.gateways, family, func(g netip.Addr) netip.Addr { return g }) // of the families that the pod has addresses of
 		if !ok || len(gateway) == 0 {
 			continue
 		}

@@ -43,18 +43,19 @@ func (r *Reconciler) mayUseSubnet(ctx context.Context, pod *corev1.Pod, name str
 	return err
 }
 
-// securesPort reports whether the pod's port drops packets from addresses other than the pod's own. A pod may request it, and cannot refuse
-// it.
+// securesPort reports whether the pod's port drops packets from addresses other than the pod's own. A pod may request this, but cannot
+// opt out.
 func (r *Reconciler) securesPort(pod *corev1.Pod, s *kubeovnv1.Subnet) bool {
 	return kubeovnv1.IsTrue(pod.Annotations, kubeovnv1.AnnotationPortSecurity) || r.SecurePorts && s.Spec.PortSecurity == "" || s.Spec.PortSecurity == kubeovnv1.PortSecurityEnforced
 }
 
-// forwards reports whether the pod asks for packets to MAC addresses that no port has.
+// forwards reports whether the pod requests packets to MAC addresses that no port has.
 func forwards(pod *corev1.Pod) bool {
 	return kubeovnv1.IsTrue(pod.Annotations, kubeovnv1.AnnotationLayer2Forward)
 }
 
-// warnOfForwarding reports to the pod's user that a port that drops other addresses gets no packets for them either (ovn-nb(5), port_security).
+// warnOfForwarding warns the pod's user if port security is on: the port drops packets from other addresses, and gets no packets to them
+// either (ovn-nb(5), port_security).
 func (r *Reconciler) warnOfForwarding(ctx context.Context, pod *corev1.Pod, subnet string) {
 	s := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy); err == nil && r.securesPort(pod, s) {

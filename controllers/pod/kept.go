@@ -19,11 +19,11 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// kept are the leases without pods: those of pods that are away and will come again under their names, and those that users reserved.
-// Their IP objects are what is known of them elsewhere.
+// kept is the set of retained leases, which no pod has: leases of absent pods whose workload will recreate them by name, and reservations
+// by users. Outside this process only their IP objects record them.
 type kept struct {
 	mu      sync.Mutex
-	leases  map[types.NamespacedName]string // values of IPSpec.PodType, empty for what users reserved
+	leases  map[types.NamespacedName]string // values of IPSpec.PodType, empty for a user's reservation
 	byOwner map[types.NamespacedName]map[types.NamespacedName]struct{}
 }
 
@@ -42,7 +42,7 @@ func (k *kept) put(key types.NamespacedName, podType string) {
 	k.byOwner[owner][key] = struct{}{}
 }
 
-// podType is for whom a lease is kept; false when it is not.
+// podType returns the workload kind for which a lease is retained; false if the lease is not retained.
 func (k *kept) podType(key types.NamespacedName) (string, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +65,7 @@ func (k *kept) drop(key types.NamespacedName) {
 	}
 }
 
-// ofType lists what is kept for a kind of workload.
+// ofType lists the retained leases of a workload kind.
 func (k *kept) ofType(podType string) []types.NamespacedName {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,7 +78,7 @@ func (k *kept) ofType(podType string) []types.NamespacedName {
 	return keys
 }
 
-// of lists the pods of an owner that are away.
+// of lists the absent pods of an owner.
 func (k *kept) of(owner types.NamespacedName) []types.NamespacedName {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,7 +89,8 @@ func (k *kept) of(owner types.NamespacedName) []types.NamespacedName {
 	return keys
 }
 
-// vacate takes the port of a pod away that is gone, or needs none. Its addresses are free then, unless they are kept.
+// vacate removes the port of a pod that was deleted or needs none. It frees the addresses, unless a workload or an IP object retains
+// them.
 func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error {
 	port := portOf(key)
 	ip, err := r.recorder.find(ctx, port)
@@ -112,14 +113,14 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 	if err != nil {
 		return err
 	}
-	if podType == "" || away && ip == nil && r.recorder.complete.Load() { // its user has deleted the IP object, which frees the address
+	if podType == "" || away && ip == nil && r.recorder.complete.Load() { // the user has deleted the IP object, which frees the address
 		return r.release(ctx, key)
 	}
 	if err := r.recorder.ensure(ctx, keptIPOf(ip, port, podType, lease)); err != nil {
-		return err // the port is not taken away before, for who starts meanwhile would not know the lease
+		return err // keep the port: without the IP object, a new leader could not restore the lease
 	}
 	r.kept.put(key, podType)
-	// Events of the workload find the lease from now on. One that came before has changed the cache.
+	// From now on, events of the workload find the lease in kept. An earlier event has already changed the cache, so check again.
 	if podType, err = r.wantedAgain(ctx, key, ip); err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 	return nil
 }
 
-// wantedAgain is the kind of workload that will run under a name again, whose addresses are kept for it; empty when none will.
+// wantedAgain returns the kind of workload that will recreate a pod of this name, so that its addresses are retained; empty if none will.
 func (r *Reconciler) wantedAgain(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP) (string, error) {
 	if r.isMachines(key, ip) {
 		if !r.machines.mayExist(key) {
@@ -148,12 +149,12 @@ func (r *Reconciler) wantedAgain(ctx context.Context, key types.NamespacedName, 
 	return kubeovnv1.PodTypeStatefulSet, nil
 }
 
-// reserve holds what an IP object asks for while no pod of its name does.
+// reserve holds the addresses that an IP object reserves while no pod of its name exists.
 func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP) error {
 	port := portOf(key)
 	lease, held := r.Allocator.Lookup(port)
 	if held && ofNode(lease) {
-		return nil // a node's own
+		return nil // the lease belongs to a node
 	}
 	if err := r.detach(ctx, key); err != nil {
 		return err
@@ -163,7 +164,7 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 		r.reserved(ctx, key, ip, lease)
 		return nil
 	}
-	if held { // by a pod of that name that is gone
+	if held { // a deleted pod of that name
 		r.Allocator.Release(port)
 		r.kept.forget(key)
 	}
@@ -194,10 +195,10 @@ func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip 
 	}
 }
 
-// inherits reports whether a pod gets the lease that is held under its name: because an IP object reserves it, or because the pod is one of a
-// StatefulSet or a virtual machine and replaces the pod that had it.
+// inherits reports whether a pod takes over the lease under its name: an IP object reserves it, or the pod belongs to a StatefulSet or a
+// virtual machine and replaces the previous pod.
 func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease) (bool, error) {
-	if _, away := r.kept.podType(r.portKey(pod)); away { // no pod of a virtual machine that moves has the lease
+	if _, away := r.kept.podType(r.portKey(pod)); away { // false while a virtual machine migrates: its source pod still has the lease
 		if apart, err := r.staysApart(ctx, pod, lease); !apart || err != nil {
 			return false, err
 		}
@@ -217,8 +218,8 @@ func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string,
 	return slices.ContainsFunc(wants, func(want ipam.Request) bool { return want.Subnet == lease.Subnet && r.Allocator.Fits(port, want) }), nil
 }
 
-// restoreKept has the allocator hold what IP objects keep for pods that are away, and for no pod. Their pods' keys are worked on once the
-// gate is open, which finds what is not to be kept any more.
+// restoreKept restores the leases that IP objects retain, for absent pods or for no pod. It enqueues their keys; once the gate is open,
+// their passes free the leases that need not be retained.
 func (r *Reconciler) restoreKept(ctx context.Context, live client.Reader) error {
 	reader := live
 	if r.recorder.cached.Load() {
@@ -263,7 +264,7 @@ func (r *Reconciler) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 	}
 }
 
-// detach takes the port of a pod that is gone away.
+// detach removes the port of a pod. It does not free the lease.
 func (r *Reconciler) detach(ctx context.Context, key types.NamespacedName) error {
 	if err := r.Northbound.Apply(ctx, translate.PodOwner(key.Namespace, key.Name), nil); err != nil {
 		return fmt.Errorf("remove port: %w", err)

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ledger remembers what this process did for pods and the cache may not show yet: whom a lease was made for, and what was
-// written on the pod. Without it a cache that lags behind would cause a second address or a second patch.
+// ledger stores this process's writes that the cache may not show yet: the pod that a lease was allocated for, and the results written on
+// the pod. Without it a stale cache would cause a second allocation or a second patch.
 type ledger struct {
 	mu   sync.Mutex
 	pods map[types.NamespacedName]entry
@@ -22,16 +22,17 @@ type ledger struct {
 
 type entry struct {
 	uid types.UID
-	// results are the annotations that a patch brings to the pod; nil when the cache has them.
+	// results are the annotations that a patch sets; nil once the cache has them.
 	results map[string]string
-	// from is the subnet's spec that they come from.
+	// from is the subnet's spec that the results come from.
 	from specOf
-	// resourceVersion and annotations are the pod's as the server answered the patch; empty before that, and when the cache has them.
+	// resourceVersion and annotations are the pod's in the server's response to the patch. They are empty before the response, and once
+	// the cache has them.
 	resourceVersion string
 	annotations     map[string]string
 }
 
-// specOf is the spec of an object as it was at a time.
+// specOf identifies one generation of an object's spec.
 type specOf struct {
 	uid        types.UID
 	generation int64
@@ -39,32 +40,32 @@ type specOf struct {
 
 func specIn(o client.Object) specOf { return specOf{o.GetUID(), o.GetGeneration()} }
 
-// hold says that the lease of that name is the pod's.
+// hold records that the lease under the pod's name belongs to this pod.
 func (l *ledger) hold(pod *corev1.Pod) {
 	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID})
 }
 
-// holder is whom the lease of that name was made for; empty when it is not known.
+// holder returns the UID of the pod that the lease under this name was allocated for; empty if unknown.
 func (l *ledger) holder(key types.NamespacedName) types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pods[key].uid
 }
 
-// write says that a patch which brings these results to the pod is about to be sent, and from which spec of the subnet they come.
+// write records the results of a patch before it is sent, and the subnet's spec that they come from.
 func (l *ledger) write(pod *corev1.Pod, results map[string]string, from specOf) {
 	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: results, from: from})
 }
 
-// wrote keeps what the server answered to the patch.
+// wrote stores the server's response to the patch.
 func (l *ledger) wrote(pod *metav1.PartialObjectMetadata, results map[string]string, from specOf) {
 	l.set(client.ObjectKeyFromObject(pod), entry{
 		uid: pod.UID, results: results, from: from, resourceVersion: pod.ResourceVersion, annotations: maps.Clone(pod.Annotations),
 	})
 }
 
-// shows takes note of what the cache has of a pod now. It reports whether those are the results that this process has written, or is
-// about to: then there is nothing to do about them, unless the subnet's spec is another one by now.
+// shows compares the cached pod with this process's own write, in flight or done. It returns own if the cached results equal that write,
+// and the spec that it came from. Such an update needs no work, unless the subnet's spec has changed since.
 func (l *ledger) shows(cached *corev1.Pod) (own bool, from specOf) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +80,7 @@ func (l *ledger) shows(cached *corev1.Pod) (own bool, from specOf) {
 	return own, e.from
 }
 
-// newest returns the pod with what was written on it, when the cache has it from before that.
+// newest returns the pod, with its last written annotations if the cached pod is older than the write.
 func (l *ledger) newest(cached *corev1.Pod) *corev1.Pod {
 	key := client.ObjectKeyFromObject(cached)
 	l.mu.Lock()
@@ -88,7 +89,7 @@ func (l *ledger) newest(cached *corev1.Pod) *corev1.Pod {
 	if !ok || e.results == nil || e.uid != cached.UID {
 		return cached
 	}
-	if e.resourceVersion == "" || !older(cached.ResourceVersion, e.resourceVersion) { // no answer came, or the cache has it
+	if e.resourceVersion == "" || !older(cached.ResourceVersion, e.resourceVersion) { // no response arrived, or the cache has it
 		l.put(key, entry{uid: e.uid})
 		return cached
 	}
@@ -97,7 +98,7 @@ func (l *ledger) newest(cached *corev1.Pod) *corev1.Pod {
 	return &pod
 }
 
-// forget drops what is known of a pod.
+// forget drops the entry of a pod.
 func (l *ledger) forget(key types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,13 +21,14 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// indexMachine finds the pods that run a virtual machine by its name.
+// indexMachine finds the pods that run a virtual machine by the machine's name.
 const indexMachine = "pod.machine"
 
-// labelMigration is on the pod that a machine moves to (KubeVirt, MigrationJobLabel).
+// labelMigration is on the target pod of a migration (KubeVirt, MigrationJobLabel).
 const labelMigration = "kubevirt.io/migrationJobUID"
 
-// machineOf is the virtual machine that a pod runs, whose name its port has; empty for other pods. While a machine moves, two pods run it.
+// machineOf returns the virtual machine that a pod runs; empty for other pods. The port has the machine's name. During a migration two
+// pods run the machine.
 func (r *Reconciler) machineOf(pod *corev1.Pod) string {
 	if !r.KeepMachines {
 		return ""
@@ -35,7 +36,7 @@ func (r *Reconciler) machineOf(pod *corev1.Pod) string {
 	return kubeovnv1.MachineOf(pod)
 }
 
-// portKey is the key under which a pod's port is worked on.
+// portKey returns the reconcile key of a pod's port.
 func (r *Reconciler) portKey(pod *corev1.Pod) types.NamespacedName {
 	if machine := r.machineOf(pod); machine != "" {
 		return types.NamespacedName{Namespace: pod.Namespace, Name: machine}
@@ -56,14 +57,14 @@ func (r *Reconciler) indexMachines(ctx context.Context, mgr ctrl.Manager) error 
 	return nil
 }
 
-// machineSeen takes note of there being machines: without any, no pod is looked for by its machine.
+// machineSeen records that a pod runs a virtual machine. Before the first such pod, reconciles skip the lookup by machine.
 func (r *Reconciler) machineSeen(pod *corev1.Pod) {
 	if !r.machines.seen.Load() && r.machineOf(pod) != "" {
 		r.machines.seen.Store(true)
 	}
 }
 
-// machinePodGone has the machine of a pod that is gone looked at.
+// machinePodGone requeues the virtual machine of a deleted pod.
 func (r *Reconciler) machinePodGone(pod *corev1.Pod, q queue) {
 	if r.machineOf(pod) != "" {
 		r.ledger.forget(client.ObjectKeyFromObject(pod))
@@ -71,8 +72,9 @@ func (r *Reconciler) machinePodGone(pod *corev1.Pod, q queue) {
 	}
 }
 
-// machine says what to do about a key when there are machines. What is of a machine's pod is done under the machine's key; a pod of its own by
-// that name goes first. Under the key of a machine it returns the pod that runs it, and those that it moves to.
+// machine resolves a reconcile key if there are virtual machines. A machine's pods are reconciled under the machine's key, so machine
+// enqueues that key for the key of such a pod, and returns done. Under the machine's key it returns the pod that runs the machine, and
+// the targets of migrations. A pod of the same name that runs no machine has precedence.
 func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) (runs *corev1.Pod, others []*corev1.Pod, done bool, err error) {
 	switch {
 	case pod != nil && r.machineOf(pod) == "":
@@ -96,7 +98,7 @@ func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod 
 	return pods[0], pods[1:], false, nil
 }
 
-// runners are the pods on the pod network that run a machine: first the one that it runs in, then those that it moves to.
+// runners returns the pods on the pod network that run a machine: the current one first, then the targets of migrations.
 func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) ([]*corev1.Pod, error) {
 	var list corev1.PodList
 	in, of := client.InNamespace(machine.Namespace), client.MatchingFields{indexMachine: machine.Name}
@@ -118,7 +120,7 @@ func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) 
 	return pods, nil
 }
 
-// podAt is the pod on the pod network that the port under a key is of, nil when there is none.
+// podAt returns the pod on the pod network that has the port under a key, nil if there is none.
 func (r *Reconciler) podAt(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy)
@@ -137,7 +139,8 @@ func (r *Reconciler) podAt(ctx context.Context, key types.NamespacedName) (*core
 	return pods[0], nil
 }
 
-// isMachines reports whether a lease is a machine's: what is known of it says so, or its port, which no pod's UID is on.
+// isMachines reports whether a lease belongs to a virtual machine. The retained lease decides; else the port, which has no pod UID if it
+// is a machine's; else the IP object.
 func (r *Reconciler) isMachines(key types.NamespacedName, ip *kubeovnv1.IP) bool {
 	if !r.KeepMachines {
 		return false

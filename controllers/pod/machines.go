@@ -28,17 +28,17 @@ var (
 	definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 )
 
-// machines are the VirtualMachines of KubeVirt: their names, watched from when the API server knows the kind.
+// machines watches the names of KubeVirt's VirtualMachines while their CRD exists.
 type machines struct {
-	seen atomic.Bool // a pod that runs one was there
+	seen atomic.Bool // true after the first pod that runs a machine
 
 	mu       sync.Mutex
-	defined  toolscache.SharedIndexInformer // of the one definition; nil before it is watched
-	informer toolscache.SharedIndexInformer // nil while there is no such kind
+	defined  toolscache.SharedIndexInformer // of the CRD alone; nil before it is watched
+	informer toolscache.SharedIndexInformer // nil while the CRD does not exist
 	stop     context.CancelFunc
 }
 
-// mayExist reports whether there is a machine of a name that is not being deleted, or that is not known yet.
+// mayExist reports whether a machine exists and is not being deleted. It returns true while that is unknown.
 func (m *machines) mayExist(key types.NamespacedName) bool {
 	m.mu.Lock()
 	defined, informer := m.defined, m.informer
@@ -47,7 +47,7 @@ func (m *machines) mayExist(key types.NamespacedName) bool {
 	case defined == nil || !defined.HasSynced():
 		return true
 	case informer == nil:
-		return len(defined.GetStore().ListKeys()) > 0 // the event is on its way
+		return len(defined.GetStore().ListKeys()) > 0 // the CRD exists, and its event has not been handled yet
 	case !informer.HasSynced():
 		return true
 	}
@@ -59,7 +59,7 @@ func (m *machines) mayExist(key types.NamespacedName) bool {
 	return exists && (!ok || vm.DeletionTimestamp == nil)
 }
 
-// followMachines enqueues what is kept for machines that are gone. It watches them from when their kind is defined.
+// followMachines enqueues the retained leases of deleted machines. It watches machines as soon as their CRD exists.
 func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		if !r.KeepMachines {
@@ -82,13 +82,13 @@ func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
 		m.mu.Unlock()
 		go defined.RunWithContext(ctx)
 		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			r.lookAtKept(q) // the machines may have gone, kind and all
+			r.lookAtKept(q) // the machines may have been deleted together with their CRD
 		}
 		return nil
 	})
 }
 
-// watchMachines watches the machines themselves, and has all that is kept looked at once they are known.
+// watchMachines starts the informer of machines, and enqueues all their retained leases once it has synced.
 func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q queue) {
 	ctx, stop := context.WithCancel(ctx)
 	informer := metadatainformer.NewFilteredMetadataInformer(c, machineResource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
@@ -120,7 +120,7 @@ func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q 
 	}()
 }
 
-// forget ends the watch of machines whose kind is gone.
+// forget stops the informer of machines after their CRD was deleted.
 func (m *machines) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *machines) forget() {
 	m.informer, m.stop = nil, nil
 }
 
-// lookAtKept enqueues all that is kept for machines.
+// lookAtKept enqueues all retained leases of machines.
 func (r *Reconciler) lookAtKept(q queue) {
 	for _, key := range r.kept.ofType(kubeovnv1.PodTypeVirtualMachine) {
 		q.Add(ctrl.Request{NamespacedName: key})

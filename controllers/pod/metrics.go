@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Legs of the pod path, in order. Each is measured from the end of the one before it.
+// Legs are the latency stages of a pod's path, in order. Each is measured from the end of the previous one.
 const (
-	legSeen      = "seen"      // from the pod's creation, which has a grain of a second, until its first event on a node
+	legSeen      = "seen"      // from the pod's creation, whose time has a resolution of one second, until its first event on a node
 	legAddress   = "address"   // until the address is chosen
 	legCommitted = "committed" // until the port is in the northbound database
-	legAnnotated = "annotated" // until the pod says so
+	legAnnotated = "annotated" // until the pod's annotations contain the network
 )
 
 // legBuckets are from half a millisecond to 25 seconds.
@@ -45,7 +45,7 @@ var (
 
 func init() { metrics.Registry.MustRegister(legs, wholePath, heldRecords) }
 
-// journeys are the pods that have no network yet, and how far they have come. A pod that has to wait for its user is not measured.
+// journeys measures the latency of pods that have no network yet. It drops pods that wait for a change by a user.
 type journeys struct {
 	mu   sync.Mutex
 	pods map[types.UID]journey
@@ -53,7 +53,7 @@ type journeys struct {
 
 type journey struct{ created, seen, reached time.Time }
 
-// begin is the first event of a pod that needs a network.
+// begin starts the measurement at the first event of a pod that needs a network.
 func (j *journeys) begin(pod *corev1.Pod) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -67,8 +67,8 @@ func (j *journeys) begin(pod *corev1.Pod) {
 	j.pods[pod.UID] = journey{created: pod.CreationTimestamp.Time, seen: now, reached: now}
 }
 
-// reached is the end of a leg that this process has worked on; a standby only sees pods. What follows the last leg, such as a new
-// gateway of the pod's subnet, is not measured.
+// reached records the end of a leg that this process worked on; a standby only sees pods. Work after the last leg, such as a new gateway
+// of the pod's subnet, is not measured.
 func (j *journeys) reached(pod types.UID, leg string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -90,7 +90,7 @@ func (j *journeys) reached(pod types.UID, leg string) {
 	j.pods[pod] = was
 }
 
-// end gives up on a pod.
+// end stops the measurement of a pod.
 func (j *journeys) end(pod types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -19,10 +19,11 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// Port names of pods, `<pod>.<namespace>`, and of nodes, `node-<node>`, can collide. The node wins: a tenant must not keep a node from joining.
+// Port names of pods, `<pod>.<namespace>`, and of nodes, `node-<node>`, can conflict. The node has precedence: a tenant must not keep a
+// node from joining.
 
-// yieldToNode takes the port away from a pod whose port name is that of a node. The error is a *problem then, and nil for other pods. The pod
-// is tried again when the node's address on the join subnet becomes free.
+// yieldToNode removes the port of a pod whose port name belongs to a node. It then returns a *problem, and nil for other pods. The pod is
+// retried when the node's address on the join subnet becomes free.
 func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) error {
 	port := portOf(key)
 	lease, held := r.Allocator.Lookup(port)
@@ -31,7 +32,7 @@ func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) 
 	case err != nil:
 		return err
 	case held && ofNode(lease):
-		// The pod has no port: the node got its own once the pod's was deleted.
+		// The pod has no port: the node got its lease only after the pod's port was deleted.
 	case !isNodes:
 		return nil
 	case held:
@@ -48,7 +49,7 @@ func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) 
 	}
 }
 
-// isNodes reports whether a port name is that of a node that exists.
+// isNodes reports whether a port name belongs to an existing node.
 func (r *Reconciler) isNodes(ctx context.Context, port string) (bool, error) {
 	name, ok := strings.CutPrefix(port, translate.NodePort(""))
 	if !ok {
@@ -61,7 +62,7 @@ func (r *Reconciler) isNodes(ctx context.Context, port string) (bool, error) {
 	return err == nil, nil
 }
 
-// onNode enqueues the pod whose port name is that of a node which joins or is deleted.
+// onNode enqueues the pod whose port name conflicts with a node that joins or is deleted.
 func (r *Reconciler) onNode() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueueNamesake(ctx, e.Object.GetName(), q) },
@@ -69,7 +70,7 @@ func (r *Reconciler) onNode() handler.EventHandler {
 	}
 }
 
-// enqueueNamesake enqueues the pod, or the virtual machine, that has or wants the port name of a node.
+// enqueueNamesake enqueues the pod, or the virtual machine, whose port name equals a node's.
 func (r *Reconciler) enqueueNamesake(ctx context.Context, node string, q queue) {
 	port := translate.NodePort(node)
 	namespace, name, ok := translate.PodOfPort(port)

@@ -30,8 +30,8 @@ const reasonTooManyGroups = "TooManySecurityGroups"
 
 var keyGroups = kubeovnv1.AnnotationGroups.Key()
 
-// joinSets returns what the pod's port is in for the sake of policies. The index hears of the pod here, so that a new pod is never
-// connected without what selects it.
+// joinSets adds the pod to the index of pod sets, and returns its membership and the revision of this. The pod enters the index before
+// its port is committed, so that a new pod is never connected without the policies that select it.
 func (r *Reconciler) joinSets(pod *corev1.Pod) (in translate.PodPolicy, revision int) {
 	p := podset.Of(pod)
 	r.Sets.SetPod(p)
@@ -52,7 +52,7 @@ func (r *Reconciler) joinSets(pod *corev1.Pod) (in translate.PodPolicy, revision
 	return in, m.Revision
 }
 
-// warnOfGroups reports, once, which security groups of a pod do not exist, or that it names too many. They let nothing through.
+// warnOfGroups warns once about security groups of a pod that do not exist, or about too many of them. They let nothing through.
 func (r *Reconciler) warnOfGroups(ctx context.Context, pod *corev1.Pod) {
 	reason, said := reasonNoGroup, ""
 	if kubeovnv1.TooLong(pod.Annotations[keyGroups]) {
@@ -88,7 +88,7 @@ func news(told *sync.Map, pod types.UID, said string) bool {
 	return before != said
 }
 
-// leaveSets takes a pod out of the index that has no port any more. Those of host-network pods are their nodes'.
+// leaveSets removes a pod without a port from the index. It skips existing host-network pods, see relabelled.
 func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
 	if pod == nil {
 		r.Sets.DeletePod(key, "")
@@ -97,8 +97,8 @@ func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
 	}
 }
 
-// relabelled tells the index of a change of what sets select by; before is nil for a pod that was not there. What it means for the pod's
-// port comes back by setsChanged. A pod on the pod network that is new comes to the index with its port.
+// relabelled updates the index if a pod's labels or groups changed; before is nil for a new pod. The index reports pods to requeue
+// through setsChanged. A new pod on the pod network enters the index in joinSets, with its port.
 func (r *Reconciler) relabelled(before, after *corev1.Pod) {
 	host := after.Spec.HostNetwork
 	switch {

@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// wantsOf are what to ask subnets for, in order, for a pod that nothing is reserved for: those of a Vip, addresses of the pools that it names
-// or, else, that its namespace is bound to, or of any part of its subnets that no pool sets apart.
+// wantsOf returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
+// that it names, of the pools of its namespace, or else of the part of its subnets that no pool sets apart.
 func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	if request.Vip != "" {
 		return r.wantsOfVip(ctx, pod, request)
@@ -59,7 +59,7 @@ func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeo
 	return chosen(client.ObjectKeyFromObject(pod), r.podTypeOf(pod), wants, request.Choices)
 }
 
-// named are the pools that a pod names.
+// named returns the pools that a pod names.
 func (r *Reconciler) named(ctx context.Context, names []string) ([]*kubeovnv1.IPPool, error) {
 	pools := make([]*kubeovnv1.IPPool, 0, len(names))
 	for _, name := range names {
@@ -76,7 +76,7 @@ func (r *Reconciler) named(ctx context.Context, names []string) ([]*kubeovnv1.IP
 	return pools, nil
 }
 
-// wantsOfPools asks for addresses of pools in order; pools of one subnet that follow each other are one request.
+// wantsOfPools returns allocation requests for addresses of pools, in order. Consecutive pools of one subnet share a request.
 func wantsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usable func(subnet string) bool) ([]ipam.Request, error) {
 	var wants []ipam.Request
 	for _, pool := range pools {
@@ -97,7 +97,7 @@ func wantsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usabl
 	return wants, nil
 }
 
-// chosen asks for the addresses of which a pod is to get one.
+// chosen limits allocation requests to the addresses that a pod lists: one of them, or for a StatefulSet's pod the one at its ordinal.
 func chosen(pod types.NamespacedName, podType string, wants []ipam.Request, choices [][]netip.Addr) ([]ipam.Request, error) {
 	if podType == kubeovnv1.PodTypeStatefulSet {
 		_, ordinal := statefulSetOf(pod)
@@ -117,7 +117,7 @@ func chosen(pod types.NamespacedName, podType string, wants []ipam.Request, choi
 	return each, nil
 }
 
-// setPools divides the subnets as their pools say.
+// setPools sets the pools of all subnets in the allocator.
 func (s *restoration) setPools(list []kubeovnv1.IPPool) {
 	bySubnet := map[string][]*kubeovnv1.IPPool{}
 	for i := range list {

@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// results are the keys of the annotations that PodNetwork writes. One that it leaves out must not stay from before.
+// results are the keys of the annotations that PodNetwork writes. A key that PodNetwork leaves out is removed from the pod.
 var results = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult, kubeovnv1.RoleClaim))
 
 // requests are the keys of the annotations that only users write.
@@ -32,12 +32,12 @@ var (
 	keyAddress, keyMAC   = kubeovnv1.AnnotationIPAddress.Key(), kubeovnv1.AnnotationMACAddress.Key()
 )
 
-// patchesInFlight bounds the patches of pods that are under way: enough for the API server to be busy, and the workers beyond them are
-// free to bring more pods into the next transaction.
+// patchesInFlight bounds the concurrent patches of pods. It keeps the API server busy, and leaves the other workers free to add pods to
+// the next transaction.
 const patchesInFlight = 40
 
-// publish writes the network on the pod, in one patch which only this very pod takes; nothing when it is there already. The network comes from
-// a subnet's spec.
+// publish writes the network, which comes from the given subnet spec, on the pod. It sends one patch with the pod's UID as precondition,
+// or nothing if the annotations are up to date.
 func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeovnv1.PodNetwork, from specOf) error {
 	want := spelled(network.Annotations(), pod.Annotations)
 	changes := difference(pod.Annotations, want)
@@ -53,19 +53,19 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err) || isOtherPod(err):
-		return nil // the watch tells of it
+		return nil // the watch delivers the change
 	default:
 		return fmt.Errorf("patch annotations: %w", err)
 	}
 	r.journeys.reached(pod.UID, legAnnotated)
 	r.records.podCame()
 	r.ledger.wrote(written, want, from)
-	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // the cache may have it by now
+	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // drops the ledger's entry if the cache has the patch already
 	return err
 }
 
-// spelled returns results with the spelling that a pod's annotations have where both mean the same. A user who applies the same manifest again
-// changes nothing then, and the API server accepts it.
+// spelled returns results with the pod's own spelling of addresses and MAC where the values are equal. So a user can apply the same
+// manifest again: it changes nothing, and the API server accepts it.
 func spelled(results, have map[string]string) map[string]string {
 	if have[keyAddress] == results[keyAddress] && have[keyMAC] == results[keyMAC] {
 		return results
@@ -83,8 +83,8 @@ func spelled(results, have map[string]string) map[string]string {
 	return results
 }
 
-// patch sends a patch of a pod's annotations, one of patchesInFlight, and returns the metadata that the server answers. The subresource
-// status accepts annotations and ignores changes of the spec, so the controller needs no right to change pods themselves.
+// patch sends a patch of a pod's annotations, at most patchesInFlight at a time, and returns the metadata in the response. The status
+// subresource accepts annotations and ignores spec changes, so the controller needs no permission to patch pods themselves.
 func (r *Reconciler) patch(ctx context.Context, pod types.NamespacedName, patch []byte) (*metav1.PartialObjectMetadata, error) {
 	select {
 	case r.patching <- struct{}{}:
@@ -96,7 +96,7 @@ func (r *Reconciler) patch(ctx context.Context, pod types.NamespacedName, patch 
 	return r.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options, "status")
 }
 
-// isOtherPod reports whether a patch was refused because the pod of that name has another UID by now.
+// isOtherPod reports whether the API server rejected a patch because the pod of that name has another UID.
 func isOtherPod(err error) bool {
 	ofUID := func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }
 	return apierrors.IsConflict(err) || slices.ContainsFunc(causesOf(err), ofUID)
@@ -110,8 +110,8 @@ func causesOf(err error) []metav1.StatusCause {
 	return status.Status().Details.Causes
 }
 
-// difference returns the changes of a merge patch: values, and nil for results to remove. The patch that allocates sets every result:
-// before it, users can change some of them, and the pod may have changed since the cache saw it.
+// difference returns the changes for a merge patch: values, and nil for results to remove. The patch that first publishes the network
+// sets every result: until then users can change some of them, and the pod may have changed since the cached state.
 func difference(have, want map[string]string) map[string]*string {
 	changes := map[string]*string{}
 	allocates := want[keyAllocated] == "true" && (have[keyAllocated] != "true" || have[keyUID] != want[keyUID])

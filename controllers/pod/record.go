@@ -21,16 +21,17 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// labelNode of an IP object is the node of a pod that is on one; empty when the name is too long for a label.
+// labelNode is the label of an IP object for the node of its pod. It is absent while no pod has the address, and empty if the node's name
+// is too long for a label.
 const labelNode = "ovn.kubernetes.io/node-name"
 
-// podOfIP is the pod of whose first network an IP object is.
+// podOfIP returns the pod of an IP object. It returns false for IP objects of nodes, of other networks of a pod, and without a pod.
 func podOfIP(ip *kubeovnv1.IP) (types.NamespacedName, bool) {
 	pod := types.NamespacedName{Namespace: ip.Spec.Namespace, Name: ip.Spec.PodName}
 	return pod, pod.Namespace != "" && ip.Name == translate.PodPort(pod.Namespace, pod.Name)
 }
 
-// keyOf is under which a port is worked on: the pod that it is of, or would be of, and else its name.
+// keyOf returns the reconcile key of a port: its pod's, whether that exists or not, or else the port's name.
 func keyOf(port string) types.NamespacedName {
 	if namespace, name, ok := translate.PodOfPort(port); ok {
 		return types.NamespacedName{Namespace: namespace, Name: name}
@@ -46,7 +47,7 @@ func portOf(key types.NamespacedName) string {
 	return translate.PodPort(key.Namespace, key.Name)
 }
 
-// isReservation reports whether an IP object keeps its addresses whether there is a pod or not, because a user wants it.
+// isReservation reports whether an IP object reserves its addresses on request of a user, whether its pod exists or not.
 func isReservation(ip *kubeovnv1.IP) bool {
 	if ip == nil || ip.DeletionTimestamp != nil {
 		return false
@@ -58,7 +59,7 @@ func isReservation(ip *kubeovnv1.IP) bool {
 	return !recorded
 }
 
-// ipOf is the IP object of a pod, or of the machine that it runs.
+// ipOf returns the wanted IP object of a pod, or of the machine that it runs.
 func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.Lease) *kubeovnv1.IP {
 	ip := recordOf(portOf(key), lease)
 	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = key.Namespace, key.Name, pod.Spec.NodeName
@@ -70,7 +71,8 @@ func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.
 	return ip
 }
 
-// keptIPOf is the IP object of addresses whose pod is away. It is of what the object that is there, if any, is of.
+// keptIPOf returns the wanted IP object of a lease that no pod has. For a reservation it takes the pod from the existing IP object, if
+// any.
 func keptIPOf(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
 	ip := recordOf(port, lease)
 	if podType != "" {
@@ -99,7 +101,7 @@ func recordOf(port string, lease ipam.Lease) *kubeovnv1.IP {
 	return ip
 }
 
-// subnetLabels are empty for a name that is too long for labels.
+// subnetLabels returns the labels of a subnet; none for a name that is too long for a label.
 func subnetLabels(subnet string) map[string]string {
 	labels := make(map[string]string, 4)
 	if labelValue(subnet) != "" {
@@ -109,7 +111,7 @@ func subnetLabels(subnet string) map[string]string {
 	return labels
 }
 
-// labelValue is a name, or empty when it is too long for a label.
+// labelValue returns the name, or "" if it is too long for a label.
 func labelValue(name string) string {
 	if len(validation.IsValidLabelValue(name)) > 0 {
 		return ""
@@ -117,14 +119,14 @@ func labelValue(name string) string {
 	return name
 }
 
-// says reports whether an IP object has all that is wanted of it.
+// says reports whether an IP object is up to date.
 func says(have, want *kubeovnv1.IP) bool {
 	_, located := have.Labels[labelNode]
 	_, wanted := want.Labels[labelNode]
 	return located == wanted && hasLabels(have, want) && equality.Semantic.DeepEqual(have.Spec, specFor(have, want))
 }
 
-// hasLabels reports whether an IP object has the wanted labels. That a user wants to keep it stays.
+// hasLabels reports whether an IP object has the wanted labels. A user's value ReservedAlways counts as up to date.
 func hasLabels(have, want *kubeovnv1.IP) bool {
 	for label, value := range want.Labels {
 		got, ok := have.Labels[label]
@@ -138,7 +140,7 @@ func hasLabels(have, want *kubeovnv1.IP) bool {
 	return true
 }
 
-// changed is an IP object with what is wanted of it.
+// changed returns have with the wanted spec and labels.
 func changed(have, want *kubeovnv1.IP) *kubeovnv1.IP {
 	next := have.DeepCopy()
 	next.Spec = specFor(have, want)
@@ -155,7 +157,7 @@ func changed(have, want *kubeovnv1.IP) *kubeovnv1.IP {
 	return next
 }
 
-// specFor is the wanted spec with what is not the controller's, and with addresses as they are written already.
+// specFor returns the wanted spec, with the fields of other writers taken from have, and equal addresses in the spelling of have.
 func specFor(have, want *kubeovnv1.IP) kubeovnv1.IPSpec {
 	spec, is := want.Spec, have.Spec
 	spec.ContainerID, spec.AttachSubnets, spec.AttachIPs, spec.AttachMACs = is.ContainerID, is.AttachSubnets, is.AttachIPs, is.AttachMACs
@@ -187,7 +189,7 @@ func sameAddresses(a, b string) bool {
 	return true
 }
 
-// canBecome reports whether the API server takes the change of one IP object into another: what is set stays.
+// canBecome reports whether the API server accepts the change of an IP object: fields that are set are immutable.
 func canBecome(have, want *kubeovnv1.IP) bool {
 	is, spec := have.Spec, specFor(have, want)
 	for _, f := range [][2]string{
@@ -207,7 +209,7 @@ func canBecome(have, want *kubeovnv1.IP) bool {
 	return true
 }
 
-// reservedBy is what an IP object asks for.
+// reservedBy returns the allocation request of an IP object, or a problem of its spec.
 func reservedBy(ip *kubeovnv1.IP) (ipam.Request, *problem) {
 	request := ipam.Request{Subnet: ip.Spec.Subnet, AnyPool: true}
 	if request.Subnet == "" {
@@ -231,7 +233,7 @@ func reservedBy(ip *kubeovnv1.IP) (ipam.Request, *problem) {
 		}
 		request.MAC = mac
 	}
-	for _, address := range request.Addresses { // those that are left out are not wanted
+	for _, address := range request.Addresses { // other families get no address; without addresses every family gets one
 		request.Families = append(request.Families, ipfamily.Of(address))
 	}
 	return request, nil

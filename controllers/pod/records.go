@@ -25,33 +25,35 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// recorder keeps one IP object per pod that holds a lease. It works behind the path of pods: nothing waits for it.
+// recorder keeps one IP object per pod with a lease. It is asynchronous: no pod waits for its IP object.
 type recorder struct {
 	client     client.Client
 	northbound k8s.Northbound
 	allocator  *ipam.Allocator
 	answers    answers
 	kept       *kept
-	// early are the IP objects that keep addresses, as they were at the start. They count until all IP objects are read.
+	// early are the IP objects that retain addresses, by name, as listed at the start. They are used until all IP objects are in the
+	// cache.
 	early map[string]*kubeovnv1.IP
-	// cached says that the cache has all IP objects.
+	// cached is true once the cache has all IP objects.
 	cached atomic.Bool
-	// complete says that IP objects can be looked up without waiting for them.
+	// complete is true once lookups of IP objects can use the cache.
 	complete atomic.Bool
-	// podAt is the pod on the pod network that a port is of, nil when there is none; typeOf the kind of workload that keeps its addresses.
+	// podAt returns the pod on the pod network that has a port, nil if there is none; typeOf the kind of workload that retains its
+	// addresses.
 	podAt  func(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error)
 	typeOf func(pod *corev1.Pod) string
-	// hold asks for a pass that creates an IP object, in time.
+	// hold queues an IP object for creation at the pace of RecordPace.
 	hold func(pod types.NamespacedName)
-	// decide has it decided again what a pod, or a reservation, holds.
+	// decide requeues a pod, or a reservation, in the controller of pods, which decides about the lease.
 	decide func(ctrl.Request)
-	// warn tells the user of an IP object what is wrong.
+	// warn emits a warning event on an IP object.
 	warn func(ip *kubeovnv1.IP, message string)
 	// done is called after each pass.
 	done func(pod types.NamespacedName)
 }
 
-// recordWorkers is how many IP objects are worked on at a time, deletions and repairs included.
+// recordWorkers is the number of concurrent reconciles of IP objects, deletions and repairs included.
 const recordWorkers = 16
 
 // setupRecords adds the controller of IP objects. It writes no rows, so Gate.WaitWritten does not wait for it.
@@ -70,7 +72,7 @@ func (r *Reconciler) setupRecords(mgr ctrl.Manager) error {
 	return nil
 }
 
-// synced takes note of when the cache has all IP objects: on a standby that is before it leads.
+// synced sets cached once the cache has all IP objects. On a standby that is before it leads.
 func (r *recorder) synced(informers cache.Informers) source.Source {
 	return source.Func(func(ctx context.Context, _ queue) error {
 		if _, err := informers.GetInformer(ctx, &kubeovnv1.IP{}); err != nil {
@@ -81,7 +83,7 @@ func (r *recorder) synced(informers cache.Informers) source.Source {
 	})
 }
 
-// onIP enqueues pods whose IP object is not what their leases want: those that others have written, and those of pods that are gone.
+// onIP enqueues pods whose IP object differs from their lease: others have changed it, or the pod was deleted.
 func (r *recorder) onIP() handler.EventHandler {
 	check := func(ctx context.Context, ip *kubeovnv1.IP, q queue) {
 		r.answers.newest(ip.Name, ip)
@@ -91,8 +93,8 @@ func (r *recorder) onIP() handler.EventHandler {
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			// strays looks through all IP objects of the cache once the allocator knows the leases, and sets complete before it reads them.
-			// This source starts at about the same time, so its initial list may hold an IP object that strays has not seen.
+			// strays checks all cached IP objects once the allocator has the leases, and sets complete before it reads them. This source
+			// starts at about the same time, so its initial list may contain an IP object that strays has not seen.
 			if !e.IsInInitialList || r.complete.Load() {
 				check(ctx, e.Object.(*kubeovnv1.IP), q)
 			}
@@ -112,10 +114,10 @@ func (r *recorder) onIP() handler.EventHandler {
 	}
 }
 
-// strays lists the pods whose IP objects are not what their leases want, and asks for those that are missing. From then on pods are
-// looked at one by one (isRecorded).
+// strays lists the pods whose IP objects differ from their leases, and queues missing IP objects. From then on isRecorded checks pods one
+// by one.
 func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
-	for name := range r.early { // those that are gone by now will cause no event
+	for name := range r.early { // IP objects deleted since then cause no event
 		r.decide(ctrl.Request{NamespacedName: keyOf(name)})
 	}
 	r.complete.Store(true)
@@ -133,7 +135,7 @@ func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
 	return pods, nil
 }
 
-// holdMissing asks for the IP objects of pods that have ports and leases, and no IP object.
+// holdMissing queues the IP objects of pods that have a port and a lease, but no IP object.
 func (r *recorder) holdMissing(ctx context.Context) {
 	for _, owner := range r.northbound.Owners(translate.KindPod) {
 		pod := types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
@@ -152,16 +154,16 @@ func (r *recorder) holds(key types.NamespacedName) bool {
 	return held && !ofNode(lease)
 }
 
-// isStray reports whether there is something to do about an IP object, and under which key.
+// isStray returns the key of an IP object, and reports whether the object needs a change or a deletion.
 func (r *recorder) isStray(ctx context.Context, ip *kubeovnv1.IP) (types.NamespacedName, bool) {
 	key := keyOf(ip.Name)
 	if _, ofPod := podOfIP(ip); !ofPod && !isReservation(ip) {
-		return key, false // a node's, or nobody's
+		return key, false // of a node, or of no pod
 	}
 	return key, !r.isRecord(ctx, ip, key)
 }
 
-// isRecord reports whether an IP object says what is known of its pod.
+// isRecord reports whether an IP object is up to date with its lease.
 func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.NamespacedName) bool {
 	lease, held := r.allocator.Lookup(ip.Name)
 	if !held || ofNode(lease) {
@@ -171,7 +173,7 @@ func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.Nam
 	return err == nil && want != nil && says(ip, want)
 }
 
-// wanted is what the IP object of a lease should be, nil when its pod's controller is about to decide about the lease.
+// wanted returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
 func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
 	pod, err := r.podAt(ctx, key)
 	if err != nil {
@@ -187,8 +189,8 @@ func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *k
 	return keptIPOf(have, portOf(key), podType, lease), nil
 }
 
-// isRecorded reports whether the pod's IP object, as far as this process knows, says what the pod holds. Until the IP objects were read,
-// which no pod waits for, that is left to strays.
+// isRecorded reports whether the newest known IP object of a pod is up to date with its lease. Until all IP objects are in the cache it
+// returns true: no pod waits for that, and strays finds the differences later.
 func (r *recorder) isRecorded(ctx context.Context, a *attachment) bool {
 	if !r.complete.Load() {
 		return true
@@ -198,7 +200,8 @@ func (r *recorder) isRecorded(ctx context.Context, a *attachment) bool {
 	return err == nil && have != nil && says(have, want)
 }
 
-// find is newest for who cannot wait until all IP objects are read: before that it knows those that keep addresses.
+// find works before all IP objects are in the cache: until then it returns only IP objects that retain addresses. After that it equals
+// newest.
 func (r *recorder) find(ctx context.Context, port string) (*kubeovnv1.IP, error) {
 	if !r.complete.Load() {
 		return r.early[port], nil
@@ -207,8 +210,8 @@ func (r *recorder) find(ctx context.Context, port string) (*kubeovnv1.IP, error)
 	return ip, err
 }
 
-// newest returns the newest that is known of an IP object, nil when there is none, and for how long yet that is believed against the
-// cache. It is not to be changed.
+// newest returns the newest known state of an IP object, nil if there is none, and how long this overrides the cache. The caller must not
+// change it.
 func (r *recorder) newest(ctx context.Context, name string) (*kubeovnv1.IP, time.Duration, error) {
 	ip := &kubeovnv1.IP{}
 	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, ip, client.UnsafeDisableDeepCopy); err != nil {
@@ -221,7 +224,7 @@ func (r *recorder) newest(ctx context.Context, name string) (*kubeovnv1.IP, time
 	return newest, believed, nil
 }
 
-// Reconcile brings the IP object of one pod, or of a reservation, up to date with what it holds.
+// Reconcile brings the IP object of one pod, or of a reservation, up to date with its lease.
 func (r *recorder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	defer r.done(req.NamespacedName)
 	port := portOf(req.NamespacedName)
@@ -247,12 +250,12 @@ func (r *recorder) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		}
 		return ctrl.Result{}, nil
 	case have == nil && want.Spec.NodeName == "":
-		return ctrl.Result{}, nil // its user has deleted it, and the lease is about to be released
+		return ctrl.Result{}, nil // the user has deleted it, and the controller of pods is about to release the lease
 	}
 	return ctrl.Result{RequeueAfter: believed}, r.write(ctx, have, want)
 }
 
-// ensure writes an IP object, if it is not as wanted.
+// ensure writes an IP object, unless it is up to date.
 func (r *recorder) ensure(ctx context.Context, want *kubeovnv1.IP) error {
 	have, _, err := r.newest(ctx, want.Name)
 	if err != nil {
@@ -261,7 +264,8 @@ func (r *recorder) ensure(ctx context.Context, want *kubeovnv1.IP) error {
 	return r.write(ctx, have, want)
 }
 
-// write makes one IP object of another, nil for none. What the API server lets nobody change is made anew, but for what a user reserved.
+// write changes an IP object, nil for none, into the wanted one. A change of immutable fields needs a deletion and a creation; for a
+// user's reservation write warns instead.
 func (r *recorder) write(ctx context.Context, have, want *kubeovnv1.IP) error {
 	switch {
 	case have == nil:
@@ -291,7 +295,7 @@ func (r *recorder) delete(ctx context.Context, ip *kubeovnv1.IP) error {
 	err := r.client.Delete(ctx, ip, client.Preconditions{UID: &ip.UID, ResourceVersion: &ip.ResourceVersion})
 	switch {
 	case apierrors.IsConflict(err):
-		return nil // one that has changed comes with the next event
+		return nil // stale cache: the event of the change retries
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("delete IP %s: %w", ip.Name, err)
 	}
@@ -303,7 +307,7 @@ func (r *recorder) delete(ctx context.Context, ip *kubeovnv1.IP) error {
 func (r *recorder) create(ctx context.Context, want *kubeovnv1.IP) error {
 	if err := r.client.Create(ctx, want, k8s.FieldOwner); err != nil {
 		if apierrors.IsAlreadyExists(err) {
-			return nil // it comes with the next event
+			return nil // the event of the existing object retries
 		}
 		return fmt.Errorf("create IP %s: %w", want.Name, err)
 	}
@@ -314,7 +318,7 @@ func (r *recorder) change(ctx context.Context, have, want *kubeovnv1.IP) error {
 	next := changed(have, want)
 	err := k8s.Patch(ctx, r.client, have, next)
 	if apierrors.IsNotFound(err) {
-		return nil // its deletion comes with the next event
+		return nil // the event of its deletion retries
 	}
 	if err != nil {
 		return err
@@ -322,7 +326,7 @@ func (r *recorder) change(ctx context.Context, have, want *kubeovnv1.IP) error {
 	return r.wrote(ctx, next)
 }
 
-// wrote remembers what the server answered, unless the cache has it by now.
+// wrote stores the server's response, unless the cache already has it.
 func (r *recorder) wrote(ctx context.Context, ip *kubeovnv1.IP) error {
 	r.answers.wrote(ip)
 	_, _, err := r.newest(ctx, ip.Name)

@@ -28,9 +28,9 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Restore fills the allocator before anything is allocated: with what is in use (see the function Restore), and then with what IP objects
-// keep for pods that are away, or for none. live reads the API server, for the cache has no IP objects
-// yet, except on a standby that takes over.
+// Restore fills the allocator before any allocation. It restores leases in use (see the function Restore), and then the leases that IP
+// objects retain for absent pods or for no pod. live reads from the API server, because the cache has no IP objects yet, except on a
+// standby that takes over.
 func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 	rules := claimRules{reader: r.Client, live: live, grants: r.Grants}
 	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, rules.allow); err != nil {
@@ -40,24 +40,24 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 	if err := r.restoreTenants(ctx); err != nil {
 		return err
 	}
-	if err := r.Vips.Wait(ctx); err != nil { // a port must not lose what it may send from for a moment
+	if err := r.Vips.Wait(ctx); err != nil { // without all Vips, a port would lose shared addresses for a moment
 		return err
 	}
 	return r.restoreKept(ctx, live)
 }
 
-// Restore fills an empty allocator with every address in use: what ports in the northbound database hold, then what pods and nodes
-// were told. The first of them that names an address has it; the port or pod that comes too late is logged, and its reconciler finds
-// out what to do. Call it once the caches of pods, nodes and subnets have synced, and before anything is allocated.
+// Restore fills an empty allocator with every address in use: from ports in the northbound database, then from annotations of pods and
+// nodes. The first claim of an address wins; a later one is logged, and the reconciler of its port or pod resolves the conflict. Call it
+// once the caches of pods, nodes and subnets have synced, and before any allocation.
 //
-// IP objects restore no lease: they record leases after the fact, so that who is recorded and has neither a port nor annotations uses no
-// address (docs/decisions/2026-11-21-start.md). They only prove claims, see claimRules.
+// IP objects restore no lease. They record leases afterwards, so a pod with an IP object, but with neither a port nor annotations, uses
+// no address (docs/decisions/2026-11-21-start.md). They only prove claims, see claimRules.
 func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator) error {
 	everything := func(context.Context, string, string, ipam.Lease) (bool, error) { return true, nil }
 	return restore(ctx, reader, engine, allocator, everything)
 }
 
-// restore is Restore, but for claims of pods that allow denies.
+// restore is Restore without the claims of pods that allow rejects.
 func restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator,
 	allow func(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error),
 ) error {
@@ -85,13 +85,13 @@ func restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 	return nil
 }
 
-// claim is a lease from before the start, and where it was found.
+// claim is a lease that existed before the start, and its source.
 type claim struct {
 	port  string
 	lease ipam.Lease
 	from  string
-	// asked applies the rules of a pod's own request to the claim: not the gateway's address, and no address outside the subnet. Users with
-	// the right to write a pod's annotations could make such a claim.
+	// asked applies the rules of a pod's own request to the claim: the gateway's address and addresses outside the subnet are refused. A
+	// user with write access to a pod's annotations could have forged such a claim.
 	asked bool
 }
 
@@ -142,7 +142,7 @@ func (s *restoration) readPorts(engine *northbound.Engine) {
 	})
 }
 
-// keep restores a claim unless its port has a lease already.
+// keep restores a claim, unless its port already has a lease.
 func (s *restoration) keep(c claim) {
 	if s.held(c.port) {
 		return
@@ -170,8 +170,8 @@ func (s *restoration) held(port string) bool {
 	return held
 }
 
-// claims are all claims, the stronger ones first. What pods and nodes were told is left out when their ports have leases already:
-// after a usual restart nothing of it has to be parsed.
+// claims yields all claims, in order of precedence. It skips annotations of pods and nodes whose ports already have leases, so a normal
+// restart parses none of them.
 func (s *restoration) claims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.transitClaims()} {
@@ -184,8 +184,8 @@ func (s *restoration) claims() iter.Seq[claim] {
 	}
 }
 
-// portClaims are what ports hold, those of pods that are gone included: their addresses are in use until the ports are not there. Left
-// out are ports of a predecessor whose successor was already told an address: that one counts.
+// portClaims yields the leases of ports. Ports of deleted pods count, because their addresses are in use until the ports are removed. A
+// port is skipped if its pod's successor has published addresses: these have precedence.
 func (s *restoration) portClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for _, p := range s.ports {
@@ -245,7 +245,7 @@ func (s *restoration) nodeClaims() iter.Seq[claim] {
 	}
 }
 
-// querierClaims are the addresses from which subnets ask for multicast groups.
+// querierClaims yields the source addresses of subnets' multicast group queries.
 func (s *restoration) querierClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.subnets.Items {
@@ -263,7 +263,7 @@ func (s *restoration) querierClaims() iter.Seq[claim] {
 	}
 }
 
-// transitClaims are the addresses that VPCs were told they leave with.
+// transitClaims yields the gateway router addresses in the status of VPCs.
 func (s *restoration) transitClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for i := range s.vpcs.Items {
@@ -285,7 +285,7 @@ func (s *restoration) transitClaims() iter.Seq[claim] {
 	}
 }
 
-// annotated is the claim that annotations are; false when there is none, or the port has a lease.
+// annotated returns the claim in annotations; false if there is none, or the port already has a lease.
 func (s *restoration) annotated(port string, annotations map[string]string) (claim, bool) {
 	if s.held(port) {
 		return claim{}, false
@@ -298,7 +298,7 @@ func (s *restoration) annotated(port string, annotations map[string]string) (cla
 	return claim{port: port, lease: lease, from: "annotations"}, true
 }
 
-// ofAnotherVip reports whether a lease has an address of a Vip, in its subnet, other than the one of that name.
+// ofAnotherVip reports whether a lease contains an address of a Vip of its subnet, other than the Vip with the given name.
 func (s *restoration) ofAnotherVip(lease ipam.Lease, name string) bool {
 	for i := range s.vips.Items {
 		vip := &s.vips.Items[i]
@@ -310,7 +310,8 @@ func (s *restoration) ofAnotherVip(lease ipam.Lease, name string) bool {
 	return false
 }
 
-// setSubnets makes every subnet known. One whose spec cannot be read, until its user mends it, has just what is claimed of it.
+// setSubnets adds every subnet to the allocator. A subnet with an unusable spec gets a layout that covers its claims only, until its user
+// corrects the spec.
 func (s *restoration) setSubnets() {
 	for i := range s.subnets.Items {
 		subnet := &s.subnets.Items[i]
@@ -318,7 +319,7 @@ func (s *restoration) setSubnets() {
 			continue
 		}
 		s.unusable[subnet.Name] = true
-		_ = s.allocator.SetSubnet(subnet.Name, s.claimedLayout(subnet.Name)) // refused when nothing is claimed: then it is not needed
+		_ = s.allocator.SetSubnet(subnet.Name, s.claimedLayout(subnet.Name)) // SetSubnet refuses a layout without claims: it is not needed
 	}
 }
 
@@ -347,7 +348,7 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 	return ipam.Subnet{CIDRs: cidrs, Gateways: gateways, Exclude: append(exclude, shared...)}, nil
 }
 
-// claimedLayout holds one claimed address of each family. Leases outside of it are restored all the same.
+// claimedLayout returns a layout with one claimed address of each family. Leases outside of it are restored as well.
 func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	var layout ipam.Subnet
 	var has [2]bool
@@ -365,7 +366,8 @@ func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	return layout
 }
 
-// holder is the UID of the pod that the lease under a pod's name was made for: by this process, or by one before it, which the port tells.
+// holder returns the UID of the pod that the lease under a pod's name was allocated for. The ledger has it if this process allocated it;
+// otherwise the port's row does.
 func (r *Reconciler) holder(pod *corev1.Pod) types.UID {
 	if uid := r.ledger.holder(client.ObjectKeyFromObject(pod)); uid != "" {
 		return uid

@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// indexSubnet finds pods by the subnet that their annotations name.
+// indexSubnet finds pods by the subnet in their annotations.
 const indexSubnet = "pod.subnet"
 
 // SetupWithManager adds the controllers of pods and of their IP objects. Call it once, before the manager starts.
@@ -80,15 +80,14 @@ func subnetOf(o client.Object) []string {
 	return []string{subnet}
 }
 
-// onPod enqueues pods whose port may have to change. Those that have their network already when the controller starts come after all
-// others.
+// onPod enqueues pods whose port may need a change. At the start, pods that already have their network come last.
 func (r *Reconciler) onPod() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			pod := e.Object.(*corev1.Pod)
 			r.relabelled(nil, pod)
 			r.machineSeen(pod)
-			if onPodNetwork(pod) { // what others have left, the engine's owners tell
+			if onPodNetwork(pod) { // ports of other pods come from the engine's owners (k8s.Orphans)
 				r.arrived(pod, q)
 			}
 		},
@@ -106,7 +105,8 @@ func (r *Reconciler) onPod() handler.EventHandler {
 	}
 }
 
-// arrived enqueues a pod that is new on the pod network. q gives what is in the initial list a low priority.
+// arrived enqueues a pod that is new on the pod network. A pod without a network gets normal priority, even in the initial list, where q
+// lowers the priority.
 func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
 	if kubeovnv1.IsPublished(pod) {
 		q.Add(requestFor(pod))
@@ -135,8 +135,8 @@ func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q q
 	}
 }
 
-// outdated reports whether the subnet of a pod has another spec than the one that the pod was told of. A change of the subnet finds its pods in
-// the cache: it has missed those whose networks the cache had not seen yet.
+// outdated reports whether the spec of a pod's subnet has changed since the spec that the pod's results come from. The event of such a
+// change enqueues pods by their cached annotations, so it misses pods whose results were not in the cache yet.
 func (r *Reconciler) outdated(ctx context.Context, pod *corev1.Pod, from specOf) bool {
 	name := pod.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()]
 	s := &kubeovnv1.Subnet{}
@@ -147,14 +147,14 @@ func requestFor(o client.Object) ctrl.Request {
 	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}
 }
 
-// changesPort is false for the many updates of a pod's status that its port does not depend on, and for those that bring nothing but
-// this process's own results.
+// changesPort reports whether an update may affect the pod's port. It is false for most updates of a pod's status, and for updates that
+// only contain this process's own results.
 func changesPort(before, after *corev1.Pod, own bool) bool {
 	return before.UID != after.UID || onPodNetwork(before) != onPodNetwork(after) || before.Spec.NodeName != after.Spec.NodeName ||
 		!agree(before, after, requests) || !own && !agree(before, after, results)
 }
 
-// onSubnet enqueues the pods of a subnet when what they know of it changes, and those that wait when any subnet does.
+// onSubnet enqueues a subnet's pods if settings that their ports use change, and wakes all waiting pods if any subnet changes.
 func (r *Reconciler) onSubnet() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
@@ -172,7 +172,7 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 	}
 }
 
-// subnetView is what pods that wait look at in subnets: not their counts.
+// subnetView is the part of a subnet that waiting pods depend on; it excludes the counts in status.
 type subnetView struct {
 	k8s.SubnetView
 	deleting bool
@@ -182,7 +182,7 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 	return subnetView{k8s.ViewSubnet(s), s.DeletionTimestamp != nil}
 }
 
-// podView is what a pod's port and annotations depend on of its subnet.
+// podView is the part of a subnet that the ports and annotations of its pods depend on.
 func podView(s *kubeovnv1.Subnet) [9]string {
 	return [9]string{
 		s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.Vpc, fmt.Sprint(s.Spec.MTU),
@@ -190,7 +190,7 @@ func podView(s *kubeovnv1.Subnet) [9]string {
 	}
 }
 
-// enqueuePodsOf enqueues the pods of a subnet, after those that have no network yet.
+// enqueuePodsOf enqueues the pods of a subnet with low priority, after pods without a network.
 func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) {
 	var pods corev1.PodList
 	err := r.Client.List(ctx, &pods, client.MatchingFields{indexSubnet: subnet}, client.UnsafeDisableDeepCopy)
@@ -203,7 +203,8 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) 
 	}
 }
 
-// onSpec wakes the pods that wait when the subnets of namespaces, or what pools are for, may have changed.
+// onSpec wakes the waiting pods if the spec of a VPC or of an IPPool changes, which may change the subnets of namespaces or the use of
+// pools.
 func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
@@ -216,7 +217,7 @@ func (r *Reconciler) onSpec() handler.EventHandler {
 	}
 }
 
-// onNamespace wakes those pods of a namespace that wait: its labels decide which subnets select it.
+// onNamespace wakes the waiting pods of a namespace: subnets select namespaces by labels.
 func (r *Reconciler) onNamespace() handler.EventHandler {
 	wake := func(o client.Object) { r.waiting.wakeNamespace(o.GetName()) }
 	return handler.Funcs{

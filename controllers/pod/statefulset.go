@@ -23,7 +23,8 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// podTypeOf is the kind of workload that keeps a pod's addresses while the pod is away; empty for pods that nobody replaces by name.
+// podTypeOf returns the kind of workload that retains a pod's addresses while the pod is absent; empty if no workload recreates the pod
+// by name.
 func (r *Reconciler) podTypeOf(pod *corev1.Pod) string {
 	if r.machineOf(pod) != "" {
 		return kubeovnv1.PodTypeVirtualMachine
@@ -34,8 +35,8 @@ func (r *Reconciler) podTypeOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// statefulSetOf is the StatefulSet that a pod of this name would be of, and its ordinal there. The ordinal is negative for names that no
-// StatefulSet gives.
+// statefulSetOf returns the StatefulSet that a pod of this name would belong to, and the pod's ordinal. The ordinal is negative if no
+// StatefulSet creates such names.
 func statefulSetOf(pod types.NamespacedName) (types.NamespacedName, int) {
 	i := strings.LastIndexByte(pod.Name, '-')
 	if i < 1 {
@@ -48,7 +49,7 @@ func statefulSetOf(pod types.NamespacedName) (types.NamespacedName, int) {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:i]}, ordinal
 }
 
-// wantedBySet reports whether a StatefulSet will replace the pod of this name.
+// wantedBySet reports whether a StatefulSet will recreate the pod of this name.
 func (r *Reconciler) wantedBySet(ctx context.Context, pod types.NamespacedName) (bool, error) {
 	owner, ordinal := statefulSetOf(pod)
 	if ordinal < 0 {
@@ -64,7 +65,7 @@ func (r *Reconciler) wantedBySet(ctx context.Context, pod types.NamespacedName) 
 	return set.DeletionTimestamp == nil && ordinalsOf(set).contain(ordinal), nil
 }
 
-// ordinals are those of the pods that a StatefulSet wants: from the first up to before end.
+// ordinals is the half-open range [first, end) of a StatefulSet's ordinals.
 type ordinals struct{ first, end int }
 
 func (o ordinals) contain(ordinal int) bool { return o.first <= ordinal && ordinal < o.end }
@@ -81,7 +82,7 @@ func ordinalsOf(set *appsv1.StatefulSet) ordinals {
 	return o
 }
 
-// onStatefulSet enqueues pods that are away when the StatefulSet may not want them any more.
+// onStatefulSet enqueues absent pods if their StatefulSet may not recreate them.
 func (r *Reconciler) onStatefulSet() handler.EventHandler {
 	away := func(o client.Object, q queue) {
 		for _, key := range r.kept.of(client.ObjectKeyFromObject(o)) {
@@ -99,11 +100,11 @@ func (r *Reconciler) onStatefulSet() handler.EventHandler {
 	}
 }
 
-// recordsThatKeep selects the IP objects that keep addresses without a pod: few of all.
+// recordsThatKeep selects the IP objects that retain addresses without a pod. They are few.
 func recordsThatKeep() client.ListOption {
 	requirement, err := labels.NewRequirement(kubeovnv1.LabelReserved, selection.NotEquals, []string{kubeovnv1.ReservedForPod})
 	if err != nil {
-		panic(err) // constants make it
+		panic(err) // impossible with these constants
 	}
 	return client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*requirement)}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// The cache of a process that takes the lead may be behind what the one before it has made ports for. Without a look at the API server such
-// a pod would seem gone: its port would be taken away under it, and its address could become another pod's.
+// The cache of a new leader may lag behind the ports that the previous leader has created. Without a lookup in the API server, such a pod
+// would look deleted: it would lose its port, and another pod could get its address.
 
-// noteUnseen takes note of the ports whose pods the cache does not have.
+// noteUnseen records the ports whose pods are missing in the cache.
 func (r *Reconciler) noteUnseen(ctx context.Context) {
 	pod := &corev1.Pod{}
 	for _, owner := range r.Northbound.Owners(translate.KindPod) {
@@ -30,7 +30,7 @@ func (r *Reconciler) noteUnseen(ctx context.Context) {
 	}
 }
 
-// isLate reports whether the API server has a pod that the cache has never had. It is asked only about pods of ports from before the start.
+// isLate reports whether the API server has a pod that is missing in the cache. It looks up only pods that noteUnseen has recorded.
 func (r *Reconciler) isLate(ctx context.Context, key types.NamespacedName) (bool, error) {
 	if _, unseen := r.unseen.Load(key); !unseen {
 		return false, nil

@@ -25,7 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// Reasons of events on a pod that names a Vip, or an address, which it cannot share.
+// Reasons of events on a pod that names a Vip, or an address, that it cannot share.
 const (
 	reasonVip     = "VipNotShared"
 	reasonAddress = "AddressNotShared"
@@ -62,7 +62,7 @@ func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []ne
 	return shared, others
 }
 
-// wantsOfVip asks for the addresses of the Vip that a pod is to have for its own.
+// wantsOfVip returns the allocation request for the addresses of the Vip that a pod uses as its own.
 func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	name := request.Vip
 	vip, reason, err := r.vip(ctx, pod, name)
@@ -81,7 +81,7 @@ func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, request ku
 	if reason != "" {
 		return nil, &problem{message: fmt.Sprintf("Vip %s, which annotation %s names, %s", name, keyVip, reason), subnets: subnetsOf(vip)}
 	}
-	if vip.Spec.Namespace != pod.Namespace { // a Vip for one namespace lets that namespace into its subnet
+	if vip.Spec.Namespace != pod.Namespace { // the namespace of a Vip may use the Vip's subnet
 		if err := r.mayUseSubnet(ctx, pod, vipSubnet(vip)); err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, request ku
 	return []ipam.Request{want}, nil
 }
 
-// vip returns a Vip, or why a pod may not use it.
+// vip returns a Vip, and a reason if the pod may not use it.
 func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip *kubeovnv1.Vip, reason string, err error) {
 	vip = &kubeovnv1.Vip{}
 	err = r.Client.Get(ctx, client.ObjectKey{Name: name}, vip, client.UnsafeDisableDeepCopy)
@@ -125,7 +125,7 @@ func subnetsOf(vip *kubeovnv1.Vip) []string {
 	return []string{vipSubnet(vip)}
 }
 
-// vipAddresses are those that a Vip has.
+// vipAddresses returns the addresses that a Vip has been allocated.
 func vipAddresses(vip *kubeovnv1.Vip) []netip.Addr {
 	if vip == nil {
 		return nil
@@ -139,7 +139,7 @@ func vipAddresses(vip *kubeovnv1.Vip) []netip.Addr {
 	return addresses
 }
 
-// shared are the addresses of the Vips that a pod shares in its subnet. Only a pod whose port checks addresses has to know.
+// shared returns the addresses of the Vips that a pod shares in its subnet. Only a port with port security needs them.
 func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeovnv1.Subnet) ([]netip.Addr, error) {
 	if !r.securesPort(pod, subnet) {
 		return nil, nil
@@ -160,7 +160,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 	return addresses, nil
 }
 
-// warnOfShared warns a pod's user, once, of addresses in port_vips that the pod does not share.
+// warnOfShared warns a pod's user, once, about addresses in port_vips that the pod does not share.
 func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
 	_, others := splitShared(subnet, pod)
 	if said := ipfamily.Join(others); news(&r.unshared, pod.UID, said) {
@@ -169,7 +169,7 @@ func (r *Reconciler) warnOfShared(pod *corev1.Pod, subnet *kubeovnv1.Subnet) {
 	}
 }
 
-// warnOfVips tells a pod's user which of the Vips that it names it cannot share.
+// warnOfVips warns a pod's user about Vips in its annotation that it cannot share.
 func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet string) {
 	if kubeovnv1.TooLong(pod.Annotations[keyAAPs]) {
 		k8s.Warn(r.Recorder, pod, reasonVip, fmt.Sprintf("annotation %s names more than %d Vips: the pod shares none of them", keyAAPs, kubeovnv1.MaxListEntries))
@@ -190,12 +190,12 @@ func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet str
 			wrong = append(wrong, "Vip "+name+" "+reason)
 		}
 	}
-	if len(wrong) > 0 { // in one event: of two with the same reason the second is not kept
+	if len(wrong) > 0 { // one event: a second one with the same reason would be dropped
 		k8s.Warn(r.Recorder, pod, reasonVip, fmt.Sprintf("of annotation %s: %s", keyAAPs, strings.Join(wrong, "; ")))
 	}
 }
 
-// onVip wakes the pods that wait when a Vip changes, and enqueues those whose ports its addresses may pass.
+// onVip wakes the waiting pods if a Vip changes, and enqueues the pods that share it.
 func (r *Reconciler) onVip() handler.EventHandler {
 	changed := func(vip *kubeovnv1.Vip, q queue) {
 		r.waiting.wakeAll()
@@ -217,7 +217,7 @@ func (r *Reconciler) onVip() handler.EventHandler {
 	}
 }
 
-// followVips has pods worked on again that begin or cease to share a Vip.
+// followVips requeues a pod when it starts or stops sharing a Vip.
 func (r *Reconciler) followVips() {
 	r.Vips.Notify(func(_ string, user selection.VipUser) {
 		if user.Use&selection.VipShared != 0 {

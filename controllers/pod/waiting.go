@@ -16,11 +16,12 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// wakeDelay gathers changes of a subnet before the pods that wait for it are tried again, so that many pods at a full subnet
-// cost little while others come and go.
+// wakeDelay collects changes of a subnet before its waiting pods are retried, so that many pods at a full subnet cost little while other
+// pods are created and deleted.
 const wakeDelay = 100 * time.Millisecond
 
-// wokenAtOnce is how many of the pods that wait for any address of a full subnet are tried at a time, unless it has more free addresses than that.
+// wokenAtOnce is the number of pods that are retried at a time when they wait for any address of a full subnet, unless more addresses are
+// free.
 const wokenAtOnce = 32
 
 // queue is the work queue of a controller.
@@ -32,31 +33,31 @@ type feed struct{ k8s.Feed }
 // Add enqueues req. It never blocks.
 func (f *feed) Add(req ctrl.Request) { f.AddKey(req.NamespacedName) }
 
-// problem is what keeps a pod from an address, in words for its user.
+// problem is the reason why a pod gets no address, as a message for its user.
 type problem struct {
 	message string
-	// subnets are those whose change may help.
+	// subnets are the subnets whose change may solve the problem.
 	subnets []string
-	// quiet problems are told elsewhere.
+	// quiet problems cause no event on the pod: another condition reports them.
 	quiet bool
-	// full: the subnets have no free address, and any would do.
+	// full means that the subnets have no free address, and any address would do.
 	full bool
 }
 
 // Error is the message of the event.
 func (p *problem) Error() string { return p.message }
 
-// waiting are the pods that have no address. They are tried again when what is in their way may have changed.
+// waiting lists the pods without an address. A change that may solve a pod's problem retries it.
 type waiting struct {
 	feed
 
 	mu       sync.Mutex
 	pods     map[types.NamespacedName]waiter
 	bySubnet map[string]map[types.NamespacedName]struct{}
-	due      map[string]bool // subnets whose pods are about to be woken
-	// available is how many addresses of a subnet are free. It is called without mu.
+	due      map[string]bool // subnets whose pods wakeSubnet will wake
+	// available returns the number of free addresses of a subnet. It is called without mu.
 	available func(subnet string) float64
-	// changes counts changes of subnets that pods waited for, and changed has the last one of each.
+	// changes counts the changes of subnets that pods wait for; changed has the count at each subnet's last change.
 	changes uint64
 	changed map[string]uint64
 }
@@ -64,12 +65,12 @@ type waiting struct {
 type waiter struct {
 	uid types.UID
 	problem
-	// tried is the last change of a subnet after which the pod was woken.
+	// tried is the count of changes when the pod was last woken.
 	tried uint64
 }
 
-// add lists a pod. It returns again when the pod is new in the list, or waits for other subnets than before: an address may have become free, or
-// a namespace known, after the failed attempt. It returns news when the pod's user has no event with this message yet.
+// add lists a pod. again is true if the pod is new in the list, or waits for other subnets than before: an address may have become free,
+// or a namespace may have reached the cache, after the failed attempt. news is true if the pod's user has no event with this message yet.
 func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (again, news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +96,7 @@ func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (agai
 	return again, news
 }
 
-// remove takes a pod from the list.
+// remove removes a pod from the list.
 func (w *waiting) remove(key types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,8 +128,8 @@ func (w *waiting) subnetChanged(subnet string) {
 	time.AfterFunc(wakeDelay, func() { w.wakeSubnet(subnet) })
 }
 
-// wakeSubnet wakes the pods that wait for a subnet. Of the pods for which it was full, it wakes as many as there are free addresses, but at
-// least wokenAtOnce, and the others after another wakeDelay. Each pod is tried once after the last change.
+// wakeSubnet wakes the pods that wait for a subnet. If pods found the subnet full, it wakes at most as many of them as there are free
+// addresses, but at least wokenAtOnce; the others follow after another wakeDelay. Each pod is retried once after the last change.
 func (w *waiting) wakeSubnet(subnet string) {
 	left := max(int(min(w.available(subnet), math.MaxInt32)), wokenAtOnce)
 	w.mu.Lock()
@@ -154,10 +155,10 @@ func (w *waiting) wakeSubnet(subnet string) {
 	}
 }
 
-// wakeAll wakes every pod that waits.
+// wakeAll wakes every waiting pod.
 func (w *waiting) wakeAll() { w.wake(func(types.NamespacedName) bool { return true }) }
 
-// wakeNamespace wakes the pods of a namespace that wait.
+// wakeNamespace wakes the waiting pods of a namespace.
 func (w *waiting) wakeNamespace(namespace string) {
 	w.wake(func(key types.NamespacedName) bool { return key.Namespace == namespace })
 }
