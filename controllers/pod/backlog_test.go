@@ -13,7 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// paced runs a test of a backlog in time of its own. out gives what the backlog has handed out since the last call.
+// paced runs a test of a backlog with a synthetic clock. out returns the requests since its last call.
 func paced(t *testing.T, pace RecordPace, test func(t *testing.T, b *backlog, out func() []string)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backlog{pace: pace}

@@ -71,7 +71,7 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 	}
 }
 
-// TestAStandbyMeasuresNothing is about pods that another process connects.
+// A standby drops a pod's measurement when another process connects the pod.
 func TestAStandbyMeasuresNothing(t *testing.T) {
 	r := &Reconciler{Sets: podset.New()}
 	q := newQueue(t)
@@ -89,7 +89,7 @@ func TestAStandbyMeasuresNothing(t *testing.T) {
 	}
 }
 
-// TestPodsWithoutANetworkComeFirst is about a start: all pods are in the initial list.
+// At the start all pods are in the initial list.
 func TestPodsWithoutANetworkComeFirst(t *testing.T) {
 	r := &Reconciler{Sets: podset.New()}
 	q := priorityqueue.New[ctrl.Request](t.Name())
@@ -115,7 +115,7 @@ func TestPodsWithoutANetworkComeFirst(t *testing.T) {
 	}
 }
 
-// staleClient has a cache that never shows an IP object, and counts what is written.
+// staleClient has a cache that never shows written IP objects, and counts the writes.
 type staleClient struct {
 	client.Client
 	pod            *corev1.Pod

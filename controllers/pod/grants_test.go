@@ -82,7 +82,7 @@ func TestMembershipIsGranted(t *testing.T) {
 	w.Change(pool, func() { pool.Spec.AllowedNamespaces = []kubeovnv1.AllowedNamespace{"attacker"} })
 	w.allocated(newPod("attacker", "pool"))
 
-	// Who is in stays in: the pod keeps its address when the list is shortened.
+	// A pod keeps its address when its namespace is removed from the list.
 	w.Change(vpc, func() { vpc.Spec.AllowedNamespaces = nil })
 	late := newPod("attacker", "late", "logical_switch", "blue-net")
 	w.Create(late)
@@ -93,7 +93,7 @@ func TestMembershipIsGranted(t *testing.T) {
 	w.port(held)
 }
 
-// With membership Open a pod may name everything, as with Kube-OVN.
+// With membership Open a pod may name any VPC, subnet and pool, as with Kube-OVN.
 func TestOpenMembership(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("anyone", nil)
@@ -110,8 +110,8 @@ func TestOpenMembership(t *testing.T) {
 	}
 }
 
-// The subnet, or else the default of the cluster, decides whether a port drops packets from addresses other than its own. A pod may request
-// it, and cannot refuse it.
+// The subnet, or else the cluster's default, decides whether a port drops packets from addresses other than its own. A pod may request
+// this, but cannot opt out.
 func TestPortSecurityIsEnforced(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.100"} })
@@ -152,8 +152,8 @@ func TestPortSecurityIsEnforced(t *testing.T) {
 	})
 }
 
-// Addresses that are kept for a StatefulSet are for the namespaces on the lists: a pod that replaces another one is refused like a new pod.
-// Pods that run stay.
+// Addresses retained for a StatefulSet are subject to the lists of namespaces: a replacement pod is refused like a new pod. Running pods
+// keep theirs.
 func TestAKeptAddressNeedsMembership(t *testing.T) {
 	for name, test := range map[string]struct {
 		annotations []string
@@ -202,9 +202,9 @@ func TestAKeptAddressNeedsMembership(t *testing.T) {
 			w.Must(w.Client.Update(w.Context(), pool))
 			w.InForce(subnet, process)
 			w.Restart(process, stepsAt(pod.RecordPace{}))
-			w.port(members[1]) // runs
+			w.port(members[1]) // keeps running
 			w.port(members[2])
-			w.Delete(members[2]) // at once, so that the new pod may be the first that the controller sees of it
+			w.Delete(members[2]) // without waiting, so that the controller may see the new pod first
 			for _, i := range []int{0, 2} {
 				replaced := replica(set, i, "n1", test.annotations...)
 				w.Create(replaced)

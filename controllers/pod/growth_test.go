@@ -40,7 +40,7 @@ func TestPodsFollowASubnetThatGrows(t *testing.T) {
 	}
 }
 
-// TestAPodFollowsASubnetThatChangesBeforeTheCacheHasItsNetwork: a change of a subnet finds its pods in the cache.
+// A pod follows a change of its subnet even if the cache shows the pod's network only after the change.
 func TestAPodFollowsASubnetThatChangesBeforeTheCacheHasItsNetwork(t *testing.T) {
 	w := newWorld(t)
 	s := w.subnet("ovn-default", "10.16.0.0/24")
@@ -76,7 +76,7 @@ func TestAPodFollowsASubnetThatChangesBeforeTheCacheHasItsNetwork(t *testing.T) 
 			return ""
 		})
 	}
-	followed(early) // the change was heard of
+	followed(early) // the controller has handled the change
 	release()
 	followed(late)
 }

@@ -24,7 +24,7 @@ func addrs(s ...string) []netip.Addr {
 	return all
 }
 
-// forge writes results on a pod as its user can where no admission policy keeps users from it.
+// forge writes results on a pod, as its user can without admission policies.
 func (w world) forge(p *corev1.Pod, results kubeovnv1.PodNetwork) {
 	w.Helper()
 	w.Get(p)
@@ -125,7 +125,7 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	}
 }
 
-// A port with port security passes the addresses of the subnet's vips that its pod asks for, and no others.
+// A port with port security accepts the subnet's vips that its pod requests, and no other addresses.
 func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	w := newWorld(t)
 	s := w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.100"} })
@@ -147,7 +147,7 @@ func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	secured(mac + " " + address(p))
 }
 
-// A request that is not valid keeps a new pod waiting. On a pod that has its network it has no effect. Events name the annotation.
+// An invalid request keeps a new pod waiting. On a connected pod it has no effect. Events name the annotation.
 func TestRequestsThatAreNotValidAreReported(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")

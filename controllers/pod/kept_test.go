@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
-// statefulSet creates a StatefulSet; its pods are the test's to create.
+// statefulSet creates a StatefulSet; the test creates its pods.
 func (w world) statefulSet(name string, start, replicas int32) *appsv1.StatefulSet {
 	w.Helper()
 	labels := map[string]string{"app": name}
@@ -43,7 +43,7 @@ func (w world) statefulSet(name string, start, replicas int32) *appsv1.StatefulS
 	return set
 }
 
-// replica is a pod of a StatefulSet on a node.
+// replica returns a pod of a StatefulSet on a node.
 func replica(set *appsv1.StatefulSet, ordinal int, node string, annotations ...string) *corev1.Pod {
 	p := newPod(set.Namespace, fmt.Sprintf("%s-%d", set.Name, ordinal), annotations...)
 	p.Spec.NodeName = node
@@ -51,7 +51,7 @@ func replica(set *appsv1.StatefulSet, ordinal int, node string, annotations ...s
 	return p
 }
 
-// away waits until a pod that is gone has nothing but its lease and its IP object.
+// away waits until a deleted pod has no port, but still its lease and its IP object.
 func (w world) away(p *controllertest.Process, was *corev1.Pod) {
 	w.Helper()
 	name := was.Name + "." + was.Namespace
@@ -73,7 +73,7 @@ func (w world) away(p *controllertest.Process, was *corev1.Pod) {
 	})
 }
 
-// losePorts is what a database restored from an old backup is like. No controller may run.
+// losePorts removes all ports, like a database restored from an old backup. No controller may run.
 func (w world) losePorts() {
 	w.Database.Transact(nbtest.Op{
 		"op": "update", "table": "Logical_Switch", "where": []any{}, "row": map[string]any{"ports": []any{"set", []any{}}},
@@ -114,7 +114,7 @@ func TestAPodOfAStatefulSetKeepsItsAddress(t *testing.T) {
 					process = w.start()
 					w.away(process, first)
 				}
-				w.pod("default", fmt.Sprint("other-", round)) // does not get what is kept
+				w.pod("default", fmt.Sprint("other-", round)) // does not get the retained address
 				first = replica(set, 1, w.Nodes[(round+1)%2])
 				w.Create(first)
 				is := w.allocated(first)
@@ -150,7 +150,7 @@ func TestAStatefulSetPodReplacedWhileTheControllerIsDownKeepsItsAddress(t *testi
 	w.agree(process)
 	process.Stop()
 	w.Delete(pods[0], pods[1])
-	w.losePorts() // so that only IP objects know the pods that are gone
+	w.losePorts() // so that only IP objects record the deleted pods
 	next := replica(set, 0, "n2")
 	other := newPod("default", "other")
 	w.Create(next, other)
@@ -166,7 +166,7 @@ func TestAStatefulSetPodReplacedWhileTheControllerIsDownKeepsItsAddress(t *testi
 func TestKeptAddressesAreFreedWhenTheStatefulSetWantsThePodNoMore(t *testing.T) {
 	for name, end := range map[string]func(w world, set *appsv1.StatefulSet){
 		"scaled down": func(w world, set *appsv1.StatefulSet) {
-			w.Change(set, func() { *set.Spec.Replicas = 2 }) // 5 and 6 stay
+			w.Change(set, func() { *set.Spec.Replicas = 2 }) // ordinals 5 and 6 remain
 		},
 		"first ordinal moved": func(w world, set *appsv1.StatefulSet) {
 			w.Change(set, func() { set.Spec.Ordinals.Start = 8 })
@@ -195,7 +195,7 @@ func TestKeptAddressesAreFreedWhenTheStatefulSetWantsThePodNoMore(t *testing.T) 
 					process = w.start()
 				}
 				w.gone(process, p)
-				if w.Get(set) && set.DeletionTimestamp != nil { // in the foreground, which nobody finishes here
+				if w.Get(set) && set.DeletionTimestamp != nil { // foreground deletion: the test has no garbage collector
 					set.Finalizers = nil
 					w.Must(w.Client.Update(w.Context(), set))
 				}
@@ -236,7 +236,7 @@ func reservation(name string, spec kubeovnv1.IPSpec, labels ...string) *kubeovnv
 	return ip
 }
 
-// held waits until a name holds addresses, or none when they are empty.
+// held waits until a name holds the addresses, or no lease if addresses is empty.
 func (w world) held(p *controllertest.Process, name, addresses string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -345,8 +345,7 @@ func (w world) told(ip *kubeovnv1.IP, text string) {
 	})
 }
 
-// TestStatefulSetPodsKeepTheirAddressesHoweverOftenTheControllerIsKilled deletes and creates pods while the controller is stopped and started
-// at any point of its work.
+// The test deletes and creates pods while the controller is stopped and started at any point of its work.
 func TestStatefulSetPodsKeepTheirAddressesHoweverOftenTheControllerIsKilled(t *testing.T) {
 	const pods, rounds, restarts = 6, 12, 8
 	drawn := seed.New(t)
@@ -381,7 +380,7 @@ func TestStatefulSetPodsKeepTheirAddressesHoweverOftenTheControllerIsKilled(t *t
 		<-time.After(time.Duration(random.IntN(300)) * time.Millisecond)
 		process.Stop()
 		process = w.start()
-		taker := newPod("default", "taker") // wants what is free by mistake
+		taker := newPod("default", "taker") // would get an address that was freed by mistake
 		w.Create(taker)
 		w.allocated(taker)
 		w.Delete(taker)

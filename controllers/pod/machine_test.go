@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod"
 )
 
-// defineMachines has the API server know KubeVirt's kind, until the test ends.
+// defineMachines installs the CRD of KubeVirt's VirtualMachine until the test ends.
 func (w world) defineMachines() *unstructured.Unstructured {
 	w.Helper()
 	definition := &unstructured.Unstructured{Object: map[string]any{
@@ -54,7 +54,7 @@ func (w world) machine(name string) *unstructured.Unstructured {
 	vm := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": map[string]any{"namespace": "default", "name": name},
 	}}
-	w.Eventually(func() string { // the kind may be on its way
+	w.Eventually(func() string { // the API server may not serve the CRD yet
 		if err := w.Client.Create(w.Context(), vm.DeepCopy()); err != nil {
 			return err.Error()
 		}
@@ -63,7 +63,7 @@ func (w world) machine(name string) *unstructured.Unstructured {
 	return vm
 }
 
-// launcher is a pod that runs a machine on a node, as KubeVirt makes it.
+// launcher returns a pod that runs a machine on a node, as KubeVirt creates it.
 func launcher(machine, suffix, node string) *corev1.Pod {
 	p := newPod("default", "virt-launcher-"+machine+"-"+suffix)
 	p.Spec.NodeName = node
@@ -74,14 +74,14 @@ func launcher(machine, suffix, node string) *corev1.Pod {
 	return p
 }
 
-// named is the pod whose name the machine's port has.
+// named returns a pod with the machine's name, like the machine's port.
 func named(machine string, has *corev1.Pod) *corev1.Pod {
 	p := newPod("default", machine)
 	p.Annotations = has.Annotations
 	return p
 }
 
-// chassis waits until a machine's port is at these nodes.
+// chassis waits until a machine's port requests these nodes.
 func (w world) chassis(machine, nodes, activation string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -101,7 +101,7 @@ func TestAMachineKeepsItsAddress(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
 	w.defineMachines()
-	vm := w.machine("vm-0") // a name that a StatefulSet's pod might have
+	vm := w.machine("vm-0") // a name that a StatefulSet's pod could have
 	process := w.start()
 	first := launcher("vm-0", "a", "n1")
 	w.Create(first)
@@ -122,7 +122,7 @@ func TestAMachineKeepsItsAddress(t *testing.T) {
 			process = w.start()
 			w.away(process, named("vm-0", first))
 		}
-		w.pod("default", fmt.Sprint("other-", round)) // does not get what is kept
+		w.pod("default", fmt.Sprint("other-", round)) // does not get the retained address
 		first = launcher("vm-0", fmt.Sprint(round), w.Nodes[(round+1)%2])
 		w.Create(first)
 		is := w.allocated(first)
@@ -132,7 +132,7 @@ func TestAMachineKeepsItsAddress(t *testing.T) {
 		w.chassis("vm-0", first.Spec.NodeName, "")
 	}
 	process.Stop()
-	process = w.start() // the port is the machine's, whatever the pod's name
+	process = w.start() // the port belongs to the machine, not to the pod of that name
 	w.chassis("vm-0", first.Spec.NodeName, "")
 	if n := process.Transactions(); n != 0 {
 		t.Errorf("%d transactions after a restart", n)
@@ -187,7 +187,7 @@ func TestMachinesThatAreDefinedLater(t *testing.T) {
 	w.machine("vm")
 	w.Delete(runs)
 	w.away(process, named("vm", runs))
-	single := launcher("single", "a", "n1") // an instance that no VirtualMachine is of
+	single := launcher("single", "a", "n1") // an instance without a VirtualMachine
 	w.Create(single)
 	w.allocated(single)
 	w.Delete(single)
@@ -222,7 +222,7 @@ func TestAMachineMoves(t *testing.T) {
 	back.Labels = map[string]string{"kubevirt.io/migrationJobUID": "v"}
 	w.Create(back)
 	w.chassis("vm", "n2,n1", "rarp")
-	w.Delete(back) // it fails
+	w.Delete(back) // the migration fails
 	w.chassis("vm", "n2", "")
 	w.Eventually(func() string {
 		if ip := w.record(named("vm", target)); ip.Spec.NodeName != "n2" {

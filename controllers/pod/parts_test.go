@@ -36,7 +36,7 @@ func newQueue(t *testing.T) queue {
 	return q
 }
 
-// drain takes what is in the queue.
+// drain empties the queue and returns the names, sorted.
 func drain(q queue) []string {
 	var names []string
 	for q.Len() > 0 {
@@ -98,7 +98,7 @@ func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 	})
 }
 
-// Each release of an address of a full subnet wakes some of the waiting pods. In time it wakes each of them, once.
+// Each release of an address of a full subnet wakes some of the waiting pods. After a while each of them has been woken once.
 func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := 0.0
@@ -120,7 +120,7 @@ func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 				if all = append(all, name); name == "static" {
 					w.add(key(name), "1", taken)
 				} else {
-					w.add(key(name), "1", full) // there was none for it
+					w.add(key(name), "1", full) // still no address
 				}
 			}
 			return all
@@ -146,7 +146,7 @@ func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 		if len(seen) != pods+1 {
 			t.Errorf("%d of %d were woken", len(seen), pods+1)
 		}
-		free = 1000 // the subnet was enlarged
+		free = 1000 // as after an enlargement of the subnet
 		w.subnetChanged("s")
 		time.Sleep(2 * wakeDelay)
 		if now := woken(); len(now) != pods+1 {
@@ -291,7 +291,7 @@ func TestExplainSaysWhatToChange(t *testing.T) {
 	}
 }
 
-// noObjects is a cache that has nothing yet.
+// noObjects is an empty cache.
 type noObjects struct{ client.Client }
 
 func (noObjects) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {

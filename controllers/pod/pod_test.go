@@ -77,11 +77,11 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 	}
 }
 
-// A pod that gets its network is measured once, by each leg of docs/metrics.md and as a whole.
+// The metrics measure a pod that gets its network once: each leg of docs/metrics.md, and the whole path.
 func TestWhatIsMeasuredOfAPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
-	left, _ := w.Metric("kiln_pod_records_held") // by processes of other tests, which stopped with records to write
+	left, _ := w.Metric("kiln_pod_records_held") // from processes of other tests, which stopped with unwritten records
 	w.start()
 	w.pod("default", "first")
 	count := func(leg string) float64 {
@@ -89,7 +89,7 @@ func TestWhatIsMeasuredOfAPod(t *testing.T) {
 		return n
 	}
 	legs := []string{"seen", "address", "committed", "annotated"}
-	w.Eventually(func() string { // the first pod may just be measured
+	w.Eventually(func() string { // the measurement of the first pod may not have ended yet
 		if count("annotated") == 0 {
 			return "no pod is measured"
 		}
@@ -170,7 +170,7 @@ func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
 		p.Annotations["ovn.kubernetes.io/ip_family"] = "ipv4"
 		delete(p.Annotations, "ovn.kubernetes.io/mac_address")
 	})
-	w.Eventually(func() string { // the second process has looked at the pod
+	w.Eventually(func() string { // the second process has reconciled the pod
 		if w.Get(p); p.Annotations["ovn.kubernetes.io/mac_address"] == "" {
 			return "the annotation with the MAC address is not there again"
 		}
@@ -243,7 +243,7 @@ func TestAPodWithANodesPortNameIsRefused(t *testing.T) {
 	w.Create(p)
 	w.warned(p, "port name node-a.b is that of a node")
 	w.Delete(p)
-	w.pod("b", "after") // worked on after the deletion was
+	w.pod("b", "after") // reconciled after the deletion
 	if _, held := process.Allocator.Lookup("node-a.b"); !held {
 		t.Error("the node's lease is gone with the pod")
 	}
@@ -293,7 +293,7 @@ func TestPodsWaitForWhatTheyName(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	process := w.start()
-	// The part of the controllers of IPPools and Vips.
+	// The test plays the controllers of IPPools and Vips.
 	ofPool, ofVip := netip.MustParseAddr("10.16.0.40"), netip.MustParseAddr("10.16.0.50")
 	w.Must(process.Allocator.SetPools("ovn-default", []ipam.Pool{{Name: "late", Ranges: []ipfamily.Range{{From: ofPool, To: ofPool}}}}))
 	_, err := process.Allocator.Allocate(translate.VipHolder("late"), ipam.Request{Subnet: "ovn-default", Addresses: []netip.Addr{ofVip}})
@@ -359,7 +359,7 @@ func TestAPodWaitsForTheFamilyThatIsFull(t *testing.T) {
 	w.agree(process)
 }
 
-// The admission policy denies changes of results. A manifest that spells an address otherwise than Kiln can be applied again.
+// The admission policy denies changes of results. A user can apply again a manifest with another spelling of an address.
 func TestTheSpellingOfARequestStays(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
@@ -384,7 +384,7 @@ func TestTheSpellingOfARequestStays(t *testing.T) {
 	w.start()
 	w.port(p)
 	check("after a restart without the database")
-	w.pod("default", "other") // its reconciler has come to an end
+	w.pod("default", "other") // its reconciles are over
 	partial := w.pod("default", "partial", "ip_address", "10.16.0.77", "mac_address", "02:00:00:00:00:0A")
 	if got := address(partial); !strings.HasPrefix(got, "10.16.0.77,fd00:10:16::") {
 		t.Errorf("a pod that asked for one address of two has %s", got)

@@ -16,8 +16,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 )
 
-// The source of IP objects and the one that lists strays start at the same time. An IP object that appears in between is in the initial list of
-// the first, and not in the list of the second.
+// The source of IP objects and the source that lists strays start at the same time. An IP object that is created in between is in the
+// initial list of the first, but not in the list of the second.
 func TestAnIPObjectBetweenTheTwoListsIsReconciled(t *testing.T) {
 	reservation := &kubeovnv1.IP{
 		ObjectMeta: metav1.ObjectMeta{Name: "db.default"},
@@ -25,7 +25,7 @@ func TestAnIPObjectBetweenTheTwoListsIsReconciled(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name             string
-		complete, listed bool // strays has begun; the event is of the initial list
+		complete, listed bool // strays has started; the event is part of the initial list
 		want             int
 	}{
 		{"of the initial list, before strays", false, true, 0},

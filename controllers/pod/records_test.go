@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod"
 )
 
-// never is a pace at which no test sees an IP object.
+// never is a pace so slow that no test sees an IP object.
 var never = pod.RecordPace{Quiet: time.Hour, AtMost: time.Hour}
 
 func TestAPodThatIsGoneBeforeItsIPObjectWasWrittenLeavesNone(t *testing.T) {
@@ -56,7 +56,7 @@ func TestIPObjectsThatACrashPreventedAreWrittenAfterIt(t *testing.T) {
 	}
 }
 
-// TestAnIPObjectGoesThoughItsSubnetTookTheLeaseAlong: a subnet whose finalizer someone takes away goes with all leases in it.
+// Without its finalizer, a subnet can be deleted together with all leases in it. The IP objects must still be deleted.
 func TestAnIPObjectGoesThoughItsSubnetTookTheLeaseAlong(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")

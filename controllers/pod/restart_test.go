@@ -32,7 +32,7 @@ import (
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
-// reconciled is how often a controller of any process has finished a pass.
+// reconciled returns the number of passes of a controller, in all processes.
 func reconciled(t *testing.T, controller string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -96,14 +96,14 @@ func TestARestartLeavesSettledPodsAlone(t *testing.T) {
 	w.agree(second)
 }
 
-// broken is an API server that answers nothing.
+// broken is an API server that fails all lists.
 type broken struct{ client.Reader }
 
 func (broken) List(context.Context, client.ObjectList, ...client.ListOption) error {
 	return errors.New("the API server was asked for what the cache has")
 }
 
-// TestAStandbyTakesTheIPObjectsOfItsCache: the process is a standby until its restoration succeeds.
+// The process is a standby until its restoration succeeds.
 func TestAStandbyTakesTheIPObjectsOfItsCache(t *testing.T) {
 	w := newWorld(t)
 	var r *pod.Reconciler
@@ -137,7 +137,7 @@ func TestWhatHappenedWhileTheControllerWasDown(t *testing.T) {
 	w.Delete(deleted, replaced, moved)
 	again := newPod("default", "replaced")
 	again.Spec.NodeName = "n2"
-	for k, v := range replaced.Annotations { // as copied from the old pod's manifest
+	for k, v := range replaced.Annotations { // as in a copy of the old pod's manifest
 		again.Annotations[k] = v
 	}
 	elsewhere := newPod("default", "moved", "logical_switch", "other", "ip_address", "10.17.0.50")
@@ -165,7 +165,7 @@ func TestWhatHappenedWhileTheControllerWasDown(t *testing.T) {
 	w.agree(second)
 }
 
-// TestAPodThatTheCacheHasNotGotYetKeepsItsPort: who takes the lead may have heard less than who had it before.
+// The cache of a new leader may lag behind the previous leader's.
 func TestAPodThatTheCacheHasNotGotYetKeepsItsPort(t *testing.T) {
 	const others = 20
 	w := newWorld(t)
@@ -247,13 +247,12 @@ func (w world) get(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// TestPodsRecreatedUnderOneNameWhileTheControllerRestarts watches every pod: no address may be told to a pod while another one
-// that was told it is there.
+// The test watches every pod: no address may be published on a pod while another pod with that address exists.
 func TestPodsRecreatedUnderOneNameWhileTheControllerRestarts(t *testing.T) {
 	const names, rounds, restarts = 8, 50, 6
 	drawn := seed.New(t)
 	w := newWorld(t)
-	w.subnet("ovn-default", "10.16.0.0/28") // 13 addresses, so that they are used again soon
+	w.subnet("ovn-default", "10.16.0.0/28") // 13 addresses, so that they are reused soon
 	stop := watchHolders(w)
 	process := w.start()
 
@@ -281,16 +280,16 @@ func TestPodsRecreatedUnderOneNameWhileTheControllerRestarts(t *testing.T) {
 	}
 }
 
-// patientEvery is in which of the rounds of recreate the pod stays until it has its address.
+// patientEvery is the interval of the rounds of recreate in which the pod stays until it has its address.
 const patientEvery = 3
 
-// recreate deletes and creates a pod again and again, on alternating nodes. It tells of each round; in every third one it waits for the
-// pod's address, and in the others for a moment at most.
+// recreate deletes and creates a pod repeatedly, on alternating nodes. It sends on begun in each round. In every third round it waits for
+// the pod's address, and in the others for 60 ms at most.
 func recreate(w world, random *rand.Rand, name string, rounds int, begun chan<- struct{}) {
 	for round := range rounds {
 		p := newPod("default", name)
 		p.Spec.NodeName = w.Nodes[round%2]
-		if err := client.IgnoreAlreadyExists(w.Client.Create(w.Context(), p)); err != nil { // a request that the client repeated
+		if err := client.IgnoreAlreadyExists(w.Client.Create(w.Context(), p)); err != nil { // the client may repeat a request
 			w.Errorf("create: %v", err)
 			return
 		}
@@ -314,14 +313,15 @@ func recreate(w world, random *rand.Rand, name string, rounds int, begun chan<- 
 	}
 }
 
-// watchHolders follows what pods are told until the function it returns is called, which gives how often a pod was told an address.
+// watchHolders checks the addresses published on pods. The function that it returns stops the watch, and returns the number of addresses
+// published.
 func watchHolders(w world) func() int {
 	c, err := kubernetes.NewForConfig(controllertest.Config())
 	w.Must(err)
 	list, err := c.CoreV1().Pods("").List(w.Context(), metav1.ListOptions{})
 	w.Must(err)
 	pods := toolscache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", "", fields.Everything())
-	// The API server ends watches that are slow to read; this one goes on where that one ended.
+	// The API server closes watches with slow readers; RetryWatcher resumes them.
 	watcher, err := watchtools.NewRetryWatcherWithContext(w.Context(), list.ResourceVersion, pods)
 	w.Must(err)
 	var stopping atomic.Bool

@@ -10,7 +10,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait: the successor is there before the controller has seen that the pod is gone.
+// The successor exists before the controller has seen the deletion of the first pod.
 func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")

@@ -24,12 +24,12 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// stepsAt run the reconciler of pods, which writes IP objects at a pace.
+// stepsAt returns the steps of a process that runs the reconciler of pods and writes IP objects at the given pace.
 func stepsAt(pace pod.RecordPace) controllertest.Steps {
 	return stepsWith(pace, func(*pod.Reconciler) {})
 }
 
-// stepsWith are stepsAt with a reconciler that differs.
+// stepsWith is stepsAt with a change of the reconciler.
 func stepsWith(pace pod.RecordPace, change func(*pod.Reconciler)) controllertest.Steps {
 	var r *pod.Reconciler
 	return controllertest.Steps{
@@ -45,7 +45,7 @@ func stepsWith(pace pod.RecordPace, change func(*pod.Reconciler)) controllertest
 	}
 }
 
-// world is a World with what tests of pods say often.
+// world is a World with helpers for tests of pods.
 type world struct{ *controllertest.World }
 
 func newWorld(t *testing.T) world { return world{controllertest.New(t)} }
@@ -86,7 +86,7 @@ func (w world) namespace(name string, labels map[string]string) {
 	})
 }
 
-// newPod is a pod on n1. Annotations are pairs of names, without prefix, and values.
+// newPod returns a pod on n1. Annotations are pairs of names, without prefix, and values.
 func newPod(namespace, name string, annotations ...string) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{}},
@@ -101,7 +101,7 @@ func newPod(namespace, name string, annotations ...string) *corev1.Pod {
 	return p
 }
 
-// pod creates a pod and returns it once it is annotated.
+// pod creates a pod and returns it once its annotations contain its network.
 func (w world) pod(namespace, name string, annotations ...string) *corev1.Pod {
 	w.Helper()
 	p := newPod(namespace, name, annotations...)
@@ -110,7 +110,7 @@ func (w world) pod(namespace, name string, annotations ...string) *corev1.Pod {
 	return p
 }
 
-// allocated waits until a pod has the result of an allocation of its own.
+// allocated waits until a pod has the results of its own allocation.
 func (w world) allocated(p *corev1.Pod) kubeovnv1.PodNetwork {
 	w.Helper()
 	var network kubeovnv1.PodNetwork
@@ -130,19 +130,19 @@ func (w world) allocated(p *corev1.Pod) kubeovnv1.PodNetwork {
 
 func address(p *corev1.Pod) string { return p.Annotations[kubeovnv1.AnnotationIPAddress.Key()] }
 
-// warned waits for an event on a pod that says why it has no address.
+// warned waits for an event that explains why a pod has no address.
 func (w world) warned(p *corev1.Pod, text string) {
 	w.Helper()
 	w.warnedOf(p, "AcquireAddressFailed", text)
 }
 
-// warnedOf waits for an event on a pod that says something.
+// warnedOf waits for a warning event on a pod.
 func (w world) warnedOf(p *corev1.Pod, reason, text string) {
 	w.Helper()
 	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: reason, Note: text})
 }
 
-// events counts how often something was said of a pod.
+// events counts the events of a reason on a pod.
 func (w world) events(p *corev1.Pod, reason string) int {
 	w.Helper()
 	var list eventsv1.EventList
@@ -196,7 +196,7 @@ func (w world) record(p *corev1.Pod) *kubeovnv1.IP {
 	return ip
 }
 
-// gone waits until nothing is left of a pod.
+// gone waits until a pod has no port, no lease and no IP object.
 func (w world) gone(p *controllertest.Process, was *corev1.Pod) {
 	w.Helper()
 	name := was.Name + "." + was.Namespace
@@ -214,7 +214,7 @@ func (w world) gone(p *controllertest.Process, was *corev1.Pod) {
 	})
 }
 
-// agree checks that pods, ports, leases and IP objects say the same.
+// agree waits until pods, ports, leases and IP objects have the same addresses, and checks that none is a duplicate.
 func (w world) agree(p *controllertest.Process) {
 	w.Helper()
 	w.Eventually(func() string {

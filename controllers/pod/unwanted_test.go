@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/pod"
 )
 
-// afterGet is a client that calls a function, once, between reading a StatefulSet and telling of it.
+// afterGet is a client that calls a function once, after it has read a StatefulSet and before it returns it.
 type afterGet struct {
 	client.Client
 	name string
@@ -32,12 +32,12 @@ func (c *afterGet) Get(ctx context.Context, key client.ObjectKey, o client.Objec
 	return err
 }
 
-// TestAnAddressIsNotKeptForAStatefulSetThatGoesMeanwhile: a pod and its StatefulSet may go at the same time.
+// A pod and its StatefulSet may be deleted at the same time.
 func TestAnAddressIsNotKeptForAStatefulSetThatGoesMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
 	late := &afterGet{name: "db"}
-	seldom := pod.RecordPace{Quiet: time.Hour, AtMost: time.Hour} // so that the IP object is as it was when the pod went first
+	seldom := pod.RecordPace{Quiet: time.Hour, AtMost: time.Hour} // the IP object keeps its state from the pod's first deletion
 	process := w.Start(stepsWith(seldom, func(r *pod.Reconciler) { late.Client, r.Client = r.Client, late }))
 	set, other := w.statefulSet("db", 0, 1), w.statefulSet("other", 0, 1)
 	p, away := replica(set, 0, "n1"), replica(other, 0, "n1")
@@ -54,7 +54,7 @@ func TestAnAddressIsNotKeptForAStatefulSetThatGoesMeanwhile(t *testing.T) {
 	meanwhile := func() {
 		w.Delete(set)
 		w.Delete(other)
-		w.gone(process, away) // so that the end of the first has been heard as well
+		w.gone(process, away) // by then, the deletion of set has been handled as well
 	}
 	late.call.Store(&meanwhile)
 	w.Delete(p)
