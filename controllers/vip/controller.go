@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vip holds the addresses of Vips, and has pods share them by virtual ports.
+// Package vip allocates the addresses of Vips, and lets pods share them through virtual ports.
 package vip
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reconciler has the allocator hold what Vips ask for, from before a Vip says which addresses it has until it is gone. A pod that gets them
-// for its own borrows them.
+// Reconciler allocates the addresses of Vips. It allocates them before the Vip's status contains them, and frees them once the Vip is
+// deleted. A pod that uses a Vip as its own address has a shared lease of it.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -35,16 +35,16 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 
-	// waiting are the Vips that something is in the way of, and those that are lent.
+	// waiting lists the Vips that wait for a free address, or for a pod that uses the address as its own.
 	waiting reservation.Waiting
 }
 
-// state is what is in force of a Vip, or in its way.
+// state is the result of applying a Vip.
 type state struct {
 	lease   ipam.Lease
 	problem *validation.Problem
-	users   []selection.VipUser // that may use it
-	owner   string              // the port that has the addresses for its own
+	users   []selection.VipUser // pods that may use the Vip
+	owner   string              // the port that uses the addresses as its own
 	err     error
 }
 
@@ -62,7 +62,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
-	r.waiting.Add(subnetOf(vip), vip.Name) // before looking, so that no change is missed
+	r.waiting.Add(subnetOf(vip), vip.Name) // before the allocation, so that no change is missed
 	s := r.serve(ctx, vip)
 	if vip.DeletionTimestamp != nil && len(s.keepers()) == 0 {
 		return ctrl.Result{}, r.end(ctx, vip)
@@ -73,7 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(k8s.Unless(s.err, reservation.ErrWaiting), northbound.ErrWaiting), r.patchStatus(ctx, vip, s))
 }
 
-// serve holds the Vip's addresses and has those pods share them that are to.
+// serve allocates the Vip's addresses, and applies virtual ports for the pods that share them.
 func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	s.lease, s.problem, s.err = r.hold(ctx, vip)
 	s.owner = r.Allocator.Borrower(translate.VipHolder(vip.Name))
@@ -92,7 +92,7 @@ func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	return s
 }
 
-// parents are the ports of those in the Vip's subnet that share its addresses.
+// parents returns the ports that share the Vip's addresses in its subnet.
 func (s *state) parents() []string {
 	var ports []string
 	for _, user := range s.users {
@@ -100,15 +100,15 @@ func (s *state) parents() []string {
 			ports = append(ports, translate.PodPort(user.Pod.Namespace, user.PortOwner))
 		}
 	}
-	return slices.Compact(ports) // two pods of a machine that moves have one
+	return slices.Compact(ports) // the two pods of a migrating machine have one port
 }
 
-// waits reports whether use of the subnet's addresses may change what is in force.
+// waits reports whether a change in the use of the subnet's addresses may change the Vip's state.
 func (s *state) waits(vip *kubeovnv1.Vip) bool {
 	return s.problem != nil || errors.Is(s.err, reservation.ErrWaiting) || s.owner != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
 }
 
-// keepers are those on whose account a deleted Vip stays, in words. Pods that its selector selects do not ask for it.
+// keepers returns a description of each user that blocks the deletion of a Vip. Pods that only match its selector do not block it.
 func (s *state) keepers() []string {
 	var names []string
 	for _, user := range s.users {
@@ -122,7 +122,7 @@ func (s *state) keepers() []string {
 	return names
 }
 
-// end frees the addresses of a deleted Vip that nobody uses and lets it go.
+// end frees the addresses of a deleted Vip without users, and removes its finalizer.
 func (r *Reconciler) end(ctx context.Context, vip *kubeovnv1.Vip) error {
 	if err := r.remove(ctx, vip.Name); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (r *Reconciler) end(ctx context.Context, vip *kubeovnv1.Vip) error {
 	return k8s.RemoveFinalizer(ctx, r.Client, vip)
 }
 
-// remove takes all there is of a Vip away. A pod that has its addresses for its own keeps them.
+// remove removes the virtual ports of a Vip, and frees its addresses. A pod that uses them as its own keeps them.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
 	r.waiting.Remove(name)
 	if err := r.apply(ctx, name, nil); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Restore has the allocator hold what Vips say they have. Call it after the leases of ports are restored, pods that are away included: one
-// of a Vip's addresses is a loan. Call it before anything is allocated.
+// Restore restores the leases of Vips from their status. Call it before any allocation, and after the leases of ports, including absent
+// pods, are restored: one of these may be a shared lease of a Vip's address.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	var vips kubeovnv1.VipList
 	if err := r.Client.List(ctx, &vips, client.UnsafeDisableDeepCopy); err != nil {
@@ -44,7 +44,7 @@ func wishOf(vip *kubeovnv1.Vip) reservation.Wish {
 	}
 }
 
-// hold returns what the Vip holds, or makes it hold what it asks for, unless it is deleted.
+// hold returns the Vip's lease; it allocates one if there is none, unless the Vip is being deleted.
 func (r *Reconciler) hold(ctx context.Context, vip *kubeovnv1.Vip) (ipam.Lease, *validation.Problem, error) {
 	wish := wishOf(vip)
 	if vip.DeletionTimestamp != nil {

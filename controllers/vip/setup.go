@@ -26,8 +26,8 @@ import (
 // indexSubnet finds Vips by their subnet.
 const indexSubnet = "vip.subnet"
 
-// SetupWithManager registers the reconciler. It wakes for its Vip, for who uses it, for its subnet, for use of the subnet's addresses while
-// it waits for one, and for drift.
+// SetupWithManager registers the reconciler. Changes of the Vip, its users and its subnet wake it, as does drift. While the Vip waits,
+// changes in the use of the subnet's addresses wake it, too.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vip{}, indexSubnet, func(o client.Object) []string {
 		return []string{subnetOf(o.(*kubeovnv1.Vip))}
@@ -54,7 +54,8 @@ func (r *Reconciler) inSubnet(ctx context.Context, o client.Object) []reconcile.
 	return k8s.Listed(ctx, r.Client, &kubeovnv1.VipList{}, client.MatchingFields{indexSubnet: o.GetName()})
 }
 
-// users enqueues Vips whose users change. Who uses which is known before anything is decided.
+// users enqueues Vips whose users change. The source is ready once the index of users is complete, so that no Vip is reconciled without
+// its users.
 func (r *Reconciler) users() source.Source {
 	return source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		r.Vips.Notify(func(vip string, _ selection.VipUser) { q.Add(k8s.Request(vip)) })

@@ -18,7 +18,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// patchStatus tells what the Vip has. Addresses that were told once stay there while the Vip waits to have them again.
+// patchStatus writes the state of a Vip to its status. Addresses in status stay there while the Vip waits to be allocated the same ones
+// again.
 func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s state) error {
 	base, status := vip.DeepCopy(), &vip.Status
 	status.Type, status.Selector = vip.Spec.Type, vip.Spec.Selector
@@ -36,7 +37,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s stat
 	return k8s.PatchStatus(ctx, r.Client, base, vip)
 }
 
-// problemOf is what the user has to change. A selector that cannot be read leaves the one before in force.
+// problemOf returns the problem that the user has to fix. With an invalid selector, the last valid one still applies.
 func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 	if s.problem != nil {
 		return s.problem

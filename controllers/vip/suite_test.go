@@ -63,7 +63,7 @@ func at(v4, v6 string) func(*kubeovnv1.VipSpec) {
 	return func(s *kubeovnv1.VipSpec) { s.V4IP, s.V6IP = v4, v6 }
 }
 
-// ready waits until a Vip is in force, and gives its addresses.
+// ready waits until a Vip is ready, and returns its addresses.
 func (w world) ready(v *kubeovnv1.Vip) string {
 	w.Helper()
 	w.Ready(v)
@@ -81,7 +81,7 @@ func newPod(name string, annotations ...string) *corev1.Pod {
 	return p
 }
 
-// pod creates a pod and gives it once it has its addresses.
+// pod creates a pod, and returns it once it has its addresses.
 func (w world) pod(name string, annotations ...string) *corev1.Pod {
 	w.Helper()
 	p := newPod(name, annotations...)
@@ -90,7 +90,7 @@ func (w world) pod(name string, annotations ...string) *corev1.Pod {
 	return p
 }
 
-// told waits until a pod has its addresses, and gives them.
+// told waits until a pod has its addresses, and returns them.
 func (w world) told(p *corev1.Pod) string {
 	w.Helper()
 	w.Eventually(func() string {
@@ -112,7 +112,8 @@ func (w world) row(port string) nbtest.Row {
 	return nil
 }
 
-// parents waits until a Vip has virtual ports with these parents in both families, and no ports when there are none.
+// parents waits until a Vip has virtual ports with these parents in both families. If parents is empty, it waits until no virtual port
+// exists.
 func (w world) parents(v *kubeovnv1.Vip, parents string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -133,7 +134,7 @@ func (w world) parents(v *kubeovnv1.Vip, parents string) {
 	})
 }
 
-// passes waits until a pod's port passes just these addresses.
+// passes waits until a pod's port accepts exactly these addresses.
 func (w world) passes(p *corev1.Pod, addresses string) {
 	w.Helper()
 	w.Eventually(func() string {

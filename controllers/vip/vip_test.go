@@ -53,7 +53,7 @@ func TestAVipHoldsItsAddresses(t *testing.T) {
 	}
 }
 
-// TestAVipIsWokenByItsSubnet puts a subnet into force whose addresses the allocator has before: only the subnet's own event is left then.
+// The allocator has the subnet's addresses before the subnet is validated, so only the subnet's own event can wake the Vip.
 func TestAVipIsWokenByItsSubnet(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()
@@ -151,7 +151,7 @@ func TestAPodHasTheAddressesOfAVipForItsOwn(t *testing.T) {
 	if held {
 		t.Errorf("the Vip that is gone holds %v", lease)
 	}
-	w.pod("next", "ip_address", "10.16.0.9") // it is free
+	w.pod("next", "ip_address", "10.16.0.9") // the address is free
 }
 
 func TestAVipComesBackFromThePodThatHadIt(t *testing.T) {
@@ -168,7 +168,7 @@ func TestAVipComesBackFromThePodThatHadIt(t *testing.T) {
 		} else {
 			w.Delete(one)
 		}
-		other := newPod("other", "ip_address", "10.16.0.9") // never free in between
+		other := newPod("other", "ip_address", "10.16.0.9") // the Vip's address never becomes free in between
 		w.Create(other)
 		w.Event(other, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "10.16.0.9 is taken by"})
 		one = w.pod("one", "vip", "v")
@@ -197,7 +197,7 @@ func TestPodsMayNotUseEveryVip(t *testing.T) {
 	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "Vip typed is of type kube_host_vm_vip; Vip foreign is for pods of namespace kube-system; Vip missing does not exist"})
 }
 
-// A Vip for one namespace lets its pods into the subnet, as its author says. One for every namespace does not.
+// The namespace of a Vip may use the Vip's subnet. A Vip for every namespace grants nothing.
 func TestAVipOfANamespaceGrantsItsSubnet(t *testing.T) {
 	w := newWorld(t)
 	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "blue"}})
@@ -251,14 +251,14 @@ func TestPodsShareAVip(t *testing.T) {
 	w.passes(b, b.Annotations["ovn.kubernetes.io/ip_address"]+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.Must(w.Client.Delete(w.Context(), v))
 	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/b")
-	w.parents(v, "b.default") // as long as it is used
+	w.parents(v, "b.default") // until its last user is removed
 	w.Change(b, func() { delete(b.Annotations, "ovn.kubernetes.io/aaps") })
 	w.Gone(v)
 	w.passes(b, b.Annotations["ovn.kubernetes.io/ip_address"])
 	w.parents(v, "")
 }
 
-// settled checks that a process which just started changed nothing.
+// settled checks that a process which has just started changed nothing.
 func (w world) settled(p *controllertest.Process, v *kubeovnv1.Vip) {
 	w.Helper()
 	w.ready(v)
@@ -316,7 +316,7 @@ func TestASelectorHasPodsShareAVip(t *testing.T) {
 	w.Change(v, func() { v.Spec.Selector = []string{"app:" + strings.Repeat("x", 64)} }) // too long for a label
 	w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
 	w.parents(v, "web.default")
-	w.Must(w.Client.Delete(w.Context(), v)) // who is selected does not ask for it
+	w.Must(w.Client.Delete(w.Context(), v)) // pods that match the selector do not block the deletion
 	w.Gone(v)
 	w.parents(v, "")
 	w.passes(web, own)
