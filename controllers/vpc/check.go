@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// check reads what the VPC asks of its router, and finds what is wrong with it by itself and against what others have.
+// check parses the VPC's spec, and collects its problems: its own, and conflicts with other objects.
 func (r *Reconciler) check(ctx context.Context, in inputs) (translate.VpcInputs, result, error) {
 	router, problems := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
 	found := result{problems: problems}
@@ -36,8 +36,8 @@ func (r *Reconciler) check(ctx context.Context, in inputs) (translate.VpcInputs,
 	return routerOf(in, router, links), found, nil
 }
 
-// routerOf is what the router's rows follow from. A next hop that is in no network makes no difference: OVN leaves such a route out
-// by itself, and takes it up when the network comes.
+// routerOf returns the inputs of the router's rows. Routes whose next hop is in no network are included: OVN ignores such a route until
+// the network exists.
 func routerOf(in inputs, router validation.Router, links []translate.Peering) translate.VpcInputs {
 	out := translate.VpcInputs{Name: in.vpc.Name, RouteTables: in.routeTables(), Peerings: links}
 	for _, route := range router.Routes {
@@ -47,7 +47,7 @@ func routerOf(in inputs, router validation.Router, links []translate.Peering) tr
 			NextHop:        route.NextHop,
 			Table:          route.Table,
 			SymmetricReply: route.SymmetricReply,
-			// No port of this version can run BFD: OVN does so on gateway ports only.
+			// This version has no ports that can run BFD: OVN runs it on gateway ports only.
 		})
 	}
 	for _, policy := range router.Policies {
@@ -72,7 +72,7 @@ func (r *Reconciler) checkNamespaces(ctx context.Context, in inputs, found *resu
 	return nil
 }
 
-// checkDefaultSubnet finds a default subnet of another VPC, or one that is not there.
+// checkDefaultSubnet finds a default subnet that does not exist, or belongs to another VPC.
 func (r *Reconciler) checkDefaultSubnet(ctx context.Context, in inputs, found *result) error {
 	name := in.vpc.Spec.DefaultSubnet
 	if name == "" {
@@ -91,7 +91,7 @@ func (r *Reconciler) checkDefaultSubnet(ctx context.Context, in inputs, found *r
 	return nil
 }
 
-// checkNextHops finds next hops that the router has no network for.
+// checkNextHops finds next hops that are in none of the router's networks.
 func (r *Reconciler) checkNextHops(ctx context.Context, in inputs, router validation.Router, links []translate.Peering, found *result) error {
 	seen := map[netip.Addr]bool{}
 	check := func(field string, index int, hop netip.Addr) error {

@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reconciler makes the logical router of each Vpc so.
+// Reconciler keeps the logical router of each Vpc in line with its spec.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -32,14 +32,15 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 
-	// detached are VPCs that are gone and that a subnet has let go of.
+	// detached enqueues deleted VPCs after a subnet has left them.
 	detached k8s.Feed
 }
 
-// Detached makes the reconciler look again at a VPC that is gone and that a subnet has let go of.
+// Detached requeues a deleted VPC after a subnet has left it. It never blocks.
 func (r *Reconciler) Detached(vpc string) { r.detached.Add(vpc) }
 
-// Reconcile makes one Vpc so. What is wrong in its spec is left out; what is right is in force all the same.
+// Reconcile brings the logical router of one Vpc in line with its spec. Invalid entries are skipped and reported in status; valid entries
+// still apply.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.Name)
 	if err != nil {
@@ -68,7 +69,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(found.err, northbound.ErrWaiting), r.patchStatus(ctx, in, found))
 }
 
-// remove takes away what a VPC left that is gone. Its subnets let go of it first: the last that does says so.
+// remove deletes the rows of a deleted VPC, once no switch of a subnet refers to them. Until then it does nothing; the controller of
+// subnets calls Detached for each subnet that leaves.
 func (r *Reconciler) remove(ctx context.Context, name string, in inputs) error {
 	services := translate.ServicesRef(name).UUID()
 	for i := range in.subnets {
@@ -80,18 +82,18 @@ func (r *Reconciler) remove(ctx context.Context, name string, in inputs) error {
 	return r.Northbound.Apply(ctx, translate.VpcOwner(name), nil)
 }
 
-// result is how an attempt to apply a VPC ended.
+// result is the outcome of applying a VPC.
 type result struct {
-	// problems are what is wrong with the spec, missing what others lack that the spec needs.
+	// problems are errors in the spec; missing are references to objects that do not exist yet.
 	problems, missing []*validation.Problem
-	// linked are the VPCs that this one has links with.
+	// linked are the remote VPCs of the links that are set up.
 	linked []string
-	// applied: the router is as it should be; err says why it is not.
+	// applied is true if the router is up to date; err is the error otherwise.
 	applied bool
 	err     error
 }
 
-// apply commits the router. While the join subnet is wrong its gateways are not known: a router that stands is left as it is.
+// apply commits the router. While the join subnet is not valid, its gateways are unknown: then an existing router stays unchanged.
 func (r *Reconciler) apply(ctx context.Context, in inputs, router translate.VpcInputs) error {
 	hops, known := nextHops(in.join)
 	if !known && in.vpc.Status.Standby {
@@ -101,7 +103,8 @@ func (r *Reconciler) apply(ctx context.Context, in inputs, router translate.VpcI
 	return r.Northbound.Apply(ctx, translate.VpcOwner(in.vpc.Name), translate.Vpc(router))
 }
 
-// finish lets a deleted VPC go that no subnet is left in. Until then it is in force as any other, its links included.
+// finish deletes the router of a deleted VPC without subnets, and removes the finalizer. Until then the VPC stays applied, links
+// included.
 func (r *Reconciler) finish(ctx context.Context, vpc *kubeovnv1.Vpc) error {
 	if err := r.Northbound.Apply(ctx, translate.VpcOwner(vpc.Name), nil); err != nil {
 		return fmt.Errorf("delete the router of VPC %s: %w", vpc.Name, err)

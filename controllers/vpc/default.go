@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// CreateDefault creates the default Vpc when it is absent. One that is there is left as it is.
+// CreateDefault creates the default Vpc if it does not exist. It does not change an existing one.
 func CreateDefault(ctx context.Context, c client.Client) error {
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}}
 	if err := k8s.CreateMissing(ctx, c, vpc); err != nil {

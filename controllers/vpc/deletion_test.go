@@ -36,7 +36,7 @@ func (n *tenants) newPod(name, subnet string) *corev1.Pod {
 	return p
 }
 
-// named is a row's name when it is the tenant's.
+// named returns a row's name if it belongs to the tenant, or "".
 func named(row nbtest.Row) string {
 	switch name := row["name"].(string); name {
 	case "tenant", "net", "pod.default":
@@ -54,7 +54,7 @@ func TestWhatIsBeingDeletedWorksAsLongAsItIsUsed(t *testing.T) {
 	n.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, vpc.ReasonSubnetsExist, "net (which is being deleted: see its conditions)")
 	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, subnet.ReasonAddressesInUse, "1 in use: 10.0.0.2 (pod.default)")
 
-	// A database that was lost, or restored from before, is filled again.
+	// After the loss of the database, or its restoration from a backup, the rows are written again.
 	n.process.Stop()
 	n.Database.Transact(nbtest.Op{"op": "delete", "table": "Logical_Router", "where": []any{}}, nbtest.Op{"op": "delete", "table": "Logical_Switch", "where": []any{}})
 	n.run()
@@ -94,7 +94,8 @@ func TestFinalizersTakenOffByHandBlockNothing(t *testing.T) {
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
 	n.Ready(v, s)
 	p := n.newPod("pod", "net")
-	// The subnet leaves the VPC after the VPC's controller has seen that the VPC is gone: only the subnet's controller can wake it then.
+	// The subnet leaves the VPC after the VPC's controller has handled the deletion of the VPC, so only the subnet's controller can wake
+	// it.
 	n.process.Northbound().Hold()
 	n.Delete(v)
 	n.Get(v)

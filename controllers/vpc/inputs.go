@@ -18,18 +18,18 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// inputs are what a VPC's router and status follow from.
+// inputs are the inputs of a VPC's router and status.
 type inputs struct {
 	vpc *kubeovnv1.Vpc
-	// subnets of the VPC, in order of name. They are not to be changed.
+	// subnets are the VPC's subnets, by name. Do not change them.
 	subnets []kubeovnv1.Subnet
-	// join is the subnet that connects the nodes, when it is one of them.
+	// join is the subnet that connects the nodes, if it belongs to the VPC.
 	join *kubeovnv1.Subnet
-	// namesake is the subnet of the VPC's name, nil when there is none.
+	// namesake is the subnet with the VPC's name, nil if there is none.
 	namesake client.Object
 }
 
-// gather reads the inputs from the cache. vpc is nil when there is no such object.
+// gather reads the inputs from the cache. vpc is nil if the object does not exist.
 func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	in := inputs{vpc: &kubeovnv1.Vpc{}}
 	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, in.vpc)
@@ -58,7 +58,7 @@ func (in inputs) misnamed() bool {
 	return in.namesake != nil && selection.Senior(in.namesake, in.vpc)
 }
 
-// subnetNames are the names of the VPC's subnets, in order.
+// subnetNames returns the sorted names of the VPC's subnets.
 func (in inputs) subnetNames() []string {
 	names := make([]string, 0, len(in.subnets))
 	for i := range in.subnets {
@@ -67,7 +67,7 @@ func (in inputs) subnetNames() []string {
 	return names
 }
 
-// routeTables are those beside the main one that the router's ports to the VPC's subnets use, in order.
+// routeTables returns the sorted route tables, except the main one, that the router's ports to the VPC's subnets use.
 func (in inputs) routeTables() []string {
 	var tables []string
 	for i := range in.subnets {
@@ -79,7 +79,8 @@ func (in inputs) routeTables() []string {
 	return slices.Compact(tables)
 }
 
-// nextHops are the gateways of the join subnet, and none without such a subnet. They are not known while it is not valid.
+// nextHops returns the gateways of the join subnet; none if the VPC has no such subnet. known is false while the join subnet is not
+// valid.
 func nextHops(join *kubeovnv1.Subnet) (hops []netip.Addr, known bool) {
 	if join == nil {
 		return nil, true

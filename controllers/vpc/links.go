@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// links are this VPC's ends of the links that both sides ask for and that nothing is wrong with.
+// links returns this VPC's ends of the valid links that both sides request.
 func (r *Reconciler) links(ctx context.Context, in inputs, peerings []validation.Peering, found *result) ([]translate.Peering, error) {
 	var links []translate.Peering
 	for _, peering := range peerings {
@@ -67,7 +67,7 @@ func (r *Reconciler) link(ctx context.Context, in inputs, peering validation.Pee
 	return link, nil, err
 }
 
-// overlap finds a subnet of the VPC on the link's networks. The subnet gives way to a link in force.
+// overlap returns a problem if a subnet of the VPC overlaps the link's networks. An existing link has precedence over the subnet.
 func (r *Reconciler) overlap(ctx context.Context, in inputs, peering validation.Peering) (*validation.Problem, error) {
 	subnets, err := r.Networks.Overlapping(ctx, in.vpc.Name, peering.Networks())
 	if err != nil || len(subnets) == 0 || r.stands(in.vpc.Name, peering) {
@@ -76,7 +76,7 @@ func (r *Reconciler) overlap(ctx context.Context, in inputs, peering validation.
 	return validation.PeeringOverlap(peering, subnets[0].Name, subnets[0].Spec.CIDRBlock), nil
 }
 
-// stands reports whether the router has its port of the link, with these addresses.
+// stands reports whether the router already has the link's port with these addresses.
 func (r *Reconciler) stands(vpc string, peering validation.Peering) bool {
 	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.PeerPortRef(vpc, peering.Remote))
 	return port != nil && len(port.Networks) == len(peering.Addresses) &&

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// links are the routers' ports that have a peer.
+// links returns a router port that has a peer as text, and "" for other ports.
 func links(row nbtest.Row) string {
 	peer, _ := row["peer"].(string)
 	if peer == "" {

@@ -24,14 +24,14 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// workers work on VPCs at a time, so that many share a transaction, and with it a computation of ovn-northd.
+// workers is the number of concurrent reconciles. They share transactions, and thus recomputations of ovn-northd.
 const workers = 16
 
-// subnetsDelay gathers what happens to the subnets of a VPC into one look at all of them: the VPC's status names each.
+// subnetsDelay batches events of a VPC's subnets into one reconcile, because the VPC's status lists all subnets.
 const subnetsDelay = 200 * time.Millisecond
 
-// SetupWithManager registers the reconciler. It wakes for its Vpc; for other VPCs and for subnets, whose addresses, names and
-// namespaces matter to it; and for drift.
+// SetupWithManager registers the reconciler. Changes of the Vpc, of other VPCs and of subnets that share addresses, names or namespaces
+// with it wake it, as does drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -49,7 +49,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	return nil
 }
 
-// onSubnet enqueues the VPC that a subnet is in, and the one it was in.
+// onSubnet enqueues a subnet's VPC, both before and after a change.
 var onSubnet = handler.Funcs{
 	CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueueVpcOf(q, e.Object) },
 	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueueVpcOf(q, e.Object) },
@@ -61,7 +61,7 @@ var onSubnet = handler.Funcs{
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// enqueueVpcOf enqueues a subnet's VPC: for the join subnet, which default routes go to, at once.
+// enqueueVpcOf enqueues a subnet's VPC after subnetsDelay. The join subnet causes no delay, because default routes lead to its gateways.
 func enqueueVpcOf(q queue, o client.Object) {
 	subnet := o.(*kubeovnv1.Subnet)
 	if subnet.Name == kubeovnv1.JoinSubnet {
@@ -71,8 +71,8 @@ func enqueueVpcOf(q queue, o client.Object) {
 	q.AddAfter(k8s.Request(selection.VpcOf(subnet)), subnetsDelay)
 }
 
-// aroundSubnet are the VPCs, beside its own, for which a subnet's appearance, change or end may decide: the one of its name, those
-// that want a port of the same name, and those that name it as their default.
+// aroundSubnet returns the other VPCs that a subnet's creation, change or deletion may affect: the one with its name, VPCs with a
+// conflicting port name, and VPCs with it as default subnet.
 func (r *Reconciler) aroundSubnet(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := r.sameNames(ctx, o)
 	if namesake, err := r.Networks.SameName(ctx, o); err == nil && namesake != nil {
@@ -85,8 +85,8 @@ func (r *Reconciler) aroundSubnet(ctx context.Context, o client.Object) []reconc
 	return append(requests, k8s.Requests(vpcs...)...)
 }
 
-// rivals are the other VPCs for which a VPC's appearance, change or end may decide: its peers, those that want a port of the same
-// name, and those that list a namespace of it.
+// rivals returns the other VPCs that a VPC's creation, change or deletion may affect: its peers, VPCs with a conflicting port name, and
+// VPCs that list one of its namespaces.
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	vpc := o.(*kubeovnv1.Vpc)
 	requests := r.sameNames(ctx, vpc)
@@ -110,7 +110,7 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 	return append(requests, k8s.Requests(peers...)...)
 }
 
-// sameNames are the VPCs that want a port of a name that the object wants.
+// sameNames returns the VPCs that request a port name that the object requests as well.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
 	rivals, err := r.Networks.PortNameRivals(ctx, o)
 	if err != nil {

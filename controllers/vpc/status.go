@@ -14,17 +14,17 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// ReasonSubnetsExist says that a VPC is deleted and has subnets.
+// ReasonSubnetsExist means that a VPC is being deleted and still has subnets.
 const ReasonSubnetsExist = "SubnetsExist"
 
-// maxNamed is how many subnets a message names.
+// maxNamed limits the number of subnets in a message.
 const maxNamed = 10
 
-// patchStatus reports how applying the VPC ended.
+// patchStatus writes the result of applying the VPC to its status.
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) error {
 	base := in.vpc.DeepCopy()
 	status := &in.vpc.Status
-	// A router that stands stays when a later change of it fails.
+	// A router that was once applied stays when a later change fails.
 	status.Standby = status.Standby || found.applied
 	status.Default = in.vpc.Name == kubeovnv1.DefaultVpc
 	status.Router = in.vpc.Name
@@ -52,7 +52,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, found result) e
 	return k8s.PatchStatus(ctx, r.Client, base, in.vpc)
 }
 
-// readyCondition says whether all of the present spec is in force.
+// readyCondition reports whether the whole current spec is applied.
 func readyCondition(found result) metav1.Condition {
 	missing := validation.Joined(found.missing)
 	switch {
@@ -70,7 +70,7 @@ func readyCondition(found result) metav1.Condition {
 	return k8s.Ready(nil, northbound.ErrWaiting)
 }
 
-// blockers name the subnets in the way, and what each of them waits for: to be deleted, or for its addresses.
+// blockers returns the names of the VPC's subnets, and marks the subnets that are being deleted.
 func blockers(in inputs) []string {
 	var names []string
 	for i := range in.subnets {

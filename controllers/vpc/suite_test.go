@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// tenants is a world with the controllers of VPCs, subnets and pods at work.
+// tenants is a world with running controllers of VPCs, subnets and pods.
 type tenants struct {
 	*controllertest.World
 	process *controllertest.Process
@@ -33,7 +33,7 @@ func start(t *testing.T) *tenants {
 	return n
 }
 
-// run starts the controllers, as after a crash when they ran before.
+// run starts the controllers; if they are running, it restarts them, as after a crash.
 func (n *tenants) run() {
 	n.Helper()
 	n.process = n.Restart(n.process, controllertest.Steps{
@@ -70,20 +70,20 @@ func (n *tenants) newSubnet(name, vpc, cidrs string, namespaces ...string) *kube
 	return s
 }
 
-// peering is a peering of two families or one.
+// peering adds a peering of one or two families.
 func peering(remote, local string) func(*kubeovnv1.VpcSpec) {
 	return func(s *kubeovnv1.VpcSpec) {
 		s.VpcPeerings = append(s.VpcPeerings, &kubeovnv1.VpcPeering{RemoteVpc: remote, LocalConnectIP: local})
 	}
 }
 
-// ofVpc reports whether a row is the VPC's own.
+// ofVpc reports whether the VPC owns a row.
 func ofVpc(row nbtest.Row, name string) bool {
 	ids, _ := row["external_ids"].(map[string]string)
 	return ids["kiln-owner"] == "Vpc//"+name
 }
 
-// later waits until what is created now is younger than an object.
+// later waits until a new object would get a later creation timestamp, whose resolution is one second, than o.
 func (n *tenants) later(o client.Object) {
 	n.Helper()
 	n.Eventually(func() string {

@@ -153,7 +153,7 @@ func TestPolicyRoutes(t *testing.T) {
 			{Priority: 9, Match: "ip4.src == 10.0.0.0/24", Action: "allow"},
 		}
 	})
-	n.Ready(vpc, net) // the subnet's rows cost transactions of their own
+	n.Ready(vpc, net) // wait for the subnet, whose rows need other transactions
 	want := []string{
 		"10 ip4 && (tcp.dst == 80): reroute [10.0.0.5 10.0.0.6]", "10 ip6 && (tcp.dst == 80): reroute [fd00:10::5]",
 		"11 ip4.src == 10.0.0.9: drop []", "9 ip4.src == 10.0.0.0/24: allow []",
