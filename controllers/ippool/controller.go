@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ippool divides subnets as IPPools say, publishes the pools' addresses, and reports their use.
+// Package ippool applies IPPools to the allocator, publishes the pools' addresses, and reports their use.
 package ippool
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reconciler makes the allocator divide a subnet as its pools say. Of pools that overlap the oldest is in force.
+// Reconciler sets the pools of a subnet in the allocator. If pools overlap, the oldest one has precedence.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -33,14 +33,14 @@ type Reconciler struct {
 	Pools      *selection.Pools
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
-	// UsageDelay is from a change of a subnet's use to the update of its pools' statuses, 1 s when zero.
+	// UsageDelay is the delay between a change in a subnet's use and the status update of its pools; zero means 1 s.
 	UsageDelay time.Duration
 
-	// subnets are those of the pools that were seen, by the pools' names.
+	// subnets maps the name of each known pool to its subnet, to free the pool after its deletion.
 	subnets sync.Map
 }
 
-// Reconcile brings a pool, and with it the division of its subnet, up to date.
+// Reconcile applies one pool, and with it all pools of its subnet.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pool := &kubeovnv1.IPPool{}
 	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
@@ -69,7 +69,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, errWaiting), r.patchStatus(ctx, pool, err, problem, unnamed))
 }
 
-// publish makes the pool's address set, if it is to have one. What it returns says why it cannot.
+// publish applies the pool's address set, if the pool requests one. It returns a problem if an older pool has the name of the set.
 func (r *Reconciler) publish(ctx context.Context, pool *kubeovnv1.IPPool) (*validation.Problem, error) {
 	rows := translate.IPPool(pool)
 	if len(rows) == 0 {
@@ -85,7 +85,7 @@ func (r *Reconciler) publish(ctx context.Context, pool *kubeovnv1.IPPool) (*vali
 	return nil, r.apply(ctx, pool.Name, rows)
 }
 
-// errWaiting says that the subnet is not in force yet; its events come here.
+// errWaiting means that the allocator does not have the subnet yet. The subnet's events requeue the pool.
 var errWaiting = errors.New("waiting")
 
 // unused reports whether no port holds an address of a pool.
@@ -94,7 +94,7 @@ func (r *Reconciler) unused(pool *kubeovnv1.IPPool) bool {
 	return usage.IPv4().Using == 0 && usage.IPv6().Using == 0
 }
 
-// end gives a pool's addresses back to its subnet and lets the pool go.
+// end returns a pool's addresses to its subnet, and removes the finalizer.
 func (r *Reconciler) end(ctx context.Context, pool *kubeovnv1.IPPool) error {
 	if err := r.forget(ctx, pool.Name); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (r *Reconciler) end(ctx context.Context, pool *kubeovnv1.IPPool) error {
 	return k8s.RemoveFinalizer(ctx, r.Client, pool)
 }
 
-// forget gives a pool's addresses back to its subnet, also those of a pool whose finalizer somebody took away.
+// forget returns the addresses of a deleted pool to its subnet, even if the pool was deleted without its finalizer.
 func (r *Reconciler) forget(ctx context.Context, name string) error {
 	if subnet, seen := r.subnets.Load(name); seen {
 		if _, err := r.divide(ctx, subnet.(string), name, name); k8s.Unless(err, errWaiting) != nil {
@@ -116,7 +116,7 @@ func (r *Reconciler) forget(ctx context.Context, name string) error {
 	return nil
 }
 
-// divide tells the allocator of a subnet's pools, but for one that ends. It returns what is wrong with the pool of a name.
+// divide sets the subnet's pools in the allocator, except the pool named by ends. It returns the problem of the pool with the given name.
 func (r *Reconciler) divide(ctx context.Context, subnet, name, ends string) (*validation.Problem, error) {
 	s := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: subnet}, s, client.UnsafeDisableDeepCopy); err != nil {

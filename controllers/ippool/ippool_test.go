@@ -33,8 +33,8 @@ func (w world) start() *controllertest.Process {
 	return w.startWith(0)
 }
 
-// startUnmeasured is start with statuses that do not follow the use of pools: the passes that update them, a second after each change,
-// would hide a missing event.
+// startUnmeasured starts a process that never updates the use in status. The passes for these updates, a second after each change, would
+// hide a missing event.
 func (w world) startUnmeasured() *controllertest.Process {
 	w.Helper()
 	return w.startWith(time.Hour)
@@ -91,7 +91,7 @@ func newPod(name string, annotations ...string) *corev1.Pod {
 	return p
 }
 
-// has waits until a pod has one of these addresses, and gives it.
+// has waits until a pod has one of these addresses, and returns it.
 func (w world) has(p *corev1.Pod, addresses ...string) string {
 	w.Helper()
 	var got string
@@ -119,7 +119,7 @@ func (w world) used(pool *kubeovnv1.IPPool, using string, available float64) {
 	})
 }
 
-// TestThePoolsStatusCountsBothFamilies checks every count of the status, as pods come and go and as the pool's own addresses change.
+// The test checks every count of the status while pods are created and deleted, and while the pool's own addresses change.
 func TestThePoolsStatusCountsBothFamilies(t *testing.T) {
 	w := newWorld(t)
 	pool := w.pool("both", nil, "10.16.0.20..10.16.0.23", "fd00:10:16::20/126")
@@ -158,7 +158,7 @@ func TestPoolsAreForThoseWhoNameThemAndForTheirNamespaces(t *testing.T) {
 	process := w.start()
 	w.Ready(named)
 	plain := w.pod("plain")
-	w.has(plain, "10.16.0.4") // the first that no pool sets apart
+	w.has(plain, "10.16.0.4") // the first address outside of all pools
 	one := w.pod("one", "ip_pool", "named")
 	w.has(one, "10.16.0.2")
 	w.used(named, "10.16.0.2", 1)
@@ -179,17 +179,17 @@ func TestPoolsAreForThoseWhoNameThemAndForTheirNamespaces(t *testing.T) {
 	w.used(bound, "10.16.0.40-10.16.0.41", 0)
 	w.haveAll(pods, "", "10.16.0.40", "10.16.0.41")
 	i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return addressOf(p) != "" })
-	w.Delete(pods[i]) // the pod that waits gets its address
+	w.Delete(pods[i]) // the waiting pod gets its address
 	w.haveAll(slices.Delete(pods, i, i+1), "10.16.0.40", "10.16.0.41")
 	w.used(bound, "10.16.0.40-10.16.0.41", 0)
 }
 
-// addressOf is the IPv4 address of a pod as it was read last.
+// addressOf returns the IPv4 address of a pod as of its last read.
 func addressOf(p *corev1.Pod) string {
 	return strings.Split(p.Annotations["ovn.kubernetes.io/ip_address"], ",")[0]
 }
 
-// haveAll waits until these pods together have these IPv4 addresses, "" for a pod without one, in the order of strings.
+// haveAll waits until these pods together have these IPv4 addresses, sorted as strings, "" for a pod without one.
 func (w world) haveAll(pods []*corev1.Pod, addresses ...string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -278,7 +278,7 @@ func TestAPoolGoesOnceItsAddressesAreFree(t *testing.T) {
 	})
 }
 
-// A user who loses patience takes the finalizers away: what the pool set apart is for all again.
+// A user may remove the finalizer by hand. Then the pool's addresses are available to all pods again.
 func TestAPoolThatIsTornAwayGivesItsAddressesBack(t *testing.T) {
 	w := newWorld(t)
 	pool := w.pool("torn", nil, "10.16.0.2..10.16.0.3")
@@ -306,7 +306,7 @@ func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
 	younger := w.pool("a.b", nil, "10.16.0.9")
 	process := w.startUnmeasured()
 	w.publishes("a.b", "10.16.0.8")
-	w.Ready(younger) // its own addresses have nothing to do with it
+	w.Ready(younger) // its own addresses are not affected
 	w.Change(younger, func() { younger.Spec.EnableAddressSet = true })
 	w.Says(younger, kubeovnv1.ConditionReady, metav1.ConditionFalse, "older IPPool a-b")
 	w.has(w.pod("p", "ip_pool", "a.b"), "10.16.0.9")
@@ -330,7 +330,7 @@ func TestPoolsWhoseAddressSetsWouldHaveOneName(t *testing.T) {
 	w.NoRows("IPPool//a.b")
 }
 
-// publishes waits for an address set of one address.
+// publishes waits for an address set with one address.
 func (w world) publishes(set, address string) {
 	w.Helper()
 	w.Eventually(func() string {

@@ -15,7 +15,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// waits checks that a pod has no address, and an event that says why.
+// waits checks that a pod has no address, but an event with the reason.
 func (w world) waits(p *corev1.Pod, why string) {
 	w.Helper()
 	w.Event(p, eventsv1.Event{Type: corev1.EventTypeWarning, Reason: "AcquireAddressFailed", Note: why})
@@ -83,7 +83,7 @@ func TestAListOfAddressesOfAStatefulSet(t *testing.T) {
 		return p
 	}
 	const list = "10.16.0.50,10.16.0.51,10.16.0.52"
-	two := replica("db-2", list) // not in order
+	two := replica("db-2", list) // created out of order
 	w.has(two, "10.16.0.52")
 	zero := replica("db-0", list)
 	w.has(zero, "10.16.0.50")

@@ -21,12 +21,11 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// usageDelay gathers changes of a subnet's use into one status update.
+// usageDelay batches changes in a subnet's use into one status update.
 const usageDelay = time.Second
 
-// SetupWithManager registers the reconciler. It wakes for its IPPool, for others of the same subnet or with the same
-// address set, for the subnet, for use of its
-// addresses, and for drift.
+// SetupWithManager registers the reconciler. Changes of the IPPool, of pools of the same subnet or with the same address set, of the
+// subnet and of the use of its addresses wake it, as does drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.IPPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -43,7 +42,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	return nil
 }
 
-// siblings are the pools of the same subnet, and those whose address sets would have the same name.
+// siblings returns the pools of the same subnet, and the pools whose address sets have the same name.
 func (r *Reconciler) siblings(ctx context.Context, o client.Object) []reconcile.Request {
 	namesakes, err := r.Pools.OfSet(ctx, translate.PoolSet(o.GetName()))
 	if err != nil {

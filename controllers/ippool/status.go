@@ -17,10 +17,10 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// maxNamed is how many addresses in use a message names.
+// maxNamed limits the number of addresses in a message.
 const maxNamed = 5
 
-// patchStatus reports the use of a pool, what is wrong with its spec, and what keeps it from its address set.
+// patchStatus writes a pool's use, the problem of its spec, and the conflict of its address set to its status.
 func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, err error, problem, unnamed *validation.Problem) error {
 	base := pool.DeepCopy()
 	usage, status := r.Allocator.PoolUsage(pool.Spec.Subnet, pool.Name), &pool.Status
@@ -46,7 +46,8 @@ func (r *Reconciler) patchStatus(ctx context.Context, pool *kubeovnv1.IPPool, er
 	return k8s.PatchStatus(ctx, r.Client, base, pool)
 }
 
-// blocked says why a deleted pool is still there. It gives no addresses any more.
+// blocked returns the condition that lists the held addresses of a deleted pool, which block its deletion. No pod gets new addresses from
+// such a pool.
 func (r *Reconciler) blocked(pool *kubeovnv1.IPPool) metav1.Condition {
 	ranges, _ := ipfamily.ParseRanges(pool.Spec.IPs)
 	held := r.Allocator.Holders(pool.Spec.Subnet, func(a netip.Addr) bool {
