@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespace tells, on every namespace, which subnets serve it.
+// Package namespace annotates every namespace with the subnets that serve it.
 package namespace
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// Reconciler keeps the annotations of namespaces true to Subnets and Vpcs. Nothing of ours reads them: they are for users.
+// Reconciler keeps the annotations of namespaces in line with Subnets and Vpcs. They are for users: no component of Kiln reads them.
 type Reconciler struct {
 	Client     client.Client
 	Namespaces *selection.Namespaces
 	Gate       *k8s.Gate
 }
 
-// SetupWithManager registers the reconciler. It wakes for its namespace and for the subnets and VPCs that may serve it.
+// SetupWithManager registers the reconciler. Changes of the namespace, and of the subnets and VPCs that may serve it, wake it.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Namespace{}, indexSubnet, subnetsOf); err != nil {
 		return fmt.Errorf("index namespaces by subnet: %w", err)
@@ -70,7 +70,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, client.IgnoreNotFound(k8s.Patch(ctx, r.Client, base, next))
 }
 
-// subnets are those that serve a namespace, without those that do not exist yet.
+// subnets returns the existing subnets that serve a namespace.
 func (r *Reconciler) subnets(ctx context.Context, ns *corev1.Namespace) ([]*kubeovnv1.Subnet, error) {
 	names, err := r.Namespaces.Subnets(ctx, ns)
 	if err != nil {

@@ -46,7 +46,7 @@ func newSubnet(w *controllertest.World, name, cidr string, change func(*kubeovnv
 	return s
 }
 
-// told waits until a namespace has these annotations, and no others of ours.
+// told waits until a namespace has exactly these annotations; an empty value means that the annotation is absent.
 func told(w *controllertest.World, ns *corev1.Namespace, switches, cidrs, excluded string) {
 	w.Helper()
 	want := map[string]string{}
@@ -98,7 +98,7 @@ func TestNamespacesAreToldTheirSubnets(t *testing.T) {
 	w.Change(shop, func() { shop.Annotations["ovn.kubernetes.io/logical_switch"] = "mistake" })
 	told(w, shop, "named", "10.17.0.0/24", "10.17.0.1")
 
-	// VPCs alone change: no subnet and no namespace wakes the controller.
+	// Only VPCs change, so that no event of a subnet or namespace wakes the controller.
 	tenant := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}, Spec: kubeovnv1.VpcSpec{Namespaces: []string{"lab"}, DefaultSubnet: "named"}}
 	w.Create(tenant)
 	told(w, lab, "named", "10.17.0.0/24", "10.17.0.1")

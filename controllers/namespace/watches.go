@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// indexSubnet finds namespaces by the subnets that their annotation names; those that name none by unserved.
+	// indexSubnet finds namespaces by the subnets in their annotation, and by unserved if they have none.
 	indexSubnet = "namespace.subnet"
 	unserved    = ""
 )
@@ -32,10 +32,10 @@ func subnetsOf(o client.Object) []string {
 
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
-// affected calls add for each namespace that a Subnet or Vpc may concern, as it stands in one of its states.
+// affected calls add for each namespace that one state of a Subnet or Vpc may affect.
 type affected func(ctx context.Context, o client.Object, add func(namespace string)) error
 
-// enqueue makes a handler that enqueues what a watched object concerns, both before and after a change of its spec.
+// enqueue returns a handler that enqueues the namespaces that an object affects, both before and after a change of its spec.
 func enqueue(of affected) handler.EventHandler {
 	all := func(ctx context.Context, q queue, states ...client.Object) {
 		for _, o := range states {
@@ -60,8 +60,8 @@ func enqueue(of affected) handler.EventHandler {
 	}
 }
 
-// bySubnet names the namespaces that the subnet names or selects, those that say it serves them, and those that say nothing serves
-// them.
+// bySubnet adds the namespaces that the subnet names or selects, the namespaces with the subnet in their annotation, and the namespaces
+// without a subnet.
 func (r *Reconciler) bySubnet(ctx context.Context, o client.Object, add func(string)) error {
 	s := o.(*kubeovnv1.Subnet)
 	for _, name := range s.Spec.Namespaces {
@@ -71,14 +71,14 @@ func (r *Reconciler) bySubnet(ctx context.Context, o client.Object, add func(str
 	for i := range s.Spec.NamespaceSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&s.Spec.NamespaceSelectors[i])
 		if err != nil {
-			continue // the subnet's condition says so
+			continue // the subnet's condition reports it
 		}
 		options = append(options, []client.ListOption{client.MatchingLabelsSelector{Selector: selector}})
 	}
 	return r.addListed(ctx, add, options...)
 }
 
-// byVpc names the namespaces that the VPC lists and, of the default VPC, those that its default subnet may serve.
+// byVpc adds the namespaces that the VPC lists. For the default VPC, whose default subnet may serve any namespace, it adds all.
 func (r *Reconciler) byVpc(ctx context.Context, o client.Object, add func(string)) error {
 	vpc := o.(*kubeovnv1.Vpc)
 	for _, name := range vpc.Spec.Namespaces {
