@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ovneip holds the addresses of OvnEips in their external subnets.
+// Package ovneip allocates the addresses of OvnEips in their external subnets.
 package ovneip
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reconciler has the allocator hold what OvnEips ask for, from before an OvnEip says which addresses it has until nobody uses it and it is
-// gone. What is made of the addresses is the part of those that use them.
+// Reconciler allocates the addresses of OvnEips. It allocates them before the status contains them, and frees them once an OvnEip is
+// deleted and has no users. The controllers of its users configure OVN for the addresses.
 type Reconciler struct {
 	Client    client.Client
 	Allocator *ipam.Allocator
@@ -35,15 +35,15 @@ type Reconciler struct {
 	waiting reservation.Waiting
 }
 
-// state is what is in force of an OvnEip, or in its way.
+// state is the result of applying an OvnEip.
 type state struct {
 	lease   ipam.Lease
 	problem *validation.Problem
-	users   []string // in words, in order
+	users   []string // descriptions, sorted
 	err     error
 }
 
-// Restore has the allocator hold what OvnEips say they have. Call it after the leases of ports are restored and before anything is allocated.
+// Restore restores the leases of OvnEips from their status. Call it after the leases of ports are restored and before any allocation.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	var eips kubeovnv1.OvnEipList
 	if err := r.Client.List(ctx, &eips, client.UnsafeDisableDeepCopy); err != nil {
@@ -102,7 +102,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, reservation.ErrWaiting), r.patchStatus(ctx, eip, s))
 }
 
-// inDefaultVpc: the world outside is the same for all VPCs, and the default one is where nodes meet it.
+// inDefaultVpc returns a problem if a subnet is not in the default VPC. The external network is the same for all VPCs, and nodes connect
+// it to the default VPC.
 func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
 	if vpc := selection.VpcOf(subnet); vpc != kubeovnv1.DefaultVpc {
 		return reservation.Invalid("subnet %s is of VPC %s: create an OvnEip of one of VPC %s, by which clients outside come", subnet.Name, vpc, kubeovnv1.DefaultVpc)
@@ -115,7 +116,7 @@ func (r *Reconciler) free(name string) {
 	r.Allocator.Release(translate.OvnEipHolder(name))
 }
 
-// users are those on whose account an OvnEip stays.
+// users returns a description of each user that blocks the deletion of an OvnEip.
 func (r *Reconciler) users(ctx context.Context, name string) ([]string, error) {
 	var rules kubeovnv1.RouterLBRuleList
 	if err := r.Client.List(ctx, &rules, client.MatchingFields{indexEip: name}, client.UnsafeDisableDeepCopy); err != nil {

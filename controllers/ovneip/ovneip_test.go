@@ -35,7 +35,7 @@ func (w world) start() *controllertest.Process {
 			return eips.SetupWithManager(ctx, p.Manager)
 		},
 		Restore: func(ctx context.Context, p *controllertest.Process) error {
-			// What the pods' part of a start does before.
+			// Stands in for the restoration of the controller of pods.
 			external := ipam.Subnet{
 				CIDRs:    []netip.Prefix{netip.MustParsePrefix("10.99.0.0/29"), netip.MustParsePrefix("fd00:10:99::/120")},
 				Gateways: []netip.Addr{netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("fd00:10:99::1")},
@@ -66,7 +66,7 @@ func at(v4, v6 string) func(*kubeovnv1.OvnEipSpec) {
 	return func(s *kubeovnv1.OvnEipSpec) { s.V4IP, s.V6IP = v4, v6 }
 }
 
-// says waits for a condition of an OvnEip, with which status.ready agrees.
+// says waits for a condition of an OvnEip, and checks that status.ready agrees with the condition Ready.
 func (w world) says(eip *kubeovnv1.OvnEip, condition string, status metav1.ConditionStatus, text string) {
 	w.Helper()
 	w.Says(eip, condition, status, text)
@@ -112,7 +112,7 @@ func TestAddressesAreHeldOverRestarts(t *testing.T) {
 	}
 	second.Stop()
 
-	w.Delete(chosen) // while nobody looks: who waits for it gets it
+	w.Delete(chosen) // while the controller is stopped: the waiting OvnEip gets the address
 	w.start()
 	w.Gone(chosen)
 	w.ready(late)
@@ -219,5 +219,5 @@ func TestWhatIsInTheWay(t *testing.T) {
 		}
 	}
 	w.Get(held)
-	w.Change(held, func() { held.Spec.Type = "nat" }) // which it is
+	w.Change(held, func() { held.Spec.Type = "nat" }) // no change, because "nat" is the default
 }

@@ -29,8 +29,8 @@ const (
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// SetupWithManager registers the reconciler. It wakes for its OvnEip, for the rules that use it, for its subnet and, while it waits for one,
-// for use of the subnet's addresses.
+// SetupWithManager registers the reconciler. Changes of the OvnEip, its subnet and the rules that use it wake it. While it waits for an
+// address, changes in the use of the subnet's addresses wake it, too.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.OvnEip{}, indexSubnet, func(o client.Object) []string {
 		return []string{subnetOf(o.(*kubeovnv1.OvnEip))}
@@ -61,7 +61,7 @@ func eipOf(o client.Object) []string {
 	return nil
 }
 
-// usedBy wakes the OvnEip of a rule that comes or goes, and both when a rule turns to another one.
+// usedBy enqueues the OvnEip of a rule that is created or deleted. If a rule changes its OvnEip, usedBy enqueues both.
 var usedBy = handler.Funcs{
 	CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, eipOf(e.Object)) },
 	DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, eipOf(e.Object)) },

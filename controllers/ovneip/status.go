@@ -14,10 +14,11 @@ import (
 	"github.com/kiln-net/kiln/internal/reservation"
 )
 
-// usedByLB is what `status.nat` says of an OvnEip that a RouterLBRule uses.
+// usedByLB is the value of `status.nat` while RouterLBRules use an OvnEip.
 const usedByLB = "lb"
 
-// patchStatus tells what the OvnEip has. Addresses that were told once stay there while it waits to have them again.
+// patchStatus writes the state of an OvnEip to its status. Addresses in status stay there while the OvnEip waits to be allocated the same
+// ones again.
 func (r *Reconciler) patchStatus(ctx context.Context, eip *kubeovnv1.OvnEip, s state) error {
 	base, status := eip.DeepCopy(), &eip.Status
 	status.Type = cmp.Or(eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)
