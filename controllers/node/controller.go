@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node connects nodes to the default VPC: each has a port on the join subnet, through which it reaches pods and through
-// which its pods leave the overlay.
+// Package node connects nodes to the default VPC. Each node has a port on the join subnet: through it the node reaches pods, and its pods
+// leave the overlay.
 package node
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// workers reconcile nodes at once: most of their time is spent waiting for replies, and for others to share a transaction with.
+// workers is the number of concurrent reconciles. They mostly wait for responses, and for others to share a transaction with.
 const workers = 32
 
 // Reconciler connects each node to the default VPC.
@@ -43,13 +43,13 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 
-	// leases are the nodes' addresses on the join subnet.
+	// leases are the nodes' leases on the join subnet.
 	leases join.Leases
-	// written is what this process has written on nodes, or is about to: by name, as nodeView.annotations.
+	// written maps a node's name to the nodeView.annotations that this process has written, or is about to write.
 	written sync.Map
 }
 
-// SetupWithManager registers the reconciler. It wakes for its node, the node's IP object, the join subnet and drift.
+// SetupWithManager registers the reconciler. Changes of the node, its IP object and the join subnet wake it, as does drift.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	r.leases.Allocator = r.Allocator
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -69,7 +69,7 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error
 	return nil
 }
 
-// nodeView is what the reconciler looks at in a node: not its heartbeats.
+// nodeView is the part of a node that the reconciler depends on. It excludes heartbeats.
 type nodeView struct {
 	statusIPs   string
 	annotations string
@@ -87,8 +87,8 @@ func viewAnnotations(n *corev1.Node) string {
 	return view.String()
 }
 
-// byOthers leaves out updates that only bring what this process wrote: waking for them, before the cache shows the IP object written
-// just before, would write that twice.
+// byOthers filters out updates that only contain this process's own writes. A reconcile at such an update could run before the cache has
+// the IP object, and would write that twice.
 func (r *Reconciler) byOthers() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := viewNode(e.ObjectOld.(*corev1.Node)), viewNode(e.ObjectNew.(*corev1.Node))
@@ -99,7 +99,7 @@ func (r *Reconciler) byOthers() predicate.Predicate {
 
 var changedIP = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 
-// nodeOf is the node that an IP object is of; empty for others.
+// nodeOf returns the node of an IP object; empty if the IP object belongs to no node.
 func nodeOf(ip *kubeovnv1.IP) string {
 	if ip.Spec.Namespace != "" || ip.Spec.NodeName == "" || ip.Name != translate.NodePort(ip.Spec.NodeName) {
 		return ""
@@ -122,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, k8s.Unless(r.connect(ctx, node), northbound.ErrWaiting)
 }
 
-// connect gives the node its port, and then says so in its IP object and its annotations, which the agent waits for.
+// connect applies the node's port, and then publishes it in the node's IP object and annotations. The agent waits for these.
 func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
 	subnet, err := join.Read(ctx, r.Client)
 	if err != nil {
@@ -146,7 +146,7 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) error {
 	return errors.Join(r.recordIP(ctx, node, lease), r.annotate(ctx, node, subnet, lease))
 }
 
-// disconnect takes back what a node that is gone had; the address is free once its port is gone.
+// disconnect removes the rows of a deleted node, frees its lease after that, and deletes its IP object.
 func (r *Reconciler) disconnect(ctx context.Context, name string) error {
 	if err := r.Northbound.Apply(ctx, translate.NodeOwner(name), nil); err != nil {
 		return fmt.Errorf("delete the rows of node %s: %w", name, err)

@@ -16,11 +16,12 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// ReasonNoAddress is the event of a node that finds the join subnet full.
+// ReasonNoAddress is the reason of the event on a node that gets no lease: the join subnet is full, or a pod or an IP object has the port
+// name.
 const ReasonNoAddress = "AddressNotAllocated"
 
-// lease is the node's address on the join subnet. The error is ErrWaiting when the subnet is full, or a pod has the name of the node's port; an
-// address that becomes free wakes the node.
+// lease returns the node's lease on the join subnet. The error is ErrWaiting if the subnet is full, or if another holder has the port
+// name. A released address requeues the node.
 func (r *Reconciler) lease(node *corev1.Node, subnet join.Subnet) (ipam.Lease, error) {
 	port := translate.NodePort(node.Name)
 	lease, err := r.leases.Lease(node.Name, port, subnet)

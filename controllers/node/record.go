@@ -22,10 +22,10 @@ import (
 // results are the keys of the annotations that annotate writes.
 var results = kubeovnv1.Keys(kubeovnv1.AnnotationsOf(kubeovnv1.OnNode, kubeovnv1.RoleResult))
 
-// labelNode is on IP objects, as users of Kube-OVN select by it.
+// labelNode is a label of IP objects that users of Kube-OVN select by.
 const labelNode = "ovn.kubernetes.io/node-name"
 
-// annotate tells the node's agent what its port is, in one patch.
+// annotate writes the port's settings to the node's annotations, for the agent, in one patch.
 func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet join.Subnet, lease ipam.Lease) error {
 	network := kubeovnv1.PodNetwork{
 		Allocated:     true,
@@ -51,7 +51,7 @@ func (r *Reconciler) annotate(ctx context.Context, node *corev1.Node, subnet joi
 func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam.Lease) error {
 	ip := join.Object(translate.NodePort(node.Name), lease)
 	ip.Spec.PodName, ip.Spec.NodeName = node.Name, node.Name
-	// Agents look other nodes up by it: a Node object changes with every heartbeat.
+	// Agents read other nodes' addresses here, because a Node object changes with every heartbeat.
 	ip.Annotations = map[string]string{
 		kubeovnv1.AnnotationNodeAddresses.Key():   ipfamily.Join(k8s.InternalIPs(node)),
 		kubeovnv1.AnnotationStatusAddresses.Key(): ipfamily.Join(k8s.StatusIPs(node)),
@@ -62,7 +62,7 @@ func (r *Reconciler) recordIP(ctx context.Context, node *corev1.Node, lease ipam
 	return join.Record(ctx, r.Client, ip)
 }
 
-// deleteIP deletes a node's IP object. Any other object of that name is left alone.
+// deleteIP deletes a node's IP object. It does not delete another owner's IP object of that name.
 func (r *Reconciler) deleteIP(ctx context.Context, port, node string) error {
 	return join.Forget(ctx, r.Client, port, func(ip *kubeovnv1.IP) bool { return ip.Spec.Namespace == "" && ip.Spec.NodeName == node })
 }
