@@ -16,10 +16,10 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// Namespace is that of the controller.
+// Namespace is the controller's namespace.
 const Namespace = "kube-system"
 
-// asController returns how the controller reaches the API server: by its own account, with the rights that the operator grants it and no others.
+// asController returns a config with the controller's own service account, and exactly the permissions that the operator grants it.
 func asController(ctx context.Context, admin *rest.Config) (*rest.Config, error) {
 	c, err := client.New(admin, client.Options{Scheme: scheme})
 	if err != nil {
@@ -41,7 +41,7 @@ func asController(ctx context.Context, admin *rest.Config) (*rest.Config, error)
 	return account, granted(ctx, account)
 }
 
-// granted waits until the API server knows of the rights: it follows roles as others do.
+// granted waits until the API server's authorizer, which watches roles, allows the account its permissions.
 func granted(ctx context.Context, account *rest.Config) error {
 	c, err := client.New(account, client.Options{Scheme: scheme})
 	if err != nil {

@@ -19,14 +19,14 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// Eventually waits until what returns nothing, and fails the test with what it returned last.
+// Eventually waits until the function returns "", and fails the test with its last result.
 func (w *World) Eventually(what func() string) {
 	w.Helper()
 	eventually.Wait{}.Empty(w, what)
 }
 
-// Says waits until a condition of an object has a status, as seen at its present generation, and all of these words in its reason
-// and message. It returns the condition.
+// Says waits until a condition of an object has a status, for the object's current generation, and contains all words in its reason and
+// message. It returns the condition.
 func (w *World) Says(o client.Object, condition string, status metav1.ConditionStatus, words ...string) *metav1.Condition {
 	w.Helper()
 	var c *metav1.Condition
@@ -64,7 +64,7 @@ func conditionsOf(o client.Object) []metav1.Condition {
 	return nil
 }
 
-// Ready waits until all of each object is in force.
+// Ready waits until each object is ready.
 func (w *World) Ready(objects ...client.Object) {
 	w.Helper()
 	for _, o := range objects {
@@ -72,7 +72,7 @@ func (w *World) Ready(objects ...client.Object) {
 	}
 }
 
-// Gone waits until objects are not there.
+// Gone waits until the objects do not exist.
 func (w *World) Gone(objects ...client.Object) {
 	w.Helper()
 	for _, o := range objects {
@@ -85,7 +85,7 @@ func (w *World) Gone(objects ...client.Object) {
 	}
 }
 
-// Event waits for an event about an object that is like this one in its type and reason, where they are given, and has its note in its own.
+// Event waits for an event about an object that has the type and reason of like, if set, and contains the note of like.
 func (w *World) Event(about client.Object, like eventsv1.Event) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -106,7 +106,7 @@ func (w *World) Event(about client.Object, like eventsv1.Event) {
 	})
 }
 
-// Rows waits until a table has these rows, written by f and in order; f leaves a row out by returning nothing.
+// Rows waits until the strings that f returns for the rows of a table, sorted, equal want. f returns "" to skip a row.
 func (w *World) Rows(table string, f func(row nbtest.Row) string, want ...string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -124,7 +124,7 @@ func (w *World) Rows(table string, f func(row nbtest.Row) string, want ...string
 	})
 }
 
-// Mends deletes the rows of an owner, such as `Vpc//blue`, and waits until as many of each table are back.
+// Mends deletes the rows of an owner, such as `Vpc//blue`, and waits until each table has the same number of its rows again.
 func (w *World) Mends(owner string) {
 	w.Helper()
 	before := w.Database.Owned(owner)
@@ -140,7 +140,7 @@ func (w *World) Mends(owner string) {
 	})
 }
 
-// Recreates deletes an object and waits until another one has its name.
+// Recreates deletes an object and waits until another object has its name.
 func (w *World) Recreates(o client.Object) {
 	w.Helper()
 	if !w.Get(o) {

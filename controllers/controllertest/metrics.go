@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Metric returns the value of the first series of a metric of this process that has these labels, given as name, value, name, value and so on.
-// Of a histogram it is the number of observations. It is false when there is no such series.
+// Metric returns the value of the first series of a metric of this process with these labels, given as name, value, name, value and so
+// on. For a histogram it returns the number of observations. It returns false if no such series exists.
 func (w *World) Metric(name string, labels ...string) (float64, bool) {
 	w.Helper()
 	families, err := metrics.Registry.Gather()
@@ -53,7 +53,7 @@ func hasLabels(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// Measures waits until a series of Metric is there and has the value.
+// Measures waits until a series of Metric exists and has the value.
 func (w *World) Measures(want float64, name string, labels ...string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -64,7 +64,7 @@ func (w *World) Measures(want float64, name string, labels ...string) {
 	})
 }
 
-// Reconciles is how often a controller was at work in this process.
+// Reconciles returns the number of passes of a controller in this process.
 func (w *World) Reconciles(controller string) int {
 	w.Helper()
 	families, err := metrics.Registry.Gather()
@@ -83,10 +83,10 @@ func (w *World) Reconciles(controller string) int {
 	return int(total)
 }
 
-// aMoment is longer than a controller lets what it is to do next wait, where that is no matter of seconds.
+// aMoment exceeds the delays of a controller between passes, except delays of whole seconds.
 const aMoment = 300 * time.Millisecond
 
-// Rests waits until a controller has had nothing to do for a moment. A pass that is still due would hide that an event is missing.
+// Rests waits until a controller has been idle for aMoment. A pass that is still due would hide a missing event.
 func (w *World) Rests(controller string) {
 	w.Helper()
 	count, since := -1, time.Now()

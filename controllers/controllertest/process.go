@@ -35,7 +35,7 @@ import (
 // Process is one run of a controller.
 type Process struct {
 	Manager    ctrl.Manager
-	Client     client.Client // of the manager
+	Client     client.Client // the manager's client
 	Recorder   events.EventRecorder
 	Engine     *northbound.Engine
 	Allocator  *ipam.Allocator
@@ -57,17 +57,17 @@ type Process struct {
 	interrupt sync.Once
 }
 
-// Steps are what a package under test does in a Process.
+// Steps are the parts of a Process that the package under test defines.
 type Steps struct {
 	// Setup registers its reconcilers.
 	Setup func(ctx context.Context, p *Process) error
 	// Restore runs once the cache has synced and before the gate opens.
 	Restore func(ctx context.Context, p *Process) error
-	// Cache is what the process's cache differs in.
+	// Cache are options for the process's cache.
 	Cache cache.Options
 }
 
-// Start runs a process until Stop, or until the test ends.
+// Start starts a process that runs until Stop, or until the test ends.
 func (w *World) Start(steps Steps) *Process {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -118,7 +118,7 @@ func (w *World) Start(steps Steps) *Process {
 	return p
 }
 
-// Restart is Start after the end of the process before, where there was one.
+// Restart stops the previous process, if any, and starts a new one.
 func (w *World) Restart(before *Process, steps Steps) *Process {
 	w.Helper()
 	if before != nil {
@@ -127,7 +127,7 @@ func (w *World) Restart(before *Process, steps Steps) *Process {
 	return w.Start(steps)
 }
 
-// Reconciler is one that a process can run.
+// Reconciler is a reconciler that a process can run.
 type Reconciler interface {
 	SetupWithManager(context.Context, ctrl.Manager) error
 }
@@ -142,7 +142,7 @@ func (p *Process) Run(ctx context.Context, reconcilers ...Reconciler) error {
 	return nil
 }
 
-// Stop ends the process and waits until it is over. Another Stop does nothing.
+// Stop stops the process and waits for its end. It is idempotent.
 func (p *Process) Stop() {
 	p.interrupt.Do(func() {
 		p.stop()
@@ -150,16 +150,16 @@ func (p *Process) Stop() {
 	})
 }
 
-// Transactions is how many transactions the process sent to the northbound database since its gate opened.
+// Transactions returns the number of transactions that the process has sent to the northbound database since its gate opened.
 func (p *Process) Transactions() int { return p.proxy.Transactions() - p.before }
 
-// Northbound is what stands between the process and the northbound database.
+// Northbound returns the proxy between the process and the northbound database.
 func (p *Process) Northbound() *nbtest.Proxy { return p.proxy }
 
-// Writes is how many requests with this method and with this text in their path the process sent to the API server.
+// Writes returns the number of requests with this method, and with this text in their path, that the process has sent to the API server.
 func (p *Process) Writes(method, path string) int { return p.writes.count(method, path) }
 
-// Subnet creates a subnet that is in force: its gateway is the first address of each CIDR.
+// Subnet creates a validated subnet. Its gateway is the first address of each CIDR.
 func (w *World) Subnet(name string, change func(*kubeovnv1.SubnetSpec), running ...*Process) *kubeovnv1.Subnet {
 	w.Helper()
 	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -177,7 +177,7 @@ func (w *World) Subnet(name string, change func(*kubeovnv1.SubnetSpec), running 
 	return s
 }
 
-// InForce makes the spec of a subnet valid and known.
+// InForce applies a subnet's spec in the running processes, and sets the subnet's condition Validated.
 func (w *World) InForce(s *kubeovnv1.Subnet, running ...*Process) {
 	w.Helper()
 	for _, p := range running {
@@ -190,7 +190,7 @@ func (w *World) InForce(s *kubeovnv1.Subnet, running ...*Process) {
 	w.Must(w.Client.Status().Update(w.Context(), s))
 }
 
-// connect commits the rows of VPCs, subnets and nodes, and tells the allocator of the subnets.
+// connect commits the rows of VPCs, subnets and nodes, and sets the subnets in the allocator.
 func (p *Process) connect(ctx context.Context) {
 	w := p.world
 	w.Helper()
@@ -221,7 +221,7 @@ func (p *Process) connectNodes(ctx context.Context) {
 		in := translate.NodeInputs{
 			Name: node, Vpc: kubeovnv1.DefaultVpc, Switch: kubeovnv1.JoinSubnet, MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)},
 		}
-		rows := translate.Node(in)[1:] // without the port: there is no join switch here
+		rows := translate.Node(in)[1:] // without the port: this world has no join switch
 		p.world.Must(p.Engine.Apply(ctx, translate.NodeOwner(node), rows))
 	}
 }

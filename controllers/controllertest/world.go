@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controllertest runs reconcilers as processes against a real API server and a real northbound database: they can be
-// stopped and started, and what they send is counted. It plays the part of the controllers of VPCs, subnets and nodes.
+// Package controllertest runs reconcilers as processes against a real API server and a real northbound database. Tests can stop and
+// restart the processes, and count their requests. The package stands in for the controllers of VPCs, subnets and nodes.
 package controllertest
 
 import (
@@ -38,12 +38,12 @@ import (
 
 var (
 	config *rest.Config
-	// account is config with the controller's rights.
+	// account is config with the controller's permissions.
 	account *rest.Config
 	scheme  = runtime.NewScheme()
 )
 
-// Main runs the tests of a package with an API server of their own. Waits of the tests that are allowed may take longer than others.
+// Main runs the tests of a package with their own API server. Waits of the allowed tests may take longer.
 func Main(m *testing.M, allowed ...eventually.Allowed) { os.Exit(run(m, allowed...)) }
 
 func run(m *testing.M, allowed ...eventually.Allowed) int {
@@ -57,10 +57,12 @@ func run(m *testing.M, allowed ...eventually.Allowed) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// As some distributions do: who owns an object for another has to have a say in the other's end.
+	// As in some distributions: to set an owner reference that blocks the deletion of the owner, a client needs permission to update the
+	// owner's finalizers.
 	flags := server.ControlPlane.GetAPIServer().Configure()
 	flags.Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
-	// It would write the endpoints of its own Service again, up to ten seconds after a test has deleted them: in the midst of another.
+	// Otherwise the API server writes the endpoints of its own Service again, up to ten seconds after a test has deleted them, during
+	// another test.
 	flags.Set("endpoint-reconciler-type", "none")
 	if config, err = server.Start(); err != nil {
 		fmt.Fprintf(os.Stderr, "start the API server: %v\n", err)
@@ -85,17 +87,17 @@ func run(m *testing.M, allowed ...eventually.Allowed) int {
 type World struct {
 	*testing.T
 
-	// Client reads and writes the API server as users do; what it sends is not counted.
+	// Client reads and writes the API server as users do. Its requests are not counted.
 	Client client.Client
 	// Database is the northbound database.
 	Database *nbtest.Server
-	// Nodes are the nodes that are connected.
+	// Nodes are the names of the connected nodes.
 	Nodes []string
 
 	subnets []*kubeovnv1.Subnet
 }
 
-// New returns a world without anything from tests before. It has the nodes n1 and n2.
+// New returns a world without objects from previous tests. It has the nodes n1 and n2.
 func New(t *testing.T) *World {
 	t.Helper()
 	c, err := client.New(config, client.Options{Scheme: scheme})
@@ -107,7 +109,7 @@ func New(t *testing.T) *World {
 	return w
 }
 
-// Clear deletes what tests make, finalizers or not.
+// Clear deletes all objects that tests create, with or without finalizers.
 func (w *World) Clear() {
 	w.Helper()
 	var namespaces corev1.NamespaceList
@@ -119,7 +121,7 @@ func (w *World) Clear() {
 		w.Must(w.Client.DeleteAllOf(w.Context(), &appsv1.StatefulSet{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &discoveryv1.EndpointSlice{}, in))
 		w.Must(w.Client.DeleteAllOf(w.Context(), &networkingv1.NetworkPolicy{}, in))
-		// The API server keeps a Service of its own.
+		// The API server recreates its own Service.
 		others := client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", "kubernetes")}
 		w.Must(w.Client.DeleteAllOf(w.Context(), &corev1.Service{}, in, others))
 		if len(ns.Annotations) > 0 {
@@ -142,7 +144,7 @@ func (w *World) Clear() {
 	}
 }
 
-// LetGo takes the finalizers off an object, as a user who has lost patience does.
+// LetGo removes the finalizers of an object, as an impatient user does.
 func (w *World) LetGo(o client.Object) {
 	w.Helper()
 	if len(o.GetFinalizers()) == 0 {
@@ -153,7 +155,7 @@ func (w *World) LetGo(o client.Object) {
 	w.Must(client.IgnoreNotFound(w.Client.Patch(w.Context(), o, client.MergeFrom(base))))
 }
 
-// Must fails the test when err is not nil.
+// Must fails the test if err is not nil.
 func (w *World) Must(err error) {
 	w.Helper()
 	if err != nil {
@@ -169,7 +171,7 @@ func (w *World) Create(objects ...client.Object) {
 	}
 }
 
-// Get reads an object again. It reports whether there is one.
+// Get reads an object again. It reports whether the object exists.
 func (w *World) Get(o client.Object) bool {
 	w.Helper()
 	err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(o), o)
@@ -177,7 +179,7 @@ func (w *World) Get(o client.Object) bool {
 	return err == nil
 }
 
-// Change patches an object by f.
+// Change patches an object with the changes that f makes.
 func (w *World) Change(o client.Object, f func()) {
 	w.Helper()
 	base := o.DeepCopyObject().(client.Object)
@@ -185,7 +187,7 @@ func (w *World) Change(o client.Object, f func()) {
 	w.Must(w.Client.Patch(w.Context(), o, client.MergeFrom(base)))
 }
 
-// Delete deletes objects without waiting for a kubelet.
+// Delete deletes objects with a grace period of zero, because no kubelet runs.
 func (w *World) Delete(objects ...client.Object) {
 	w.Helper()
 	for _, o := range objects {
@@ -193,5 +195,5 @@ func (w *World) Delete(objects ...client.Object) {
 	}
 }
 
-// Config is how to reach the API server.
+// Config returns the admin's config for the API server.
 func Config() *rest.Config { return config }

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package networktest gives tests the controllers that work beside those under test.
+// Package networktest provides the controllers that run next to the controllers under test.
 package networktest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// Pods is the reconciler of pods.
+// Pods returns the reconciler of pods.
 func Pods(p *controllertest.Process) *pod.Reconciler {
 	return &pod.Reconciler{
 		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Namespaces: p.Namespaces, Pools: p.Pools, Vips: p.Vips, Grants: p.Grants,
@@ -23,14 +23,14 @@ func Pods(p *controllertest.Process) *pod.Reconciler {
 	}
 }
 
-// Vpcs is the reconciler of VPCs.
+// Vpcs returns the reconciler of VPCs.
 func Vpcs(p *controllertest.Process) *vpc.Reconciler {
 	return &vpc.Reconciler{
 		Client: p.Client, Northbound: p.Engine, Networks: p.Networks, Namespaces: p.Namespaces, Recorder: p.Recorder, Gate: p.Gate,
 	}
 }
 
-// Subnets is the reconciler of the subnets of VPCs.
+// Subnets returns the reconciler of the subnets of VPCs.
 func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler {
 	return &subnet.Reconciler{
 		Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate,
@@ -38,14 +38,13 @@ func Subnets(p *controllertest.Process, vpcs *vpc.Reconciler) *subnet.Reconciler
 	}
 }
 
-// Services are the CIDRs of Services.
+// Services returns the CIDRs of Services.
 func Services(p *controllertest.Process) k8s.ServiceCIDRs {
 	cidrs, _ := ipfamily.ParseCIDRs("10.96.0.0/12,fd00:10:96::/108")
 	return k8s.ServiceCIDRs{Configured: cidrs, Reader: p.Client}
 }
 
-// Restore creates the default VPC and its subnets, and restores the leases of ports. The CIDRs of pods and of the join subnet are written
-// as in cidrBlock.
+// Restore creates the default VPC and its subnets, and restores the leases of ports. pods and join are CIDRs in the format of cidrBlock.
 func Restore(ctx context.Context, p *controllertest.Process, pods, join string) error {
 	var defaults subnet.Defaults
 	var err error
