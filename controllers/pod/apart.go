@@ -114,6 +114,14 @@ func (t *tenants) none() bool {
 	return len(t.byPort) == 0
 }
 
+// moved reports whether the addresses of a port are recorded for another node: its virtual machine has migrated.
+func (t *tenants) moved(port, node string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addresses := t.byPort[port]
+	return len(addresses) > 0 && !slices.ContainsFunc(t.byAddress[addresses[0]], func(other tenant) bool { return other.port == port && other.node == node })
+}
+
 func (t *tenants) drop(port string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -102,6 +102,9 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 	lease, held := r.Allocator.Lookup(port)
 	switch {
 	case held && r.owns(pod):
+		if r.machineOf(pod) != "" && r.tenants.moved(port, pod.Spec.NodeName) {
+			r.settle(ctx, pod, lease)
+		}
 		return lease, nil
 	case held:
 		inherits, err := r.inherits(ctx, pod, port, lease)
@@ -128,7 +131,7 @@ func (r *Reconciler) parted(ctx context.Context, pod *corev1.Pod, err error) err
 	if !errors.As(err, &p) {
 		return err
 	}
-	if vacated := r.vacate(ctx, client.ObjectKeyFromObject(pod)); vacated != nil {
+	if vacated := r.vacate(ctx, r.portKey(pod)); vacated != nil {
 		return fmt.Errorf("take away what a pod of the same name left: %w", vacated)
 	}
 	return err

@@ -74,11 +74,13 @@ func (r *Reconciler) machinePodGone(pod *corev1.Pod, q queue) {
 
 // machine resolves a reconcile key if there are virtual machines. A machine's pods are reconciled under the machine's key, so machine
 // enqueues that key for the key of such a pod, and returns done. Under the machine's key it returns the pod that runs the machine, and
-// the targets of migrations. A pod of the same name that runs no machine has precedence.
+// the targets of migrations. A pod of the same name on the pod network that runs no machine has precedence.
 func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) (runs *corev1.Pod, others []*corev1.Pod, done bool, err error) {
 	switch {
 	case pod != nil && r.machineOf(pod) == "":
-		return pod, nil, false, nil
+		if onPodNetwork(pod) {
+			return pod, nil, false, nil
+		}
 	case pod != nil:
 		if !onPodNetwork(pod) {
 			r.leaveSets(key, pod)
@@ -93,7 +95,10 @@ func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod 
 	}
 	pods, err := r.runners(ctx, key)
 	if len(pods) == 0 || err != nil {
-		return nil, nil, false, err
+		return pod, nil, false, err
+	}
+	if pod != nil {
+		r.leaveSets(key, pod)
 	}
 	return pods[0], pods[1:], false, nil
 }
@@ -129,7 +134,7 @@ func (r *Reconciler) podAt(ctx context.Context, key types.NamespacedName) (*core
 		return nil, fmt.Errorf("get pod %s: %w", key, err)
 	case err == nil && r.machineOf(pod) == "" && onPodNetwork(pod):
 		return pod, nil
-	case err == nil && r.machineOf(pod) == "" || !r.KeepMachines:
+	case !r.KeepMachines:
 		return nil, nil
 	}
 	pods, err := r.runners(ctx, key)

@@ -6,6 +6,7 @@ package pod_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/pod"
 )
 
@@ -246,6 +248,74 @@ func TestAPodOfTheNameOfAMachineGoesFirst(t *testing.T) {
 	w.allocated(runs)
 	w.chassis("vm", "n2", "")
 	_ = process
+}
+
+// A pod off the pod network needs no port, so it does not take the port of the machine of its name.
+func TestAPodOffTheNetworkLeavesTheMachineItsPort(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.start()
+	host, pending := newPod("default", "vm"), newPod("default", "vm2")
+	host.Spec.HostNetwork, pending.Spec.NodeName = true, ""
+	w.Create(host, pending)
+	for _, name := range []string{"vm", "vm2"} {
+		runs := launcher(name, "a", "n2")
+		w.Create(runs)
+		w.allocated(runs)
+		w.chassis(name, "n2", "")
+	}
+}
+
+// The new launcher exists before the controller has seen the deletion of the old one, and has to wait.
+func TestThePortOfAMachineGoesWithItsPod(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	w.defineMachines()
+	w.machine("vm")
+	process := w.start()
+	first := launcher("vm", "a", "n1")
+	w.Create(first)
+	was := w.allocated(first)
+	w.record(named("vm", first))
+	process.Stop()
+	w.Delete(first)
+	second := launcher("vm", "b", "n2")
+	second.Annotations = map[string]string{kubeovnv1.AnnotationIPPool.Key(): "nowhere"}
+	w.Create(second)
+	process = w.start()
+	w.warned(second, "nowhere")
+	w.away(process, named("vm", first))
+	w.Change(second, func() { delete(second.Annotations, kubeovnv1.AnnotationIPPool.Key()) })
+	if is := w.allocated(second); joined(is.Addresses) != joined(was.Addresses) {
+		t.Errorf("the machine had %s, and has %s", joined(was.Addresses), joined(is.Addresses))
+	}
+	w.chassis("vm", "n2", "")
+}
+
+// After a migration, the allocation of addresses avoids those of the machine on its new node.
+func TestAMachineOfACustomVPCIsApartOnItsNewNode(t *testing.T) {
+	w := newWorld(t)
+	w.tenants("blue", "red")
+	w.subnet("ovn-default", "10.16.0.0/24")
+	w.subnet("blue-net", "10.17.0.0/24", of("blue"))
+	w.subnet("red-net", "10.17.0.0/24", of("red"))
+	w.defineMachines()
+	w.machine("vm")
+	w.start()
+	in := map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): "blue-net"}
+	source, target := launcher("vm", "z", "n1"), launcher("vm", "a", "n2")
+	target.Labels = map[string]string{"kubevirt.io/migrationJobUID": "u"}
+	source.Annotations, target.Annotations = in, maps.Clone(in)
+	w.Create(source)
+	w.allocated(source)
+	w.Create(target)
+	w.allocated(target)
+	w.chassis("vm", "n1,n2", "rarp")
+	source.Status.Phase = corev1.PodSucceeded
+	w.Must(w.Client.Status().Update(w.Context(), source))
+	w.chassis("vm", "n2", "")
+	w.has(w.on("n2", "red-net", "r1"), "10.17.0.3")
+	w.has(w.on("n1", "red-net", "r2"), "10.17.0.2")
 }
 
 func TestMachinesThatKeepNothing(t *testing.T) {
