@@ -12,7 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// access is what one ServiceAccount may do: in the whole cluster, and in its own namespace.
+// access holds the permissions of one ServiceAccount: cluster-wide and in its own namespace.
 type access struct {
 	account, app, component string
 	cluster                 []rbacv1.PolicyRule
@@ -21,14 +21,15 @@ type access struct {
 
 var read = []string{"get", "list", "watch"}
 
-// Kinds of sigs.k8s.io/network-policy-api, whose definitions a cluster may have.
+// Kinds of sigs.k8s.io/network-policy-api. Their CRDs are optional in a cluster.
 var (
 	policyKinds    = []string{"adminnetworkpolicies", "baselineadminnetworkpolicies", "clusternetworkpolicies"}
 	policyStatuses = []string{"adminnetworkpolicies/status", "baselineadminnetworkpolicies/status", "clusternetworkpolicies/status"}
 )
 
-// accesses are those of all components. The operator may grant only what it holds itself, so its own roles in config/rbac follow
-// from this table (see Grants). What a role cannot express is in Policies. patchPods is Config.PatchPods.
+// accesses returns the permissions of all components. The operator may grant only permissions that it holds itself, so
+// its own roles in config/rbac are generated from this table (see Grants). Policies adds limits that a role cannot
+// express. patchPods is Config.PatchPods.
 func accesses(patchPods bool) []access {
 	podWrites := []string{"pods/status"}
 	if patchPods {
@@ -62,14 +63,14 @@ func accesses(patchPods bool) []access {
 				rule(podNetworksGroup, []string{podNetworksVerb}, podNetworksResource),
 				rule(podNetworksGroup, []string{externalIPsVerb}, externalIPsResource), // Services of rules
 				rule("", []string{"get", "list", "watch", "patch"}, "nodes", "namespaces"),
-				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // rules have one each
-				rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // and RouterLBRules with endpoints these
+				rule("", []string{"get", "list", "watch", "patch", "create", "delete"}, "services"),                    // each rule has one
+				rule("discovery.k8s.io", slices.Concat(read, []string{"patch", "create", "delete"}), "endpointslices"), // for RouterLBRules
 				rule("networking.k8s.io", read, "networkpolicies", "servicecidrs"),
 				rule("policy.networking.k8s.io", read, policyKinds...),
 				rule("policy.networking.k8s.io", []string{"patch"}, policyStatuses...),
 				rule("apiextensions.k8s.io", read, "customresourcedefinitions"),
 				rule("apps", read, "statefulsets"),
-				rule("kubevirt.io", read, "virtualmachines"),                                            // keep addresses, wherever KubeVirt is there
+				rule("kubevirt.io", read, "virtualmachines"),                                            // VMs retain addresses; KubeVirt is optional
 				rule("kubeovn.io", slices.Concat(read, []string{"create", "patch"}), "vpcs", "subnets"), // the default ones; finalizers
 				rule("kubeovn.io", slices.Concat(read, []string{"create", "patch", "delete"}), "ips", "vips"),
 				rule("kubeovn.io", slices.Concat(read, []string{"patch"}), "ippools", "ovn-eips"), // finalizers
@@ -77,7 +78,8 @@ func accesses(patchPods bool) []access {
 				rule("kubeovn.io", []string{"patch"}, "vpcs/status", "subnets/status", "vips/status", "ippools/status", "ovn-eips/status",
 					"security-groups/status", "switch-lb-rules/status", "router-lb-rules/status"),
 			},
-			// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name: the policy kiln-controller-leases does.
+			// Leader election and the Leases of gateway nodes. RBAC cannot limit create by name; the policy
+			// kiln-controller-leases does.
 			own: []rbacv1.PolicyRule{
 				rule("coordination.k8s.io", slices.Concat(read, []string{"create"}), "leases"),
 				named(rule("coordination.k8s.io", []string{"update"}, "leases"), ControllerName),
@@ -88,14 +90,15 @@ func accesses(patchPods bool) []access {
 			cluster: []rbacv1.PolicyRule{
 				rule("", read, "pods", "nodes"),
 				rule("", []string{"patch"}, "nodes/status"),
-				rule("", []string{"list"}, "events"), // what keeps a pod from an address
+				rule("", []string{"list"}, "events"), // to find the reason why a pod has no address
 				events,                               // on pods whose probes the kubelet does not reach
 				rule("", read, "services"),
 				rule("discovery.k8s.io", read, "endpointslices"),
 				rule("networking.k8s.io", read, "servicecidrs"),
 				rule("kubeovn.io", read, "subnets", "vpcs", "ips"),
 			},
-			// Its node's Lease as a gateway. A role cannot say which one: the policy kiln-gateway-leases does.
+			// The Lease of its node as a gateway. A role cannot limit it to one node; the policy kiln-gateway-leases
+			// does.
 			own: []rbacv1.PolicyRule{rule("coordination.k8s.io", []string{"create", "patch"}, "leases")},
 		},
 	}
@@ -110,13 +113,13 @@ func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
 }
 
-// named is r for objects of these names only.
+// named returns r limited to objects with these names.
 func named(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 	r.ResourceNames = names
 	return r
 }
 
-// AccessObjects are the ServiceAccounts of all components, their roles and bindings.
+// AccessObjects returns the ServiceAccounts of all components with their roles and bindings.
 func AccessObjects(c Config) []Object {
 	var objects []Object
 	for _, a := range accesses(c.PatchPods) {
@@ -144,9 +147,9 @@ func AccessObjects(c Config) []Object {
 	return objects
 }
 
-// Grants returns what the operator must hold itself to be allowed to grant the components' roles (privilege escalation prevention,
-// kubernetes.io/docs/reference/access-authn-authz/rbac): in the whole cluster, and in its own namespace. The manifests in config/rbac
-// are made from it.
+// Grants returns the permissions, cluster-wide and in the operator's own namespace, that the operator must hold to grant
+// the components' roles (privilege escalation prevention, kubernetes.io/docs/reference/access-authn-authz/rbac). The
+// manifests in config/rbac are generated from it.
 func Grants() (cluster, own []rbacv1.PolicyRule) {
 	for _, a := range accesses(true) {
 		cluster = append(cluster, a.cluster...)
@@ -155,7 +158,7 @@ func Grants() (cluster, own []rbacv1.PolicyRule) {
 	return merged(cluster), merged(own)
 }
 
-// merged is one rule per resource and names of objects, sorted.
+// merged returns one rule per resource and set of object names, sorted.
 func merged(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	type target struct{ group, resource, names string }
 	verbs := map[target][]string{}

@@ -14,10 +14,10 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// AgentObjects are kube-ovn-cni on every node: the CNI server and the node's routes.
+// AgentObjects returns the DaemonSet of kube-ovn-cni, which runs the CNI server and programs routes on every node.
 func AgentObjects(c Config) []Object {
 	security := onHost(netAdmin, netRaw, sysAdmin)
-	security.AllowPrivilegeEscalation = nil // which SYS_ADMIN is
+	security.AllowPrivilegeEscalation = nil // always true with SYS_ADMIN
 	template := c.template(program{
 		app:           AgentName,
 		component:     AgentName,
@@ -50,7 +50,8 @@ func AgentObjects(c Config) []Object {
 	}}
 }
 
-// sysctlDirectory is where the agent's container has the node's /proc/sys/net: runtimes let no one mount below /proc.
+// sysctlDirectory is the mount point of the node's /proc/sys/net in the agent's container. Container runtimes reject
+// mounts below /proc.
 const sysctlDirectory = "/host/proc/sys/net"
 
 func agentArgs(c Config) []string {
@@ -74,8 +75,8 @@ func agentArgs(c Config) []string {
 	return args
 }
 
-// podNamespaces is where the container runtime keeps the network namespaces of pods. The agent opens them by path, so mounts that
-// appear on the node must appear in its container.
+// podNamespaces mounts the directory in which the container runtime keeps the network namespaces of pods. The agent opens
+// them by path, so mounts that appear on the node must appear in its container.
 func podNamespaces() mount {
 	m := hostDirectory("netns", "/run/netns")
 	m.propagation = new(corev1.MountPropagationHostToContainer)

@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// BackupsName is the workload that keeps backups on a PersistentVolumeClaim, where the specification names one.
+	// BackupsName is the workload that stores backups on a PersistentVolumeClaim, if the spec names one.
 	BackupsName = "ovn-central-backups"
-	// BackupsSecret holds its certificate.
+	// BackupsSecret holds the certificate of that workload.
 	BackupsSecret = "kiln-tls-backups"
 
 	backupsPort      = 6654
 	backupsDirectory = "/backups"
 )
 
-// BackupsObjects are the one pod that has the claim. No member of a database does: a claim whose storage is away, or needs the network
-// itself, must not keep one from its start.
+// BackupsObjects returns the Deployment whose only pod mounts the claim. Database members do not mount it: a claim whose
+// storage is unavailable, or needs the network itself, must not prevent a member from starting.
 func BackupsObjects(c Config) []Object {
 	claim := c.Spec.Central.Backup.PersistentVolumeClaim
 	if claim == nil {
@@ -53,7 +53,7 @@ func BackupsObjects(c Config) []Object {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(1)),
 			Selector: selector(centralApp, BackupsName),
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}, // a claim may be for one node
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}, // a claim may allow one node only
 			Template: template,
 		},
 	}}

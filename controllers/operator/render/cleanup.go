@@ -10,13 +10,15 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// CleanUpName is the DaemonSet that takes everything of Kiln from the nodes. A pod of it is ready when its node is clean.
+// CleanUpName is the DaemonSet that removes all state of Kiln from the nodes. Its pod becomes ready when the node is
+// clean.
 const CleanUpName = "kiln-clean-up"
 
-// cleanUpHealthPort of its pods, which is nobody else's: one that is left over meets a new installation.
+// cleanUpHealthPort differs from the other components' health ports: a leftover pod may run next to a new installation.
 const cleanUpHealthPort = 10673
 
-// CleanUp runs on every node once nothing else does, and at once anew everywhere when what it is to take away changes. Its pods speak to nobody, so they have no rights in the API.
+// CleanUp returns the DaemonSet that cleans the nodes after all other workloads have stopped. When its template changes,
+// all pods are replaced at once. They do not use the API server, so they have no ServiceAccount and no token.
 func CleanUp(c Config) *appsv1.DaemonSet {
 	args := []string{
 		"clean-up", "--cni-bin-dir=" + c.Spec.Agent.CNIBinDirectory, "--cni-conf-dir=" + c.Spec.Agent.CNIConfDirectory,
@@ -47,7 +49,7 @@ func CleanUp(c Config) *appsv1.DaemonSet {
 		mounts:        mounts,
 	})
 	template.Spec.AutomountServiceAccountToken = new(false)
-	template.Spec.Containers[0].LivenessProbe = nil // it ends by itself when something is wrong
+	template.Spec.Containers[0].LivenessProbe = nil // the process exits by itself on a failure
 	stamp(&template)
 	return &appsv1.DaemonSet{
 		ObjectMeta: c.meta(CleanUpName, CleanUpName, CleanUpName),

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ControllerObjects are kube-ovn-controller, one leading and the others standing by.
+// ControllerObjects returns the Deployment of kube-ovn-controller: one leader, the other replicas on standby.
 func ControllerObjects(c Config) []Object {
 	template := c.template(program{
 		app:           ControllerName,
@@ -32,7 +32,7 @@ func ControllerObjects(c Config) []Object {
 		tolerations: tolerateStart(),
 		mounts:      []mount{tlsMount(ControllerSecret)},
 	})
-	// Variables, and not flags: an earlier version, to which spec.image can go back, ends at a flag that it does not know.
+	// These are environment variables because earlier versions, to which spec.image can roll back, exit on unknown flags.
 	container := &template.Spec.Containers[0]
 	container.Env = append(container.Env,
 		corev1.EnvVar{Name: "KILN_MEMBERSHIP", Value: string(c.Spec.Tenancy.Membership)},
@@ -53,7 +53,7 @@ func ControllerObjects(c Config) []Object {
 	}}
 }
 
-// CIDRs are the networks that the controller was told, of pods, of the join subnet and of Services: those in use.
+// CIDRs returns the pod, join and Service networks in the controller's arguments: the networks in use.
 func CIDRs(controller *appsv1.Deployment) (all []string) {
 	for _, arg := range controller.Spec.Template.Spec.Containers[0].Args {
 		if name, list, _ := strings.Cut(arg, "="); strings.HasSuffix(name, "-cidrs") {
@@ -63,7 +63,7 @@ func CIDRs(controller *appsv1.Deployment) (all []string) {
 	return all
 }
 
-// nobody is an account without rights on the node; the group may read the mounted Secret.
+// nobody returns the security context of a user without rights on the node. Its group can read the mounted Secret.
 func nobody() *corev1.PodSecurityContext {
 	const id = int64(65532)
 	return &corev1.PodSecurityContext{

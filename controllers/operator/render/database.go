@@ -12,22 +12,23 @@ import (
 
 const centralApp = "ovn-central"
 
-// Database is what tells the northbound and the southbound database apart.
+// Database describes the northbound or the southbound database.
 type Database struct {
 	// Flag is the value of `kiln ovsdb --db`.
 	Flag string
-	// Title is what messages call it.
+	// Title is its name in messages.
 	Title string
-	// Workload is the StatefulSet, Service the Service of the leader and the DNS name in the servers' certificates.
+	// Workload is the name of the StatefulSet. Service is the Service of the leader and the DNS name in the servers'
+	// certificates.
 	Workload string
 	Service  string
 	// Secret holds the certificate of the members.
 	Secret string
-	// LeaderLabel is on the pod of the Raft leader, put there by the member itself.
+	// LeaderLabel is the label of the Raft leader's pod. The member sets it itself.
 	LeaderLabel string
-	// Writer is the workload that writes the database, and WrittenLabel the label by which its pod says that all is written.
+	// Writer is the workload that writes the database. Its pod sets WrittenLabel when it has written everything.
 	Writer, WrittenLabel string
-	// AdminPort of the members' admin endpoint.
+	// AdminPort is the port of a member's admin endpoint.
 	AdminPort int32
 
 	ports []corev1.ContainerPort
@@ -50,13 +51,14 @@ var (
 	}
 )
 
-// DatabaseObjects are the members of one database and the Service of its leader.
+// DatabaseObjects returns the StatefulSet of the members of one database and the Service of its leader.
 func DatabaseObjects(c Config, db Database) []Object {
 	return []Object{databaseService(c, db), databaseSet(c, db)}
 }
 
-// databaseSet holds the members. Their identity is the node and not the ordinal: whether one creates or joins the cluster is decided by
-// the OVNCluster's status, and a changed template replaces pods only when the operator deletes them.
+// databaseSet returns the StatefulSet of the members. A member is identified by its node, not by its ordinal: the
+// OVNCluster's status decides whether it creates or joins the cluster. A changed template replaces pods only when the
+// operator deletes them.
 func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 	template := c.template(program{
 		app:           centralApp,
@@ -76,7 +78,7 @@ func databaseSet(c Config, db Database) *appsv1.StatefulSet {
 			tlsMount(db.Secret),
 		},
 	})
-	stamp(&template) // before the nodes: a pod stays as it is when members come and go
+	stamp(&template) // before the affinity is set: changes of membership do not replace pods
 	template.Spec.Affinity = &corev1.Affinity{
 		NodeAffinity:    onNodes(c.members(db)),
 		PodAntiAffinity: apart(centralApp, db.Workload),
@@ -101,7 +103,7 @@ func (c Config) members(db Database) []string {
 	return c.NorthboundNodes
 }
 
-// onNodes binds a pod to these nodes by name: a node's hostname label may differ from its name.
+// onNodes binds a pod to these nodes by name, because a node's hostname label may differ from its name.
 func onNodes(names []string) *corev1.NodeAffinity {
 	terms := make([]corev1.NodeSelectorTerm, 0, len(names))
 	for _, name := range names {
@@ -114,7 +116,8 @@ func onNodes(names []string) *corev1.NodeAffinity {
 	}
 }
 
-// databaseService leads people and tools to the leader. Components do not use it: they take addresses from the OVNCluster's status.
+// databaseService returns the Service that leads people and tools to the leader. Components take the addresses from the
+// OVNCluster's status instead.
 func databaseService(c Config, db Database) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: c.meta(db.Service, centralApp, db.Workload),

@@ -8,11 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// DisruptionBudgets let draining nodes take one pod of a component at a time: of three members a second one would end the quorum, and a northd or
-// controller that stands by is there to take over. A component of one pod can be drained too: nobody could ever empty its node otherwise.
+// DisruptionBudgets returns budgets that allow evictions of one pod of a component at a time. With two of three members
+// evicted a database loses its quorum; a standby northd or controller needs time to take over. A component of one pod can
+// be evicted too, because otherwise its node could never be drained.
 //
-// A northd or controller that is not ready keeps no node from being emptied, however many others are not: it does nothing. A member of a
-// database that is not ready may be the one that brings the quorum back.
+// A northd or controller that is not ready does no work, so it can always be evicted. A database member that is not ready
+// is protected: it may be needed to restore the quorum.
 func DisruptionBudgets(c Config) []Object {
 	var objects []Object
 	for _, w := range []struct {

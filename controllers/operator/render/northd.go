@@ -9,13 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Labels that an ovn-northd puts on its own pod: whether it is the active one, and a hash of the members' addresses that it runs with.
+// Labels that ovn-northd sets on its own pod: whether it is the active instance, and a hash of the database members'
+// addresses in use.
 const (
 	northdLeaderLabel  = "ovn-northd-leader"
 	northdMembersLabel = "kubeovn.io/northd-members"
 )
 
-// NorthdObjects are ovn-northd, one active and the others standing by, and the Service of the active one.
+// NorthdObjects returns the Deployment of ovn-northd, one active and the others on standby, and the Service of the active
+// instance.
 func NorthdObjects(c Config) []Object {
 	template := c.template(program{
 		app:           centralApp,
@@ -58,7 +60,7 @@ func NorthdObjects(c Config) []Object {
 	}
 }
 
-// replaceInPlace stops a pod before its successor starts: both want the same ports of the node.
+// replaceInPlace stops a pod before its replacement starts, because both use the same ports of the node.
 func replaceInPlace() appsv1.DeploymentStrategy {
 	return appsv1.DeploymentStrategy{
 		Type: appsv1.RollingUpdateDeploymentStrategyType,

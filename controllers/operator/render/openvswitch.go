@@ -11,11 +11,11 @@ import (
 
 const openVSwitchApp = "ovs"
 
-// trustDirectory is where nodes find the bundle of TrustConfigMap.
+// trustDirectory is the mount point of TrustConfigMap on nodes.
 const trustDirectory = "/etc/kiln/trust"
 
-// OpenVSwitchObjects are Open vSwitch and ovn-controller on every node. A node's key, certificate and configuration outlive the pod in
-// /etc/openvswitch.
+// OpenVSwitchObjects returns the DaemonSet of Open vSwitch and ovn-controller. A node's key, certificate and
+// configuration are in /etc/openvswitch and survive the pod.
 func OpenVSwitchObjects(c Config) []Object {
 	args := []string{
 		"ovs",
@@ -39,7 +39,7 @@ func OpenVSwitchObjects(c Config) []Object {
 		resources:     resourcesOr(c.Spec.Agent.Resources, "200m", "256Mi"),
 		security:      c.datapath(),
 		logLevel:      c.Spec.Agent.LogLevel,
-		grace:         75, // three daemons, each with its time to stop
+		grace:         75, // time to stop three daemons
 		tolerations:   tolerateAll(),
 		mounts: []mount{
 			hostDirectory("run-openvswitch", "/run/openvswitch"),
@@ -61,7 +61,8 @@ func OpenVSwitchObjects(c Config) []Object {
 	}}
 }
 
-// apartFromHeld keeps pods off nodes by name. It comes after the stamp: the pods of other nodes stay as they are.
+// apartFromHeld returns an affinity that excludes HeldNodes by name. Set it after the stamp, so that pods on other nodes
+// are not replaced.
 func (c Config) apartFromHeld() *corev1.Affinity {
 	if len(c.HeldNodes) == 0 {
 		return nil
@@ -69,7 +70,7 @@ func (c Config) apartFromHeld() *corev1.Affinity {
 	var term corev1.NodeSelectorTerm
 	for _, name := range c.HeldNodes {
 		term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
-			Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}, // the API takes one
+			Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}, // the API allows one value
 		})
 	}
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -77,7 +78,7 @@ func (c Config) apartFromHeld() *corev1.Affinity {
 	}}
 }
 
-// onDelete leaves it to the operator which node's pods are replaced, and when.
+// onDelete leaves the order and the time of pod replacements to the operator.
 func onDelete() appsv1.DaemonSetUpdateStrategy {
 	return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 }

@@ -21,7 +21,7 @@ const (
 	clusterCritical = "system-cluster-critical"
 )
 
-// program is what one component's pod runs; template puts it into the form that all of them share.
+// program describes the pod of one component; template adds the parts that all components share.
 type program struct {
 	app, component string
 	account        string
@@ -37,7 +37,7 @@ type program struct {
 	tolerations    []corev1.Toleration
 }
 
-// mount is a volume and where it is mounted.
+// mount is a volume and its mount point.
 type mount struct {
 	name        string
 	path        string
@@ -46,7 +46,7 @@ type mount struct {
 	propagation *corev1.MountPropagationMode
 }
 
-// template is a pod on the host network, because it must run before there is a network of pods.
+// template returns a pod template on the host network, because these pods run before the pod network exists.
 func (c Config) template(p program) corev1.PodTemplateSpec {
 	container := corev1.Container{
 		Name:            p.component,
@@ -60,7 +60,7 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 		SecurityContext: p.security,
 		LivenessProbe:   probe("/healthz", p.health, 10, 6),
 		ReadinessProbe:  probe("/readyz", p.health, 5, 3),
-		// What a container said last before it failed is what the operator shows.
+		// The operator shows the last log lines of a failed container.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	container.LivenessProbe.InitialDelaySeconds = 20
@@ -83,7 +83,8 @@ func (c Config) template(p program) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: podLabels(p.app, p.component)}, Spec: spec}
 }
 
-// environment tells a process where it runs and, before ClusterIPs work, where the API server is.
+// environment returns variables that identify the pod and its node. It adds the address of the API server, if the spec
+// sets one, for use before ClusterIPs work.
 func (c Config) environment(logLevel int32) []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		fieldEnv("NODE_NAME", "spec.nodeName"),
@@ -108,12 +109,12 @@ func fieldEnv(name, path string) corev1.EnvVar {
 	}}
 }
 
-// port declares a port of the host, which keeps the scheduler from putting two pods that want it on one node.
+// port declares a host port. The scheduler does not put two pods with the same host port on one node.
 func port(name string, number int32) corev1.ContainerPort {
 	return corev1.ContainerPort{Name: name, ContainerPort: number, HostPort: number, Protocol: corev1.ProtocolTCP}
 }
 
-// probe asks on the loopback address: the pods are on the host network, and databases answer probes nowhere else.
+// probe uses the loopback address: the pods are on the host network, and databases answer probes only there.
 func probe(path string, number, period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
@@ -125,7 +126,7 @@ func probe(path string, number, period, failures int32) *corev1.Probe {
 	}
 }
 
-// resourcesOr are the user's resources, or these requests when there are none.
+// resourcesOr returns the user's resources, or these requests if the user set none.
 func resourcesOr(given corev1.ResourceRequirements, cpu, memory string) corev1.ResourceRequirements {
 	if len(given.Requests) > 0 || len(given.Limits) > 0 || len(given.Claims) > 0 {
 		return given
@@ -136,13 +137,14 @@ func resourcesOr(given corev1.ResourceRequirements, cpu, memory string) corev1.R
 	}}
 }
 
-// Tolerations of what every node needs, and of databases, whose data is on the node.
+// tolerateAll returns the toleration of all taints, for components that every node needs.
 func tolerateAll() []corev1.Toleration {
 	return []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 }
 
-// tolerateStart are the taints of control-plane nodes and of nodes that have no network yet. A node that does not answer loses its pods after
-// half a minute, so that another one takes over; a cordoned node gets no new ones, so that draining ends.
+// tolerateStart returns tolerations of the taints of control-plane nodes and of nodes without a network. Pods are evicted
+// from an unreachable node after 30 seconds, so that another pod takes over. A cordoned node gets no new pods, so that a
+// drain completes.
 func tolerateStart() []corev1.Toleration {
 	exists := corev1.TolerationOpExists
 	return []corev1.Toleration{
@@ -155,7 +157,7 @@ func tolerateStart() []corev1.Toleration {
 	}
 }
 
-// tolerateWithData is tolerateStart for a pod whose data ties it to its node: it is never evicted.
+// tolerateWithData is tolerateStart for a pod whose data is on its node: it is never evicted.
 func tolerateWithData() []corev1.Toleration {
 	t := tolerateStart()
 	t[len(t)-1] = corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
@@ -169,7 +171,7 @@ func apart(app, component string) *corev1.PodAntiAffinity {
 	}}}
 }
 
-// confined is for processes that only speak over the network and write to their own directories.
+// confined returns the security context of processes that only use the network and write to their own directories.
 func confined() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
@@ -179,36 +181,38 @@ func confined() *corev1.SecurityContext {
 	}
 }
 
-// onHost is confined for what works, as root, in directories of the node, which are root's. It has these capabilities and no others.
+// onHost is confined for processes that, as root, use directories of the node, which belong to root. They have only these
+// capabilities.
 func onHost(capabilities ...corev1.Capability) *corev1.SecurityContext {
 	s := confined()
 	s.Capabilities.Add = capabilities
-	// Where SELinux is enforced no other type of a container may touch the node's files. Elsewhere it is not looked at.
+	// With SELinux enforced, other container types cannot access the node's files. Without SELinux this has no effect.
 	s.SELinuxOptions = &corev1.SELinuxOptions{Type: "spc_t"}
 	return s
 }
 
-// Capabilities (capabilities(7)) of what programs the node's network.
+// Capabilities (capabilities(7)) of the processes that configure the node's network.
 const (
-	// netAdmin: interfaces, routes, nftables, the kernel's datapath.
+	// netAdmin allows changes of interfaces, routes, nftables and the kernel's datapath.
 	netAdmin = corev1.Capability("NET_ADMIN")
-	// netBroadcast: to be told of interfaces that move to other namespaces.
+	// netBroadcast allows notifications of interfaces that move to other namespaces.
 	netBroadcast = corev1.Capability("NET_BROADCAST")
-	// netRaw: packet sockets, by which the userspace datapath reads and writes interfaces.
+	// netRaw allows packet sockets, with which the userspace datapath reads and writes interfaces.
 	netRaw = corev1.Capability("NET_RAW")
-	// sysAdmin: to enter the namespaces of pods (setns(2)).
+	// sysAdmin allows entering the namespaces of pods (setns(2)).
 	sysAdmin = corev1.Capability("SYS_ADMIN")
-	// sysNice: threads of the datapath set their priority.
+	// sysNice allows datapath threads to set their priority.
 	sysNice = corev1.Capability("SYS_NICE")
 )
 
-// temporary is for ovsdb-server, which keeps its remotes in a temporary file (ovsdb-server(8), when it has no configuration file).
+// temporary mounts /tmp for ovsdb-server, which stores its remotes in a temporary file if it has no configuration file
+// (ovsdb-server(8)).
 func temporary() mount {
 	return mount{name: "tmp", path: "/tmp", source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 }
 
-// datapath is for what runs ovs-vswitchd. In userspace it makes interfaces by /dev/net/tun, which not every runtime lets a container open that
-// is not privileged.
+// datapath returns the security context of a container with ovs-vswitchd. The userspace datapath creates interfaces with
+// /dev/net/tun, which some runtimes allow only in privileged containers.
 func (c Config) datapath() *corev1.SecurityContext {
 	if c.Spec.Nodes.Datapath == v1alpha1.DatapathUserspace {
 		return &corev1.SecurityContext{Privileged: new(true), ReadOnlyRootFilesystem: new(true)}
@@ -224,7 +228,7 @@ func hostPath(path string, kind corev1.HostPathType) corev1.VolumeSource {
 	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: new(kind)}}
 }
 
-// tlsMount is where every process finds its certificate: tls.crt, tls.key and ca.crt.
+// tlsMount mounts a process's certificate: tls.crt, tls.key and ca.crt.
 func tlsMount(secret string) mount {
 	return mount{name: "tls", path: tlsDirectory, readOnly: true, source: corev1.VolumeSource{
 		Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: new(int32(0o440))},

@@ -16,14 +16,15 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// The virtual resource and verb that authorise a writer of results on pods. Only authorizers know them; the API serves no such resource.
+// The virtual resource and verb that authorise a writer of results on pods. They exist only for authorizers; the API
+// serves no such resource.
 const (
 	podNetworksGroup    = "kubeovn.io"
 	podNetworksResource = "podnetworks"
 	podNetworksVerb     = "write"
 )
 
-// The virtual resource and verb that authorise, in a namespace, a user who gives Services external IPs.
+// The virtual resource and verb that authorise, in a namespace, setting external IPs on Services.
 const (
 	externalIPsResource = "externalips"
 	externalIPsVerb     = "use"
@@ -38,21 +39,21 @@ const (
 // annotationPrefix is the prefix of the annotations of a pod's first network, and of the annotations of nodes and namespaces.
 const annotationPrefix = kubeovnv1.ProviderOVN + kubeovnv1.AnnotationDomain + "/"
 
-// policy is a ValidatingAdmissionPolicy and its binding, which denies. Expressions must not fail: optional fields are read with `?`, lists
-// are constants, and there are no regular expressions. failurePolicy is Fail.
+// policy is a ValidatingAdmissionPolicy and its binding, whose action is Deny. Expressions must not fail: they read
+// optional fields with `?`, lists are constants, and there are no regular expressions. failurePolicy is Fail.
 type policy struct {
 	name, app  string
 	group      string
 	resources  []string
 	operations []admissionv1.OperationType
-	// when selects the requests that are looked at.
+	// when selects the requests that the policy validates.
 	when        string
 	variables   []admissionv1.Variable
 	validations []admissionv1.Validation
 }
 
-// Policies returns the admission policies that RBAC cannot express: which annotations of pods users may change, and of which pods and
-// nodes the components' ServiceAccounts may change what.
+// Policies returns the admission policies for rules that RBAC cannot express: which annotations of pods users may change,
+// and which fields of which objects the components' ServiceAccounts may change.
 func Policies(c Config) []Object {
 	var objects []Object
 	for _, p := range []policy{
@@ -73,7 +74,7 @@ func Policies(c Config) []Object {
 	return objects
 }
 
-// podNetworks denies changes of results on pods. The authorizer is asked last: only when a result differs.
+// podNetworks denies changes of results on pods. It calls the authorizer last, and only if a result differs.
 func podNetworks() policy {
 	always := kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult)
 	claims := kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleClaim)
@@ -133,8 +134,8 @@ func externalIPs() policy {
 	}
 }
 
-// podWrites limits an account to changing these annotations of pods, and these labels and conditions of the pod to which its token is
-// bound. Programs of earlier versions make the same changes through `pods` instead of `pods/status`.
+// podWrites limits an account to changing these annotations of pods, and these labels and conditions of the pod to which
+// its token is bound. Earlier versions make the same changes through `pods` instead of `pods/status`.
 func (c Config) podWrites(name, account, app string, annotations, labels, conditions []string) policy {
 	kept, added := onlyDifferIn("before", "after", "k in "+celList(annotations))
 	return policy{
@@ -159,7 +160,7 @@ func (c Config) podWrites(name, account, app string, annotations, labels, condit
 	}
 }
 
-// controllerMetadata limits what kube-ovn-controller changes of nodes and namespaces.
+// controllerMetadata limits the changes that kube-ovn-controller makes to nodes and namespaces.
 func (c Config) controllerMetadata() policy {
 	return policy{
 		name: "kiln-controller-metadata", app: ControllerName,
@@ -262,7 +263,7 @@ func forbid(expression, message string) admissionv1.Validation {
 	return admissionv1.Validation{Expression: expression, Message: message, Reason: new(metav1.StatusReasonForbidden)}
 }
 
-// beforeAndAfter are two variables with a map of the metadata of the old and of the new object.
+// beforeAndAfter returns two variables with a map in the metadata of the old and of the new object.
 func beforeAndAfter(field, before, after string) []admissionv1.Variable {
 	return []admissionv1.Variable{
 		{Name: before, Expression: "oldObject.metadata.?" + field + ".orValue({})"},
@@ -270,8 +271,8 @@ func beforeAndAfter(field, before, after string) []admissionv1.Variable {
 	}
 }
 
-// statusBeforeAndAfter are variables with the status and its conditions of the old and of the new object. The fields of status are looked at as a
-// map: a field that later versions of Kubernetes add is covered.
+// statusBeforeAndAfter returns variables with the status and the conditions of the old and of the new object. The status
+// is read as a map, so that fields of later Kubernetes versions are covered too.
 func statusBeforeAndAfter() []admissionv1.Variable {
 	return []admissionv1.Variable{
 		{Name: "statusBefore", Expression: "has(oldObject.status) ? dyn(oldObject.status) : dyn({})"},
@@ -281,7 +282,7 @@ func statusBeforeAndAfter() []admissionv1.Variable {
 	}
 }
 
-// onlyConditionsDiffer is true when statusBeforeAndAfter differ in conditions of these types only.
+// onlyConditionsDiffer is true if the variables of statusBeforeAndAfter differ only in conditions of these types.
 func onlyConditionsDiffer(types []string) string {
 	own := "c.type in " + celList(types)
 	return onlyDiffer("statusBefore", "statusAfter", "k == 'conditions'") +
@@ -289,14 +290,15 @@ func onlyConditionsDiffer(types []string) string {
 		" && variables.conditionsBefore.all(c, " + own + " || c in variables.conditionsAfter)"
 }
 
-// onlyDiffer is true when two variables, both maps, differ only in keys k for which allowed is true.
+// onlyDiffer is true if two map variables differ only in keys k for which allowed is true.
 func onlyDiffer(before, after, allowed string) string {
 	kept, added := onlyDifferIn(before, after, allowed)
 	return kept + " && " + added
 }
 
-// onlyDifferIn returns onlyDiffer as two expressions: for the keys that were there before, and for new ones. For annotations of pods they are
-// two validations: the API server ends an expression whose cost exceeds 1,000,000, and a user may write some 85,000 annotations.
+// onlyDifferIn returns onlyDiffer as two expressions: one for existing keys and one for new keys. For annotations of pods
+// they are two validations: the API server ends an expression whose cost exceeds 1,000,000, and a user may write some
+// 85,000 annotations.
 func onlyDifferIn(before, after, allowed string) (kept, added string) {
 	return fmt.Sprintf("variables.%s.all(k, variables.%s[?k] == variables.%s[?k] || %s)", before, before, after, allowed),
 		fmt.Sprintf("variables.%s.all(k, k in variables.%s || %s)", after, before, allowed)
@@ -314,12 +316,12 @@ func sameMetadata(fields ...string) string {
 	return strings.Join(all, " && ")
 }
 
-// results are the annotations of a pod that kube-ovn-controller writes.
+// results returns the annotations of a pod that kube-ovn-controller writes.
 func results() []kubeovnv1.Annotation {
 	return kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleResult, kubeovnv1.RoleClaim)
 }
 
-// names are annotations without their prefix, for messages: {a,b}.
+// names returns annotations without their prefix, for messages: {a,b}.
 func names(annotations []kubeovnv1.Annotation) string {
 	all := make([]string, len(annotations))
 	for i, a := range annotations {
@@ -328,7 +330,7 @@ func names(annotations []kubeovnv1.Annotation) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// celList is a list of strings in CEL. None of them has a quote.
+// celList returns a list of strings in CEL. The strings must not contain quotes.
 func celList(all []string) string {
 	if len(all) == 0 {
 		return "[]"

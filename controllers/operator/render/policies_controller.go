@@ -12,11 +12,11 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// labelProxyName keeps kube-proxy from a Service.
+// labelProxyName is the label of a Service that kube-proxy ignores.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// controllerServices limits kube-ovn-controller to creating, changing and deleting Services of load balancer rules. On other Services it
-// may write the VPC and the mark for kube-proxy.
+// controllerServices limits kube-ovn-controller to creating, changing and deleting Services of load balancer rules. On
+// other Services it may write the VPC annotation and the label for kube-proxy.
 func (c Config) controllerServices() policy {
 	metadataOnly := unchanged("spec") + " && " + unchanged("status") + " && " + sameMetadata("finalizers", "ownerReferences") + " && " +
 		onlyDiffer("before", "after", "k == '"+kubeovnv1.AnnotationVpc.Key()+"'") + " && " +
@@ -35,7 +35,7 @@ func (c Config) controllerServices() policy {
 	}
 }
 
-// controllerSlices limits the EndpointSlices of kube-ovn-controller to its own, of Services of load balancer rules.
+// controllerSlices limits kube-ovn-controller to its own EndpointSlices of load balancer rules.
 func (c Config) controllerSlices() policy {
 	return policy{
 		name: "kiln-controller-slices", app: ControllerName, group: discoveryv1.GroupName,
@@ -51,8 +51,8 @@ func (c Config) controllerSlices() policy {
 	}
 }
 
-// controllerFinalizers limits kube-ovn-controller to finalizers of objects whose specs only administrators write, and to creating the default
-// Vpc.
+// controllerFinalizers limits kube-ovn-controller to creating the default Vpc and to changing finalizers and the status
+// of objects whose specs only administrators write.
 func (c Config) controllerFinalizers() policy {
 	return policy{
 		name: "kiln-controller-finalizers", app: ControllerName, group: kubeovnv1.GroupVersion.Group,
@@ -81,7 +81,8 @@ func everyWrite() []admissionv1.OperationType {
 	return []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete}
 }
 
-// beforeAndAfterAre is true when the old and the new object, where there is one, are such as the expression that are returns.
+// beforeAndAfterAre is true if the expression holds for the old and for the new object; an object that does not exist is
+// skipped.
 func beforeAndAfterAre(are func(object string) string) string {
 	return fmt.Sprintf("(request.operation == 'CREATE' || %s) && (request.operation == 'DELETE' || %s)", are("oldObject"), are("object"))
 }

@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render builds the objects of every operand from a Config. It is pure: the same Config gives the same objects, which the
-// operator applies, owns and prunes. Only what Kiln decides is set; everything else is left to the API server's defaults, so
-// that applying again changes nothing.
+// Package render builds the objects of every operand from a Config. It is pure: the same Config gives the same objects,
+// which the operator applies, owns and prunes. Objects contain only fields that Kiln decides. All other fields keep the
+// API server's defaults, so a second apply changes nothing.
 package render
 
 import (
@@ -19,33 +19,34 @@ type Object interface {
 	runtime.Object
 }
 
-// Config is everything that the objects depend on.
+// Config holds all inputs of the objects.
 type Config struct {
 	// Namespace of the operator and every operand.
 	Namespace string
 	// Image of every component.
 	Image string
-	// Spec with the API's defaults and JoinCIDRs filled in.
+	// Spec is the OVNCluster's spec with the API's defaults and JoinCIDRs filled in.
 	Spec v1alpha1.OVNClusterSpec
-	// NorthboundNodes and SouthboundNodes are the nodes of the databases' members. Their data is there, so their pods are
-	// bound to these and no others.
+	// NorthboundNodes and SouthboundNodes are the nodes of the database members. A member's data is on its node, so the
+	// pods are bound to these nodes.
 	NorthboundNodes []string
 	SouthboundNodes []string
-	// HeldNodes get no pods of what runs on every node.
+	// HeldNodes are excluded from ovs-ovn and kube-ovn-cni.
 	HeldNodes []string
-	// PatchPods: pods of another version than the operator's run or are wanted. They may patch `pods` and not only `pods/status`.
+	// PatchPods is set when pods of another version than the operator's run or are requested. Their roles may patch
+	// `pods`, not only `pods/status`.
 	PatchPods bool
 }
 
-// Labels of everything the operator makes.
+// Labels of all objects that the operator creates.
 const (
-	// ManagedByLabel and ManagedBy mark the objects that the operator applied: its inventory.
+	// ManagedByLabel and ManagedBy mark the objects that the operator applies. They are its inventory.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "kiln-operator"
-	// PartOfLabel and PartOf mark those and the pods.
+	// PartOfLabel and PartOf mark the same objects and also the pods.
 	PartOfLabel = "app.kubernetes.io/part-of"
 	PartOf      = "kiln"
-	// ComponentLabel tells the workloads apart by name.
+	// ComponentLabel holds the workload's name.
 	ComponentLabel = "app.kubernetes.io/component"
 	// AppLabel is the label by which users and tools select the pods: `ovn-central`, `ovs`, `kube-ovn-controller`, `kube-ovn-cni`.
 	AppLabel = "app"
@@ -64,11 +65,11 @@ const (
 // Components lists the workloads in the order in which they come up.
 var Components = []string{NorthboundName, SouthboundName, NorthdName, OpenVSwitch, ControllerName, AgentName}
 
-// Secrets and the ConfigMap that hold certificates; the operator fills them.
+// Secrets and the ConfigMap with certificates. The operator fills them.
 const (
 	NorthdSecret     = "kiln-tls-northd"
 	ControllerSecret = "kiln-tls-controller"
-	// TrustConfigMap holds, under TrustFile, whom nodes trust to be the southbound database.
+	// TrustConfigMap holds, under TrustFile, the CA bundle with which nodes verify the southbound database.
 	TrustConfigMap = "kiln-trust"
 	TrustFile      = "sb-server.crt"
 )
@@ -81,7 +82,8 @@ const (
 	openVSwitchHealthPort = 10672
 )
 
-// VersionPorts are where pods tell their versions, by component. Databases, and the pod with a claim for backups, do so by their admin endpoints.
+// VersionPorts are the ports on which pods serve their versions, by component. Databases and the backups pod use their
+// admin endpoints instead.
 var VersionPorts = map[string]uint16{
 	NorthdName: northdHealthPort, OpenVSwitch: openVSwitchHealthPort, ControllerName: controllerHealthPort, AgentName: agentHealthPort,
 }
@@ -89,20 +91,21 @@ var VersionPorts = map[string]uint16{
 // centralAccount is the ServiceAccount of the databases and northd.
 const centralAccount = "ovn-central"
 
-// OpenVSwitchAccount is the ServiceAccount of ovs-ovn: the only one whose requests for chassis certificates are granted.
+// OpenVSwitchAccount is the ServiceAccount of ovs-ovn. The operator grants chassis certificates to requests of this
+// account only.
 const OpenVSwitchAccount = OpenVSwitch
 
-// ChassisSigner is the signer of the nodes' certificates for the southbound database. Their common name is the chassis, by which
-// ovsdb-server's role ovn-controller limits the writes of a node.
+// ChassisSigner is the signer of the nodes' certificates for the southbound database. Their common name is the chassis.
+// The role ovn-controller of ovsdb-server limits a node's writes by this name.
 const ChassisSigner = "kubeovn.io/chassis"
 
-// ControlPlaneLabel selects the nodes of components that have no node selector of their own.
+// ControlPlaneLabel selects the nodes of components without a node selector.
 const ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
-// Linux is the value of corev1.LabelOSStable of the nodes that have a network of Kiln's.
+// Linux is the value of corev1.LabelOSStable on the nodes that Kiln connects.
 const Linux = "linux"
 
-// NodeSelector of a component that is not on every node.
+// NodeSelector returns the node selector of a component that does not run on every node.
 func NodeSelector(p v1alpha1.Placement) map[string]string {
 	if len(p.NodeSelector) > 0 {
 		return p.NodeSelector
@@ -110,14 +113,14 @@ func NodeSelector(p v1alpha1.Placement) map[string]string {
 	return map[string]string{ControlPlaneLabel: ""}
 }
 
-// meta names an object of the component `name`.
+// meta returns the metadata of an object of the component.
 func (c Config) meta(name, app, component string) metav1.ObjectMeta {
 	labels := podLabels(app, component)
 	labels[ManagedByLabel] = ManagedBy
 	return metav1.ObjectMeta{Name: name, Namespace: c.Namespace, Labels: labels}
 }
 
-// clusterMeta is meta for a cluster-scoped object.
+// clusterMeta returns the metadata of a cluster-scoped object.
 func (c Config) clusterMeta(name, app, component string) metav1.ObjectMeta {
 	m := c.meta(name, app, component)
 	m.Namespace = ""
@@ -128,7 +131,8 @@ func podLabels(app, component string) map[string]string {
 	return map[string]string{AppLabel: app, ComponentLabel: component, PartOfLabel: PartOf}
 }
 
-// selector of a workload. It is immutable in the API, so it holds no more than is needed to tell workloads apart.
+// selector returns the label selector of a workload. The API makes it immutable, so it has only the labels that identify
+// a workload.
 func selector(app, component string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{AppLabel: app, ComponentLabel: component}}
 }

@@ -123,7 +123,8 @@ func TestTheOperatorsManifestHoldsWhatItGrants(t *testing.T) {
 	})...))
 }
 
-// TestEveryPodCanRunBeforeTheNetwork holds what no component may lack.
+// TestEveryPodCanRunBeforeTheNetwork checks the settings without which a component cannot start before the pod network
+// exists.
 func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
 	for name, build := range operands {
 		for _, o := range build(everything()) {
@@ -156,7 +157,8 @@ func TestEveryPodCanRunBeforeTheNetwork(t *testing.T) {
 	}
 }
 
-// TestNoContainerHasMoreThanItNeeds holds what every component has in common: capabilities are named, files of the image cannot be changed.
+// TestNoContainerHasMoreThanItNeeds checks the security settings of all components: listed capabilities only and a
+// read-only image.
 func TestNoContainerHasMoreThanItNeeds(t *testing.T) {
 	most := map[string][]corev1.Capability{
 		OpenVSwitch: {netAdmin, netBroadcast, netRaw, sysNice}, CleanUpName: {netAdmin, netBroadcast, netRaw, sysNice},
@@ -232,8 +234,8 @@ func encode(t *testing.T, objects []Object) []byte {
 	return b.Bytes()
 }
 
-// The API server ends an expression that costs more than 1,000,000. One loop over annotations costs at most 10 for each, and a pod can have
-// 87,000 of them.
+// The API server ends an expression that costs more than 1,000,000. One loop over annotations costs at most 10 for each,
+// and a pod can have 87,000 of them.
 func TestAnExpressionHasOneLoopOverAnnotationsOfPods(t *testing.T) {
 	for _, o := range Policies(defaults()) {
 		policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy)

@@ -12,14 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TemplateAnnotation tells the templates of a workload apart, and with them the pods made from each.
+// TemplateAnnotation is a hash of a workload's pod template. Pods inherit it, so it identifies the template of a pod.
 const TemplateAnnotation = "kubeovn.io/template"
 
-// stamp marks a template that is complete but for what does not concern the pods that are there.
+// stamp sets TemplateAnnotation. Fields that are set after stamp do not cause a replacement of existing pods.
 func stamp(t *corev1.PodTemplateSpec) {
 	text, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // an API type without a value that JSON does not have
+		panic(err) // impossible: all values of this API type have a JSON form
 	}
 	sum := sha256.Sum256(text)
 	if t.Annotations == nil {
@@ -28,7 +28,7 @@ func stamp(t *corev1.PodTemplateSpec) {
 	t.Annotations[TemplateAnnotation] = hex.EncodeToString(sum[:8])
 }
 
-// Templates are the stamps of the pods of every component, by its name.
+// Templates returns the stamp of every component's pod template, by name of the component.
 func Templates(c Config) map[string]string {
 	all := map[string]string{}
 	objects := append(DatabaseObjects(c, Northbound), DatabaseObjects(c, Southbound)...)
@@ -43,7 +43,7 @@ func Templates(c Config) map[string]string {
 	return all
 }
 
-// Template of a workload's pods; nil of any other object.
+// Template returns the pod template of a workload, or nil for any other object.
 func Template(o Object) *corev1.PodTemplateSpec {
 	switch w := o.(type) {
 	case *appsv1.StatefulSet:
