@@ -15,13 +15,13 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// adminTLS trusts the database's authority and shows the operator's certificate. Members are known by the name of their Service, not by
-// their addresses, which are in no certificate.
+// adminTLS trusts the database's CA and presents the operator's certificate. It verifies members by the name of their
+// Service: certificates do not contain addresses.
 func adminTLS(p *pass, db render.Database) (*tls.Config, error) {
 	return callTLS(p, db.Service, p.serverAuthority(db))
 }
 
-// callTLS is for a connection to the server of this name.
+// callTLS returns the configuration for a connection to the server with this name.
 func callTLS(p *pass, server string, authority *pki.Authority) (*tls.Config, error) {
 	kp, err := p.adminCredential()
 	if err != nil {
@@ -39,7 +39,7 @@ func callTLS(p *pass, server string, authority *pki.Authority) (*tls.Config, err
 	}, nil
 }
 
-// serverAuthority is the one that the members' certificates are by.
+// serverAuthority returns the CA that signs the certificates of the members.
 func (p *pass) serverAuthority(db render.Database) *pki.Authority {
 	if db.Flag == render.Southbound.Flag {
 		return p.authorities[authoritySouthbound]
@@ -47,7 +47,7 @@ func (p *pass) serverAuthority(db render.Database) *pki.Authority {
 	return p.authorities[authorityNorthbound]
 }
 
-// ask gets the report of the member at this IP address.
+// ask requests the report of the member at this IP address.
 func (r *Reconciler) ask(ctx context.Context, config *tls.Config, db render.Database, address string) (adminapi.Status, error) {
 	status, err := r.askAt(ctx, config, address, int(db.AdminPort))
 	if err != nil {
@@ -66,7 +66,8 @@ func (r *Reconciler) askAt(ctx context.Context, config *tls.Config, address stri
 	return client.Status(ctx)
 }
 
-// memberAddress is the IP address in a member's Raft address, `ssl:192.0.2.1:6643` (ovsdb(7), active OVSDB connection methods).
+// memberAddress returns the IP address in a member's Raft address, `ssl:192.0.2.1:6643` (ovsdb(7), active OVSDB
+// connection methods).
 func memberAddress(raft string) (netip.Addr, error) {
 	address, err := netip.ParseAddrPort(strings.TrimPrefix(raft, "ssl:"))
 	if err != nil {

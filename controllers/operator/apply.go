@@ -34,14 +34,16 @@ type objectKey struct {
 
 var secretKind = corev1.SchemeGroupVersion.WithKind("Secret")
 
-// appliedState is what was applied last and the version that came of it. While both are unchanged there is nothing to send.
+// appliedState is the last applied configuration and the resource version that resulted. While both are unchanged, there
+// is nothing to send.
 type appliedState struct {
 	hash            [sha256.Size]byte
 	resourceVersion string
 }
 
-// apply makes objects what they should be, owned by the OVNCluster, and enters them in the pass's inventory. Fields that someone else
-// changed are taken back; fields that Kiln does not set are left alone. Applying the same again writes nothing.
+// apply applies objects server-side, owned by the OVNCluster, and adds them to the pass's inventory. It reverts changes
+// of other writers to fields that Kiln sets and leaves all other fields alone. It is idempotent: a second apply sends
+// nothing.
 func (r *Reconciler) apply(ctx context.Context, p *pass, objects []render.Object) error {
 	for _, o := range objects {
 		o.SetOwnerReferences([]metav1.OwnerReference{
@@ -54,7 +56,7 @@ func (r *Reconciler) apply(ctx context.Context, p *pass, objects []render.Object
 	return nil
 }
 
-// applyOne is apply for one object, whose owners are left as they are.
+// applyOne is apply for one object. It does not set owners.
 func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) error {
 	gvk, err := apiutil.GVKForObject(o, r.Scheme())
 	if err != nil {
@@ -88,7 +90,7 @@ func (r *Reconciler) applyOne(ctx context.Context, p *pass, o render.Object) err
 	return nil
 }
 
-// cached is the object as the cache has it, or nil.
+// cached returns the object from the cache, or nil on a cache miss.
 func (r *Reconciler) cached(ctx context.Context, key objectKey) (client.Object, error) {
 	if key.gvk == secretKind {
 		secret, err := r.cachedSecret(ctx, key.Name)
@@ -106,7 +108,7 @@ func (r *Reconciler) cached(ctx context.Context, key objectKey) (client.Object, 
 		}
 		o = empty.(client.Object)
 	} else {
-		reader, o = r.cache, untyped(key.gvk) // which the client reads from the API server
+		reader, o = r.cache, untyped(key.gvk) // the client would read this kind from the API server
 	}
 	err := reader.Get(ctx, key.ObjectKey, o)
 	if apierrors.IsNotFound(err) {
@@ -138,8 +140,8 @@ func (r *Reconciler) typed(u *unstructured.Unstructured, gvk schema.GroupVersion
 	return empty.(client.Object), nil
 }
 
-// applyConfiguration is the object with the fields that Kiln sets and no others: typed objects cannot tell an empty status or time from
-// none.
+// applyConfiguration returns the object with only the fields that Kiln sets, and a hash of it. Typed objects encode an
+// empty status and creationTimestamp, so these are removed.
 func applyConfiguration(o render.Object, gvk schema.GroupVersionKind) (*unstructured.Unstructured, [sha256.Size]byte, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {

@@ -22,13 +22,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// backupRetry is after what time it is looked whether a backup was made that had failed: they try again after a minute.
+// backupRetry is the delay before the operator checks again after a failed backup. Members retry after a minute.
 const backupRetry = time.Minute + backupSlack
 
-// backupSlack is how long after it is due a backup is looked for: members make them by themselves, and nothing tells.
+// backupSlack is the delay between the due time of a backup and the check for it. Members make backups by themselves, and
+// no watch reports them.
 const backupSlack = 10 * time.Second
 
-// lastBackup is for alerts.
+// lastBackup is a metric for alerts.
 var lastBackup = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "kiln_database_last_backup_timestamp_seconds",
 	Help: "When the newest verified backup of a database was made; by database, and by where it is: on a node, or on the claim.",
@@ -36,16 +37,16 @@ var lastBackup = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(lastBackup) }
 
-// archive is what the pod tells that has backups on a claim.
+// archive is the report of the backups pod.
 type archive struct {
-	// claim is its name; empty when none is wanted.
+	// claim is the name of the PersistentVolumeClaim; empty if the spec names none.
 	claim string
-	// address of the pod that answers; empty while none does.
+	// address is the IP address of the pod; empty until it answers.
 	address string
 	adminapi.Status
 }
 
-// runBackups keeps the pod that has the claim. Nothing waits for it.
+// runBackups runs the backups pod. No other phase waits for it.
 func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 	claim := p.config.Spec.Central.Backup.PersistentVolumeClaim
 	if claim == nil {
@@ -83,15 +84,15 @@ func (r *Reconciler) runBackups(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// makesBackups says whether the workload serves, and on this claim. If not, an upgrade that is held does not hold its pod: a backup matters most
-// then, and none is lost by another pod.
+// makesBackups reports whether the workload is ready and uses this claim. If not, holdBack does not apply to it: backups
+// are most important during a held upgrade, and a new pod loses none.
 func makesBackups(live client.Object, claim string) bool {
 	return rolloutOf(live).serves() && slices.ContainsFunc(render.Template(live).Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
 	})
 }
 
-// recordBackups takes down the newest backups that are told of. What was known stays while nobody tells of a newer one.
+// recordBackups stores the newest reported backup in the status; an older report does not overwrite a newer one.
 func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Status) {
 	status := p.database(db)
 	for _, node := range sortedNodes(reports) {
@@ -113,7 +114,7 @@ func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Sta
 	}
 }
 
-// recordArchive does the same for those on the claim.
+// recordArchive stores the newest backup on the claim in the status.
 func (p *pass) recordArchive(db render.Database) {
 	status := p.database(db)
 	if p.archive.claim == "" {
@@ -131,7 +132,7 @@ func (p *pass) recordArchive(db render.Database) {
 	p.awaitBackup(db, status.LastBackupOnClaim, "claim")
 }
 
-// awaitBackup exports when the last backup was made, and wakes up after the next one.
+// awaitBackup exports the time of the last backup and schedules a pass after the next one.
 func (p *pass) awaitBackup(db render.Database, last *v1alpha1.BackupStatus, place string) {
 	interval := p.config.Spec.Central.Backup.Interval.Duration
 	if last == nil {
@@ -159,8 +160,8 @@ func backupStatus(node string, b adminapi.Backup) *v1alpha1.BackupStatus {
 	return &v1alpha1.BackupStatus{Name: b.Name, Node: node, Time: metav1.NewTime(b.Time), Rows: b.Rows, Request: b.Request}
 }
 
-// recordRequest takes down that the backup that was asked for is there, once all members have it that serve. From then on nobody makes it any more: a
-// member that comes later would give its name to what is there then.
+// recordRequest records the requested backup in the status when all connected members and the claim have it. Recording it
+// stops further attempts: a member that joins later would otherwise use the request's name for a backup of newer data.
 func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Status) {
 	status, request := p.database(db), p.config.Spec.Central.Backup.Request
 	if request == "" || status.Requested(request) {
@@ -185,7 +186,7 @@ func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Sta
 		status.RequestedBackup = made
 		return
 	}
-	p.wakeAt(p.now.Add(membershipDelay)) // members make it by themselves, and nothing tells
+	p.wakeAt(p.now.Add(membershipDelay)) // members make it by themselves, and no watch reports it
 	if len(p.notes[db.Workload]) == 0 {
 		p.note(db.Workload, note{text: fmt.Sprintf("backup %s waits for %s", request, cmp.Or(strings.Join(waits, ", "), "a member that serves"))})
 	}

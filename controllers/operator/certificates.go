@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// Authorities. An ovsdb-server checks nothing but a client's authority, so each role has its own.
+// Names of the CAs. ovsdb-server checks only the CA of a client's certificate, so each role has its own CA.
 const (
 	authorityNorthbound       = "nb-server"
 	authoritySouthbound       = "sb-server"
@@ -32,22 +32,22 @@ var authorities = []string{
 	authorityNorthbound, authoritySouthbound, authorityNorthboundClient, authorityChassis, authorityNorthd, authorityAdmin,
 }
 
-// authoritySecretPrefix and an authority's name are the name of its Secret, which only the operator reads.
+// authoritySecretPrefix plus the name of a CA is the name of its Secret. Only the operator reads these Secrets.
 const authoritySecretPrefix = "kiln-ca-"
 
-// adminTrustFile holds, in a member's directory, whom its admin endpoint trusts.
+// adminTrustFile is the CA bundle of a member's admin endpoint.
 const adminTrustFile = "admin-ca.crt"
 
-// chassisTrustFile holds, beside render.TrustFile, the authority of the nodes' own certificates.
+// chassisTrustFile is the file next to render.TrustFile with the CA of the nodes' own certificates.
 const chassisTrustFile = "sb-client.crt"
 
-// credential is one Secret that a workload mounts.
+// credential describes the Secret of one workload.
 type credential struct {
 	secret    string
 	component string
 	authority string
 	profile   pki.Profile
-	// trust lists, by file, the authorities that the workload trusts.
+	// trust lists, per file, the CAs that the workload trusts.
 	trust map[string][]string
 }
 
@@ -80,18 +80,19 @@ var credentials = []credential{
 	},
 }
 
-// backupsCredential is there only while backups are kept on a claim. A controller's certificate opens the northbound database just so.
+// backupsCredential exists only while the spec names a claim for backups. Its CA is the controller's: both connect to the
+// northbound database as clients.
 var backupsCredential = credential{
 	secret: render.BackupsSecret, component: render.BackupsName, authority: authorityNorthboundClient,
 	profile: pki.Profile{CommonName: adminapi.ArchiveName, DNSNames: []string{adminapi.ArchiveName}, Server: true},
 	trust: map[string][]string{
 		pki.TrustKey:   {authorityNorthbound},
-		adminTrustFile: {authorityAdmin, authorityNorthbound}, // the operator, and members that a recovery makes anew
+		adminTrustFile: {authorityAdmin, authorityNorthbound}, // clients: the operator, and members that a recovery re-creates
 	},
 }
 
-// issueCertificates makes the authorities, the Secrets of the workloads and the trust of nodes. What the Secrets hold is kept as long as
-// it serves, and the pass wakes up when the first of it is due.
+// issueCertificates creates the CAs, the Secrets of the workloads and the nodes' CA bundle. It reuses certificates while
+// they are valid for their purpose and schedules a pass for the first renewal.
 func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 	p.authorities = map[string]*pki.Authority{}
 	for _, name := range authorities {
@@ -112,7 +113,8 @@ func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 		ObjectMeta: r.certificateMeta(render.TrustConfigMap, render.OpenVSwitch),
 		Data: map[string]string{
 			render.TrustFile: string(p.authorities[authoritySouthbound].Bundle()),
-			// By which a node sees whether the certificate that it holds still counts.
+			// For manual checks of a node's certificate. The supervisor of Open vSwitch does not read it: it requests a
+			// new certificate at each start.
 			chassisTrustFile: string(p.authorities[authorityChassis].Bundle()),
 		},
 	}})
@@ -154,8 +156,8 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, name string) 
 	if at := a.NextChange(p.now); !at.IsZero() {
 		p.wakeAt(at)
 	}
-	// Not owned: like the databases' files and the keys of nodes, an authority outlives the OVNCluster, and one that is made again
-	// finds those who trust it.
+	// The Secret has no owner. A CA outlives the OVNCluster, like database files and node keys, so that a new OVNCluster
+	// uses a CA that its clients already trust.
 	return r.applyOne(ctx, p, r.certificateSecret(secret, "kiln-ca", data))
 }
 
@@ -175,7 +177,7 @@ func (r *Reconciler) ensureCredential(ctx context.Context, p *pass, c credential
 	if err != nil {
 		return err
 	}
-	if renewal.After(p.now) { // or it is as good as its authority lets it be
+	if renewal.After(p.now) { // otherwise the CA's own expiration limits it
 		p.wakeAt(renewal)
 	}
 	data := map[string][]byte{pki.CertificateKey: kp.Certificate, pki.PrivateKeyKey: kp.Key}
@@ -203,10 +205,11 @@ func (r *Reconciler) certificateMeta(name, component string) metav1.ObjectMeta {
 	}}
 }
 
-// operatorLifetime is how long the operator's own certificate for admin endpoints is good: it is made anew in every pass.
+// operatorLifetime is the validity of the operator's certificate for admin endpoints. callTLS issues a new one for each
+// use.
 const operatorLifetime = time.Hour
 
-// adminCredential is the operator's certificate for the members' admin endpoints. It is kept nowhere.
+// adminCredential issues the operator's certificate for the members' admin endpoints. The operator does not store it.
 func (p *pass) adminCredential() (pki.KeyPair, error) {
 	return p.authorities[authorityAdmin].Issue(pki.Profile{CommonName: "kiln-operator", Lifetime: operatorLifetime}, p.now)
 }

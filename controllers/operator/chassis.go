@@ -25,14 +25,14 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// nodeNameClaim is where the API server tells on which node the pod of a bound token runs.
+// nodeNameClaim is the key under which the API server reports the node of the pod that a token is bound to.
 const nodeNameClaim = "authentication.kubernetes.io/node-name"
 
-// ChassisReconciler grants nodes their own certificates: to the ServiceAccount of ovs-ovn, for the node that its token was bound to. It
-// denies everything else, with the reason in the request.
+// ChassisReconciler issues certificates to nodes. A request must come from the ServiceAccount of ovs-ovn and name the
+// node that its token is bound to. All other requests are denied, with the reason in the request's status.
 type ChassisReconciler struct {
 	client.Client
-	// APIReader reads past the cache.
+	// APIReader bypasses the cache.
 	APIReader client.Reader
 	// Namespace of the operator and every operand.
 	Namespace string
@@ -57,7 +57,7 @@ func (r *ChassisReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile takes one request one step on: denied, approved or signed.
+// Reconcile takes one step for a request: deny, approve, or sign it.
 func (r *ChassisReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var request certificatesv1.CertificateSigningRequest
 	if err := r.Get(ctx, req.NamespacedName, &request); err != nil {
@@ -88,7 +88,7 @@ func decided(request *certificatesv1.CertificateSigningRequest, kind certificate
 	})
 }
 
-// check says why a request must not be granted, or returns what it asks for.
+// check validates a request. It returns the parsed PKCS #10 request, or the reason for a denial.
 func (r *ChassisReconciler) check(request *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, error) {
 	account := "system:serviceaccount:" + r.Namespace + ":" + render.OpenVSwitchAccount
 	if request.Spec.Username != account {
@@ -118,7 +118,7 @@ func (r *ChassisReconciler) check(request *certificatesv1.CertificateSigningRequ
 	return parsed, checkUsages(request.Spec.Usages)
 }
 
-// checkUsages wants exactly those of a client.
+// checkUsages requires exactly the usages of a TLS client.
 func checkUsages(usages []certificatesv1.KeyUsage) error {
 	wanted := []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
 	for _, u := range wanted {
@@ -146,7 +146,7 @@ func (r *ChassisReconciler) decide(ctx context.Context, request *certificatesv1.
 	return nil
 }
 
-// fail ends a request that someone else approved and that must not be granted.
+// fail marks a request as failed that another approver approved but that is not valid.
 func (r *ChassisReconciler) fail(ctx context.Context, request *certificatesv1.CertificateSigningRequest, refusal error) error {
 	request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerRefused", Message: refusal.Error(),

@@ -14,8 +14,9 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// clientAddresses are those of all nodes where northd and kube-ovn-controller may run, whether they do or not: when one of them moves, nobody has to be
-// asked first. Databases' nodes are among them for whoever looks into a database there.
+// clientAddresses returns the addresses of all nodes that may run northd or kube-ovn-controller. It includes nodes
+// without such a pod, so that a pod can move without a change of access rules. It also includes the databases' nodes, for
+// tools that run there.
 func clientAddresses(nodes []corev1.Node, spec v1alpha1.OVNClusterSpec, status v1alpha1.OVNClusterStatus) []string {
 	var all []string
 	for _, db := range []v1alpha1.DatabaseStatus{status.Northbound, status.Southbound} {

@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// Reasons of conditions beside those of halts.
+// Reasons of conditions. Halts have further reasons.
 const (
 	reasonAllServe  = "ComponentsServe"
 	reasonAsWanted  = "AsSpecified"
@@ -30,7 +30,7 @@ const (
 	reasonNodes     = "NodeAddresses"
 )
 
-// summary is everything that the conditions follow from.
+// summary is the input of the conditions.
 type summary struct {
 	generation int64
 	components []component
@@ -38,14 +38,14 @@ type summary struct {
 	issuance   issuance
 	protection protection
 	nodes      []nodeTrouble
-	// halt ended the pass, or err did, or neither.
+	// halt or err is the result of the pass. At most one is set.
 	halt *halt
 	err  error
-	// wasAvailable before this pass.
+	// wasAvailable is the condition Available before this pass.
 	wasAvailable bool
 }
 
-// complete: every pod that can be is ready and of the newest template.
+// complete is true when every pod on a node that answers is ready and has the current template.
 func (s summary) complete() bool {
 	return s.halt == nil && s.err == nil && !slices.ContainsFunc(s.components, func(c component) bool { return !c.complete && !c.aside })
 }
@@ -61,8 +61,8 @@ func (s summary) conditions() []metav1.Condition {
 	return all
 }
 
-// available becomes true when every component is complete on every node that answers. From then on it stays true while each serves somewhere:
-// a node that joins, is updated or fails is told by the other conditions.
+// available becomes true when every component is complete on all nodes that answer. Then it stays true while each
+// component has a ready pod: the other conditions report nodes that join, are updated or fail.
 func (s summary) available() metav1.Condition {
 	var missing []string
 	for _, c := range s.components {

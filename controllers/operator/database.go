@@ -25,7 +25,8 @@ import (
 func (r *Reconciler) runNorthbound(ctx context.Context, p *pass) error {
 	err := r.runDatabase(ctx, p, render.Northbound)
 	if status := p.cluster.Status.Northbound; errors.As(err, new(*halt)) && (status.ClusterID != "" || status.Recovering()) {
-		// The southbound database has been there before, and is most likely in the same trouble: what it takes to mend it must not wait.
+		// The southbound database already exists and probably has the same problem. Its repair must not wait for the
+		// northbound database.
 		return errors.Join(err, r.runDatabase(ctx, p, render.Southbound))
 	}
 	return err
@@ -35,7 +36,7 @@ func (r *Reconciler) runSouthbound(ctx context.Context, p *pass) error {
 	return r.runDatabase(ctx, p, render.Southbound)
 }
 
-// noteDisks tells of members that wait until their disks can be written.
+// noteDisks reports members whose disk is not writable. They wait until it is.
 func (p *pass) noteDisks(db render.Database, reports map[string]adminapi.Status) {
 	for _, node := range sortedNodes(reports) {
 		if why := reports[node].DiskFailure; why != "" {
@@ -44,7 +45,7 @@ func (p *pass) noteDisks(db render.Database, reports map[string]adminapi.Status)
 	}
 }
 
-// runDatabase makes the members run, records what they report, and passes when they have a leader.
+// runDatabase runs the members of a database and records their reports. It returns nil when the database has a leader.
 func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Database) error {
 	if err := r.apply(ctx, p, render.DatabaseObjects(p.config, db)); err != nil {
 		return err
@@ -53,7 +54,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	status := p.database(db)
 	p.recordBackups(db, reports)
 	p.noteDisks(db, reports)
-	// Not to hear any of the ready members says nothing about the database: what was known stays.
+	// If no ready member answers, the state of the database is unknown and the recorded status stays.
 	if askErr == nil || len(reports) > 0 {
 		if err := record(status, reports); err != nil {
 			return &halt{reason: "ForeignDatabase", message: fmt.Sprintf("%s: %s", db.Title, err), degraded: true}
@@ -69,7 +70,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	if err := r.take(ctx, p, db, step); err != nil {
 		return err
 	}
-	// Nothing is lost where nothing serves.
+	// Without a leader the database does not serve, so replacing a pod interrupts no client.
 	if step.action == actionNone && (p.upgrade.allows(db.Workload) || status.Leader == "" && !p.upgrade.held) {
 		if err := r.replaceOutdated(ctx, p, db, reports); err != nil {
 			return err
@@ -86,7 +87,7 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 		if len(reports) == 0 || status.ClusterID == "" || status.Leader == "" {
 			return &halt{reason: "WaitingForDatabase", retry: askErr, message: why}
 		}
-		// The others have a leader, and what comes next needs no more.
+		// The other members have a leader, which is enough for the following phases.
 		log.FromContext(ctx).Error(askErr, "going on without a member")
 		p.note(db.Workload, note{text: why})
 		p.wakeAt(p.now.Add(askRetry))
@@ -100,7 +101,8 @@ func (r *Reconciler) runDatabase(ctx context.Context, p *pass, db render.Databas
 	return nil
 }
 
-// askMembers asks every member that may answer, and returns their answers by node. To hear nothing of one that is not ready is no failure.
+// askMembers requests a report from every member on a node that answers and returns the reports by node. It returns
+// errors of ready members only.
 func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database) (map[string]adminapi.Status, error) {
 	config, err := adminTLS(p, db)
 	if err != nil {
@@ -113,7 +115,7 @@ func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database
 			continue
 		}
 		if !ready(pod) {
-			p.wakeAt(p.now.Add(membershipDelay)) // it may come to say that it waits for us
+			p.wakeAt(p.now.Add(membershipDelay)) // it may report later that it waits for the operator
 		}
 		report, err := r.ask(ctx, config, db, pod.Status.PodIP)
 		if err != nil {
@@ -128,8 +130,8 @@ func (r *Reconciler) askMembers(ctx context.Context, p *pass, db render.Database
 	return reports, errors.Join(failures...)
 }
 
-// record brings the status of a database up to date with what its members report. What a member that did not answer said before is
-// kept, but for its role. The cluster ID, once recorded, never changes: a member of another cluster is an error.
+// record updates the status of a database with the members' reports. A member that did not answer keeps its recorded data
+// except its role. The cluster ID never changes once recorded: a report with another ID is an error.
 func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) error {
 	for i := range db.Members {
 		db.Members[i].Role = ""
@@ -138,7 +140,7 @@ func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) err
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
 		at := slices.IndexFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
-		superseded := db.Since != nil && report.Since.Before(db.Since.Time) // it has not heard of the recovery yet
+		superseded := db.Since != nil && report.Since.Before(db.Since.Time) // a report from before the recovery
 		if report.ClusterID == "" || at < 0 || superseded {
 			continue
 		}
@@ -161,7 +163,7 @@ func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) err
 	return nil
 }
 
-// recordMember takes down what a member says. It has joined once it is connected.
+// recordMember updates a member's entry from its report. A member has joined once it is connected.
 func recordMember(db *v1alpha1.DatabaseStatus, member *v1alpha1.DatabaseMember, report adminapi.Status, address netip.Addr) {
 	member.Role = report.Role
 	if report.Connected || member.ServerID != "" {
@@ -182,20 +184,20 @@ func sortedNodes(reports map[string]adminapi.Status) []string {
 	return nodes
 }
 
-// removeMisplaced deletes pods on nodes that hold no member any more, and those that no node has and that were made for other nodes, for the
-// StatefulSet to make them where one is missing.
+// removeMisplaced deletes pods on nodes without a member, and unscheduled pods that were created for a different set of
+// nodes. The StatefulSet then creates them where a member has no pod.
 func (r *Reconciler) removeMisplaced(ctx context.Context, p *pass, db render.Database) error {
 	nodes := memberNodes(*p.database(db))
 	set, isSet := p.live[db.Workload].(*appsv1.StatefulSet)
-	observed := isSet && set.Status.ObservedGeneration >= set.Generation // otherwise it would make them for the same nodes
+	observed := isSet && set.Status.ObservedGeneration >= set.Generation // otherwise it would create them for the same nodes
 	for _, pod := range p.podsOf(db.Workload) {
 		misplaced := !slices.Contains(nodes, pod.Spec.NodeName)
 		if pod.Spec.NodeName == "" {
 			may := allowedNodes(pod)
 			misplaced = observed && len(may) > 0 && !sets.New(may...).Equal(sets.New(nodes...))
 		}
-		// Of a node that does not answer nobody ever hears that the pod has ended, and the StatefulSet makes none of its name before that. What
-		// may still run there is no member.
+		// The kubelet of a node that does not answer never confirms the end of a pod, and the StatefulSet waits for it
+		// before it reuses the name. A forced deletion is safe: a process that still runs there is not a member.
 		stuck := misplaced && silent(p.node(pod.Spec.NodeName))
 		if !misplaced || !stuck && !pod.DeletionTimestamp.IsZero() {
 			continue
@@ -211,9 +213,9 @@ func (r *Reconciler) removeMisplaced(ctx context.Context, p *pass, db render.Dat
 	return nil
 }
 
-// replaceOutdated deletes one member's pod that was made from an older template, for the StatefulSet to make it anew, when all others
-// serve: never two at once, and the leader last. Others serve by their own word: kubelets of nodes that died say nothing, and a pod there is
-// ready for a while.
+// replaceOutdated deletes the pod of one member with an outdated template; the StatefulSet re-creates it. It replaces one
+// member at a time, only while all others serve, and the leader last. A member serves if its own report says so: a pod on
+// a dead node stays ready for a while.
 func (r *Reconciler) replaceOutdated(ctx context.Context, p *pass, db render.Database, reports map[string]adminapi.Status) error {
 	set, isSet := p.live[db.Workload].(*appsv1.StatefulSet)
 	if !isSet || set.Status.ObservedGeneration < set.Generation || set.Status.UpdateRevision == "" {

@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator installs and operates OVN from the one OVNCluster. A pass runs phases in a fixed order, each of which may end
-// it; objects come from package render, are applied server-side, owned by the OVNCluster and pruned when no longer wanted; the
-// status is computed once, at the end of the pass. A second controller grants nodes their chassis certificates.
+// Package operator installs and operates OVN from the single OVNCluster. A pass runs phases in a fixed order, and each
+// phase can end the pass. Package render builds the objects; the operator applies them server-side, owned by the
+// OVNCluster, and prunes them when they are no longer needed. The status is computed once, at the end of a pass. A second
+// controller issues the nodes' chassis certificates.
 package operator

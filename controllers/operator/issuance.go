@@ -19,19 +19,19 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// issuance is how far an issuer is with the authorities, for the conditions.
+// issuance is the progress of the issuer of the CAs, for the conditions.
 type issuance struct {
-	// missing has, by authority, what the issuer should have made by now.
+	// missing describes, by CA name, the certificates that the issuer has not issued yet.
 	missing map[string]string
-	// overdue: those of them that expire before long.
+	// overdue marks the missing CAs that expire soon.
 	overdue map[string]bool
-	// waiting is what comes by itself, troubles what needs a person.
+	// waiting lists steps that complete by themselves; troubles lists problems that need a person.
 	waiting, troubles []string
-	// joining is when the last of the new authorities begins to sign; zero when there is none.
+	// joining is the time at which the last of the new CAs begins to sign; zero if there are none.
 	joining time.Time
 }
 
-// note enters how an authority is after its Advance.
+// note records the state of a CA after its Advance.
 func (i *issuance) note(name string, a *pki.Authority, s pki.Succession, now time.Time) {
 	until, issued := a.Signing()
 	authorityEnd.DeletePartialMatch(map[string]string{"authority": name})
@@ -63,12 +63,12 @@ func (i *issuance) miss(name, what string, overdue bool) {
 	i.missing[name], i.overdue[name] = what, overdue
 }
 
-// trouble says what to do.
+// trouble returns the message of the conditions: the problems, and that the existing CAs stay in use.
 func (i *issuance) trouble() string {
 	return strings.Join(few(i.troubles), "; ") + "; until then the authorities that are there stay"
 }
 
-// progressing is the condition of an OVNCluster that has nothing else to wait for.
+// progressing returns the condition Progressing of an OVNCluster that waits for nothing else.
 func (i *issuance) progressing() metav1.Condition {
 	switch {
 	case len(i.troubles) > 0:
@@ -82,8 +82,8 @@ func (i *issuance) progressing() metav1.Condition {
 	return newCondition(v1alpha1.ConditionProgressing, false, reasonAsWanted, "everything is as specified")
 }
 
-// explain says why an authority has not been issued, in cert-manager's own words: what the newest request to this issuer says, or else the
-// Certificate.
+// explain records why cert-manager has not issued a CA. It uses the message of the newest CertificateRequest to this
+// issuer, or else that of the Certificate.
 func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
 	key := objectKey{certificateKind, types.NamespacedName{Namespace: r.Namespace, Name: issuedPrefix + name}}
 	object, err := r.cached(ctx, key)
@@ -109,7 +109,8 @@ func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
 	return nil
 }
 
-// refusal is what the newest request of a Certificate to its issuer says when it is not granted; empty when it has said nothing.
+// refusal returns the message of a Certificate's newest request to its issuer if the request was not granted, or an empty
+// string.
 func (r *Reconciler) refusal(ctx context.Context, certificate *unstructured.Unstructured) (string, error) {
 	if certificate == nil {
 		return "", nil
@@ -142,7 +143,7 @@ func issuerOf(u *unstructured.Unstructured) map[string]any {
 	return ref
 }
 
-// readiness is the status and the message of the condition Ready.
+// readiness returns the status and the message of the condition Ready.
 func readiness(u *unstructured.Unstructured) (status, message string) {
 	const silence = "cert-manager has not said anything of it: see that it runs"
 	if u == nil {

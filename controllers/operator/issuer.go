@@ -21,7 +21,8 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// What cert-manager serves (its API reference, cert-manager.io/v1). It is spoken to without its types, so that it need not be there.
+// Kinds of cert-manager (its API reference, cert-manager.io/v1). The operator uses them without typed clients, so
+// cert-manager is optional.
 var (
 	certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 	requestKind     = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "CertificateRequest"}
@@ -29,20 +30,20 @@ var (
 
 const (
 	certificateDefinition = "certificates.cert-manager.io"
-	// Annotations of a Secret: by whom its certificate was issued.
+	// Annotations of a Secret that name the issuer of its certificate.
 	issuerNameAnnotation  = "cert-manager.io/issuer-name"
 	issuerKindAnnotation  = "cert-manager.io/issuer-kind"
 	issuerGroupAnnotation = "cert-manager.io/issuer-group"
 )
 
-// issuedPrefix and an authority's name are the name of its Certificate, and of the Secret that cert-manager makes of that.
+// issuedPrefix plus the name of a CA is the name of its Certificate and of the Secret that cert-manager creates for it.
 const issuedPrefix = "kiln-issued-"
 
-// orderTimeout bounds what a webhook of cert-manager's that does not answer holds up.
+// orderTimeout limits the delay that an unresponsive cert-manager webhook can cause.
 const orderTimeout = 5 * time.Second
 
-// succession is who makes the successors of an authority, with what the issuer has made. A Secret by another issuer than is wanted does
-// not count: cert-manager is about to replace it.
+// succession returns whether an issuer creates the successors of a CA, and the certificate that it has issued. A Secret
+// of another issuer than the requested one is ignored: cert-manager is about to replace it.
 func (r *Reconciler) succession(ctx context.Context, p *pass, name string) (pki.Succession, error) {
 	ref := p.config.Spec.Certificates.IssuerRef
 	if ref == nil {
@@ -69,8 +70,8 @@ func (r *Reconciler) succession(ctx context.Context, p *pass, name string) (pki.
 	return ordered, nil
 }
 
-// orderAuthorities has a Certificate for each authority, or none when the operator makes them itself. The authorities that are there
-// serve whatever comes of it.
+// orderAuthorities applies a Certificate for each CA, or deletes all of them if the operator creates the CAs itself. The
+// existing CAs stay in use whatever the result.
 func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
@@ -105,7 +106,8 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// order is the Certificate of an authority. It has a new key each time, and its Secret the labels of all objects of the operator.
+// order returns the Certificate of a CA. Each renewal creates a new key. The Secret gets the labels of all objects of the
+// operator.
 func (r *Reconciler) order(name string, spec v1alpha1.Certificates) *unstructured.Unstructured {
 	meta := r.certificateMeta(issuedPrefix+name, "kiln-ca")
 	labels := map[string]any{}
@@ -145,7 +147,7 @@ func (r *Reconciler) servesCertificates(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// watchOrders has Certificates and what becomes of them wake the controller, from when they are served and wanted.
+// watchOrders starts watches of Certificates and their requests, once the API serves them and the spec names an issuer.
 func (r *Reconciler) watchOrders() error {
 	if r.watching {
 		return nil
@@ -173,7 +175,8 @@ func (r *Reconciler) stopWatching(ctx context.Context) error {
 	return nil
 }
 
-// cancelOrders deletes the Certificates of an issuer that was given up, and the Secrets with keys that cert-manager made of them.
+// cancelOrders deletes the Certificates of an issuer that the spec no longer names, and the Secrets with keys that
+// cert-manager created for them.
 func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 	if err := r.stopWatching(ctx); err != nil {
 		return err
@@ -196,7 +199,8 @@ func (r *Reconciler) cancelOrders(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// withdrawOrders deletes every Certificate of the OVNCluster. No cache has them where none is wanted.
+// withdrawOrders deletes every Certificate of the OVNCluster. It reads the API server, because without an issuer there is
+// no informer.
 func (r *Reconciler) withdrawOrders(ctx context.Context, p *pass) error {
 	served, err := r.servesCertificates(ctx)
 	if err != nil || !served {

@@ -28,14 +28,16 @@ const eventBehaviourLost = "BehaviourNotKept"
 // eventBehaviourKept is the reason of the event on an object that the operator has written the behaviour of earlier versions into.
 const eventBehaviourKept = "BehaviourKept"
 
-// strictMark names the ConfigMap that records that the defaults of v1alpha1.Tenancy are in force. It remains after the OVNCluster is deleted, as the
-// network resources do: when the OVNCluster is created again, strict objects must stay strict.
+// strictMark is the name of the ConfigMap that records that the defaults of v1alpha1.Tenancy apply. It remains after the
+// OVNCluster is deleted, like the network resources: when the OVNCluster is created again, strict objects must stay
+// strict.
 const strictMark = "kiln-strict"
 
-// keepTenancy writes the previous permissions into the objects that earlier versions of Kiln, or Kube-OVN, serve: any namespace can use them,
-// custom VPCs reach the cluster's Services, and pods can send from any address. Objects without a status have not been served; the defaults of
-// v1alpha1.Tenancy apply to them. keepTenancy ends for good when a kube-ovn-controller runs that knows these defaults. Until then each pass runs
-// it, because the earlier version also serves objects that are created while the upgrade waits. In a new installation it runs once.
+// keepTenancy writes the previous permissions into the objects that earlier versions of Kiln, or Kube-OVN, serve: any
+// namespace can use them, custom VPCs reach the cluster's Services, and pods can send from any address. Objects without a
+// status have not been served; the defaults of v1alpha1.Tenancy apply to them. keepTenancy ends permanently when a
+// kube-ovn-controller runs that knows these defaults. Until then each pass runs it, because the earlier version also
+// serves objects that are created while the upgrade waits. In a new installation it runs once.
 func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 	if p.cluster.Status.StrictSince != nil {
 		return nil
@@ -60,7 +62,7 @@ func (r *Reconciler) keepTenancy(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// markStrict records that the strict defaults are in force.
+// markStrict records that the strict defaults apply.
 func (r *Reconciler) markStrict(ctx context.Context, p *pass, mark *corev1.ConfigMap) error {
 	mark.Annotations = map[string]string{"kubeovn.io/description": "The defaults of spec.tenancy of the OVNCluster apply. Keep this object."}
 	if err := r.Create(ctx, mark); err != nil {
@@ -179,7 +181,7 @@ func keepPool(pool *kubeovnv1.IPPool) []string {
 	return allowAll(&pool.Spec.AllowedNamespaces)
 }
 
-// allowAll lets every namespace in, unless the list has some already.
+// allowAll allows every namespace, unless the list has entries already.
 func allowAll(list *[]kubeovnv1.AllowedNamespace) []string {
 	if len(*list) > 0 {
 		return nil

@@ -21,13 +21,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// membershipDelay is how long a step of a membership is given: nothing tells when the database has taken it.
+// membershipDelay is the time until the operator checks a membership step again. No watch reports when the database has
+// applied it.
 const membershipDelay = 2 * time.Second
 
-// askRetry is after what time a member is asked again that was ready and did not answer.
+// askRetry is the delay before the operator retries a request to a ready member that did not answer.
 const askRetry = 10 * time.Second
 
-// membership is what the next step follows from.
+// membership returns the input of the next membership step.
 func (p *pass) membership(db render.Database, reports map[string]adminapi.Status) membership {
 	status := *p.database(db)
 	m := membership{
@@ -52,7 +53,7 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 	for i := range p.nodes {
 		n := &p.nodes[i]
 		for _, address := range k8s.InternalIPs(n) {
-			// Of nodes with one address the one that holds the member has it.
+			// If several nodes have this address, the node that holds the member takes precedence.
 			if m.nodes[address] == "" || slices.ContainsFunc(status.Members, func(d v1alpha1.DatabaseMember) bool {
 				return d.Node == n.Name && addressOf(d) == address
 			}) {
@@ -70,7 +71,7 @@ func (p *pass) membership(db render.Database, reports map[string]adminapi.Status
 	return m
 }
 
-// missing says which members do not serve and will not by themselves.
+// missing returns, by node, why a member does not serve and will not recover by itself.
 func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, reports map[string]adminapi.Status) map[string]string {
 	missing := map[string]string{}
 	for _, member := range members {
@@ -87,7 +88,7 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 	}
 	for _, pod := range p.podsOf(db.Workload) {
 		if report, told := reports[pod.Spec.NodeName]; told && report.Waiting == "" {
-			continue // it has its data, and misses the others
+			continue // it has its data and waits for the other members
 		}
 		if why := trouble(pod, p.now); why != "" && missing[pod.Spec.NodeName] == "" && pod.Spec.NodeName != "" {
 			missing[pod.Spec.NodeName] = why
@@ -96,7 +97,7 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 	return missing
 }
 
-// take carries a step out, and tells of it.
+// take executes a step and reports it in the component's row and an event.
 func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step memberStep) error {
 	if step.message == "" {
 		return nil
@@ -127,7 +128,7 @@ func (r *Reconciler) take(ctx context.Context, p *pass, db render.Database, step
 	return nil
 }
 
-// administer does something with the member on a node.
+// administer calls do with a client of the member on a node.
 func (r *Reconciler) administer(p *pass, db render.Database, node string, do func(*adminapi.Client) error) error {
 	config, err := adminTLS(p, db)
 	if err != nil {

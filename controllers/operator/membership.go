@@ -16,63 +16,64 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// membership is what the next step of a database's membership follows from. One step is taken per pass, and each is decided from what the
-// members themselves report, so that a pass that ended halfway changes nothing of the next.
+// membership is the input of the next step of a database's membership. A pass takes one step. Each step is decided from
+// the members' own reports, so an interrupted pass does not affect the next one.
 type membership struct {
-	// want is how many members there are to be.
+	// want is the requested number of members.
 	want   int
 	status v1alpha1.DatabaseStatus
-	// reports by node, of the members that answered.
+	// reports of the members that answered, by node.
 	reports map[string]adminapi.Status
-	// nodes of the cluster, by the address that a member there has.
+	// nodes of the cluster, by the address of the member there.
 	nodes map[netip.Addr]string
-	// free is a node that a new member can be on; nil when there is none.
+	// free is a node for a new member; nil if there is none.
 	free *corev1.Node
-	// silent nodes do not answer.
+	// silent marks nodes that do not answer.
 	silent map[string]bool
-	// now is since when a member that is told to join anew is there.
+	// now is recorded as the time from which a joining member exists.
 	now metav1.Time
-	// last is the node of the pod that goes when there are fewer replicas: that with the highest ordinal. Empty when that has no node.
+	// last is the node of the pod with the highest ordinal, which the StatefulSet deletes when there is one replica less.
+	// It is empty if that pod has no node.
 	last string
-	// missing members by node: why they do not serve, where that is more than a start that takes a moment.
+	// missing describes, by node, why a member does not serve. Members that are only starting are not included.
 	missing map[string]string
-	// recovery is what the specification asks for, or nil.
+	// recovery is the recovery that the spec requests, or nil.
 	recovery *recovery
-	// archive has backups, if anybody does.
+	// archive lists the backups on the claim, if there is one.
 	archive archive
 }
 
-// memberAction is what a step does.
+// memberAction is the action of a step.
 type memberAction int
 
 const (
-	// actionNone waits for what the step's message says, if anything.
+	// actionNone waits for the event that the step's message describes, if any.
 	actionNone memberAction = iota
-	// actionRecord changes the record: the step holds the members as they are to be recorded.
+	// actionRecord replaces the recorded members with those of the step.
 	actionRecord
-	// actionKick takes the server out of the cluster, through the leader.
+	// actionKick removes the server from the cluster, through the leader.
 	actionKick
-	// actionLeave lets the member on the node leave.
+	// actionLeave makes the member on the node leave the cluster.
 	actionLeave
-	// actionRecover changes the record of the whole database: the step holds it.
+	// actionRecover replaces the record of the whole database with that of the step.
 	actionRecover
 )
 
 // memberStep is one step of a membership.
 type memberStep struct {
 	action memberAction
-	// members to record, node of a member, server to kick (its Raft address).
+	// members to record, node of a member, server to remove (its Raft address).
 	members []v1alpha1.DatabaseMember
 	node    string
 	server  string
-	// recovered is the record of a database that is made anew.
+	// recovered is the record of a database that is created again.
 	recovered v1alpha1.DatabaseStatus
-	// message says what is done or waited for; stuck: a person has to do something.
+	// message describes the action or the wait. stuck is set if a person has to act.
 	message string
 	stuck   bool
 }
 
-// next returns the next step; the zero step when the membership is as wanted.
+// next returns the next step, or the zero step if the membership matches the spec.
 func (m membership) next() memberStep {
 	if s := m.recover(); s.action != actionNone || s.message != "" {
 		return s
@@ -92,8 +93,8 @@ func (m membership) next() memberStep {
 	return memberStep{}
 }
 
-// withoutLeader takes up members that the database knows and the record does not: those of an installation that was removed and made again.
-// Nothing else can be done without a leader.
+// withoutLeader records members that the database lists and the record does not, as after the removal and re-creation of
+// an installation. All other steps need a leader.
 func (m membership) withoutLeader() memberStep {
 	for _, node := range sortedNodes(m.reports) {
 		if report := m.reports[node]; report.ClusterID == m.status.ClusterID {
@@ -105,7 +106,7 @@ func (m membership) withoutLeader() memberStep {
 	return memberStep{}
 }
 
-// adopt records a member that the database has on a node of the cluster, while there are to be more.
+// adopt records a member that the database lists on a node of the cluster, while the record has too few members.
 func (m membership) adopt(report adminapi.Status) memberStep {
 	for _, server := range report.Members {
 		address, err := memberAddress(server.Address)
@@ -122,7 +123,7 @@ func (m membership) adopt(report adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// strangers are members that the database has and the record does not: they are taken up, or kicked.
+// strangers handles members that the database lists and the record does not: it records or kicks them.
 func (m membership) strangers(leader adminapi.Status) memberStep {
 	if s := m.adopt(leader); s.action != actionNone {
 		return s
@@ -136,7 +137,7 @@ func (m membership) strangers(leader adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// lost are recorded members whose node is gone for good, or that do not hold any more what they held.
+// lost handles recorded members whose node is deleted or whose data is lost.
 func (m membership) lost(leader adminapi.Status) memberStep {
 	for i, member := range m.status.Members {
 		server := m.listed(leader, member)
@@ -147,7 +148,7 @@ func (m membership) lost(leader adminapi.Status) memberStep {
 		case gone && m.canForget(leader, member):
 			return m.forget(i)
 		case gone && len(m.status.Members) > m.want:
-			continue // another one goes first
+			continue // another member is removed first
 		case gone && m.free == nil:
 			return memberStep{stuck: true, message: fmt.Sprintf("node %s, which held a member, is not in the cluster any more, and there is no other node "+
 				"for its place: label a node, or lower spec.central.replicas", member.Node)}
@@ -171,7 +172,8 @@ func (m membership) lost(leader adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// joining waits for members that were told to join: one comes at a time. One that is too many and has not joined is not waited for.
+// joining waits for members that were asked to join, one at a time. It does not wait for a surplus member that has not
+// joined.
 func (m membership) joining(leader adminapi.Status) memberStep {
 	for i, member := range m.status.Members {
 		if member.ServerID != "" {
@@ -191,8 +193,8 @@ func (m membership) joining(leader adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// elsewhere lets another node take the place of one that fell silent before its member has joined: unlike a member, it holds nothing that could
-// come back with it. What it has begun is undone first.
+// elsewhere replaces a node that stopped answering before its member joined. Such a node has no data of the cluster,
+// unlike that of a member. The server is first removed from the cluster, if the leader lists it already.
 func (m membership) elsewhere(leader adminapi.Status, i int) memberStep {
 	member := m.status.Members[i]
 	if server := m.listed(leader, member); server != "" {
@@ -210,7 +212,7 @@ func (m membership) elsewhere(leader adminapi.Status, i int) memberStep {
 	}
 }
 
-// shrink lets the member leave whose pod goes when there is one replica less.
+// shrink removes the member whose pod the StatefulSet deletes when there is one replica less.
 func (m membership) shrink(leader adminapi.Status) memberStep {
 	if len(m.status.Members) <= m.want {
 		return memberStep{}
@@ -224,7 +226,7 @@ func (m membership) shrink(leader adminapi.Status) memberStep {
 	if server == "" {
 		return m.forget(at)
 	}
-	if m.silent[member.Node] { // it would not hear of it
+	if m.silent[member.Node] { // it would not get the request
 		return m.kick(leader, server, fmt.Sprintf("the member of node %s, which does not answer and is too many,", member.Node))
 	}
 	if !m.keepsQuorum(leader, server) {
@@ -253,7 +255,7 @@ func (m membership) grow(leader adminapi.Status) memberStep {
 	}
 }
 
-// kick takes a server out, which is done by the leader, if the others can go on without it.
+// kick removes a server through the leader, if the others keep their quorum without it. A leader is not removed.
 func (m membership) kick(leader adminapi.Status, server, who string) memberStep {
 	if server == leader.Address {
 		return memberStep{message: who + " leads, and stays until another one does"}
@@ -264,7 +266,7 @@ func (m membership) kick(leader adminapi.Status, server, who string) memberStep 
 	return memberStep{action: actionKick, server: server, message: who + " is taken out of the cluster"}
 }
 
-// keepsQuorum: of the members without this one, more than half serve.
+// keepsQuorum reports whether more than half of the other members serve.
 func (m membership) keepsQuorum(leader adminapi.Status, without string) bool {
 	rest, serving := 0, 0
 	for _, server := range leader.Members {
@@ -279,7 +281,7 @@ func (m membership) keepsQuorum(leader adminapi.Status, without string) bool {
 	return 2*serving > rest
 }
 
-// serves: the member at this Raft address says that it is connected.
+// serves reports whether the member at this Raft address is connected, by its own report.
 func (m membership) serves(raft string) bool {
 	for _, report := range m.reports {
 		if report.Address == raft && report.Connected {
@@ -289,7 +291,7 @@ func (m membership) serves(raft string) bool {
 	return false
 }
 
-// joiner is a member that has yet to join.
+// joiner returns the record of a member that has not joined yet.
 func (m membership) joiner(node, address string) v1alpha1.DatabaseMember {
 	since := m.now
 	if m.status.Since != nil && since.Before(m.status.Since) {
@@ -298,8 +300,9 @@ func (m membership) joiner(node, address string) v1alpha1.DatabaseMember {
 	return v1alpha1.DatabaseMember{Node: node, Address: address, Since: &since}
 }
 
-// canForget: there is a member too many, and this one may be dropped from the record, which makes one pod less. That is the last one, be it
-// another member's, which then starts again in place of the one that was dropped: the others must do without it for so long.
+// canForget reports whether there is a surplus member and this one may be dropped from the record, which removes one pod.
+// The StatefulSet deletes the pod with the highest ordinal, maybe of another member. That member then restarts in the
+// dropped member's place, so the others must have a quorum without it.
 func (m membership) canForget(leader adminapi.Status, member v1alpha1.DatabaseMember) bool {
 	if len(m.status.Members) <= m.want {
 		return false
@@ -323,7 +326,7 @@ func (m membership) forget(i int) memberStep {
 	}
 }
 
-// listed is the Raft address under which the leader has a recorded member; empty when it has none.
+// listed returns the Raft address under which the leader lists a recorded member, or an empty string.
 func (m membership) listed(leader adminapi.Status, member v1alpha1.DatabaseMember) string {
 	for _, server := range leader.Members {
 		if address, err := memberAddress(server.Address); err == nil && address == addressOf(member) {
@@ -337,8 +340,8 @@ func (m membership) recorded(address netip.Addr) bool {
 	return slices.ContainsFunc(m.status.Members, func(d v1alpha1.DatabaseMember) bool { return addressOf(d) == address })
 }
 
-// addressOf is a recorded address, which the operator wrote.
+// addressOf returns the address in a member's record, which the operator wrote.
 func addressOf(d v1alpha1.DatabaseMember) netip.Addr {
-	address, _ := netip.ParseAddr(d.Address) // the zero address, which no node has, for what a person wrote there
+	address, _ := netip.ParseAddr(d.Address) // a manual change that does not parse gives the zero address, which no node has
 	return address
 }

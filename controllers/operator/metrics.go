@@ -33,7 +33,7 @@ func init() {
 	metrics.Registry.MustRegister(componentPods, componentVersionPods, upgradeUnderWay, podsReplaced, authorityEnd)
 }
 
-// measure exports what the status says of components and of the upgrade.
+// measure exports the component rows and the upgrade as metrics.
 func (p upgradePlan) measure(rows []v1alpha1.ComponentStatus) {
 	componentVersionPods.Reset()
 	for _, row := range rows {

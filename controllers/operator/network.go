@@ -10,19 +10,19 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// The join networks of an OVNCluster that gives none.
+// Default join networks.
 const (
 	defaultJoinIPv4 = "100.64.0.0/16"
 	defaultJoinIPv6 = "fd00:100:64::/112"
 )
 
-// cidrList is one of the lists of CIDRs of the specification, with the field that users know it by.
+// cidrList is one of the CIDR lists of the spec, with the name of its field.
 type cidrList struct {
 	field string
 	cidrs []netip.Prefix
 }
 
-// resolveNetwork checks the networks and fills in the join CIDRs. Its errors say which field is to be changed, and to what.
+// resolveNetwork validates the networks and fills in the join CIDRs. Its errors name the field and the fix.
 func resolveNetwork(n v1alpha1.Network) (v1alpha1.Network, []cidrList, error) {
 	pods, err := parseCIDRs("network.podCIDRs", n.PodCIDRs)
 	if err != nil {
@@ -77,7 +77,7 @@ func parseCIDRs(field string, given []string) (cidrList, error) {
 	return list, nil
 }
 
-// has says whether the list has a CIDR of this address's family.
+// has reports whether the list has a CIDR of this address's family.
 func (l cidrList) has(family netip.Addr) bool {
 	for _, cidr := range l.cidrs {
 		if cidr.Addr().BitLen() == family.BitLen() {

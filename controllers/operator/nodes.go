@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// bySystem parts nodes that run Linux from all others, on which no pod of ours can be.
+// bySystem splits nodes into those that run Linux and all others, on which Kiln's pods cannot run.
 func bySystem(nodes []corev1.Node) (linux, foreign []corev1.Node) {
 	for _, n := range nodes {
 		if n.Labels[corev1.LabelOSStable] == render.Linux {
@@ -29,14 +29,14 @@ func bySystem(nodes []corev1.Node) (linux, foreign []corev1.Node) {
 	return linux, foreign
 }
 
-// nodeTrouble is what is wrong with addresses of nodes.
+// nodeTrouble is a problem with the addresses of nodes.
 type nodeTrouble struct {
 	nodes        []string
 	reason, text string
 }
 
-// checkNodes finds nodes whose own addresses lie in one of the networks. One that nothing uses yet is refused for that, since it would cut the
-// nodes off. In one that is in use it is the node that is wrong, and held.
+// checkNodes finds nodes whose addresses lie in one of the networks. If the network is not in use yet, the spec is
+// invalid, because the network would cut the nodes off. If it is in use, the node is held.
 func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) error {
 	live, err := r.workload(ctx, p, render.ControllerName)
 	if err != nil {
@@ -61,7 +61,8 @@ func (r *Reconciler) checkNodes(ctx context.Context, p *pass, lists []cidrList) 
 	return nil
 }
 
-// within is the first of a node's addresses that lies in one of the networks, with the network's field; that is empty when none does.
+// within returns the first of a node's addresses that lies in one of the networks, with the network and its field.
+// Without a match the field is empty.
 func within(lists []cidrList, n *corev1.Node) (address netip.Addr, field string, cidr netip.Prefix) {
 	for _, address := range k8s.InternalIPs(n) {
 		for _, list := range lists {
@@ -75,8 +76,8 @@ func within(lists []cidrList, n *corev1.Node) (address netip.Addr, field string,
 	return address, "", cidr
 }
 
-// holdNode keeps a node out of the network: other nodes send what is for it to pods, and it would send what is for its neighbours there. One that
-// has had its network before keeps it, with the pods that use it.
+// holdNode excludes a node from the network: with an address in the network, traffic between it and other nodes would go
+// to pods instead. A node that already has a network keeps it, with the pods that use it.
 func (p *pass) holdNode(n *corev1.Node, why string) {
 	const advice = "give the node an address outside"
 	trouble := nodeTrouble{nodes: []string{n.Name}, reason: "AddressInNetwork"}
@@ -90,17 +91,17 @@ func (p *pass) holdNode(n *corev1.Node, why string) {
 	p.nodeTroubles = append(p.nodeTroubles, trouble)
 }
 
-// networkReasons are those by which agents say how a node's network is, of the condition NetworkUnavailable.
+// networkReasons are the reasons of the condition NetworkUnavailable that agents set.
 var networkReasons = []string{"JoinInterfaceServing", "JoinInterfaceNotServing"}
 
-// hadNetwork says whether the node's agent has ever given it its network.
+// hadNetwork reports whether the node's agent has ever configured its network.
 func hadNetwork(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeNetworkUnavailable && slices.Contains(networkReasons, c.Reason)
 	})
 }
 
-// findSharedAddresses finds nodes that have one address: tunnels to it end at one of them, whichever that is.
+// findSharedAddresses finds nodes with the same address: tunnels to it end at only one of them.
 func (p *pass) findSharedAddresses() {
 	owners := map[netip.Addr][]string{}
 	var order []netip.Addr
@@ -121,7 +122,7 @@ func (p *pass) findSharedAddresses() {
 	}
 }
 
-// tellNodes reports troubles of nodes that were not there in the pass before.
+// tellNodes creates events for node troubles that the previous pass did not report.
 func (r *Reconciler) tellNodes(p *pass) {
 	told := map[string]bool{}
 	for _, trouble := range p.nodeTroubles {

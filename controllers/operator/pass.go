@@ -23,60 +23,60 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// pass is what one reconciliation reads and finds.
+// pass holds the inputs and the results of one reconciliation.
 type pass struct {
 	now time.Time
-	// before is the OVNCluster as it was read; cluster is the copy whose status the phases change.
+	// before is the OVNCluster as the pass read it. Phases change the status of the copy in cluster.
 	before, cluster *v1alpha1.OVNCluster
-	// nodes that run Linux, sorted by name, and foreign ones, which have no network of ours.
+	// nodes are the nodes that run Linux, sorted by name. foreign are all others; they have no network of Kiln.
 	nodes, foreign []corev1.Node
 	pods           []corev1.Pod
 	config         render.Config
 	authorities    map[string]*pki.Authority
-	// issuance is how far the issuer of authorities is, when there is one.
+	// issuance is the progress of the issuer of the CAs, if there is one.
 	issuance issuance
-	// kept is the inventory: what the phases applied.
+	// kept is the inventory: the objects that the phases applied.
 	kept map[objectKey]bool
-	// live are the workloads as the API server returned them in this pass, which a cache may not hold yet.
+	// live are the workloads as the API server returned them in this pass. The cache may still be stale.
 	live map[string]client.Object
-	// archive are the backups on the claim, if there is one.
+	// archive lists the backups on the claim, if there is one.
 	archive archive
-	// upgrade is what may be replaced, once it is planned.
+	// upgrade allows replacements of pods. It is valid once planned is set.
 	upgrade upgradePlan
 	planned bool
-	// unfit nodes get no member of a database. nodeTroubles need a person.
+	// unfit nodes get no database member. nodeTroubles need a person.
 	unfit        []string
 	nodeTroubles []nodeTrouble
-	// protection is that by admission policies.
+	// protection is the state of the admission policies.
 	protection protection
-	// notes are what components wait for beside their pods, by name.
+	// notes are further reasons to wait, by component.
 	notes map[string][]note
-	// wake is when there will be something to do that no watch tells; zero is never.
+	// wake is the time of the next pass if no watch triggers one before; zero for never.
 	wake time.Time
 }
 
-// note is what a component waits for; stuck: for a person.
+// note is a reason why a component waits. stuck is set if a person has to act.
 type note struct {
 	text  string
 	stuck bool
 }
 
-// halt ends a pass before its last phase. It is no failure: the status says what is waited for or what is wrong.
+// halt ends a pass before its last phase. It is not an error: the status reports the reason.
 type halt struct {
 	reason, message string
-	// degraded: a person has to do something. Otherwise the operator only waits.
+	// degraded is set if a person has to act. Otherwise the operator only waits.
 	degraded bool
-	// retry is what went wrong when no watch will tell of its end, so that the pass must be tried again.
+	// retry is an error that no watch will report as resolved. The pass is requeued for it.
 	retry error
 }
 
 func (h *halt) Error() string { return h.message }
 
-// Unwrap makes the reason for trying again visible to errors.Is.
+// Unwrap makes retry visible to errors.Is.
 func (h *halt) Unwrap() error { return h.retry }
 
-// untold is what has to be tried again of what ended a pass, each database's for itself: a halt that waits for a watch says nothing of the
-// others.
+// untold returns the errors of a pass that need a requeue. It drops a halt without retry, because a watch ends it. In
+// joined errors, one per database, it treats each error separately.
 func untold(err error) error {
 	switch e := err.(type) { //nolint:errorlint // it takes the error apart
 	case *halt:
@@ -94,7 +94,8 @@ func untold(err error) error {
 	return err
 }
 
-// gather reads the inputs of a pass. It returns nil when there is nothing to do: no OVNCluster, or one that only others still hold.
+// gather reads the inputs of a pass. It returns nil if there is nothing to do: the OVNCluster does not exist, or it is
+// being deleted and has only finalizers of others.
 func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	var cluster v1alpha1.OVNCluster
 	err := r.Get(ctx, types.NamespacedName{Name: name}, &cluster)
@@ -105,7 +106,8 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 		return nil, fmt.Errorf("get OVNCluster %s: %w", name, err)
 	}
 	if !cluster.DeletionTimestamp.IsZero() {
-		// A cache that does not know yet that it is gone would have the nodes cleaned again, with nobody to end that.
+		// A stale cache may still have the deleted object. The pass would then clean the nodes again, with no further
+		// pass to stop that.
 		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(&cluster), &cluster); err != nil {
 			return nil, client.IgnoreNotFound(fmt.Errorf("get OVNCluster %s: %w", name, err))
 		}
@@ -121,7 +123,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	if err := r.List(ctx, &pods, client.InNamespace(r.Namespace), client.MatchingLabels{render.PartOfLabel: render.PartOf}); err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	// A cache lists in any order, and what the status says must not depend on it.
+	// Lists from the cache are unordered, and the status must not depend on the order.
 	slices.SortFunc(nodes.Items, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	pods.Items = slices.DeleteFunc(pods.Items, leftBehind)
@@ -139,20 +141,20 @@ func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {
 	}, nil
 }
 
-// leftBehind says whether a Deployment has another pod in place of this one, which has ended: a kubelet leaves such pods when its node is shut
-// down, or has no room for them, and they stay for as long as nobody deletes them.
+// leftBehind reports whether a pod has ended and its Deployment has replaced it. A kubelet leaves such pods when its node
+// shuts down or lacks resources, and they stay until they are deleted.
 func leftBehind(pod corev1.Pod) bool {
 	owner := metav1.GetControllerOf(&pod)
 	return owner != nil && owner.Kind == "ReplicaSet" && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded)
 }
 
-// removing says whether the OVNCluster is being deleted.
+// removing reports whether the OVNCluster is being deleted.
 func (p *pass) removing() bool { return !p.cluster.DeletionTimestamp.IsZero() }
 
-// note adds to what a component waits for.
+// note adds a reason why a component waits.
 func (p *pass) note(component string, n note) { p.notes[component] = append(p.notes[component], n) }
 
-// wakeAt asks for another pass at this time.
+// wakeAt requests another pass at this time.
 func (p *pass) wakeAt(t time.Time) {
 	if p.wake.IsZero() || t.Before(p.wake) {
 		p.wake = t
@@ -167,7 +169,7 @@ func (p *pass) node(name string) *corev1.Node {
 	return &p.nodes[at]
 }
 
-// podsOf are the pods of one workload.
+// podsOf returns the pods of one workload.
 func (p *pass) podsOf(component string) []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range p.pods {
@@ -178,7 +180,7 @@ func (p *pass) podsOf(component string) []*corev1.Pod {
 	return all
 }
 
-// database is the status of one database.
+// database returns the status of one database.
 func (p *pass) database(db render.Database) *v1alpha1.DatabaseStatus {
 	if db.Flag == render.Southbound.Flag {
 		return &p.cluster.Status.Southbound

@@ -17,8 +17,9 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// placeDatabases records the node that creates each database before anything runs there, and ends the pass for the record to be
-// written. Members find in the API what they may do, and clients where to connect, so the status comes first.
+// placeDatabases records the node that creates each database before anything runs there, and ends the pass so that the
+// record is written. The status comes first because members and clients read it: members to learn what they may do,
+// clients for the addresses.
 func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 	recorded := false
 	for _, db := range []render.Database{render.Northbound, render.Southbound} {
@@ -46,12 +47,13 @@ func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 	return nil
 }
 
-// neverCreated: the node that was to create a database has gone, and nothing was ever heard of one. Who was not told its ID cannot have used it.
+// neverCreated reports whether the node chosen to create a database was deleted before it reported the cluster ID. No
+// client can have used a database without a recorded ID.
 func (p *pass) neverCreated(status *v1alpha1.DatabaseStatus) bool {
 	return status.ClusterID == "" && !status.Recovering() && p.node(status.BootstrapNode) == nil
 }
 
-// memberNodes are the nodes that hold the data of a database.
+// memberNodes returns the nodes that hold the data of a database.
 func memberNodes(db v1alpha1.DatabaseStatus) []string {
 	if len(db.Members) == 0 {
 		return []string{db.BootstrapNode}
@@ -63,8 +65,8 @@ func memberNodes(db v1alpha1.DatabaseStatus) []string {
 	return nodes
 }
 
-// chooseNode is the oldest node of the placement that a member can start on now and that holds none, nor has the address of one; nil when there
-// is none. The oldest is the same one each time, so that an installation that is removed and made again finds its data.
+// chooseNode returns the oldest node of the placement on which a member can start now, or nil. Nodes that hold a member
+// or have the address of one are excluded. The choice is stable, so that a re-created installation finds its data.
 func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
 	selector := labels.SelectorFromSet(render.NodeSelector(p.cluster.Spec.Central.Placement))
 	var candidates []*corev1.Node
@@ -86,10 +88,11 @@ func (p *pass) chooseNode(members []v1alpha1.DatabaseMember) *corev1.Node {
 	})
 }
 
-// silent says whether the kubelet of a node that is there is not heard.
+// silent reports whether a node exists and its kubelet does not answer.
 func silent(n *corev1.Node) bool { return n != nil && !answers(n) }
 
-// answers says whether the node's kubelet is heard. Before there is a network no node is ready, so readiness is not asked for.
+// answers reports whether the node's kubelet posts its status. It accepts nodes that are not ready, because no node is
+// ready before its network works.
 func answers(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {

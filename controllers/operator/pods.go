@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// patience is how long a pod may be unready, for no known reason, before a person should look.
+	// patience is the time after which an unready pod without a known reason needs attention.
 	patience = 5 * time.Minute
-	// maxReason cuts what a container said before it ended.
+	// maxReason limits the last message of a container.
 	maxReason = 300
-	// maxTold bounds the text that a component reports about itself.
+	// maxTold limits a component's own message.
 	maxTold = 1000
 )
 
@@ -34,7 +34,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// madeFor is the node of a pod: of one of a DaemonSet that no scheduler has bound yet, the node that it was made for.
+// madeFor returns the node of a pod. For an unscheduled pod of a DaemonSet this is the node that it was created for.
 func madeFor(pod *corev1.Pod) string {
 	if may := allowedNodes(pod); pod.Spec.NodeName == "" && len(may) == 1 {
 		return may[0]
@@ -42,7 +42,7 @@ func madeFor(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-// allowedNodes are those that a pod names as the only ones for it; none when it names none.
+// allowedNodes returns the nodes that the pod's affinity names; none if it names none.
 func allowedNodes(pod *corev1.Pod) (names []string) {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
 		return nil
@@ -66,7 +66,7 @@ func ready(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// unreadyUntil is when the pod will have been unready for longer than patience.
+// unreadyUntil returns the time at which the pod will have been unready for longer than patience.
 func unreadyUntil(pod *corev1.Pod) time.Time {
 	since := pod.CreationTimestamp.Time
 	if c := condition(pod, corev1.PodReady); c != nil && !c.LastTransitionTime.IsZero() {
@@ -75,8 +75,8 @@ func unreadyUntil(pod *corev1.Pod) time.Time {
 	return since.Add(patience)
 }
 
-// trouble says why a pod will not become ready by itself, or nothing. It never says how long: the text must not change while the
-// trouble does not.
+// trouble returns why a pod will not become ready by itself, or an empty string. The text contains no durations, so that
+// it stays the same while the problem does.
 func trouble(pod *corev1.Pod, now time.Time) string {
 	if !pod.DeletionTimestamp.IsZero() {
 		return ""
@@ -102,7 +102,7 @@ func trouble(pod *corev1.Pod, now time.Time) string {
 		pod.Spec.NodeName, pod.Namespace, pod.Name)
 }
 
-// startingReasons of a waiting container are no trouble.
+// startingReasons are waiting reasons of a container that are normal during its start.
 var startingReasons = []string{"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff"}
 
 func containerTrouble(c corev1.ContainerStatus) string {
@@ -126,8 +126,8 @@ func firstLine(s string) string {
 	return cut(line, maxReason)
 }
 
-// lastWords of a container are why it ended: its termination message is one line, and the end of a log is where the reason is. A log that ends
-// with no error, as of a process that was killed, gives none.
+// lastWords returns the reason for the end of a container: the last line of its termination message, which may be the end
+// of its log. If that line is a log entry that is no error, as after a kill, the result is empty.
 func lastWords(s string) string {
 	s = strings.TrimSpace(s)
 	line := s[strings.LastIndex(s, "\n")+1:]

@@ -30,8 +30,8 @@ func ownedKinds() []client.Object {
 	}
 }
 
-// prune deletes what earlier passes applied and this one did not. Objects are found by their label and known by their owner, so that
-// nobody else's are touched.
+// prune deletes objects that earlier passes applied and this pass did not. It finds objects by label and deletes only
+// those that the OVNCluster owns.
 func (r *Reconciler) prune(ctx context.Context, p *pass) error {
 	kinds := ownedKinds()
 	if r.policiesWatched {
@@ -68,7 +68,7 @@ func (r *Reconciler) pruneOne(ctx context.Context, p *pass, key objectKey, o cli
 	return r.remove(ctx, o, key.gvk.Kind)
 }
 
-// remove deletes exactly this object, not one of the same name that has taken its place.
+// remove deletes exactly this object, not a new object with the same name.
 func (r *Reconciler) remove(ctx context.Context, o client.Object, kind string, options ...client.DeleteOption) error {
 	uid := o.GetUID()
 	options = append(options, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))

@@ -27,19 +27,20 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// Reconciler makes the deployment what the OVNCluster says. It is not safe for concurrent use: there is one OVNCluster.
+// Reconciler deploys the components that the OVNCluster specifies. It is not safe for concurrent use: there is one
+// OVNCluster.
 type Reconciler struct {
 	client.Client
-	// APIReader reads past the cache.
+	// APIReader bypasses the cache.
 	APIReader client.Reader
 	Recorder  events.EventRecorder
 	// Namespace of the operator and every operand.
 	Namespace string
-	// Image of components whose OVNCluster names none.
+	// Image of components if the OVNCluster names none.
 	Image string
 	// Admin returns the client of a database member's admin endpoint: adminapi.NewClient.
 	Admin func(address netip.AddrPort, config *tls.Config) *adminapi.Client
-	// Versions asks a pod for the versions of what it runs: version.Get.
+	// Versions returns the versions of the programs in a pod: version.Get.
 	Versions func(ctx context.Context, address netip.AddrPort) (version.Programs, error)
 	// Now is the clock.
 	Now func() time.Time
@@ -47,9 +48,10 @@ type Reconciler struct {
 	versions *versions
 
 	applied map[objectKey]appliedState
-	// told are the troubles of nodes that events have told of.
+	// told are the node troubles that events have already reported.
 	told map[string]bool
-	// converted has, by database, of what the schema was last seen to be as wanted.
+	// converted records, by database flag, the state for which the schema was last verified: database, cluster ID and
+	// template.
 	converted map[string]string
 	// replaced are pods that were deleted and may still be in the cache.
 	replaced map[types.UID]bool
@@ -59,13 +61,14 @@ type Reconciler struct {
 	controller controller.Controller
 	// secrets are caches of one Secret each, by its name.
 	secrets map[string]cache.Cache
-	// watching: Certificates wake the controller. withdrawn: there are none of ours that nobody wants.
+	// watching is set while Certificates trigger passes. withdrawn is set after all unwanted Certificates have been
+	// deleted.
 	watching, withdrawn bool
-	// policiesWatched: admission policies wake the controller.
+	// policiesWatched is set when changes of admission policies trigger passes.
 	policiesWatched bool
 }
 
-// phases in their order. A phase that returns an error, a halt among them, ends the pass.
+// phases in their order. A phase that returns an error or a halt ends the pass.
 var phases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
@@ -88,13 +91,13 @@ var phases = []struct {
 	{"run the agents", (*Reconciler).runAgents},
 	{"replace pods on nodes", (*Reconciler).replacePods},
 	{"prune", (*Reconciler).prune},
-	{"order authorities", (*Reconciler).orderAuthorities}, // the last: nothing of ours waits for cert-manager
+	{"order authorities", (*Reconciler).orderAuthorities}, // last, because no other phase depends on cert-manager
 }
 
 // staleDelay gives the cache time to catch up.
 const staleDelay = 100 * time.Millisecond
 
-// Reconcile runs one pass. An OVNCluster of another name, which the API refuses, is not looked at.
+// Reconcile runs one pass. It ignores OVNClusters with another name, which the API rejects.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if req.Name != v1alpha1.OVNClusterName {
 		return ctrl.Result{}, nil
@@ -105,12 +108,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	err = r.run(ctx, p)
 	if err == nil && p.removing() {
-		return ctrl.Result{}, nil // there is nothing left to report on
+		return ctrl.Result{}, nil // the OVNCluster is deleted: no status to report
 	}
 	statusErr := r.report(ctx, p, err)
 	err = untold(err)
 	if err == nil && apierrors.IsConflict(statusErr) {
-		// The pass read a cache that had not seen the last report yet.
+		// The pass read a stale cache, from before the last status patch.
 		return ctrl.Result{RequeueAfter: staleDelay}, nil
 	}
 	if err := errors.Join(err, statusErr); err != nil {
@@ -134,7 +137,7 @@ func (r *Reconciler) run(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// validate checks what the API cannot, and completes the specification.
+// validate checks rules that the API cannot check, and completes the spec.
 func (r *Reconciler) validate(ctx context.Context, p *pass) error {
 	spec := *p.cluster.Spec.DeepCopy()
 	network, lists, err := resolveNetwork(spec.Network)
@@ -170,7 +173,7 @@ func (r *Reconciler) requireResources(_ context.Context, _ *pass) error {
 	return nil
 }
 
-// grantAccess makes the ServiceAccounts, what they may do, and what draining nodes may do to their pods.
+// grantAccess applies the ServiceAccounts, their roles and the disruption budgets.
 func (r *Reconciler) grantAccess(ctx context.Context, p *pass) error {
 	p.config.PatchPods = r.otherVersions(p)
 	return r.apply(ctx, p, append(render.AccessObjects(p.config), render.DisruptionBudgets(p.config)...))
