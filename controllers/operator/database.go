@@ -140,7 +140,7 @@ func record(db *v1alpha1.DatabaseStatus, reports map[string]adminapi.Status) err
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
 		at := slices.IndexFunc(db.Members, func(m v1alpha1.DatabaseMember) bool { return m.Node == node })
-		superseded := db.Since != nil && report.Since.Before(db.Since.Time) // a report from before the recovery
+		superseded := db.Since != nil && report.Since.Before(db.Since.Time) // a report that predates the recovery
 		if report.ClusterID == "" || at < 0 || superseded {
 			continue
 		}

@@ -83,7 +83,7 @@ func (i *issuance) progressing() metav1.Condition {
 }
 
 // explain records why cert-manager has not issued a CA. It uses the message of the newest CertificateRequest to this
-// issuer, or else that of the Certificate.
+// issuer, or else the Certificate's.
 func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
 	key := objectKey{certificateKind, types.NamespacedName{Namespace: r.Namespace, Name: issuedPrefix + name}}
 	object, err := r.cached(ctx, key)

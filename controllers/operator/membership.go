@@ -49,13 +49,13 @@ type memberAction int
 const (
 	// actionNone waits for the event that the step's message describes, if any.
 	actionNone memberAction = iota
-	// actionRecord replaces the recorded members with those of the step.
+	// actionRecord replaces the recorded members with the step's.
 	actionRecord
 	// actionKick removes the server from the cluster, through the leader.
 	actionKick
 	// actionLeave makes the member on the node leave the cluster.
 	actionLeave
-	// actionRecover replaces the record of the whole database with that of the step.
+	// actionRecover replaces the record of the whole database with the step's.
 	actionRecover
 )
 
@@ -193,8 +193,8 @@ func (m membership) joining(leader adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// elsewhere replaces a node that stopped answering before its member joined. Such a node has no data of the cluster,
-// unlike that of a member. The server is first removed from the cluster, if the leader lists it already.
+// elsewhere replaces a node that stopped answering before its member joined. Unlike a member's node, such a node has no
+// data of the cluster. The server is first removed from the cluster, if the leader lists it already.
 func (m membership) elsewhere(leader adminapi.Status, i int) memberStep {
 	member := m.status.Members[i]
 	if server := m.listed(leader, member); server != "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// bySystem splits nodes into those that run Linux and all others, on which Kiln's pods cannot run.
+// bySystem splits nodes into Linux nodes and all others, on which Kiln's pods cannot run.
 func bySystem(nodes []corev1.Node) (linux, foreign []corev1.Node) {
 	for _, n := range nodes {
 		if n.Labels[corev1.LabelOSStable] == render.Linux {

@@ -18,8 +18,8 @@ import (
 )
 
 // placeDatabases records the node that creates each database before anything runs there, and ends the pass so that the
-// record is written. The status comes first because members and clients read it: members to learn what they may do,
-// clients for the addresses.
+// record is written. The status comes first because members and clients read it: members for their permissions, clients
+// for the addresses.
 func (r *Reconciler) placeDatabases(_ context.Context, p *pass) error {
 	recorded := false
 	for _, db := range []render.Database{render.Northbound, render.Southbound} {

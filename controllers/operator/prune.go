@@ -31,7 +31,7 @@ func ownedKinds() []client.Object {
 }
 
 // prune deletes objects that earlier passes applied and this pass did not. It finds objects by label and deletes only
-// those that the OVNCluster owns.
+// objects that the OVNCluster owns.
 func (r *Reconciler) prune(ctx context.Context, p *pass) error {
 	kinds := ownedKinds()
 	if r.policiesWatched {

@@ -56,7 +56,7 @@ type Reconciler struct {
 	// replaced are pods that were deleted and may still be in the cache.
 	replaced map[types.UID]bool
 
-	// cache and controller are those of SetupWithManager.
+	// cache and controller are set by SetupWithManager.
 	cache      cache.Cache
 	controller controller.Controller
 	// secrets are caches of one Secret each, by its name.
@@ -113,7 +113,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	statusErr := r.report(ctx, p, err)
 	err = untold(err)
 	if err == nil && apierrors.IsConflict(statusErr) {
-		// The pass read a stale cache, from before the last status patch.
+		// The pass read a cache older than the last status patch.
 		return ctrl.Result{RequeueAfter: staleDelay}, nil
 	}
 	if err := errors.Join(err, statusErr); err != nil {

@@ -21,14 +21,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// recovery is what the specification asks for of one database; nil for nothing.
+// recovery is the recovery that the spec requests for one database; nil for none.
 type recovery struct {
 	id, node, backup string
 	source           v1alpha1.RecoverySource
 	always           bool
 }
 
-// wantedRecovery of a database.
+// wantedRecovery returns the recovery that the spec requests for a database, or nil.
 func wantedRecovery(spec *v1alpha1.Recovery, source func(*v1alpha1.Recovery) v1alpha1.RecoverySource) *recovery {
 	if spec == nil || source(spec) == v1alpha1.RecoverNone {
 		return nil
@@ -38,18 +38,18 @@ func wantedRecovery(spec *v1alpha1.Recovery, source func(*v1alpha1.Recovery) v1a
 	}
 }
 
-// recover is the step of a recovery: one record, which says where the new cluster is made and from what, and takes the cluster ID away.
-// The record is all there is to it: the member on that node makes the cluster once, since its file has the record's date then, and all
-// others wait for the new ID, stop what they run, and join by what membership does anyway.
+// recover returns the step of a recovery. It is one record: the node and the source of the new cluster, and no cluster
+// ID. The record is sufficient. The member on that node creates the cluster once, because its file then has the record's
+// date. All other members wait for the new ID, stop their servers, and join as in any change of membership.
 func (m membership) recover() memberStep {
 	switch {
 	case m.recovery == nil, m.status.Recovery != nil && m.status.Recovery.ID == m.recovery.id:
 		return m.underWay()
 	case m.status.ClusterID == "" && !m.status.Recovering():
 		return m.refuse("there was no database yet")
-	case m.recovery.always, m.status.ClusterID == "": // the last one has not come to its end
+	case m.recovery.always, m.status.ClusterID == "": // the last recovery did not complete
 	case m.status.Leader != "" && !m.leaderLeads():
-		return memberStep{message: "the recovery waits: there is a leader, which may have lost the others"} // it learns that when the election timer runs out
+		return memberStep{message: "the recovery waits: there is a leader, which may have lost the others"} // it notices when its election timer expires
 	case m.status.Leader != "":
 		return m.refuse("it has a leader: to replace it nevertheless, set spec.central.recovery.when to Always under another id")
 	case !m.quorumLost():
@@ -74,7 +74,7 @@ func (m membership) recover() memberStep {
 	}
 }
 
-// underWay says how far a recovery is that has begun.
+// underWay returns the progress of a recovery that has begun.
 func (m membership) underWay() memberStep {
 	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryCreating && m.status.ClusterID == "" {
 		message := fmt.Sprintf("recovery %s: node %s makes the database anew", r.ID, r.Node)
@@ -86,7 +86,7 @@ func (m membership) underWay() memberStep {
 	return memberStep{}
 }
 
-// refuse records that a recovery is not carried out, now or later.
+// refuse records that a recovery is not executed, now or later.
 func (m membership) refuse(why string) memberStep {
 	next := *m.status.DeepCopy()
 	next.Recovery = &v1alpha1.RecoveryStatus{
@@ -95,7 +95,8 @@ func (m membership) refuse(why string) memberStep {
 	return memberStep{action: actionRecover, recovered: next, message: fmt.Sprintf("recovery %s was refused: %s", m.recovery.id, why)}
 }
 
-// finishRecovery ends a recovery once who writes the database has brought it up to date, and says so by a label of its pod.
+// finishRecovery completes a recovery when the writer of the database has written everything, as a label of its pod
+// reports.
 func (r *Reconciler) finishRecovery(p *pass, db render.Database) {
 	status := p.database(db)
 	if !status.Recovering() || status.ClusterID == "" {
@@ -112,13 +113,13 @@ func (r *Reconciler) finishRecovery(p *pass, db render.Database) {
 	p.note(db.Workload, note{text: fmt.Sprintf("recovery %s waits for %s to bring the database up to date", status.Recovery.ID, db.Writer)})
 }
 
-// quorumLost: of the members so many are missing that the others cannot elect a leader.
+// quorumLost reports whether so many members are missing that the others cannot elect a leader.
 func (m membership) quorumLost() bool {
 	var voters []netip.Addr
 	for _, member := range m.status.Members {
 		voters = append(voters, addressOf(member))
 	}
-	if report, told := m.reports[best(m.reports, m.status.ClusterID)]; told { // the cluster's own list may have others
+	if report, told := m.reports[best(m.reports, m.status.ClusterID)]; told { // the cluster's own list may differ from the record
 		voters = nil
 		for _, server := range report.Members {
 			if address, err := memberAddress(server.Address); err == nil {
@@ -135,7 +136,7 @@ func (m membership) quorumLost() bool {
 	return m.status.ClusterID != "" && 2*left <= len(voters)
 }
 
-// leaderLeads: more than half of the members say that they serve.
+// leaderLeads reports whether more than half of the members serve, by their own reports.
 func (m membership) leaderLeads() bool {
 	leader := m.reports[m.status.Leader]
 	serving := 0
@@ -147,10 +148,11 @@ func (m membership) leaderLeads() bool {
 	return 2*serving > len(leader.Members)
 }
 
-// origin is the node where a new cluster begins, and the backup it is made from, with the archive's address when that is where it is.
+// origin is the node where a new cluster begins and its backup, if any. archive is the address of the backups pod if the
+// backup is on the claim.
 type origin struct{ node, backup, archive string }
 
-// recoverFrom returns where the new cluster comes from, or why there is nothing.
+// recoverFrom returns the origin of the new cluster, or the reason why there is none.
 func (m membership) recoverFrom() (from origin, problem string) {
 	wanted := m.recovery
 	among := map[string]adminapi.Status{}
@@ -165,7 +167,7 @@ func (m membership) recoverFrom() (from origin, problem string) {
 	}
 	switch wanted.source {
 	case v1alpha1.RecoverMember:
-		// Who is told by name may have stopped already, in a recovery that did not come to an end.
+		// A member that the spec names may have stopped already, in a recovery that did not complete.
 		if from.node = best(among, m.status.ClusterID); from.node == "" && wanted.node != "" && len(among) > 0 {
 			from.node = wanted.node
 		}
@@ -200,7 +202,7 @@ func (m membership) recoverFrom() (from origin, problem string) {
 	return from, ""
 }
 
-// anyNode is the node that is wanted, one whose member answers, or else one that could hold a member.
+// anyNode returns the requested node, else a node whose member answers, else a node that could hold a member.
 func (m membership) anyNode(among map[string]adminapi.Status) string {
 	switch nodes := sortedNodes(among); {
 	case m.recovery.node != "":
@@ -213,7 +215,7 @@ func (m membership) anyNode(among map[string]adminapi.Status) string {
 	return ""
 }
 
-// best is the node whose member has most of the cluster's log.
+// best returns the node whose member has the longest log of the cluster.
 func best(reports map[string]adminapi.Status, clusterID string) string {
 	node, most := "", int64(-1)
 	for _, n := range sortedNodes(reports) {
@@ -225,7 +227,8 @@ func best(reports map[string]adminapi.Status, clusterID string) string {
 	return node
 }
 
-// movedNodes are the nodes with an intact file of the cluster that does not serve because the node has another address now.
+// movedNodes returns the nodes with an intact file of the cluster that does not serve because the node's address has
+// changed.
 func movedNodes(reports map[string]adminapi.Status, clusterID string) []string {
 	var nodes []string
 	for _, n := range sortedNodes(reports) {
@@ -236,7 +239,7 @@ func movedNodes(reports map[string]adminapi.Status, clusterID string) []string {
 	return nodes
 }
 
-// newestBackup is the node that has the newest backup, or that of this name.
+// newestBackup returns the newest backup, or the one with this name, and its node.
 func newestBackup(reports map[string]adminapi.Status, name string) (node, backup string, newest time.Time) {
 	for _, n := range sortedNodes(reports) {
 		for _, b := range reports[n].Backups {
@@ -248,7 +251,7 @@ func newestBackup(reports map[string]adminapi.Status, name string) (node, backup
 	return node, backup, newest
 }
 
-// refindArchive follows the pod of the archive while a recovery reads from it.
+// refindArchive updates the address of the backups pod while a recovery reads from it.
 func (p *pass) refindArchive(status *v1alpha1.DatabaseStatus) {
 	r := status.Recovery
 	if r != nil && r.Phase == v1alpha1.RecoveryCreating && r.BackupAddress != "" && p.archive.address != "" {
@@ -256,8 +259,8 @@ func (p *pass) refindArchive(status *v1alpha1.DatabaseStatus) {
 	}
 }
 
-// anew is the record of a cluster that begins on a node. The other members stay, to join it: fewer replicas could take the very pod away
-// that is to make it.
+// anew returns the record of a cluster that begins on a node. The other members stay in the record and join it: with
+// fewer replicas the StatefulSet could delete the very pod that creates the cluster.
 func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
 	since := m.now
 	if last := m.status.Since; last != nil && !since.After(last.Time) {
@@ -272,7 +275,7 @@ func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
 	}
 	first := v1alpha1.DatabaseMember{Node: node, Address: address, Since: &since}
 	at := slices.IndexFunc(next.Members, func(d v1alpha1.DatabaseMember) bool { return d.Node == node })
-	if at < 0 { // in place of one that is lost
+	if at < 0 { // in place of a lost member
 		at = slices.IndexFunc(next.Members, func(d v1alpha1.DatabaseMember) bool { return m.missing[d.Node] != "" })
 	}
 	if at < 0 {
@@ -283,7 +286,7 @@ func (m membership) anew(node, address string) v1alpha1.DatabaseStatus {
 	return next
 }
 
-// addressOn is the address that a member on a node has or would have; empty when the node is not there.
+// addressOn returns the current or future address of a member on a node, or an empty string if the node does not exist.
 func (m membership) addressOn(node string) string {
 	for _, member := range m.status.Members {
 		if member.Node == node && m.nodes[addressOf(member)] == node {
@@ -301,7 +304,7 @@ func (m membership) addressOn(node string) string {
 	return addresses[at].String()
 }
 
-// lostMembers says which members are missing and why, in the status' order.
+// lostMembers lists the missing members with the reasons, in the order of the status.
 func (m membership) lostMembers() string {
 	var lost []string
 	for _, member := range m.status.Members {
@@ -312,7 +315,7 @@ func (m membership) lostMembers() string {
 	return strings.Join(lost, ", ")
 }
 
-// describeLoss is what a person needs to know when there is no quorum.
+// describeLoss returns the message for a lost quorum: the missing members and what to do.
 func (m membership) describeLoss(title string) string {
 	return fmt.Sprintf("the %s has lost its quorum: of %d members these are missing: %s. Running pods keep their connections, and no pod gets a network. "+
 		"Bring members back; or, if they are lost for good, set spec.central.recovery (docs/reliability.md says how)",

@@ -23,21 +23,23 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// Finalizer keeps the OVNCluster until nodes are clean.
+// Finalizer keeps the OVNCluster until the nodes are clean.
 const Finalizer = "kubeovn.io/kiln-operator"
 
 const (
-	// cleaningTime is how long nodes have to become clean. Those that are not by then are named, and left.
+	// cleaningTime is the time that nodes have to become clean. An event then names the remaining nodes, and the removal
+	// continues.
 	cleaningTime = 5 * time.Minute
-	// endingTime is how long after its grace period a pod may still be there before its node counts as not answering.
+	// endingTime is the time after the end of its grace period for which a pod may still exist. Then its node counts as
+	// not answering.
 	endingTime = time.Minute
 )
 
-// reasonRemoving is that of the conditions while the OVNCluster is taken down.
+// reasonRemoving is the reason of the conditions while the OVNCluster is removed.
 const reasonRemoving = "Removing"
 
-// removalPhases in their order: first those that change the network, then what carries it, at last what the nodes keep of it. A phase that
-// waits wakes up by the pods it waits for, and nothing is waited for without end.
+// removalPhases in their order: first the components that change the network, then the components that carry its traffic,
+// then the state on the nodes. Changes of pods wake a phase that waits, and every wait has a limit.
 var removalPhases = []struct {
 	name string
 	run  func(*Reconciler, context.Context, *pass) error
@@ -51,7 +53,8 @@ var removalPhases = []struct {
 	{"let go", (*Reconciler).letGo},
 }
 
-// takeDown is a pass of an OVNCluster that is being deleted. What it owns beside workloads goes with it, by the garbage collector.
+// takeDown runs a pass of an OVNCluster that is being deleted. The garbage collector deletes its owned objects other than
+// workloads.
 func (r *Reconciler) takeDown(ctx context.Context, p *pass) error {
 	p.config = render.Config{Namespace: r.Namespace, Image: p.cluster.Spec.Image, Spec: p.cluster.Spec}
 	if p.config.Image == "" {
@@ -65,7 +68,7 @@ func (r *Reconciler) takeDown(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// hold makes sure that the OVNCluster cannot go before its nodes are clean, and that no node is being cleaned any more.
+// hold adds the finalizer, so that the OVNCluster stays until its nodes are clean, and stops a clean-up that still runs.
 func (r *Reconciler) hold(ctx context.Context, p *pass) error {
 	if controllerutil.AddFinalizer(p.cluster, Finalizer) {
 		if err := r.patchFinalizers(ctx, p); err != nil {
@@ -75,7 +78,8 @@ func (r *Reconciler) hold(ctx context.Context, p *pass) error {
 	return r.stop(ctx, p, render.CleanUpName)
 }
 
-// patchFinalizers writes those of p.cluster, and nothing when someone else has changed the object: finalizers are a list.
+// patchFinalizers writes the finalizers of p.cluster. It fails with a conflict if another writer has changed the object,
+// because a merge patch replaces the whole list.
 func (r *Reconciler) patchFinalizers(ctx context.Context, p *pass) error {
 	changed := p.before.DeepCopy()
 	changed.Finalizers = p.cluster.Finalizers
@@ -105,7 +109,7 @@ func (r *Reconciler) stop(ctx context.Context, p *pass, names ...string) error {
 			if err := r.remove(ctx, workload, name); err != nil {
 				return err
 			}
-			continue // its pods once it is gone: they would come back
+			continue // its pods only after it is deleted: it would re-create them
 		}
 		for _, pod := range p.podsOf(name) {
 			runs, err := r.end(ctx, p, pod)
@@ -123,7 +127,8 @@ func (r *Reconciler) stop(ctx context.Context, p *pass, names ...string) error {
 	return nil
 }
 
-// end deletes a pod that has lost its workload, without waiting for the garbage collector, and says whether it may still run.
+// end deletes a pod whose workload is deleted, without waiting for the garbage collector, and reports whether it may
+// still run.
 func (r *Reconciler) end(ctx context.Context, p *pass, pod *corev1.Pod) (bool, error) {
 	node := p.node(pod.Spec.NodeName)
 	if node == nil || silent(node) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -140,9 +145,9 @@ func (r *Reconciler) end(ctx context.Context, p *pass, pod *corev1.Pod) (bool, e
 	return false, nil
 }
 
-// cleanNodes waits until every node is clean, but for no longer than cleaningTime, and names those that are not.
+// cleanNodes waits until every node is clean, for cleaningTime at most. An event then names the nodes that are not clean.
 func (r *Reconciler) cleanNodes(ctx context.Context, p *pass) error {
-	// Not owned: a deletion in the foreground would take it away at once.
+	// Without an owner, because a deletion with foreground propagation would delete it immediately.
 	if err := r.applyOne(ctx, p, render.CleanUp(p.config)); err != nil {
 		return err
 	}
@@ -162,8 +167,8 @@ func (r *Reconciler) cleanNodes(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// dirtyNodes are the nodes without a pod that says they are clean, with what is known of why. A pod of an older template has left what is to
-// go now.
+// dirtyNodes returns the nodes without a ready clean-up pod, with the known reasons. A pod of an older template does not
+// count: it may have left state that must now be removed.
 func (p *pass) dirtyNodes() []string {
 	template := render.Template(p.live[render.CleanUpName]).Annotations[render.TemplateAnnotation]
 	why := map[string]string{}
@@ -176,7 +181,7 @@ func (p *pass) dirtyNodes() []string {
 	for _, pod := range p.podsOf(render.CleanUpName) {
 		node := pod.Spec.NodeName
 		switch {
-		case why[node] == "": // it has gone
+		case why[node] == "": // the node is deleted, or already clean
 		case ready(pod) && pod.Annotations[render.TemplateAnnotation] == template:
 			delete(why, node)
 		case !silent(p.node(node)):
@@ -194,8 +199,9 @@ func (p *pass) dirtyNodes() []string {
 	return dirty
 }
 
-// releaseResources takes the controller's finalizer from the network resources: nobody is there who would ever do it, so that what the user
-// deletes now goes at once. A controller that starts again finds what has gone, by the rows that have no object.
+// releaseResources removes the controller's finalizer from the network resources. No controller is left to remove it, so
+// deletions by the user complete immediately. A controller that starts again finds deleted resources by their database
+// rows without an object.
 func (r *Reconciler) releaseResources(ctx context.Context, _ *pass) error {
 	for _, resource := range render.FinalizedResources() {
 		gvk, err := r.RESTMapper().KindFor(schema.GroupVersionResource{Group: v1alpha1.GroupVersion.Group, Version: "v1", Resource: resource})
@@ -220,7 +226,8 @@ func (r *Reconciler) releaseResources(ctx context.Context, _ *pass) error {
 	return nil
 }
 
-// deleteAuthorities deletes them when their data is not to be kept: databases trust nobody else.
+// deleteAuthorities deletes the CAs if the databases' data is deleted too. Retained databases need them: they trust no
+// other CA.
 func (r *Reconciler) deleteAuthorities(ctx context.Context, p *pass) error {
 	if p.cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
 		return nil
@@ -239,7 +246,7 @@ func (r *Reconciler) deleteAuthorities(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// letGo ends the clean-up and takes the finalizer away.
+// letGo deletes the clean-up DaemonSet and removes the finalizer.
 func (r *Reconciler) letGo(ctx context.Context, p *pass) error {
 	cleanUp := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: render.CleanUpName}}
 	err := r.Delete(ctx, cleanUp, client.PropagationPolicy(metav1.DeletePropagationBackground))

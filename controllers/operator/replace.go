@@ -19,8 +19,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// planUpgrade decides what may be replaced in this pass. An image that was never wanted before is recorded first, and the pass ends for that:
-// which one is the newer is known by this record alone.
+// planUpgrade decides which pods may be replaced in this pass. It first records a new image and ends the pass for that:
+// only this record determines which of two images is newer.
 func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 	images := &p.cluster.Status.Upgrade.Images
 	if !slices.Contains(*images, p.config.Image) {
@@ -35,7 +35,7 @@ func (r *Reconciler) planUpgrade(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// observeUpgrade reads what plans follow from.
+// observeUpgrade reads the input of the plan.
 func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, error) {
 	r.forgetReplaced(p)
 	spec := p.config.Spec.Upgrade
@@ -77,7 +77,7 @@ func maxUnavailable(given *intstr.IntOrString, nodes int) int {
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(given, nodes, true)
 	if err != nil {
-		return 1 // not what the API lets through
+		return 1 // the API rejects this
 	}
 	return max(1, n)
 }
@@ -95,7 +95,7 @@ func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template str
 	for _, pod := range p.podsOf(name) {
 		seen := r.see(p, name, template, pod)
 		switch c := condition(pod, corev1.PodScheduled); {
-		case isDeployment && seen.silent: // another one takes its place
+		case isDeployment && seen.silent: // the Deployment replaces it
 		case isDeployment && c != nil && c.Status == corev1.ConditionFalse && set.want > 1: // there are fewer nodes than replicas
 			set.want--
 		default:
@@ -105,7 +105,7 @@ func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template str
 	return set, nil
 }
 
-// see is a pod as plans see it.
+// see returns the properties of a pod that plans depend on.
 func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) upgradePod {
 	return upgradePod{
 		name:    pod.Name,
@@ -119,17 +119,17 @@ func (r *Reconciler) see(p *pass, component, template string, pod *corev1.Pod) u
 	}
 }
 
-// dead says whether the pod's container does not run.
+// dead reports whether none of the pod's containers runs.
 func dead(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil }) && !ready(pod)
 }
 
-// replacePods deletes the pods on nodes whose turn has come, for their DaemonSets to make them anew.
+// replacePods deletes the pods on nodes that the plan selects; their DaemonSets re-create them.
 func (r *Reconciler) replacePods(ctx context.Context, p *pass) error {
 	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
 		set, isSet := p.live[name].(*appsv1.DaemonSet)
 		if !isSet || set.Status.ObservedGeneration < set.Generation {
-			continue // it would make them of the older template
+			continue // it would re-create them from the older template
 		}
 		for _, pod := range p.podsOf(name) {
 			if !slices.Contains(p.upgrade.replace, pod.Name) {
@@ -143,7 +143,7 @@ func (r *Reconciler) replacePods(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// replace deletes a pod, which counts as away from now on: the cache may show it for a while.
+// replace deletes a pod and records it as deleted, because the cache may still contain it.
 func (r *Reconciler) replace(ctx context.Context, pod *corev1.Pod) error {
 	if err := r.remove(ctx, pod, "Pod"); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (r *Reconciler) replace(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// forgetReplaced drops those that are gone.
+// forgetReplaced drops records of pods that no longer exist.
 func (r *Reconciler) forgetReplaced(p *pass) {
 	there := map[types.UID]bool{}
 	for i := range p.pods {
@@ -169,7 +169,8 @@ func (r *Reconciler) forgetReplaced(p *pass) {
 	}
 }
 
-// holdBack keeps the pods of a Deployment as they are until its turn has come: paused, it still replaces what is lost, from the older template.
+// holdBack pauses a Deployment until the plan allows its replacement. A paused Deployment still replaces lost pods, from
+// the older template.
 func (p *pass) holdBack(objects []render.Object, live client.Object) {
 	before, isDeployment := live.(*appsv1.Deployment)
 	if !isDeployment {
@@ -185,10 +186,10 @@ func (p *pass) holdBack(objects []render.Object, live client.Object) {
 	}
 }
 
-// upgradeStatus is what the status says of the plan.
+// upgradeStatus writes the plan to the status.
 func (p *pass) upgradeStatus(complete bool) {
 	if !p.planned {
-		return // what was known stays
+		return // the status of an earlier pass stays
 	}
 	status := &p.cluster.Status.Upgrade
 	status.Stage, status.Direction, status.Message = p.upgrade.stage, p.upgrade.direction(), p.upgrade.message
@@ -197,7 +198,7 @@ func (p *pass) upgradeStatus(complete bool) {
 	}
 }
 
-// upgradeChanged says whether the record of images did, which a pass waits for.
+// upgradeChanged reports whether the record of images changed, which triggers the next pass.
 func upgradeChanged(before, after v1alpha1.UpgradeStatus) bool {
 	return !slices.Equal(before.Images, after.Images)
 }

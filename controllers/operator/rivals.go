@@ -9,7 +9,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// rivals are what nodes say that kube-proxy has on them while the agents serve Services.
+// rivals returns the conflicts with kube-proxy that nodes report while the agents serve Services.
 func (p *pass) rivals() []string {
 	if p.cluster.Spec.Services.NodeAccess != v1alpha1.NodeAccessKiln {
 		return nil
@@ -23,7 +23,7 @@ func (p *pass) rivals() []string {
 	return all
 }
 
-// rivalOf is empty for a node without kube-proxy's rules.
+// rivalOf returns the conflict on a node, or an empty string if it has no rules of kube-proxy.
 func rivalOf(n *corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == v1alpha1.NodeConditionKubeProxy && c.Status == corev1.ConditionTrue {

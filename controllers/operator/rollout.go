@@ -11,16 +11,17 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// rollout is how far a workload is, whatever its kind.
+// rollout is the progress of a workload of any kind.
 type rollout struct {
-	// desired, updated and ready pods.
+	// desired, updated and ready are numbers of pods.
 	desired, updated, ready int32
-	// observed: the numbers are about the newest template.
+	// observed is set if the numbers are for the current template.
 	observed bool
 	image    string
 }
 
-// rolloutOf reads a StatefulSet, Deployment or DaemonSet. Of nil, a workload that is not there, it is zero.
+// rolloutOf reads a StatefulSet, Deployment or DaemonSet. For nil, a workload that does not exist, it returns the zero
+// value.
 func rolloutOf(o client.Object) rollout {
 	switch w := o.(type) {
 	case *appsv1.StatefulSet:
@@ -42,8 +43,8 @@ func rolloutOf(o client.Object) rollout {
 	return rollout{}
 }
 
-// updatedPods counts the pods that are as their template says. A workload's own count is by all of the template, and so by the nodes of other
-// members and those that are held, which change without any need to replace a pod.
+// updatedPods counts the pods with the current template stamp. A workload's own count uses the whole template, which
+// includes the affinity: changes of members and held nodes alter it without a need to replace pods.
 func updatedPods(workload client.Object, pods []*corev1.Pod) (count int32) {
 	for _, pod := range pods {
 		if pod.Annotations[render.TemplateAnnotation] == render.Template(workload).Annotations[render.TemplateAnnotation] {
@@ -55,10 +56,11 @@ func updatedPods(workload client.Object, pods []*corev1.Pod) (count int32) {
 
 func imageOf(t corev1.PodTemplateSpec) string { return t.Spec.Containers[0].Image }
 
-// serves says whether there is a pod that does its work.
+// serves reports whether a pod is ready.
 func (r rollout) serves() bool { return r.ready > 0 }
 
-// complete says whether every pod is ready and of the newest template, not counting those on nodes that do not answer.
+// complete reports whether every pod is ready and has the current template. Pods on nodes that do not answer are not
+// counted.
 func (r rollout) complete(unreachable int32) bool {
 	wanted := r.desired - unreachable
 	return r.observed && r.serves() && r.updated >= wanted && r.ready >= wanted

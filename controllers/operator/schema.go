@@ -17,8 +17,9 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// convertSchema brings a database to the schema of its members' image once all of them have it, before northd, which uses it, is replaced. It
-// never goes back to an older one: older programs do not look at what they do not know.
+// convertSchema converts a database to the schema of its members' image. It runs when all members have that image and
+// before northd, which uses the schema, is replaced. It never converts to an older schema: older programs ignore tables
+// and columns that they do not know.
 func (r *Reconciler) convertSchema(ctx context.Context, p *pass, db render.Database) error {
 	set, isSet := p.live[db.Workload].(*appsv1.StatefulSet)
 	status := p.database(db)
@@ -44,7 +45,7 @@ func (r *Reconciler) convertSchema(ctx context.Context, p *pass, db render.Datab
 		return leader.Convert(ctx)
 	})
 	if errors.Is(err, adminapi.ErrUnsupported) {
-		return nil // the operator is newer than the image that is wanted
+		return nil // the operator is newer than the requested image
 	}
 	if err != nil {
 		return &halt{reason: "ConvertingSchema", retry: err, message: fmt.Sprintf("%s: its schema cannot be looked at or converted", db.Title)}

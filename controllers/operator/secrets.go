@@ -50,7 +50,7 @@ func newSecretCaches(mgr ctrl.Manager, namespace string) (map[string]cache.Cache
 	return caches, nil
 }
 
-// cachedSecret returns a Secret of secretNames as its cache has it, or nil.
+// cachedSecret returns a Secret of secretNames from its cache, or nil on a cache miss.
 func (r *Reconciler) cachedSecret(ctx context.Context, name string) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := r.secrets[name].Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, secret)

@@ -48,7 +48,7 @@ func NewScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// CacheOptions keep in memory only what is the operator's: its own namespace, and there its own objects.
+// CacheOptions restrict the cache to the operator's namespace and, there, to its own objects.
 func CacheOptions(namespace string) cache.Options {
 	own := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{render.ManagedByLabel: render.ManagedBy})}
 	options := cache.Options{
@@ -64,7 +64,7 @@ func CacheOptions(namespace string) cache.Options {
 	return options
 }
 
-// SetupWithManager adds the reconciler and what wakes it to a manager.
+// SetupWithManager adds the reconciler and its watches to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.versions = newVersions(r.Versions)
 	b := ctrl.NewControllerManagedBy(mgr).
@@ -72,7 +72,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(k8s.Workers(1)).
 		For(&v1alpha1.OVNCluster{}, builder.WithPredicates(clusterChanged())).
 		Watches(&corev1.Pod{}, theCluster).
-		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // nobody owns it
+		Watches(&appsv1.DaemonSet{}, theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(isCleanUp))). // it has no owner
 		WatchesRawSource(source.Channel(r.versions.wake, theCluster)).
 		Watches(&corev1.Node{}, theCluster, builder.WithPredicates(nodeChanged())).
 		WatchesMetadata(definition(""), theCluster, builder.WithPredicates(predicate.NewPredicateFuncs(concerns)))
@@ -83,7 +83,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if r.secrets, err = newSecretCaches(mgr, r.Namespace); err != nil {
 		return err
 	}
-	for _, c := range r.secrets { // authorities have no owner
+	for _, c := range r.secrets { // the Secrets of CAs have no owner
 		b = b.WatchesRawSource(source.Kind[client.Object](c, &corev1.Secret{}, theCluster))
 	}
 	if r.controller, err = b.Build(r); err != nil {
@@ -93,19 +93,20 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// theCluster wakes the controller, whatever changed.
+// theCluster enqueues the OVNCluster for any event.
 var theCluster = handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.OVNClusterName}}}
 })
 
-// definition is a CustomResourceDefinition as the cache has it: without its content.
+// definition returns the metadata of a CustomResourceDefinition. The cache holds metadata only.
 func definition(name string) *metav1.PartialObjectMetadata {
 	d := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	d.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 	return d
 }
 
-// clusterChanged leaves out what only the operator's own report changed, whose text must not wake it. Records of databases do.
+// clusterChanged drops updates of only the operator's own status messages, which must not trigger a pass. Changed records
+// of databases and images do trigger one.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isBefore := e.ObjectOld.(*v1alpha1.OVNCluster)
@@ -117,7 +118,7 @@ func clusterChanged() predicate.Predicate {
 	}}
 }
 
-// nodeChanged leaves out heartbeats.
+// nodeChanged drops heartbeats.
 func nodeChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isBefore := e.ObjectOld.(*corev1.Node)

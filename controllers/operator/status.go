@@ -22,18 +22,18 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// component is how one workload is.
+// component is the state of one workload.
 type component struct {
 	row v1alpha1.ComponentStatus
-	// serves: at least one pod does its work. complete: all do that can, with the newest template.
+	// serves is set if at least one pod is ready. complete is set if all pods on nodes that answer are ready and updated.
 	serves, complete bool
-	// aside: the network does not need it.
+	// aside is set if the network does not need the component.
 	aside bool
-	// troubles need a person.
+	// troubles are problems that need a person.
 	troubles []string
 }
 
-// components are those of this installation, in the order in which they come up.
+// components returns the components of this installation in the order of their start.
 func (p *pass) components() []string {
 	if p.cluster.Spec.Central.Backup.PersistentVolumeClaim == nil {
 		return render.Components
@@ -41,7 +41,7 @@ func (p *pass) components() []string {
 	return append(slices.Clone(render.Components), render.BackupsName)
 }
 
-// report computes the status at the end of a pass, writes it if it changed, and tells of changed conditions by events.
+// report computes the status at the end of a pass, writes it if it changed, and creates events for changed conditions.
 func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	summary := summary{err: passErr, generation: p.cluster.Generation}
 	if errors.As(passErr, &summary.halt) {
@@ -73,7 +73,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	if equality.Semantic.DeepEqual(p.before.Status, p.cluster.Status) {
 		return nil
 	}
-	// The record of who may create a database must not be written over a newer one.
+	// The optimistic lock prevents a stale pass from overwriting a newer record of the databases.
 	patch := client.MergeFromWithOptions(p.before, client.MergeFromWithOptimisticLock{})
 	if err := r.Status().Patch(ctx, p.cluster, patch, fieldOwner); err != nil {
 		return fmt.Errorf("patch status of OVNCluster %s: %w", p.cluster.Name, err)
@@ -82,7 +82,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	return nil
 }
 
-// component reads how a workload is: as it was applied in this pass, or as the cache has it when the pass did not come so far.
+// component returns the state of a workload as applied in this pass, or from the cache if the pass ended before.
 func (r *Reconciler) component(ctx context.Context, p *pass, name string) (component, error) {
 	workload, err := r.workload(ctx, p, name)
 	if err != nil {
@@ -155,8 +155,8 @@ func (r *Reconciler) workload(ctx context.Context, p *pass, name string) (client
 	})
 }
 
-// trouble is that of a pod, seen together with its node. A node that does not answer is the cluster's to mend, unless a database's data
-// is there.
+// trouble returns the problem of a pod. A node that does not answer is not a problem of Kiln, unless it holds a
+// database's data.
 func (p *pass) trouble(name string, pod *corev1.Pod) string {
 	if n := p.node(madeFor(pod)); silent(n) {
 		if name == render.NorthboundName || name == render.SouthboundName {
@@ -188,7 +188,7 @@ func (c component) message(r rollout, unreachable int32, leaderless bool) string
 	return strings.Join(append(parts, few(c.troubles)...), "; ")
 }
 
-// maxTroubles of one component are spelled out.
+// maxTroubles is the number of troubles of a component that messages contain.
 const maxTroubles = 3
 
 // few shortens a list of troubles.
@@ -199,7 +199,7 @@ func few(troubles []string) []string {
 	return append(troubles[:maxTroubles:maxTroubles], fmt.Sprintf("and %d more", len(troubles)-maxTroubles))
 }
 
-// tell reports each condition whose status or reason changed.
+// tell creates an event for each condition whose status or reason changed.
 func (r *Reconciler) tell(p *pass) {
 	for _, c := range p.cluster.Status.Conditions {
 		before := meta.FindStatusCondition(p.before.Status.Conditions, c.Type)
@@ -218,5 +218,5 @@ func (r *Reconciler) tell(p *pass) {
 	}
 }
 
-// maxNote is what an event may hold (events.k8s.io/v1, note), less the mark of a cut.
+// maxNote is the maximum length of an event's note (events.k8s.io/v1), less the ellipsis of cut.
 const maxNote = 1000

@@ -13,8 +13,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// upgrade is what the next replacements of pods follow from: what is there, and nothing that an earlier pass remembers but the order in which
-// images were wanted. OVN wants ovn-controller never older than ovn-northd, so that nodes come first, and last on the way back.
+// upgrade is the input of the plan of pod replacements: the observed pods and nodes. The only state of earlier passes is
+// the order in which images were requested. OVN requires that ovn-controller is never older than ovn-northd. So nodes
+// come first in an upgrade and last in a rollback.
 type upgrade struct {
 	mode v1alpha1.UpgradeMode
 	// maxUnavailable nodes, at least one.
@@ -31,28 +32,29 @@ type upgradeNode struct {
 	openVSwitch, cni upgradePod
 }
 
-// upgradePod is one pod. The zero value is one that is missing.
+// upgradePod is one pod. The zero value is a missing pod.
 type upgradePod struct {
 	name string
-	// silent: its node does not answer.
+	// silent is set if its node does not answer.
 	silent bool
-	// there: not on its way out. current: of the newest template. newer: of an image that was wanted later than the one that is now.
-	// dead: its container does not run, so that nothing is lost with it. One that runs and is not ready may forward packets all the same.
+	// there is set if the pod is not being deleted. current is set if it has the current template. newer is set if its
+	// image was requested after the image that the spec requests now. dead is set if its container does not run, so that
+	// a replacement interrupts nothing. A pod that runs and is not ready may still forward packets.
 	there, current, newer, ready, dead bool
 	trouble                            string
 }
 
-// upgradeSet is a workload that is not on every node.
+// upgradeSet is a workload that does not run on every node.
 type upgradeSet struct {
 	want int
 	pods []upgradePod
-	// untold: a Deployment that is there and holds its pods at an older template.
+	// untold is set if a Deployment exists that still has the previous template or is paused.
 	untold bool
 }
 
-// upgradePlan is what may be replaced now.
+// upgradePlan lists the pods that may be replaced now.
 type upgradePlan struct {
-	// stage is empty when nothing is to be replaced.
+	// stage is empty if there is nothing to replace.
 	stage v1alpha1.UpgradeStage
 	back  bool
 	// replace are names of pods on nodes.
@@ -60,11 +62,11 @@ type upgradePlan struct {
 	// release are components whose pods may be replaced.
 	release map[string]bool
 	message string
-	// stuck: a person has to do something. held: a person asked for it.
+	// stuck is set if a person has to act, held if the spec pauses the upgrade.
 	stuck, held bool
 }
 
-// allows says whether the pods of a component may be replaced.
+// allows reports whether the pods of a component may be replaced.
 func (p upgradePlan) allows(component string) bool { return p.stage == "" || p.release[component] }
 
 func (p upgradePlan) direction() string {
@@ -88,12 +90,12 @@ var upgradeStages = []struct {
 	{v1alpha1.StageController, []string{render.ControllerName}},
 }
 
-// plan returns what may be replaced now.
+// plan returns the replacements that are allowed now.
 func (u upgrade) plan() upgradePlan {
 	if !u.outdated() {
 		return upgradePlan{}
 	}
-	// What is too new goes back first, and only that; then what is too old goes forward.
+	// Pods with a newer image roll back first, and only they. Then outdated pods are upgraded.
 	p := upgradePlan{back: u.any(upgradePod.tooNew), release: map[string]bool{}}
 	stages := slices.Clone(upgradeStages)
 	if p.back {
@@ -115,10 +117,10 @@ func (u upgrade) plan() upgradePlan {
 			}
 		}
 	}
-	return upgradePlan{} // what is left is of nodes that do not answer
+	return upgradePlan{} // all remaining pods are on nodes that do not answer
 }
 
-// outdated says whether anything is not of the newest template.
+// outdated reports whether any pod or Deployment does not have the current template.
 func (u upgrade) outdated() bool {
 	for _, s := range u.sets {
 		if s.untold {
@@ -142,13 +144,13 @@ func (u upgrade) any(is func(upgradePod) bool) bool {
 	return false
 }
 
-// old pods are to be replaced, or end already.
+// old reports whether a pod must be replaced or is already being deleted.
 func (p upgradePod) old() bool { return p.name != "" && !p.current }
 
-// tooNew pods are to go back. Those of nodes that do not answer are not waited for.
+// tooNew reports whether a pod must roll back. Pods on nodes that do not answer do not count.
 func (p upgradePod) tooNew() bool { return p.newer && !p.silent }
 
-// due is what is to be replaced on the way back or forward.
+// due returns the function that selects the pods to replace, in a rollback or in an upgrade.
 func due(back bool) func(upgradePod) bool {
 	if back {
 		return upgradePod.tooNew
@@ -158,8 +160,8 @@ func due(back bool) func(upgradePod) bool {
 
 func (p upgradePod) serves() bool { return p.there && p.ready }
 
-// done: the stages after this one may begin. On the way back it is enough that nothing newer is left: what does not serve then may wait for one
-// of them.
+// done reports whether the next stage may begin. In a rollback it suffices that no newer pod is left: pods that are not
+// ready may need the rollback of a later stage.
 func (s upgradeSet) done(back bool) bool {
 	if slices.ContainsFunc(s.pods, due(back)) {
 		return false
@@ -173,7 +175,7 @@ func (s upgradeSet) done(back bool) bool {
 	return back || !s.untold && serving >= s.want
 }
 
-// planSet lets one workload replace its pods.
+// planSet allows one workload to replace its pods.
 func (u upgrade) planSet(p *upgradePlan, component string) {
 	set := u.sets[component]
 	updated := 0
@@ -186,12 +188,12 @@ func (u upgrade) planSet(p *upgradePlan, component string) {
 	if u.hold(p) {
 		return
 	}
-	// A workload that fails on its new template is not stopped: it replaces no more than one pod beyond those that serve.
+	// Failing new pods do not stop the workload: it makes at most one more pod unavailable.
 	p.release[component] = true
 	p.note(set.pods...)
 }
 
-// hold stops what a person wants stopped.
+// hold pauses the plan if the spec requests it.
 func (u upgrade) hold(p *upgradePlan) bool {
 	switch {
 	case u.mode == v1alpha1.UpgradePaused:
@@ -205,7 +207,7 @@ func (u upgrade) hold(p *upgradePlan) bool {
 	return true
 }
 
-// note makes the plan stop for a person when one of the new pods fails.
+// note stops the plan if one of the new pods fails, until a person acts.
 func (p *upgradePlan) note(pods ...upgradePod) bool {
 	var troubles []string
 	for _, pod := range pods {
@@ -221,7 +223,7 @@ func (p *upgradePlan) note(pods ...upgradePod) bool {
 	return true
 }
 
-// nodesDone: every node that answers has its new pods; on the way forward they serve as well.
+// nodesDone reports whether every node that answers has its new pods. In an upgrade these must also be ready.
 func (u upgrade) nodesDone(back bool) bool {
 	return !slices.ContainsFunc(u.nodes, func(n upgradeNode) bool { return !n.done(back) })
 }
@@ -235,18 +237,18 @@ func (n upgradeNode) done(back bool) bool {
 
 func (n upgradeNode) serves() bool { return n.openVSwitch.serves() && n.cni.serves() }
 
-// waits for a pod that is being made, or that is new and not ready yet.
+// waits reports whether a pod of the node is missing, or is new and not ready yet.
 func (n upgradeNode) waits() bool {
 	waits := func(p upgradePod) bool { return !p.there || p.current && !p.ready }
 	return waits(n.openVSwitch) || waits(n.cni)
 }
 
-// begun: one of its two pods is new.
+// begun reports whether exactly one of the node's two pods is new.
 func (n upgradeNode) begun() bool { return n.openVSwitch.current != n.cni.current }
 
-// next is the pod of the node to replace now; the zero value when it has to wait for itself, or is done. Open vSwitch comes before its agent, and on the
-// way back after it. They are never both away by our hand: one is replaced when the other serves, or will not for a reason that is known, or when it
-// fails itself, which the other may be waiting for.
+// next returns the pod of the node to replace now, or the zero value if the node must wait or is done. Open vSwitch is
+// replaced before its agent, in a rollback after it. The operator never removes both: it replaces one pod only if the
+// other is ready or fails for a known reason, or if the pod itself fails, because the other may wait for it.
 func (n upgradeNode) next(back bool) upgradePod {
 	order := []upgradePod{n.openVSwitch, n.cni}
 	if back {
@@ -267,7 +269,8 @@ func (n upgradeNode) next(back bool) upgradePod {
 	return upgradePod{}
 }
 
-// planNodes replaces pods on as many nodes as may be away at once: first where nothing is lost by it, then canaries, then where it has begun.
+// planNodes replaces pods on at most maxUnavailable nodes at once, not counting pods that do not run. Nodes that do not
+// serve come first, then nodes whose replacement has begun. While canaries are not done, only they are candidates.
 func (u upgrade) planNodes(p *upgradePlan) {
 	var fresh []upgradePod
 	updated, down, begun := 0, 0, 0
@@ -276,7 +279,7 @@ func (u upgrade) planNodes(p *upgradePlan) {
 			begun++
 		}
 		fresh = append(fresh, n.openVSwitch)
-		if n.openVSwitch.current { // otherwise it may be what its agent fails for
+		if n.openVSwitch.current { // else the agent may fail because of Open vSwitch
 			fresh = append(fresh, n.cni)
 		}
 		if n.done(p.back) {
@@ -296,7 +299,7 @@ func (u upgrade) planNodes(p *upgradePlan) {
 		p.stuck = true
 		p.message += "; no node that answers matches spec.upgrade.canaryNodeSelector: label one, or change the selector"
 		return
-	case canary && u.mode != v1alpha1.UpgradePaused: // they are what may be replaced
+	case canary && u.mode != v1alpha1.UpgradePaused: // the canaries may be replaced
 	case u.hold(p):
 		return
 	}
@@ -315,7 +318,7 @@ func (u upgrade) planNodes(p *upgradePlan) {
 		case pod.dead:
 		case others < u.maxUnavailable:
 			down = others + 1
-		case fails && begun < u.maxUnavailable: // all of them may wait for what is new
+		case fails && begun < u.maxUnavailable: // all of them may wait for the new version
 			begun++
 		default:
 			continue
@@ -324,7 +327,8 @@ func (u upgrade) planNodes(p *upgradePlan) {
 	}
 }
 
-// candidates are the canary nodes while one of them is not done, or there has to be one and is not; otherwise all.
+// candidates returns the canary nodes while one of them is not done, or if the mode requires a canary and there is none.
+// Otherwise it returns all nodes.
 func (u upgrade) candidates() (nodes []upgradeNode, canary bool) {
 	var canaries []upgradeNode
 	done := true
@@ -340,7 +344,8 @@ func (u upgrade) candidates() (nodes []upgradeNode, canary bool) {
 	return u.nodes, false
 }
 
-// nextMember returns the index of the member of a database to replace, the first old one, when all others of the wanted number serve. -1 is none.
+// nextMember returns the index of the database member to replace: the first outdated one, if all others of the requested
+// number serve. It returns -1 for none.
 func nextMember(want int, members []upgradePod) int {
 	if len(members) < want {
 		return -1
@@ -368,7 +373,7 @@ func byUrgency(nodes []upgradeNode) []upgradeNode {
 	return nodes
 }
 
-// want adds an image that was not wanted before, as the newest.
+// want adds an image as the newest if it is not recorded yet.
 func want(images []string, image string) []string {
 	if slices.Contains(images, image) {
 		return images
@@ -377,15 +382,16 @@ func want(images []string, image string) []string {
 	return images[max(0, len(images)-rememberedImages):]
 }
 
-// settle forgets what was wanted after the image that every component runs now: to come to it again is to go forward.
+// settle drops all images that were requested after the image that every component now runs. A later request for one of
+// them is an upgrade again.
 func settle(images []string, image string) []string {
 	return images[:slices.Index(images, image)+1]
 }
 
-// rememberedImages is how many images back it is known to be back.
+// rememberedImages is the number of recorded images. A change to an older image is not recognized as a rollback.
 const rememberedImages = 10
 
-// newer: this image was wanted later than the one that is now.
+// newer reports whether this image was requested after the image that the spec requests now.
 func newer(images []string, wanted, image string) bool {
 	return slices.Contains(images[slices.Index(images, wanted)+1:], image)
 }

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// versionTimeout bounds one question, and versionRetry is after what time one that was not answered is asked again.
+	// versionTimeout limits one query, and versionRetry is the delay before a failed query is retried.
 	versionTimeout = 5 * time.Second
 	versionRetry   = time.Minute
-	// versionQuestions are under way at a time.
+	// versionQuestions is the maximum number of queries in flight.
 	versionQuestions = 16
-	// versionNodes of a version are named.
+	// versionNodes is the maximum number of nodes that the status names per version.
 	versionNodes = 10
 )
 
-// containerKey is one start of a pod's container, which runs what it runs until it ends.
+// containerKey identifies one start of a pod's container. Its versions do not change until it ends.
 type containerKey struct {
 	pod       types.UID
 	container string
@@ -46,11 +46,12 @@ func containerOf(pod *corev1.Pod) containerKey {
 	return key
 }
 
-// versions are what containers told of themselves. Each is asked once, beside the passes, when it is ready: a pass never waits for one.
+// versions caches the versions that containers report. A goroutine queries each container once, when it is ready; a pass
+// never waits.
 type versions struct {
-	// get asks a process: version.Get.
+	// get queries a process: version.Get.
 	get func(context.Context, netip.AddrPort) (version.Programs, error)
-	// wake gets an event when there is something new.
+	// wake gets an event when a query has ended.
 	wake  chan event.GenericEvent
 	slots chan struct{}
 
@@ -58,7 +59,7 @@ type versions struct {
 	told map[containerKey]toldVersion
 }
 
-// toldVersion is an answer; asked: there is none yet; failed is when there was none.
+// toldVersion is a cached answer. asked is set while the query runs. failed is the time of a failed query.
 type toldVersion struct {
 	version.Programs
 	asked  bool
@@ -71,15 +72,15 @@ func newVersions(get func(context.Context, netip.AddrPort) (version.Programs, er
 	}
 }
 
-// note takes down what is known already.
+// note stores versions that are already known.
 func (v *versions) note(key containerKey, programs version.Programs) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.told[key] = toldVersion{Programs: programs}
 }
 
-// of returns what a container told, and whether it may yet be heard; it asks when nobody has, and there is where to. Who did not answer is asked again
-// after a while.
+// of returns the cached versions of a container and whether an answer is pending. It starts a query if there is none and
+// the address is valid. Failed queries are retried after versionRetry.
 func (v *versions) of(key containerKey, address netip.AddrPort, now time.Time) (programs version.Programs, pending bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -95,7 +96,7 @@ func (v *versions) of(key containerKey, address netip.AddrPort, now time.Time) (
 	return programs, true
 }
 
-// ask outlives the pass.
+// ask runs one query and stores the result. It may outlive the pass.
 func (v *versions) ask(key containerKey, address netip.AddrPort, now time.Time) {
 	v.slots <- struct{}{}
 	defer func() { <-v.slots }()
@@ -113,11 +114,11 @@ func (v *versions) ask(key containerKey, address netip.AddrPort, now time.Time) 
 	v.mu.Unlock()
 	select {
 	case v.wake <- event.GenericEvent{Object: &v1alpha1.OVNCluster{}}:
-	default: // one is waiting already
+	default: // an event is already queued
 	}
 }
 
-// forget drops the containers that are not there any more.
+// forget drops containers that no longer exist.
 func (v *versions) forget(pods []corev1.Pod) {
 	there := make(map[containerKey]bool, len(pods))
 	for i := range pods {
@@ -132,7 +133,7 @@ func (v *versions) forget(pods []corev1.Pod) {
 	}
 }
 
-// versionsOf groups the pods of a component by what they run. What was known before stays until all that may be heard are.
+// versionsOf groups the pods of a component by their versions. The previous result stays while an answer is pending.
 func (r *Reconciler) versionsOf(p *pass, name string) []v1alpha1.ComponentVersion {
 	groups := map[version.Programs][]string{}
 	for _, pod := range p.podsOf(name) {
@@ -159,7 +160,7 @@ func (r *Reconciler) versionsOf(p *pass, name string) []v1alpha1.ComponentVersio
 	for programs, nodes := range groups {
 		slices.Sort(nodes)
 		all = append(all, v1alpha1.ComponentVersion{
-			Kiln: programs.Kiln, OVN: programs.OVN, OpenVSwitch: programs.OpenVSwitch, Pods: int32(len(nodes)), Nodes: nodes[:min(len(nodes), versionNodes)], //nolint:gosec // as many as there are nodes
+			Kiln: programs.Kiln, OVN: programs.OVN, OpenVSwitch: programs.OpenVSwitch, Pods: int32(len(nodes)), Nodes: nodes[:min(len(nodes), versionNodes)], //nolint:gosec // at most the number of nodes
 		})
 	}
 	slices.SortFunc(all, func(a, b v1alpha1.ComponentVersion) int {
@@ -176,7 +177,7 @@ func componentVersions(status v1alpha1.OVNClusterStatus, name string) []v1alpha1
 	return status.Components[at].Versions
 }
 
-// summarize says in one line which versions run: "Kiln v0.1.0, v0.2.0; OVN 25.03.0; Open vSwitch 3.5.0".
+// summarize returns the running versions in one line: "Kiln v0.1.0, v0.2.0; OVN 25.03.0; Open vSwitch 3.5.0".
 func summarize(rows []v1alpha1.ComponentStatus) string {
 	var programs [3][]string
 	for _, row := range rows {

@@ -22,13 +22,14 @@ func (r *Reconciler) runController(ctx context.Context, p *pass) error {
 	return r.runWorkload(ctx, p, render.ControllerName, render.ControllerObjects(p.config))
 }
 
-// runAgents does not wait for any: nothing comes after them, and their own rows tell how they are.
+// runAgents does not wait for agents: no phase needs them, and their component row reports their state.
 func (r *Reconciler) runAgents(ctx context.Context, p *pass) error {
 	return r.apply(ctx, p, render.AgentObjects(p.config))
 }
 
-// runWorkload passes when one pod serves: what comes next can begin then, and one broken node must not keep the others from their
-// network. While pods are replaced it always does: what does not serve may wait for what comes later.
+// runWorkload applies a workload and returns nil when one of its pods is ready. Then the next phase can begin, and one
+// broken node does not keep the other nodes from getting their network. While pods are replaced it does not wait: pods
+// that are not ready may need a later phase.
 func (r *Reconciler) runWorkload(ctx context.Context, p *pass, name string, objects []render.Object) error {
 	live, err := r.workload(ctx, p, name)
 	if err != nil {
