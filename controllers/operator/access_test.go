@@ -21,7 +21,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// right is "<verb> <resource>[.<group>][/<subresource>] [@<namespace>] [<name>]"; own stands for the namespace of the components.
+// right is "<verb> <resource>[.<group>][/<subresource>] [@<namespace>] [<name>]". The namespace own is that of the
+// components.
 type right string
 
 func (r right) attributes(own string) *authorizationv1.ResourceAttributes {
@@ -44,13 +45,13 @@ func (r right) attributes(own string) *authorizationv1.ResourceAttributes {
 	return a
 }
 
-// noComponentMay lists what no component reads.
+// noComponentMay lists rights that no component has.
 var noComponentMay = []right{
 	"get secrets @own", "list secrets @own", "watch secrets @own", "get secrets @default", "list secrets", "get nodes/proxy", "get pods/log @own",
 }
 
-// TestWhatServiceAccountsMayNotRead reviews access at a real API server with the rendered roles and the roles in config/rbac.
-// TestStolenTokens tries writes.
+// TestWhatServiceAccountsMayNotRead reviews access at a real API server with the rendered roles and the roles in
+// config/rbac. TestStolenTokens tries writes.
 func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 	w := &theWorld
 	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
@@ -65,7 +66,7 @@ func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 	}
 	for _, c := range []struct {
 		account string
-		may     []right // so that a review that always refuses is seen
+		may     []right // detects a review that always refuses
 		not     []right
 	}{
 		{"kiln-operator", []right{
@@ -97,7 +98,8 @@ func TestWhatServiceAccountsMayNotRead(t *testing.T) {
 	}
 }
 
-// reviews asks until what an account may do is granted, since the authorizer follows roles by a watch, and then for what it may not do.
+// reviews retries until the account has all rights in may, because the authorizer receives roles by a watch. Then it
+// checks that the account has none of the rights in not.
 func (w *world) reviews(t *testing.T, account string, may, not []right) {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(w.config)
@@ -130,7 +132,7 @@ func (w *world) reviews(t *testing.T, account string, may, not []right) {
 	}
 }
 
-// withBackups is a configuration with a claim for backups.
+// withBackups returns a configuration with a claim for backups.
 func withBackups() render.Config {
 	c := render.Config{Namespace: testNamespace, Image: "kiln.local/kiln:test"}
 	c.Spec.Central.Backup.PersistentVolumeClaim = &v1alpha1.BackupClaim{ClaimName: "backups"}

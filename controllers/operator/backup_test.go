@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// backUp changes what is wanted of backups, and returns the API server's answer.
+// backUp changes the backup settings of the spec and returns the API server's answer.
 func (s *story) backUp(t *testing.T, change func(*v1alpha1.Backup)) error {
 	c := s.cluster(t)
 	before := c.DeepCopy()
@@ -48,14 +48,14 @@ func (s *story) backedUp(t *testing.T) {
 	g.Expect(nb.RequestedBackup.Name + nb.RequestedBackup.Node).To(Equal("b1.db" + node))
 	g.Expect(nb.LastBackup.Name).To(Equal("b2.db"))
 	g.Eventually(s.condition(t, "Progressing")).ShouldNot(ContainSubstring("before-it"))
-	// What is told once stays, when the file goes, too.
+	// The recorded backup stays in the status after its file is deleted.
 	s.members["nb"].set(func(status *adminapi.Status) { status.Backups = nil })
 	s.touch(t, "nb")
 	g.Consistently(func() bool { return s.cluster(t).Status.Northbound.Requested("before-it") }).Should(BeTrue())
 	g.Expect(s.cluster(t).Status.Southbound.RequestedBackup).To(BeNil())
 }
 
-// fakeArchive is one of which only the status is asked.
+// fakeArchive implements only the status of an archive.
 type fakeArchive struct {
 	adminapi.Archive
 	fakeMember
@@ -65,7 +65,8 @@ func (a *fakeArchive) Status(ctx context.Context) (adminapi.Status, error) {
 	return a.fakeMember.Status(ctx)
 }
 
-// claimChanged is while an upgrade is held: what makes backups stays as it is, unless they would go to the wrong place, or nowhere.
+// claimChanged changes the claim while an upgrade is held. The backups pod keeps its version, unless backups would go to
+// the wrong claim or to none.
 func (s *story) claimChanged(t *testing.T) {
 	g := newG(t)
 	s.atWork(t)

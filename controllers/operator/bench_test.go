@@ -14,7 +14,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// BenchmarkPodsOfManyNodes is what a pass does with the pods of a DaemonSet: one per node, each seen with its node.
+// BenchmarkPodsOfManyNodes measures the work of a pass for the pods of a DaemonSet: one pod per node, each looked up with
+// its node.
 func BenchmarkPodsOfManyNodes(b *testing.B) {
 	const nodes = 2000
 	r, p := &Reconciler{}, &pass{cluster: &v1alpha1.OVNCluster{}}

@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// certManager stands in for cert-manager: it does for the operator's Certificates what a CA issuer of that name would have it do.
+// certManager is a fake of cert-manager. It handles the operator's Certificates like a CA issuer with this name.
 type certManager struct {
 	*story
 	issuer string
@@ -70,7 +70,7 @@ func (c certManager) sign(t *testing.T, template *x509.Certificate, key *ecdsa.P
 	return certificate
 }
 
-// issue makes the Secret of a Certificate, with a new key.
+// issue creates the Secret of a Certificate, with a new key.
 func (c certManager) issue(t *testing.T, authority string, isCA bool) {
 	t.Helper()
 	g := newG(t)
@@ -118,7 +118,7 @@ func (c certManager) issueAll(t *testing.T) {
 	}
 }
 
-// refuse says of a Certificate what cert-manager says when there is no such issuer.
+// refuse reports for a Certificate the failure that cert-manager reports if the issuer does not exist.
 func (c certManager) refuse(t *testing.T, authority, message string) {
 	t.Helper()
 	order := c.ordered(t, authority)
@@ -145,7 +145,7 @@ func (s *story) ordered(t *testing.T, authority string) *unstructured.Unstructur
 	return order
 }
 
-// signers are the subject key identifiers of the authorities, which follow their keys.
+// signers returns the subject key identifiers of the CAs, which change with their keys.
 func (s *story) signers(t *testing.T) map[string]string {
 	all := map[string]string{}
 	for _, name := range authorities {
@@ -154,7 +154,7 @@ func (s *story) signers(t *testing.T) map[string]string {
 	return all
 }
 
-// trusted are those that the northbound database takes.
+// trusted returns the CA certificates that the northbound database trusts.
 func (s *story) trusted(t *testing.T) []*x509.Certificate {
 	t.Helper()
 	var secret corev1.Secret
@@ -168,7 +168,7 @@ func (s *story) trusted(t *testing.T) []*x509.Certificate {
 	return all
 }
 
-// pass the time, and wake the operator, which would wake up by itself.
+// wait advances the operator's clock and triggers a pass. The operator would also wake up by itself.
 func (s *story) wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	s.ahead.Add(int64(d))
@@ -183,7 +183,7 @@ func (s *story) setIssuer(t *testing.T, change func(*v1alpha1.Certificates)) err
 	return s.admin.Patch(t.Context(), cluster, client.MergeFrom(before))
 }
 
-// orders are the versions of the Certificates, by name.
+// orders returns the resource versions of the Certificates, by name.
 func (s *story) orders(t *testing.T) map[string]string {
 	t.Helper()
 	var list unstructured.UnstructuredList
@@ -198,7 +198,7 @@ func (s *story) orders(t *testing.T) map[string]string {
 	return all
 }
 
-// countOrders of Certificates and of their Secrets.
+// countOrders counts the Certificates and their Secrets.
 func (s *story) countOrders(t *testing.T) int {
 	t.Helper()
 	n := len(s.orders(t))

@@ -136,7 +136,7 @@ func TestARequestThatSomeoneElseApprovedIsStillChecked(t *testing.T) {
 	_, refusal := (&ChassisReconciler{Namespace: testNamespace}).check(request)
 	g.Expect(refusal).To(MatchError(ContainSubstring("the requester is")))
 
-	// The operator may well have denied it before the approval arrives; both end without a certificate.
+	// The operator may deny the request before the approval arrives. In both cases it gets no certificate.
 	live := w.request(t, "", nil, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-1"}}, func(s *certificatesv1.CertificateSigningRequestSpec) {
 		s.Usages = chassisUsages
 	})
@@ -147,7 +147,7 @@ func TestARequestThatSomeoneElseApprovedIsStillChecked(t *testing.T) {
 	g.Expect(live.Status.Certificate).To(BeEmpty())
 }
 
-// chassisAuthority is the one that the operator made, or one in its place when no OVNCluster was made before this test.
+// chassisAuthority returns the CA that the operator created. If no earlier test created an OVNCluster, it creates a CA.
 func (w *world) chassisAuthority(t *testing.T) *pki.Authority {
 	t.Helper()
 	key := client.ObjectKey{Namespace: testNamespace, Name: authoritySecretPrefix + authorityChassis}
@@ -180,8 +180,8 @@ func (w *world) chassisAuthority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// letCreateRequests grants every account the right to create certificate requests until the end of the test. ovs-ovn has this right by its
-// component's role.
+// letCreateRequests grants every account the right to create certificate requests until the end of the test. ovs-ovn has
+// this right by its component's role.
 func (w *world) letCreateRequests(t *testing.T) {
 	t.Helper()
 	if err := w.createFile(t.Context(), "testdata/requesters.yaml"); err != nil {
@@ -197,7 +197,7 @@ func (w *world) letCreateRequests(t *testing.T) {
 	})
 }
 
-// request files a request as a user whose token carries the node's name.
+// request creates a request as a user whose token is bound to a pod on the node.
 func (w *world) request(t *testing.T, user string, node []string, template *x509.CertificateRequest,
 	change func(*certificatesv1.CertificateSigningRequestSpec),
 ) *certificatesv1.CertificateSigningRequest {
@@ -220,7 +220,7 @@ func (w *world) request(t *testing.T, user string, node []string, template *x509
 		},
 	}
 	change(&request.Spec)
-	newG(t).Eventually(func() error { // the API server hears of the rights some time after they were written
+	newG(t).Eventually(func() error { // the API server applies changed rights with a delay
 		err := c.Create(t.Context(), request)
 		if err != nil && !apierrors.IsForbidden(err) {
 			t.Fatal(err)

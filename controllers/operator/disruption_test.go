@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// TestDrainsEndWhereNothingServes drains a node of a pod that is not ready, while its other one is not either.
+// TestDrainsEndWhereNothingServes evicts a pod that is not ready while the component's other pod is not ready either.
 func TestDrainsEndWhereNothingServes(t *testing.T) {
 	const namespace = "drains"
 	w := &theWorld
@@ -44,7 +44,7 @@ func TestDrainsEndWhereNothingServes(t *testing.T) {
 		}
 	}
 	g.Expect(blocked).To(Equal(map[string]bool{
-		render.NorthboundName: true, render.SouthboundName: true, // it may be the one that brings the quorum back
+		render.NorthboundName: true, render.SouthboundName: true, // its restart may restore the quorum
 		render.NorthdName: false, render.ControllerName: false,
 	}))
 }

@@ -36,7 +36,7 @@ func (s *story) wrongIssuers(t *testing.T) {
 	}
 }
 
-// withoutCertManager: the sample as it stands.
+// withoutCertManager applies the sample without cert-manager in the cluster.
 func (s *story) withoutCertManager(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
@@ -87,7 +87,7 @@ func (s *story) unusable(t *testing.T) {
 	g.Expect(s.signers(t)).To(Equal(before))
 }
 
-// issued: the authorities of an issuer are trusted first, and sign later.
+// issued checks that the new CAs of an issuer are trusted first and sign later.
 func (s *story) issued(t *testing.T) {
 	g := newG(t)
 	c := s.certManager(t, "organisation")
@@ -117,7 +117,7 @@ func (s *story) issued(t *testing.T) {
 	s.expectAnchors(t, c)
 }
 
-// expectAnchors: nobody trusts what leads to the issuer's root, by which every role would be every other.
+// expectAnchors checks that the issuer's root is not trusted: with it, every role could act as every other.
 func (s *story) expectAnchors(t *testing.T, c certManager) {
 	t.Helper()
 	for _, anchor := range s.trusted(t) {
@@ -127,7 +127,7 @@ func (s *story) expectAnchors(t *testing.T, c certManager) {
 	}
 }
 
-// restarted: an operator without memory finds everything as it should be.
+// restarted checks that an operator without its in-memory state changes nothing.
 func (s *story) restarted(t *testing.T) {
 	g := newG(t)
 	before, orders := s.stable(t), s.orders(t)
@@ -140,7 +140,8 @@ func (s *story) restarted(t *testing.T) {
 	g.Expect(s.orders(t)).To(Equal(orders))
 }
 
-// webhookDown: cert-manager refuses everything while its webhook is not there, and nothing else waits for that.
+// webhookDown checks that other phases do not wait while cert-manager's webhook is unavailable, which makes all writes of
+// Certificates fail.
 func (s *story) webhookDown(t *testing.T) {
 	g := newG(t)
 	url, none := "https://127.0.0.1:1/validate", admissionv1.SideEffectClassNone
@@ -157,10 +158,10 @@ func (s *story) webhookDown(t *testing.T) {
 	}
 	g.Expect(s.admin.Create(t.Context(), webhook)).To(Succeed())
 	before := s.signers(t)
-	g.Eventually(func() string { // the API server hears of its webhook some time later
+	g.Eventually(func() string { // the API server applies the webhook with a delay
 		ref := &v1alpha1.IssuerReference{Name: fmt.Sprint("try-", time.Now().UnixNano())}
 		g.Expect(s.setIssuer(t, func(c *v1alpha1.Certificates) { c.IssuerRef = ref })).To(Succeed())
-		g.Eventually(func() bool { // a pass may take longer than it is until the next try
+		g.Eventually(func() bool { // a pass may take longer than the polling interval
 			c := s.cluster(t)
 			return c.Status.ObservedGeneration == c.Generation
 		}).Should(BeTrue())
@@ -219,7 +220,7 @@ func (s *story) notRenewed(t *testing.T) {
 	g.Expect(s.signers(t)).To(Equal(before))
 }
 
-// certManagerGone: with its definitions all Certificates go; Secrets stay.
+// certManagerGone deletes the definitions and, with them, all Certificates; Secrets stay.
 func (s *story) certManagerGone(t *testing.T) {
 	g := newG(t)
 	s.wait(t, 0)
@@ -242,7 +243,7 @@ func (s *story) certManagerGone(t *testing.T) {
 	g.Expect(s.signers(t)).To(Equal(before))
 }
 
-// givenUp: the operator's own authorities come back in the same steps, and nothing is left with cert-manager.
+// givenUp checks that the operator's own CAs return in the same steps, and that no Certificates remain.
 func (s *story) givenUp(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
@@ -259,7 +260,8 @@ func (s *story) givenUp(t *testing.T) {
 	}
 }
 
-// lost: what docs/install.md says of lost keys. The operator's clock is ours again, in which those authorities are not valid yet.
+// lost follows the instructions for lost keys in docs/install.md. The operator's clock is the real time again, at which
+// the existing CAs are not valid yet.
 func (s *story) lost(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)

@@ -126,7 +126,8 @@ func TestKeepTenancy(t *testing.T) {
 		"Subnet kept-private this object keeps what it allowed before: spec.allowedNamespaces is *",
 		"IPPool kept-bound this object keeps what it allowed before: spec.allowedNamespaces is *"))
 
-	// Once a controller leads that knows the defaults, objects that are made strict stay so, also when the OVNCluster is created again.
+	// Once a controller that knows the defaults leads, strict objects stay strict, also when the OVNCluster is created
+	// again.
 	leading := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{render.ComponentLabel: render.ControllerName}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: "pinned"}}},
@@ -148,7 +149,8 @@ func TestKeepTenancy(t *testing.T) {
 	g.Expect(again.cluster.Status.StrictSince.Unix()).To(Equal(p.cluster.Status.StrictSince.Unix()))
 	g.Expect(read()["kept-old"]).To(Equal(allowed{}))
 
-	// The same for a controller of the operator's image that does not lead yet, and from the first pass of a new installation.
+	// The same applies for a controller of the operator's image that does not lead yet, and from the first pass of a new
+	// installation.
 	unmark()
 	started := newPass()
 	started.pods = []corev1.Pod{{ObjectMeta: leading.ObjectMeta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: theWorld.operate.Image}}}}}

@@ -14,8 +14,8 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// The controller watches every kind: it would start again and again while the API does not serve one, as after an upgrade without the new
-// definitions.
+// The controller watches every kind. It would restart repeatedly while the API does not serve one, as after an upgrade
+// without the new definitions.
 func TestEveryNetworkResourceIsRequired(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := kubeovnv1.AddToScheme(scheme); err != nil {

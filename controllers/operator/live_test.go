@@ -26,7 +26,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// live is a database of real ovsdb-servers under their supervisors, with the operator's own decisions and a StatefulSet as it places pods.
+// live is a database of real ovsdb-servers under their supervisors. The operator's code decides its steps, and schedule
+// acts as the StatefulSet.
 type live struct {
 	*testing.T
 	servers, callers supervisortest.Authority
@@ -93,7 +94,7 @@ func (n *liveNode) file() string {
 	return filepath.Join(n.options.DataDir, n.options.Database.Stem+".db")
 }
 
-// run is what a kubelet does: a container that ends is started again.
+// run acts as a kubelet: it restarts a container that ends.
 func (n *liveNode) run(status v1alpha1.DatabaseStatus) {
 	n.tell(status)
 	if n.stop != nil {
@@ -125,7 +126,7 @@ func (n *liveNode) halt() {
 	}
 }
 
-// schedule places pods, and gives everybody the record.
+// schedule places pods and sends the record to all members.
 func (l *live) schedule() {
 	members := l.m.status.Members
 	for len(l.pods) > len(members) {
@@ -150,7 +151,7 @@ func (l *live) schedule() {
 	}
 }
 
-// pass is one of the operator's.
+// pass is one pass of the operator.
 func (l *live) pass() {
 	l.schedule()
 	m := &l.m
@@ -191,15 +192,15 @@ func (l *live) pass() {
 	case actionNone:
 	}
 	if err != nil {
-		l.Logf("%s: %v", step.message, err) // the next pass decides anew
+		l.Logf("%s: %v", step.message, err) // the next pass decides again
 	}
 	l.schedule()
 }
 
-// until passes are made until there are so many members that serve.
+// until runs passes until this number of members serves.
 func (l *live) until(what string, members int) {
 	l.Helper()
-	// Each member that comes or goes needs elections, and a pass for each step.
+	// Each join or removal of a member needs elections, and each step needs a pass.
 	wait := eventually.Wait{For: what, Limit: 5 * time.Minute, Base: time.Minute}
 	wait.Empty(l, func() string {
 		l.pass()
@@ -217,7 +218,7 @@ func (l *live) until(what string, members int) {
 	})
 }
 
-// wipe takes the files of members away while they do not run.
+// wipe stops members and deletes their files.
 func (l *live) wipe(nodes ...string) {
 	l.Helper()
 	for _, name := range nodes {
@@ -228,8 +229,8 @@ func (l *live) wipe(nodes ...string) {
 	}
 }
 
-// TestMembersComeAreRepairedAndGo repeats growth, repair, the loss of a quorum with its recovery, and shrinking on real servers. MEMBERSHIP_LOOPS
-// says how often.
+// TestMembersComeAreRepairedAndGo repeats growth, repair, the loss of a quorum with its recovery, and shrinking on real
+// servers. MEMBERSHIP_LOOPS sets the number of repetitions.
 func TestMembersComeAreRepairedAndGo(t *testing.T) {
 	loops, err := strconv.Atoi(os.Getenv("MEMBERSHIP_LOOPS"))
 	if err != nil {

@@ -26,7 +26,7 @@ func recordOf(i int, server string) v1alpha1.DatabaseMember {
 	return v1alpha1.DatabaseMember{Node: nodeOf(i), Address: fmt.Sprintf("192.0.2.%d", i), ServerID: server}
 }
 
-// cluster of members 1 to n, all serving and led by 1, in a Kubernetes cluster of nodes 1 to nodes.
+// clusterOf returns a database of members 1 to n, all serving and led by 1, in a Kubernetes cluster of nodes 1 to nodes.
 func clusterOf(n, nodes, want int) membership {
 	m := membership{
 		want: want, status: v1alpha1.DatabaseStatus{ClusterID: "c", Leader: nodeOf(1)}, reports: map[string]adminapi.Status{},
@@ -162,14 +162,14 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 	}
 }
 
-// lab is a model of a Raft cluster, its nodes and the StatefulSet, for the steps to act on.
+// lab is a model of a Raft cluster, its nodes and the StatefulSet, on which the steps act.
 type lab struct {
 	*testing.T
 	m      membership
 	nodes  map[int]bool // in the API; their kubelets run
 	listed []int        // members of the Raft cluster
-	silent map[int]bool // of them, those that are away for a while
-	data   map[int]bool // whose file is that of a listed member
+	silent map[int]bool // nodes that do not answer for a while
+	data   map[int]bool // nodes whose file belongs to a listed member
 	pods   []int        // node by ordinal; 0 is none
 	starts map[int]bool // nodes whose pod has just been put there
 	next   int
@@ -188,7 +188,8 @@ func (l *lab) at(d v1alpha1.DatabaseMember) (i int) {
 	return i
 }
 
-// schedule does what the StatefulSet's controller and the scheduler do, and the operator with pods where there is no member.
+// schedule acts as the StatefulSet controller and the scheduler, and deletes pods on nodes without a member as the
+// operator does.
 func (l *lab) schedule() {
 	n := len(l.m.status.Members)
 	if len(l.pods) > n {
@@ -212,7 +213,7 @@ func (l *lab) schedule() {
 	}
 }
 
-// up are the members that run with their data; joins is one that has yet to join.
+// up returns the members that run with their data, and one member that has yet to join.
 func (l *lab) up() (up []int, joins int) {
 	for _, i := range l.pods {
 		if i == 0 || !l.nodes[i] || l.silent[i] || l.starts[i] {
@@ -234,7 +235,7 @@ func (l *lab) quorum() bool {
 	return 2*len(up) > len(l.listed)
 }
 
-// observe fills in what a pass sees.
+// observe fills in the input of a pass.
 func (l *lab) observe() {
 	l.m.silent = map[string]bool{}
 	l.m.reports, l.m.nodes, l.m.free, l.m.last, l.m.status.Leader = map[string]adminapi.Status{}, map[netip.Addr]string{}, nil, "", ""
@@ -271,7 +272,7 @@ func (l *lab) observe() {
 	}
 }
 
-// pass is one pass of the operator, and what the database does then.
+// pass is one pass of the operator, followed by the reaction of the database.
 func (l *lab) pass() memberStep {
 	l.schedule()
 	l.starts = map[int]bool{}
@@ -295,7 +296,7 @@ func (l *lab) pass() memberStep {
 	case actionNone:
 	}
 	l.schedule()
-	if had && !l.quorum() && step.action != actionNone && len(l.listed) > 1 { // the only member may have to start again
+	if had && !l.quorum() && step.action != actionNone && len(l.listed) > 1 { // the only member may have to restart
 		l.Fatalf("the step %+v took the quorum: members %v, up %v, pods %v", step, l.listed, first(l.up()), l.pods)
 	}
 	return step
@@ -303,8 +304,8 @@ func (l *lab) pass() memberStep {
 
 func first(up []int, _ int) []int { return up }
 
-// TestMembershipsConverge lets nodes and disks fail at random while the number of members changes: no step may take the quorum, and in the end
-// there are as many members as wanted, each with a pod and data.
+// TestMembershipsConverge lets nodes and disks fail at random while the number of members changes. No step may lose the
+// quorum. At the end there are as many members as requested, each with a pod and data.
 func TestMembershipsConverge(t *testing.T) {
 	seed.Histories(t, nil, 1000, func(t *testing.T, _ uint64, random *rand.Rand) {
 		l := newLab(t)
@@ -316,7 +317,7 @@ func TestMembershipsConverge(t *testing.T) {
 			switch random.IntN(9) {
 			case 0:
 				l.m.want = []int{1, 3, 5}[random.IntN(3)]
-			case 1: // a node is removed, another one comes
+			case 1: // a node is replaced by another
 				if victim := 1 + random.IntN(l.next-1); l.nodes[victim] && (spare || !slices.Contains(l.listed, victim)) {
 					delete(l.nodes, victim)
 					l.nodes[l.next] = true

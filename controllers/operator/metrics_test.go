@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// series are the values of a metric, by their labels' values in the order of the labels' names.
+// series returns the values of a metric, by its label values in the order of the label names.
 func series(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -58,7 +58,7 @@ func TestWhatIsMeasuredOfAnUpgrade(t *testing.T) {
 	}
 }
 
-// measured looks at the metrics after upgrades, a backup and the issue of certificates.
+// measured checks the metrics after upgrades, a backup and the issue of certificates.
 func (s *story) measured(t *testing.T) {
 	g := NewWithT(t)
 	for name, labels := range map[string]string{

@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// nodeAddresses is a step of TestOneInstallation: what is wrong with one node stops nothing on the others.
+// nodeAddresses is a step of TestOneInstallation: a wrong address of one node does not affect the other nodes.
 func (s *story) nodeAddresses(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
@@ -30,7 +30,7 @@ func (s *story) nodeAddresses(t *testing.T) {
 		ContainSubstring("its address 10.16.3.4 lies in network.podCIDRs 10.16.0.0/16; give the node an address outside")))
 	g.Eventually(func() []string { return s.nodeEvents(t, "inside") }).Should(ContainElement("Warning AddressInNetwork"))
 	s.seenHeld(t, "inside", true)
-	s.deserted(t, "inside") // by the pods that it got before it was held
+	s.deserted(t, "inside") // its pods, created before it was held
 	s.settledOn(t, s.cluster(t).Spec.Image)
 	w.forget()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 2 })
@@ -46,15 +46,16 @@ func (s *story) nodeAddresses(t *testing.T) {
 		g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 	}
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
-	s.seenHeld(t, "inside", false)  // by whoever may still take it for a node
-	s.deserted(t, "inside", "twin") // nobody else ends the pods of nodes that are gone
+	s.seenHeld(t, "inside", false)  // also in stale caches
+	s.deserted(t, "inside", "twin") // no controller deletes pods of deleted nodes here
 	w.forget()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
 	s.settledOn(t, s.cluster(t).Spec.Image)
 }
 
-// memberCutOff is ready, and has a leader, but the operator does not reach it: that holds up nothing that goes on without it.
+// memberCutOff adds a member that is ready and has a leader but that the operator cannot reach. Phases that do not need
+// it continue.
 func (s *story) memberCutOff(t *testing.T) {
 	g := newG(t)
 	w := s.atWork(t)
@@ -69,14 +70,15 @@ func (s *story) memberCutOff(t *testing.T) {
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 3 })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
 	g.Expect(s.admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
-	s.settledOn(t, s.cluster(t).Spec.Image) // the last one replaced is there again, and not of the template that comes now
+	s.settledOn(t, s.cluster(t).Spec.Image) // the last replaced pod exists again, and its template is not the next one
 	w.forget()
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Agent.LogLevel = 0 })
 	g.Eventually(w.history).Should(Equal(forward[:4]))
 	s.settledOn(t, s.cluster(t).Spec.Image)
 }
 
-// joinerSilent: the node of a member that has yet to join falls silent. Another node gets the member, and the pod, which nobody there ends.
+// joinerSilent silences the node of a member that has not joined yet. Another node gets the member, and the operator
+// deletes the pod, because the silent node's kubelet does not.
 func (s *story) joinerSilent(t *testing.T) {
 	g := newG(t)
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Labels[render.ControlPlaneLabel] = "" })
@@ -88,7 +90,7 @@ func (s *story) joinerSilent(t *testing.T) {
 		return nodes
 	}
 	g.Eventually(recorded).Should(Equal([]string{node, "worker-1"}))
-	s.addPod(t, "ovn-central-nb-1", render.NorthboundName, "worker-1", "192.0.2.99", "") // which the operator does not reach
+	s.addPod(t, "ovn-central-nb-1", render.NorthboundName, "worker-1", "192.0.2.99", "") // the operator cannot reach this address
 	s.setNode(t, "worker-1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
 	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("node worker-1, whose member has yet to join, does not answer, and there is no other node"))
 	s.addNode(t, "control-plane-3", "192.0.2.3", map[string]string{render.ControlPlaneLabel: ""})
@@ -121,7 +123,7 @@ func (s *story) setNode(t *testing.T, name string, change func(*corev1.Node)) {
 	}
 }
 
-// seenHeld waits until the DaemonSets leave a node out, or do not, and their controller has seen that.
+// seenHeld waits until the DaemonSets exclude a node, or include it, and the DaemonSet controller has observed that.
 func (s *story) seenHeld(t *testing.T, name string, held bool) {
 	t.Helper()
 	g := newG(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// TestNoMemberIsReplacedWhileAnotherIsAway: the node of one has just died, which nobody but the other members knows.
+// TestNoMemberIsReplacedWhileAnotherIsAway stops a node of a member. At first only the other members notice.
 func TestNoMemberIsReplacedWhileAnotherIsAway(t *testing.T) {
 	const namespace, image, outdated, current = "outdated", "kiln.local/kiln:next", "before", "now"
 	admin := theWorld.admin
@@ -62,10 +62,10 @@ func TestNoMemberIsReplacedWhileAnotherIsAway(t *testing.T) {
 
 	last := nodeOf(2)
 	said := reports[last]
-	delete(reports, last) // it may go itself: nothing is lost with it
+	delete(reports, last) // it may be replaced itself, because it does not serve
 	replace()
 	g.Expect(kept()).To(ConsistOf(nodeOf(0), nodeOf(1)))
-	p.pods[2].Annotations[render.TemplateAnnotation], r.replaced = current, nil // it is back, ready, and has not joined yet
+	p.pods[2].Annotations[render.TemplateAnnotation], r.replaced = current, nil // it is ready again and has not joined yet
 	reports[last] = adminapi.Status{}
 	replace()
 	g.Expect(kept()).To(ConsistOf(nodeOf(0), nodeOf(1)))

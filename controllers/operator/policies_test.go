@@ -106,7 +106,7 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
-// TestTheSampleForNorthGateways tries the policy that docs/security.md offers.
+// TestTheSampleForNorthGateways tests the sample policy of docs/security.md.
 func TestTheSampleForNorthGateways(t *testing.T) {
 	w := newTenancy(t, render.Config{Namespace: testNamespace})
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", "policy_north_gateway.yaml"))
@@ -156,7 +156,7 @@ func podCondition(kind corev1.PodConditionType) string {
 	return `{"status":{"conditions":[{"type":"` + string(kind) + `","status":"False"}]}}`
 }
 
-// TestNoRoleIsAggregated keeps the right to write results out of the stock roles edit and admin.
+// TestNoRoleIsAggregated checks that the default roles edit and admin do not get the right to write results.
 func TestNoRoleIsAggregated(t *testing.T) {
 	for _, o := range render.AccessObjects(render.Config{Namespace: testNamespace}) {
 		for key := range o.GetLabels() {

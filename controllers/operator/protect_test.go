@@ -62,7 +62,7 @@ func (s *story) protected(t *testing.T) {
 
 	s.setPolicyRights(t, s.policyRights)
 	pokes := 0
-	g.Eventually(func() string { // the operator would try again by itself after policyRetry
+	g.Eventually(func() string { // the operator would retry by itself after policyRetry
 		pod := &corev1.Pod{ObjectMeta: s.pods["nb"].ObjectMeta}
 		base := pod.DeepCopy()
 		pokes++

@@ -28,15 +28,15 @@ import (
 )
 
 const (
-	soon  = 2 * time.Minute // and mostly at once; the machine may have much else to do
+	soon  = 2 * time.Minute // usually immediate, but the machine may be busy
 	often = 50 * time.Millisecond
 	node  = "control-plane-1"
 )
 
-// story is one installation that the steps of TestOneInstallation go through in order.
+// story is one installation. The steps of TestOneInstallation run on it in order.
 type story struct {
 	*world
-	// root outlives the steps.
+	// root is the test that contains the steps.
 	root    *testing.T
 	members map[string]*fakeMember
 	pods    map[string]*corev1.Pod
@@ -133,7 +133,7 @@ func (s *story) exists(t *testing.T, o client.Object, name string) func() error 
 func (s *story) withoutNode(t *testing.T) {
 	g := newG(t)
 	s.addNode(t, "worker-1", "192.0.2.11", nil)
-	// On it nothing of ours runs, nobody waits for it, and nothing has to be cleaned.
+	// Kiln runs no pods on this node, does not wait for it, and does not clean it.
 	s.addNode(t, "windows", "192.0.2.12", map[string]string{corev1.LabelOSStable: "windows", render.ControlPlaneLabel: ""})
 	g.Expect(s.admin.Create(t.Context(), &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: "default"}})).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
@@ -178,7 +178,7 @@ func (s *story) placed(t *testing.T) {
 	s.settle(t, set, 1)
 	pending("ovn-central-nb-0")
 
-	// Nothing was ever created there, and nothing would be.
+	// No database was ever created there.
 	g.Expect(s.admin.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: shortLived}})).To(Succeed())
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True NoNodeForDatabases"))
 	s.addNode(t, node, "192.0.2.1", map[string]string{render.ControlPlaneLabel: ""})
@@ -188,7 +188,7 @@ func (s *story) placed(t *testing.T) {
 	wanted := v1alpha1.DatabaseStatus{BootstrapNode: node, Members: []v1alpha1.DatabaseMember{{Node: node, Address: "192.0.2.1"}}}
 	g.Eventually(recorded).Should(HaveEach(wanted))
 
-	// The pod waits for a node that is none of the members'.
+	// The pod waits for a node that holds no member.
 	g.Eventually(func() []string {
 		g.Expect(s.exists(t, set, render.NorthboundName)()).To(Succeed())
 		return allowedNodes(&corev1.Pod{Spec: set.Spec.Template.Spec})
@@ -241,7 +241,7 @@ func (s *story) named(o client.Object, name string) client.Object {
 	return o
 }
 
-// startDatabase plays the StatefulSet controller, the kubelet and the member.
+// startDatabase acts as the StatefulSet controller, the kubelet and the member.
 func (s *story) startDatabase(t *testing.T, db render.Database, id string) {
 	t.Helper()
 	set := &appsv1.StatefulSet{}
@@ -275,7 +275,7 @@ func (s *story) available(t *testing.T) {
 	g.Expect(names).To(Equal(render.Components))
 }
 
-// versions are the resource versions of everything that the operator writes.
+// versions returns the resource versions of all objects that the operator writes.
 func (s *story) versions(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"OVNCluster": s.cluster(t).ResourceVersion}
@@ -300,7 +300,8 @@ func (s *story) versions(t *testing.T) map[string]string {
 	return all
 }
 
-// stable waits for the operator to have nothing more to do: it was idle, and what it watches did not change, for a while.
+// stable waits until the operator has no work left: it was idle, and the objects that it watches did not change, for a
+// while.
 func (s *story) stable(t *testing.T) map[string]string {
 	t.Helper()
 	var last map[string]string
@@ -312,7 +313,7 @@ func (s *story) stable(t *testing.T) map[string]string {
 	return last
 }
 
-// idle reports whether the operator does nothing now, and has nothing to do.
+// idle reports whether the operator runs no pass and has none queued.
 func idle(t *testing.T) bool {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -336,7 +337,7 @@ func (s *story) writesNothing(t *testing.T) {
 	g := newG(t)
 	before := s.stable(t)
 	g.Expect(len(before)).To(BeNumerically(">", 35))
-	// A reconciler without memory applies every object again.
+	// A reconciler without its in-memory state applies every object again.
 	again := *s.operate
 	again.applied = nil
 	result, err := again.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "default"}})
@@ -490,7 +491,7 @@ func (s *story) fullDisk(t *testing.T) {
 	s.setReady(t, pod, true)
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 
-	// What else there is to say does not take its place.
+	// Other messages do not replace it.
 	s.members["nb"].set(func(status *adminapi.Status) { status.BackupFailure = "no space" })
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(ContainSubstring("has made no backup: no space"), ContainSubstring("label a node")))

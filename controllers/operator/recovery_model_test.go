@@ -22,11 +22,12 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
 )
 
-// disaster is a model of nodes, files, processes and clusters in which anything may fail, the operator between any two of its steps.
+// disaster is a model of nodes, files, processes and clusters in which anything may fail. The operator may crash between
+// any two steps.
 type disaster struct {
 	*testing.T
 	random *rand.Rand
-	m      membership // the record is what the API has
+	m      membership // its status is the record in the API
 	clock  int64
 	nodes  map[int]*machine
 	next   int
@@ -34,9 +35,9 @@ type disaster struct {
 	raft   map[string][]voter
 	made   map[int64][]string // clusters that ran, by the date of their record
 	asked  int
-	// kept are the backups of the archive, at kept.address, which is empty while its pod is away.
+	// kept are the backups on the claim. kept.address is empty while the backups pod does not answer.
 	kept     archive
-	restored int // clusters that were made from a backup
+	restored int // clusters that were created from a backup
 }
 
 type voter struct {
@@ -49,7 +50,7 @@ type machine struct {
 	alive   bool
 	backups []adminapi.Backup
 	file    *dataFile
-	running *dataFile // what its server runs
+	running *dataFile // the file that its server uses
 	says    adminapi.Status
 }
 
@@ -72,7 +73,7 @@ func numberOf(node string) (i int) {
 	return i
 }
 
-// schedule does what the StatefulSet's controller and the scheduler do. A pod on a node that is silent stays there.
+// schedule acts as the StatefulSet controller and the scheduler. A pod on a silent node stays there.
 func (d *disaster) schedule() {
 	n := len(d.m.status.Members)
 	if len(d.pods) > n {
@@ -106,7 +107,7 @@ func (d *disaster) stop(i int) {
 	}
 }
 
-// member lets a node's supervisor look at the record. It decides by the supervisor's own code.
+// member runs the supervisor of a node on the current record. The supervisor's own code decides.
 func (d *disaster) member(i int) {
 	node := d.nodes[i]
 	if node == nil || !node.alive || !slices.Contains(d.pods, i) {
@@ -124,7 +125,7 @@ func (d *disaster) member(i int) {
 		node.running = nil
 	}
 	plan, err := startup.Decide(d.identify(i), status, nodeOf(i), netip.MustParseAddr(recordOf(i, "").Address))
-	if err != nil { // a person has to look at the file
+	if err != nil { // a person has to check the file
 		node.says = adminapi.Status{Waiting: err.Error()}
 		return
 	}
@@ -144,7 +145,8 @@ func (d *disaster) member(i int) {
 	}
 }
 
-// recover makes a new cluster from the source of the plan, or waits for the source. The member of a recovery from a member has a file.
+// recover creates a new cluster from the source of the plan, or waits for the source. The member of a recovery from a
+// member has a file.
 func (d *disaster) recover(i int, plan startup.Plan) {
 	node, before := d.nodes[i], int64(0)
 	if node.file != nil {
@@ -183,7 +185,7 @@ func (d *disaster) recover(i int, plan startup.Plan) {
 	d.start(i)
 }
 
-// identify returns what the file of a node says about itself; nil when there is none.
+// identify returns the identity that the file of a node contains, or nil if there is no file.
 func (d *disaster) identify(i int) *startup.File {
 	f := d.nodes[i].file
 	if f == nil {
@@ -196,7 +198,7 @@ func (d *disaster) identify(i int) *startup.File {
 	return file
 }
 
-// dateOf a record; the zero time is that of the first cluster.
+// dateOf returns the date of a record; the first cluster has the zero time.
 func dateOf(seconds int64) time.Time {
 	if seconds == 0 {
 		return time.Time{}
@@ -229,7 +231,7 @@ func (d *disaster) start(i int) {
 	d.join(i)
 }
 
-// join makes a running server a voter, if its cluster can agree on that.
+// join makes a running server a voter, if its cluster has a quorum.
 func (d *disaster) join(i int) {
 	file := d.nodes[i].running
 	if !slices.Contains(d.raft[file.cluster], voter{i, file.server}) && d.nodes[i].file.server == file.server && d.quorum(file.cluster) && !d.left(i) {
@@ -237,7 +239,7 @@ func (d *disaster) join(i int) {
 	}
 }
 
-// left: a server that was kicked or has left does not come back under its ID.
+// left reports whether the server was kicked or has left. It cannot return under its ID.
 func (d *disaster) left(i int) bool {
 	return slices.Contains(d.raft["left"], voter{i, d.nodes[i].running.server})
 }
@@ -253,7 +255,7 @@ func (d *disaster) up(cluster string) (up []int) {
 
 func (d *disaster) quorum(cluster string) bool { return 2*len(d.up(cluster)) > len(d.raft[cluster]) }
 
-// reports are what members say to the operator.
+// reports returns the members' reports to the operator.
 func (d *disaster) reports() map[string]adminapi.Status {
 	reports := map[string]adminapi.Status{}
 	for _, i := range d.pods {
@@ -284,7 +286,7 @@ func (d *disaster) reports() map[string]adminapi.Status {
 	return reports
 }
 
-// pass is one of the operator's. It may end before the record is written.
+// pass is one pass of the operator. It may crash before it writes the record.
 func (d *disaster) pass(crashes bool) memberStep {
 	d.clock++
 	m := d.m
@@ -339,7 +341,7 @@ func (d *disaster) pass(crashes bool) memberStep {
 	return step
 }
 
-// something happens.
+// something applies one random event.
 func (d *disaster) something() {
 	i := 1 + d.random.IntN(max(5, len(d.nodes)))
 	node := d.nodes[i]
@@ -352,7 +354,7 @@ func (d *disaster) something() {
 		d.changeArchive()
 	case 0:
 		d.m.want = []int{1, 3, 5}[d.random.IntN(3)]
-	case 1: // a node is removed, another one comes
+	case 1: // a node is replaced by another
 		if node != nil && d.random.IntN(2) == 0 {
 			delete(d.nodes, i)
 			d.next++
@@ -387,7 +389,8 @@ func (d *disaster) backup() adminapi.Backup {
 	return adminapi.Backup{Name: fmt.Sprint("b", d.clock), Time: time.Unix(d.clock, 0)}
 }
 
-// changeArchive has the archive's pod take a backup, go, or come at another address. The claim keeps the backups.
+// changeArchive adds a backup on the claim, or stops the backups pod, or changes its address. The claim retains the
+// backups.
 func (d *disaster) changeArchive() {
 	switch d.random.IntN(3) {
 	case 0:
@@ -401,7 +404,8 @@ func (d *disaster) changeArchive() {
 	}
 }
 
-// ask for a recovery from any source; a quarter of them name the node, and half of those from a backup name the backup, which may not exist any more.
+// ask requests a recovery from any source. A quarter of the requests name the node, and half of those from a backup name
+// the backup, which may not exist any longer.
 func (d *disaster) ask(always bool) {
 	d.asked++
 	source := []v1alpha1.RecoverySource{v1alpha1.RecoverMember, v1alpha1.RecoverRebuild, v1alpha1.RecoverBackup}[d.random.IntN(3)]
@@ -420,9 +424,10 @@ func (d *disaster) ask(always bool) {
 	}
 }
 
-// check: of each record at most one cluster came, and at no time do two have a quorum once everybody has seen the record.
+// check verifies that each record leads to at most one cluster, and that no two clusters have a quorum once all members
+// have seen the record.
 func (d *disaster) check() {
-	for since, clusters := range d.made { // one whose only file was lost at once may have had another one before
+	for since, clusters := range d.made { // a cluster whose only file was lost at once may have had a predecessor
 		up := slices.DeleteFunc(slices.Clone(clusters), func(c string) bool { return len(d.up(c)) == 0 })
 		if len(up) > 1 {
 			d.Fatalf("of the record of %d came the clusters %v", since, up)
@@ -440,7 +445,7 @@ func (d *disaster) check() {
 		if cluster == "left" || !d.quorum(cluster) {
 			continue
 		}
-		for _, i := range d.up(cluster) { // those that have not looked yet are about to stop
+		for _, i := range d.up(cluster) { // members that have not seen the record yet are about to stop
 			if d.nodes[i].running.since >= since {
 				serving = append(serving, cluster)
 				break
@@ -452,8 +457,9 @@ func (d *disaster) check() {
 	}
 }
 
-// TestRecoveriesConverge lets nodes, disks, members and the operator fail in any order, quorum or not, while recoveries are asked for: there are never
-// two clusters, each recovery is carried out at most once, and in the end a last one, if it takes one, makes everything as wanted.
+// TestRecoveriesConverge lets nodes, disks, members and the operator fail in any order, with or without quorum, while
+// recoveries are requested. There are never two clusters, and each recovery runs at most once. At the end the database
+// matches the spec, if necessary after a last recovery.
 func TestRecoveriesConverge(t *testing.T) {
 	const histories = 400
 	lost, recovered, restored := 0, 0, 0
@@ -481,7 +487,7 @@ func TestRecoveriesConverge(t *testing.T) {
 				said = append(said, s.message)
 			}
 			d.check()
-			if round == 30 && d.m.status.Leader != "" && s.stuck { // it asks for a person, who withdraws it
+			if round == 30 && d.m.status.Leader != "" && s.stuck { // a stuck recovery waits for a person: withdraw it
 				d.m.recovery = nil
 			}
 			if round == 30 && d.m.status.Leader == "" {
@@ -501,7 +507,7 @@ func TestRecoveriesConverge(t *testing.T) {
 		}
 	})
 	if os.Getenv(seed.Env) != "" {
-		return // one history does not have everything
+		return // one history does not contain every event
 	}
 	if lost == 0 || recovered == 0 || restored == 0 {
 		t.Errorf("%d histories ended without a leader, %d had recoveries, %d clusters came from a backup: the test tries nothing", lost, recovered, restored)

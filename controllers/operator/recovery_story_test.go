@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// recover asks for a recovery, and returns the API server's answer.
+// recover requests a recovery and returns the API server's answer.
 func (s *story) recover(t *testing.T, r v1alpha1.Recovery) error {
 	c := s.cluster(t)
 	before := c.DeepCopy()
@@ -26,7 +26,7 @@ func (s *story) recover(t *testing.T, r v1alpha1.Recovery) error {
 	return s.admin.Patch(t.Context(), c, client.MergeFrom(before))
 }
 
-// touch wakes the operator as a probe's change does.
+// touch wakes the operator by a change of a pod's readiness.
 func (s *story) touch(t *testing.T, db string) {
 	g := newG(t)
 	pod := &corev1.Pod{}
@@ -35,7 +35,8 @@ func (s *story) touch(t *testing.T, db string) {
 	s.setReady(t, pod, true)
 }
 
-// eachTriedAgain: one database waits for a person, and the other for nothing that a watch could tell.
+// eachTriedAgain checks that the southbound database is retried while the northbound database waits for a person. No
+// watch reports the end of the southbound failure.
 func (s *story) eachTriedAgain(t *testing.T) {
 	g := newG(t)
 	s.repeat()
@@ -51,7 +52,7 @@ func (s *story) eachTriedAgain(t *testing.T) {
 	})
 	s.touch(t, "nb")
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("True QuorumLost: the northbound database"))
-	// From the beginning: with each try the pause before the next one grows.
+	// Retries start with a short delay, because the back-off grows with each.
 	g.Eventually(sb.count).Should(BeNumerically(">", before+8), "more often than changes wake the operator")
 	sb.mu.Lock()
 	sb.silence = nil
@@ -107,7 +108,7 @@ func (s *story) recovered(t *testing.T) {
 	g.Expect(begun.ClusterID).To(BeEmpty())
 	g.Expect(begun.Recovery.Backup).To(Equal("b.db"))
 	g.Expect(begun.BootstrapNode).To(Equal(node))
-	// One that has not heard of it yet is not taken for the new one.
+	// A member that has not seen the recovery yet does not count as the new cluster.
 	s.members["nb"].set(func(status *adminapi.Status) {
 		*status = adminapi.Status{ClusterID: old.ClusterID, ServerID: "server-nb", Address: "ssl:192.0.2.1:6643", Role: adminapi.RoleLeader, Term: 9, Connected: true}
 	})

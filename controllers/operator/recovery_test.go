@@ -97,7 +97,7 @@ func TestTheStepOfARecovery(t *testing.T) {
 		{"a leader is left alone", 3, func(m *membership) { ask(m, v1alpha1.RecoverMember, "") }, v1alpha1.RecoveryRefused, "", "", "has a leader", false},
 		{"one that has lost the others is about to go", 3, func(m *membership) {
 			leader := m.status.Leader
-			lose(m, "n2", "n3") // one of them may just be starting
+			lose(m, "n2", "n3") // n3 may only be starting
 			delete(m.missing, "n3")
 			m.status.Leader = leader
 			ask(m, v1alpha1.RecoverMember, "")
@@ -176,7 +176,7 @@ func TestTheStepOfARecovery(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := clusterOf(c.n, c.n, c.n)
-			m.status.Since = new(metav1.Unix(1000, 0)) // as late as now
+			m.status.Since = new(metav1.Unix(1000, 0)) // equal to now
 			c.change(&m)
 			got := m.next()
 			if got.stuck != c.stuck || !strings.Contains(got.message, c.about) || (got.action == actionRecover) != (c.phase != "") {
@@ -211,7 +211,7 @@ func TestTheStepOfARecovery(t *testing.T) {
 	}
 }
 
-// TestTheArchiveIsFollowed: the pod that has the claim may be made anew elsewhere while a node reads from it.
+// TestTheArchiveIsFollowed moves the backups pod to another address while a node reads from it.
 func TestTheArchiveIsFollowed(t *testing.T) {
 	at := func(phase v1alpha1.RecoveryPhase, address string) *v1alpha1.DatabaseStatus {
 		return &v1alpha1.DatabaseStatus{Recovery: &v1alpha1.RecoveryStatus{Phase: phase, BackupAddress: address}}

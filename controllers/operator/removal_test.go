@@ -20,12 +20,12 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// absent is a getter for Eventually: an object is not there.
+// absent returns a getter for Eventually, which is true when an object does not exist.
 func (s *story) absent(t *testing.T, o client.Object, name string) func() bool {
 	return func() bool { return apierrors.IsNotFound(s.exists(t, o, name)()) }
 }
 
-// end is what kubelets do once the processes of a component's pods have ended.
+// end acts as the kubelets after the processes of a component's pods have ended.
 func (s *story) end(t *testing.T, component string) {
 	t.Helper()
 	g := newG(t)
@@ -48,7 +48,8 @@ func subnet() *unstructured.Unstructured {
 	return u
 }
 
-// remove deletes the OVNCluster as docs/install.md says. The second request meets one that is being deleted.
+// remove deletes the OVNCluster as docs/install.md describes. The second request finds an OVNCluster that is being
+// deleted.
 func (s *story) remove(t *testing.T) {
 	t.Helper()
 	c := s.cluster(t)
@@ -122,7 +123,7 @@ func (s *story) nodesCleaned(t *testing.T) {
 
 	s.ahead.Store(int64(cleaningTime))
 	defer s.ahead.Store(0)
-	stuck.Labels["poke"] = "" // the operator would wake up by itself when it is time
+	stuck.Labels["poke"] = "" // the operator would wake up by itself at the deadline
 	g.Expect(s.admin.Update(t.Context(), stuck)).To(Succeed())
 	g.Eventually(s.absent(t, &v1alpha1.OVNCluster{}, "default")).Should(BeTrue())
 	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning NodesNotCleaned"))
@@ -176,8 +177,8 @@ func (s *story) dataDeleted(t *testing.T) {
 	g.Expect(s.countOrders(t)).To(BeZero(), "or cert-manager makes their keys again")
 }
 
-// collected deletes the objects that the OVNCluster owned: no garbage collector runs here, and other tests create objects of the same
-// names.
+// collected deletes the objects that the OVNCluster owned. No garbage collector runs here, and other tests create objects
+// with the same names.
 func (s *story) collected(t *testing.T) {
 	for _, kind := range slices.Concat(ownedKinds(), policyKinds(), []client.Object{&corev1.Secret{}}) {
 		ours := client.MatchingLabels{render.ManagedByLabel: render.ManagedBy}

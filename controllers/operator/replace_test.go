@@ -35,7 +35,7 @@ var forward = []string{
 	"ovn-central-nb/control-plane-1", "ovn-central-sb/control-plane-1", "ovn-central-northd/control-plane-1", "kube-ovn-controller/control-plane-1",
 }
 
-// atWork replaces the pods that earlier steps made by ones of workloads that work.
+// atWork replaces the pods that earlier steps created with pods of simulated workloads.
 func (s *story) atWork(t *testing.T) *workloads {
 	t.Helper()
 	w := &workloads{admin: s.admin, fails: map[string]bool{}}
@@ -98,7 +98,8 @@ func (s *story) upgraded(t *testing.T) {
 	g.Expect(s.admin.Delete(t.Context(), left, client.GracePeriodSeconds(0))).To(Succeed())
 }
 
-// shutDown leaves what a kubelet leaves of a Deployment's pod when its node is shut down: a pod that has failed and that nobody deletes.
+// shutDown creates a failed pod of a Deployment, as a kubelet leaves it when its node shuts down. It stays until it is
+// deleted.
 func (s *story) shutDown(t *testing.T) *corev1.Pod {
 	t.Helper()
 	pod := s.newPod("northd-shut-down", render.NorthdName, "worker-1", "of-another-time")
@@ -128,12 +129,13 @@ func (s *story) setBack(t *testing.T) {
 	for db, m := range s.members {
 		g.Expect(m.Schemas(t.Context())).To(Equal(adminapi.Schemas{Database: "7.10.0", Image: "7.1.0"}), "%s keeps the newer schema", db)
 	}
-	// The stages turn round, and the agent comes before Open vSwitch; among databases and among nodes there is no reason for another order.
+	// The order of the stages is reversed, and the agent precedes Open vSwitch. The order among databases and among
+	// nodes is the same.
 	g.Expect(w.history()).To(Equal(slices.Concat(forward[7:], forward[6:7], forward[4:6], []string{forward[1], forward[0], forward[3], forward[2]})))
 	g.Expect(s.cluster(t).Status.Upgrade.Images).To(Equal([]string{imageNow}))
 
 	w.forget()
-	w.hold(render.SouthboundName) // or northd may have the image before it is set back
+	w.hold(render.SouthboundName) // otherwise northd may get the image before the rollback
 	s.setImage(t, imageNext)
 	g.Eventually(w.history).Should(ContainElement("ovn-central-sb/control-plane-1"))
 	s.setImage(t, imageNow)
@@ -220,14 +222,14 @@ func (s *story) paused(t *testing.T) {
 	s.settledOn(t, imageNext)
 }
 
-// offer sets the schema of the database and that of the image.
+// offer sets the schema versions of the database and of the image.
 func (m *fakeMember) offer(database, image string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.schemas = adminapi.Schemas{Database: database, Image: image}
 }
 
-// tryUpgrade sets how pods are replaced.
+// tryUpgrade sets spec.upgrade.
 func (s *story) tryUpgrade(t *testing.T, u v1alpha1.Upgrade) error {
 	c := s.cluster(t)
 	changed := c.DeepCopy()

@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// leaf is the certificate that a Secret holds.
+// leaf returns the certificate in a Secret.
 func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
 	t.Helper()
 	var held corev1.Secret
@@ -37,7 +37,7 @@ func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
 	return certificate
 }
 
-// expired has the operator come back after more than a leaf's lifetime.
+// expired advances the operator's clock by more than a leaf's lifetime.
 func (s *story) expired(t *testing.T) {
 	g := newG(t)
 	before := map[string]*x509.Certificate{}
@@ -47,7 +47,7 @@ func (s *story) expired(t *testing.T) {
 	authority := s.leaf(t, authoritySecretPrefix+authorityNorthbound)
 	s.ahead.Store(int64(pki.LeafLifetime + 24*time.Hour))
 	defer s.ahead.Store(0)
-	s.poke(t, "expired") // the operator would wake up by itself when the first is due
+	s.poke(t, "expired") // the operator would wake up by itself at the first renewal
 	for _, c := range credentials {
 		g.Eventually(func() bool { return s.leaf(t, c.secret).NotAfter.After(s.now()) }).Should(BeTrue(), c.secret)
 		after := s.leaf(t, c.secret)
@@ -70,7 +70,8 @@ func (s *story) poke(t *testing.T, label string) {
 	g.Expect(s.admin.Update(t.Context(), node)).To(Succeed())
 }
 
-// away is for longer than authorities, and all that they have signed, are good: nobody trusts anybody any more.
+// away advances the clock beyond the lifetime of all CAs and of all certificates that they have signed. No certificate is
+// valid then.
 func (s *story) away(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
@@ -92,7 +93,7 @@ func (s *story) away(t *testing.T) {
 	}
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))
 	g.Eventually(s.condition(t, "Progressing")).Should(HavePrefix("False AsSpecified"))
-	s.lost(t) // they are good from years to come on
+	s.lost(t) // the new CAs are valid only from a future date
 }
 
 func (m *fakeMember) count() int {

@@ -247,7 +247,8 @@ func TestWhatMembersReportIsRecorded(t *testing.T) {
 	}
 }
 
-// TestPodsOfSilentNodesAreNobodysTrouble has pods of DaemonSets that no scheduler has bound, because their nodes are full or went before.
+// TestPodsOfSilentNodesAreNobodysTrouble has unscheduled pods of DaemonSets, because their nodes are full or were
+// deleted.
 func TestPodsOfSilentNodesAreNobodysTrouble(t *testing.T) {
 	node := func(name string, ready corev1.ConditionStatus) corev1.Node {
 		return corev1.Node{
@@ -286,7 +287,7 @@ func TestMembersAreUpdatedByWhatConcernsThem(t *testing.T) {
 	stamped := func(stamp string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{render.TemplateAnnotation: stamp}}}
 	}
-	set := &appsv1.StatefulSet{Status: appsv1.StatefulSetStatus{UpdatedReplicas: 0}} // another member has gone: the revision is a new one
+	set := &appsv1.StatefulSet{Status: appsv1.StatefulSetStatus{UpdatedReplicas: 0}} // a change of members created a new revision
 	set.Spec.Template.Annotations = map[string]string{render.TemplateAnnotation: "new"}
 	if got := updatedPods(set, []*corev1.Pod{stamped("new"), stamped("old"), {}, stamped("new")}); got != 2 {
 		t.Errorf("%d of four pods are updated, not 2", got)

@@ -22,14 +22,14 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// shop, open and ofRule are a Service of a user, one with an external IP, and one of a SwitchLBRule.
+// shop is a Service of a user, open a Service with an external IP, and ofRule a Service of a SwitchLBRule.
 const (
 	shop   = "shop"
 	open   = "open"
 	ofRule = "slr-rule"
 )
 
-// service is a Service of the tenant's namespace, owned by a rule where its name is ofRule.
+// service returns a Service in the tenant's namespace. If its name is ofRule, a rule owns it.
 func (w *tenancy) service(name string) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: ports()}
 	if name == ofRule {
@@ -56,7 +56,7 @@ func (w *tenancy) makeRules(t *testing.T) {
 	w.make(t, request(t, certificatesv1.KubeAPIServerClientSignerName))
 }
 
-// network is an object of kubeovn.io.
+// network returns an object of kubeovn.io.
 func network(kind string) *unstructured.Unstructured {
 	u := untyped(kubeovnv1.GroupVersion.WithKind(kind))
 	u.SetName("stolen")
@@ -99,7 +99,7 @@ func remove(o client.Object) write {
 	}
 }
 
-// servicesOfOthers are writes of kube-ovn-controller.
+// servicesOfOthers returns writes of kube-ovn-controller to Services and EndpointSlices.
 func (w *tenancy) servicesOfOthers() []trial {
 	const services, slices = "writes Services of SwitchLBRules and RouterLBRules", "writes its own EndpointSlices"
 	another, forged := w.service(ofRule), w.service(ofRule)
@@ -137,7 +137,7 @@ func (w *tenancy) servicesOfOthers() []trial {
 	}
 }
 
-// specsOfOthers are writes of kube-ovn-controller to objects whose specs only administrators write.
+// specsOfOthers returns writes of kube-ovn-controller to objects whose specs only administrators write.
 func (w *tenancy) specsOfOthers() []trial {
 	const denied = "changes only finalizers and the status of Vpcs, IPPools and OvnEips"
 	named := func(kind, name string) *unstructured.Unstructured {
@@ -170,7 +170,7 @@ func (w *tenancy) leasesOfOthers() []trial {
 	}
 }
 
-// heldToGrant are writes by rights that the operator holds only to grant them to components.
+// heldToGrant returns writes with rights that the operator holds only to grant them to components.
 func (w *tenancy) heldToGrant(t *testing.T) []trial {
 	const grants, pods, services = "only to grant it", "deletes pods of Kiln", "writes the Services ovn-nb"
 	nb := w.service("ovn-nb")
@@ -198,7 +198,7 @@ func (w *tenancy) heldToGrant(t *testing.T) []trial {
 	}
 }
 
-// escalations are writes by which the operator would give itself, or a program of its choice, more than it has.
+// escalations returns writes with which the operator would give itself, or a program of its choice, more rights.
 func (w *tenancy) escalations() []trial {
 	const names = "of the names only that its role lets it patch"
 	role := func(name string) *rbacv1.ClusterRole {

@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// methods are of the verbs that are tried. Secrets are read as well, and some subresources connect by GET.
+// methods maps the verbs that the test tries to HTTP methods. get and list are for Secrets, and get for subresources that
+// connect by GET.
 var methods = map[string]string{
 	"create": http.MethodPost, "update": http.MethodPut, "patch": http.MethodPatch, "delete": http.MethodDelete,
 	"deletecollection": http.MethodDelete, "get": http.MethodGet, "list": http.MethodGet,
@@ -27,7 +28,7 @@ var methods = map[string]string{
 // connects lists the subresources by which a request reaches a program, with GET too.
 var connects = []string{"pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy"}
 
-// target is a resource or a subresource, as `pods/status`, and where its objects are.
+// target is a resource or a subresource, such as `pods/status`, and the namespaces of its objects.
 type target struct {
 	schema.GroupVersion
 	resource   string
@@ -41,7 +42,7 @@ type attempt struct {
 	verb, namespace, name string
 }
 
-// String is the resource as grants have it.
+// String returns the resource in the form of grants.
 func (a target) String() string {
 	resource, subresource, isSub := strings.Cut(a.resource, "/")
 	if a.Group != "" {
@@ -86,7 +87,7 @@ func (g grant) covers(a attempt) bool {
 	return covered
 }
 
-// served returns every resource that the API server serves with its verbs that write.
+// served returns every resource of the API server with its write verbs.
 func (w *tenancy) served(t *testing.T) []target {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(w.config)
@@ -141,7 +142,8 @@ func (s *thief) needs(a attempt) bool {
 	return needed
 }
 
-// stolen makes every request with the token of an account, on objects that do not exist and on the objects that its roles name.
+// stolen sends every request with the token of an account, on objects that do not exist and on the objects that its roles
+// name.
 func (w *tenancy) stolen(t *testing.T, account string, served []target, grants []grant) {
 	c, err := kubernetes.NewForConfig(w.tokens[account])
 	if err != nil {
@@ -245,7 +247,7 @@ func (a target) attempts(names []string) []attempt {
 	return all
 }
 
-// request makes the request, as a dry run.
+// request sends the request as a dry run.
 func (a attempt) request(t *testing.T, c rest.Interface) error {
 	t.Helper()
 	r := c.Verb(methods[a.verb]).AbsPath(a.path()).Param("dryRun", metav1.DryRunAll)

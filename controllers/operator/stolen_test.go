@@ -25,8 +25,9 @@ var everyAccount = []grant{
 // namespaces, without a name for all objects.
 type grant struct{ right, use string }
 
-// mayWrite lists the writes of each ServiceAccount. The API server refuses every other write. A named policy limits the right to the writes
-// that the account needs; trials of that policy cover the other writes (TestPolicies, TestStolenTokens).
+// mayWrite lists the writes of each ServiceAccount. The API server refuses every other write. A named policy limits the
+// right to the writes that the account needs; trials of that policy cover the other writes (TestPolicies,
+// TestStolenTokens).
 var mayWrite = map[string][]grant{
 	"ovn-central": {
 		{"patch pods/status @own", "labels of leaders, and what northd has written, on its own pod: kiln-central-pods"},

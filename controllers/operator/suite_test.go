@@ -43,20 +43,20 @@ import (
 
 const testNamespace = "kube-system"
 
-// world is a real API server with the operator running against it as its own ServiceAccount, so that its manifests' rights are tested as
-// well. Nobody runs workloads: the tests play the kubelets and controllers.
+// world is a real API server. The operator runs against it as its own ServiceAccount, so that the tests cover the rights
+// in its manifests. No workloads run: the tests act as kubelets and controllers.
 type world struct {
 	admin   client.Client
 	config  *rest.Config
 	operate *Reconciler
 	members *fakeMembers
-	// programs are what pods tell of their versions.
+	// programs are the versions that pods report.
 	programs *fakeVersions
-	// repeat switches the retries of the operator on again.
+	// repeat enables the operator's retries again.
 	repeat func()
-	// log is the operator's.
+	// log is the operator's log.
 	log *os.File
-	// ahead is by how much the operator's clock is before ours, in nanoseconds.
+	// ahead is the offset of the operator's clock from the real time, in nanoseconds.
 	ahead atomic.Int64
 }
 
@@ -74,7 +74,7 @@ func runSuite(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// As some distributions do: who owns an object for another has to have a say in the other's end.
+	// Some distributions enable this plugin. It requires the right to update the finalizers of an object's owner.
 	env.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	config, err := env.Start()
 	if err != nil {
@@ -180,7 +180,7 @@ func (w *world) createFile(ctx context.Context, path string) error {
 	for decoder := utilyaml.NewYAMLOrJSONDecoder(f, 4096); ; {
 		u := &unstructured.Unstructured{}
 		if err := decoder.Decode(&u.Object); err != nil {
-			return nil // the end
+			return nil // end of file
 		}
 		if len(u.Object) == 0 {
 			continue
@@ -191,7 +191,7 @@ func (w *world) createFile(ctx context.Context, path string) error {
 	}
 }
 
-// read is the one object of a file.
+// read returns the only object in a file.
 func (w *world) read(path string) (*unstructured.Unstructured, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -201,12 +201,12 @@ func (w *world) read(path string) (*unstructured.Unstructured, error) {
 	return u, utilyaml.Unmarshal(content, &u.Object)
 }
 
-// fakeMembers are admin endpoints with mutual TLS, by the port that the operator asks for.
+// fakeMembers are admin endpoints with mutual TLS, by the port that the operator requests.
 type fakeMembers struct {
 	now     func() time.Time
 	mu      sync.Mutex
 	servers map[uint16]*httptest.Server
-	// cutOff is an address that the operator does not reach.
+	// cutOff is an address that the operator cannot reach.
 	cutOff netip.Addr
 }
 
@@ -222,7 +222,8 @@ func (f *fakeMembers) client(address netip.AddrPort, config *tls.Config) *admina
 	return adminapi.NewClient(address, config)
 }
 
-// serve begins to answer on a port by a member's certificates, mounted anew for each connection: kubelets are never late.
+// serve starts an endpoint with a member's certificates. It mounts them again for each connection, without the delay of a
+// kubelet.
 func (f *fakeMembers) serve(t *testing.T, port int32, mount func() string, handler http.Handler) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(handler)
@@ -240,7 +241,7 @@ func (f *fakeMembers) serve(t *testing.T, port int32, mount func() string, handl
 	t.Cleanup(s.Close)
 }
 
-// fakeMember is a database member of which only the status is asked.
+// fakeMember is a database member with a status and schemas.
 type fakeMember struct {
 	adminapi.Database
 	mu      sync.Mutex
@@ -283,7 +284,7 @@ func (w *world) mount(t *testing.T, secret string) func() string {
 	return func() string {
 		var s corev1.Secret
 		if err := w.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: secret}, &s); err != nil {
-			return directory // as it was: the test may be over
+			return directory // unchanged, because the test may be over
 		}
 		for name, data := range s.Data {
 			if err := os.WriteFile(filepath.Join(directory, name), data, 0o600); err != nil {
@@ -294,7 +295,7 @@ func (w *world) mount(t *testing.T, secret string) func() string {
 	}
 }
 
-// addNode makes a node whose kubelet is heard but that has no network yet. It runs Linux, if the labels say nothing else.
+// addNode creates a node with a kubelet that answers and without a network. It runs Linux, unless the labels differ.
 func (w *world) addNode(t *testing.T, name, address string, labels map[string]string) {
 	t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
@@ -309,7 +310,7 @@ func (w *world) addNode(t *testing.T, name, address string, labels map[string]st
 	}
 }
 
-// addPod makes a pod of a workload, not ready.
+// addPod creates a pod of a workload that is not ready.
 func (w *world) addPod(t *testing.T, name, component, node, address, revision string) *corev1.Pod {
 	t.Helper()
 	pod := w.newPod(name, component, node, revision)
@@ -345,7 +346,7 @@ func (w *world) setReady(t *testing.T, pod *corev1.Pod, ready bool) {
 	}
 }
 
-// settle does what the controllers of workloads would: it reports the newest template as rolled out on count pods.
+// settle acts as the workload controllers: it reports the current template as rolled out on count pods.
 func (w *world) settle(t *testing.T, o client.Object, count int32) {
 	t.Helper()
 	g := newG(t)
@@ -363,7 +364,7 @@ func (w *world) settle(t *testing.T, o client.Object, count int32) {
 			ObservedGeneration: s.Generation, DesiredNumberScheduled: count, NumberReady: count, UpdatedNumberScheduled: count,
 		}
 	}
-	g.Expect(w.admin.Status().Patch(t.Context(), o, client.MergeFrom(before))).To(Succeed()) // the operator may be about to write it
+	g.Expect(w.admin.Status().Patch(t.Context(), o, client.MergeFrom(before))).To(Succeed()) // a patch: the operator may write it too
 }
 
 func revisionOf(s *appsv1.StatefulSet) string {

@@ -29,7 +29,8 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// tenancy is what tests of rights and policies write to: a tenant's namespace, pods of components with their tokens, and two nodes.
+// tenancy holds the objects of tests of rights and policies: a tenant's namespace, pods of components with their tokens,
+// and two nodes.
 type tenancy struct {
 	*world
 	namespace string
@@ -38,7 +39,7 @@ type tenancy struct {
 	tokens map[string]*rest.Config
 }
 
-// trial is a write, and part of the message by which it is denied: empty where the write is allowed.
+// trial is a write and a part of the message that denies it; empty if the write is allowed.
 type trial struct {
 	name   string
 	as     string
@@ -68,7 +69,7 @@ func (w *tenancy) try(t *testing.T, trials []trial) {
 		t.Run(c.as+": "+c.name, func(t *testing.T) {
 			err := c.write(t.Context(), client.NewDryRunClient(w.clients[c.as]))
 			switch {
-			case c.denied == "" && err != nil && !apierrors.IsAlreadyExists(err): // which is found after admission
+			case c.denied == "" && err != nil && !apierrors.IsAlreadyExists(err): // detected after admission
 				t.Errorf("the write was refused: %v", err)
 			case c.denied != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), c.denied)):
 				t.Errorf("the write gave %v; want it forbidden with %q", err, c.denied)
@@ -82,7 +83,7 @@ func newTenancy(t *testing.T, c render.Config) *tenancy {
 	t.Helper()
 	w := &tenancy{
 		world: &theWorld, clients: map[string]client.Client{asAdmin: theWorld.admin}, tokens: map[string]*rest.Config{},
-		namespace: strings.ToLower(t.Name()), // nothing here ends the deletion of a namespace
+		namespace: strings.ToLower(t.Name()), // no controller here completes the deletion of a namespace
 	}
 	for _, o := range render.AccessObjects(c) {
 		w.make(t, o.(client.Object))
@@ -95,7 +96,7 @@ func newTenancy(t *testing.T, c render.Config) *tenancy {
 	}
 	for _, name := range []string{"edit", "own", render.ControllerName, "scheduler"} {
 		w.make(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}})
-		// No controller aggregates the role edit here: these are its parts.
+		// No controller aggregates the role edit here, so its parts are granted.
 		for _, part := range []string{"system:aggregate-to-edit", "system:aggregate-to-view"} {
 			w.grant(t, part, name)
 		}
@@ -148,7 +149,8 @@ func (w *tenancy) makePods(t *testing.T) {
 	}
 }
 
-// identify makes the clients of all accounts, with tokens that the API server issues. The tenant impersonates its own accounts.
+// identify creates the clients of all accounts, with tokens that the API server issues. The tenant impersonates its own
+// accounts.
 func (w *tenancy) identify(t *testing.T) {
 	t.Helper()
 	tenant := w.token(t, w.namespace, "edit", "")
@@ -178,8 +180,8 @@ func (w *tenancy) identify(t *testing.T) {
 	}
 }
 
-// inForce waits until the API server enforces roles and policies: then each policy denies a write. The API server loads bindings as late as
-// policies.
+// inForce waits until the API server enforces roles and policies: then each policy denies a write. The API server loads
+// bindings as late as policies.
 func (w *tenancy) inForce(t *testing.T) {
 	t.Helper()
 	for _, c := range []struct {
@@ -270,7 +272,7 @@ func (w *tenancy) client(t *testing.T, config *rest.Config) client.Client {
 
 type write = func(context.Context, client.Client) error
 
-// pod is a pod of the tenant, or `<namespace>/<name>`.
+// pod returns a pod in the tenant's namespace, or `<namespace>/<name>`.
 func (w *tenancy) pod(name string) *corev1.Pod {
 	namespace, name, other := strings.Cut(name, "/")
 	if !other {
@@ -372,7 +374,7 @@ func containers() corev1.PodSpec {
 
 func ports() corev1.ServiceSpec { return corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}} }
 
-// slice is an EndpointSlice of kube-ovn-controller for a Service.
+// slice returns an EndpointSlice of kube-ovn-controller for a Service.
 func slice(namespace, service string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: service + "-ipv4-0",

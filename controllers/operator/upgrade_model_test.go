@@ -19,18 +19,18 @@ import (
 type modelPod struct {
 	image         string
 	ready, ending bool
-	// serial tells a pod from its successor.
+	// serial distinguishes a pod from its replacement.
 	serial int
 }
 
-// modelNode has a pod each of Open vSwitch and of the agent, or none.
+// modelNode has one pod each of Open vSwitch and of the agent, or none.
 type modelNode struct {
 	name             string
 	silent, canary   bool
 	openVSwitch, cni *modelPod
 }
 
-// modelSet is a StatefulSet that replaces nothing by itself, or a Deployment, which does unless it is paused.
+// modelSet is a StatefulSet, which does not replace pods by itself, or a Deployment, which does unless it is paused.
 type modelSet struct {
 	deployment, paused bool
 	image              string
@@ -46,7 +46,7 @@ func (s *modelSet) present() (pods []*modelPod) {
 	return pods
 }
 
-// upgradeModel is a cluster, its controllers and kubelets, and an operator that may end between any two of its steps.
+// upgradeModel is a cluster, its controllers and kubelets, and an operator that may crash between any two of its steps.
 type upgradeModel struct {
 	t              *testing.T
 	random         *rand.Rand
@@ -102,7 +102,7 @@ func (m *upgradeModel) fail(format string, args ...any) {
 	m.t.Fatalf(format, args...)
 }
 
-// see returns what the operator sees of a pod.
+// see returns the operator's view of a pod.
 func (m *upgradeModel) see(p *modelPod) upgradePod {
 	if p == nil {
 		return upgradePod{}
@@ -138,7 +138,7 @@ func (m *upgradeModel) observe() upgrade {
 	return u
 }
 
-// pass does what the reconciler does, and ends after a number of its steps.
+// pass acts as the reconciler and crashes after a random number of its steps.
 func (m *upgradeModel) pass() {
 	steps := m.random.IntN(16)
 	if m.random.IntN(2) == 0 {
@@ -149,7 +149,7 @@ func (m *upgradeModel) pass() {
 		if step() {
 			m.images = want(m.images, m.wanted)
 		}
-		return // the record comes first
+		return // the record is written before any other step
 	}
 	p := m.observe().plan()
 	m.log("plan: %s back=%v release=%v replace=%v: %s", p.stage, p.back, p.release, p.replace, p.message)
@@ -199,7 +199,8 @@ func (m *upgradeModel) apply(name string, s *modelSet, p upgradePlan) {
 	}
 }
 
-// replaceMember deletes the pod of a member. The checks do not use the operator's code: every other member has to serve, and the pod has to be old.
+// replaceMember deletes the pod of a member. Its checks do not use the operator's code: all other members must serve, and
+// the pod must be outdated.
 func (m *upgradeModel) replaceMember(name string, s *modelSet, pod *modelPod) {
 	m.log("%s: pod %d, a member, is replaced", name, pod.serial)
 	if pod.image == m.wanted || pod.ending {
@@ -214,8 +215,9 @@ func (m *upgradeModel) replaceMember(name string, s *modelSet, pod *modelPod) {
 	m.replaced++
 }
 
-// northdMayRun fails when northd is released to an image that is newer than that of some ovn-controller. A northd that goes back may meet such a
-// node: one that was silent while northd went forward. It gets closer to the node then.
+// northdMayRun fails if northd is released to a newer image than some ovn-controller has. During a rollback of
+// northd this is allowed: a node that did not answer during the upgrade may still be older, and the rollback reduces the
+// difference.
 func (m *upgradeModel) northdMayRun() {
 	at := slices.Index(m.images, m.wanted)
 	if slices.ContainsFunc(m.sets[render.NorthdName].pods, func(p *modelPod) bool { return slices.Index(m.images, p.image) > at }) {
@@ -282,7 +284,7 @@ func (m *upgradeModel) olderThanNorthd(n *modelNode) {
 	}
 }
 
-// world is one move of everything that is not the operator.
+// world applies one step of everything except the operator.
 func (m *upgradeModel) world() {
 	for _, n := range m.nodes {
 		if n.silent {
@@ -310,7 +312,7 @@ func (m *upgradeModel) world() {
 	}
 }
 
-// successor is the template from which a pod is made anew: of a paused Deployment that of the pods it has.
+// successor returns the image with which a pod is re-created. A paused Deployment uses the image of its existing pods.
 func (s *modelSet) successor() string {
 	if !s.paused {
 		return s.image
@@ -323,7 +325,7 @@ func (s *modelSet) successor() string {
 	return s.image
 }
 
-// move takes one pod a step further, or leaves it: one that ends is made again, one that was made becomes ready.
+// move advances one pod by one step at random: an ending pod is re-created, a new pod becomes ready.
 func (m *upgradeModel) move(at **modelPod, image string) {
 	switch pod := *at; {
 	case m.random.IntN(2) == 0:
@@ -335,7 +337,7 @@ func (m *upgradeModel) move(at **modelPod, image string) {
 	}
 }
 
-// roll is what the controller of Deployments does, with one pod away at most.
+// roll acts as the Deployment controller, with at most one unavailable pod.
 func (s *modelSet) roll() {
 	if !s.deployment || s.paused {
 		return
@@ -354,7 +356,7 @@ func (s *modelSet) roll() {
 	}
 }
 
-// disturb is what people do and what happens to nodes.
+// disturb applies one random action of a person or failure.
 func (m *upgradeModel) disturb() {
 	switch m.random.IntN(40) {
 	case 0, 1:
@@ -372,7 +374,7 @@ func (m *upgradeModel) disturb() {
 	case 5:
 		n := m.nodes[m.random.IntN(len(m.nodes))]
 		n.canary = !n.canary
-	case 7: // the southbound database is away for a moment
+	case 7: // the southbound database is unavailable for a moment
 		for _, n := range m.nodes {
 			if n.openVSwitch != nil {
 				n.openVSwitch.ready = false
@@ -385,13 +387,13 @@ func (m *upgradeModel) disturb() {
 		}
 	case 6:
 		if n := m.nodes[m.random.IntN(len(m.nodes))]; n.openVSwitch != nil {
-			n.openVSwitch.ready = false // it comes back by itself
+			n.openVSwitch.ready = false // it recovers by itself
 		}
 	}
 }
 
-// TestUpgradesAtRandom: whatever image is wanted when, wherever the operator ends and whatever fails, nodes, members and versions are never where
-// they must not be, and once nothing happens any more all is as wanted.
+// TestUpgradesAtRandom requests random images, crashes the operator at random steps and adds failures. The limits for
+// nodes, members and versions always hold. When the failures stop, all pods get the requested image.
 func TestUpgradesAtRandom(t *testing.T) {
 	replaced := 0
 	seed.Histories(t, []uint64{1115193903, 2448928913, 1451470825}, 400, func(t *testing.T, _ uint64, random *rand.Rand) {
@@ -418,7 +420,7 @@ func TestUpgradesAtRandom(t *testing.T) {
 	}
 }
 
-// calm ends what could keep an upgrade from its end.
+// calm ends all conditions that could keep an upgrade from completing.
 func (m *upgradeModel) calm() {
 	m.mode, m.bad = v1alpha1.UpgradeAutomatic, map[string]bool{}
 	for _, n := range m.nodes {

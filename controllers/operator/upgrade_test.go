@@ -17,12 +17,12 @@ func newPod(name string) upgradePod {
 }
 func oldPod(name string) upgradePod { return upgradePod{name: name, there: true, ready: true} }
 
-// laterPod is of an image that was wanted after the one that is now.
+// laterPod returns a pod whose image was requested after the current one.
 func laterPod(name string) upgradePod {
 	return upgradePod{name: name, there: true, newer: true, ready: true}
 }
 
-// everything of one kind: three nodes, three members each, two of northd and of the controller.
+// everything returns pods of one kind: on three nodes, three members per database, two of northd and of the controller.
 func everything(pod func(string) upgradePod) upgrade {
 	u := upgrade{mode: v1alpha1.UpgradeAutomatic, maxUnavailable: 1, sets: map[string]upgradeSet{}}
 	for _, n := range []string{"n1", "n2", "n3"} {

@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// fakeVersions are what pods tell, by the port that is asked.
+// fakeVersions are the versions that pods report, by port.
 type fakeVersions struct {
 	mu    sync.Mutex
 	told  map[uint16]version.Programs
@@ -75,14 +75,14 @@ func TestEachContainerIsAskedOnce(t *testing.T) {
 	}
 	g.Expect(fake.asked).To(Equal(2))
 
-	pod.Status.ContainerStatuses[0].ContainerID = "2" // it was started again
+	pod.Status.ContainerStatuses[0].ContainerID = "2" // the container was restarted
 	v.forget([]corev1.Pod{pod})
 	g.Expect(v.told).To(BeEmpty())
 	_, pending = ask()
 	g.Expect(pending).To(BeTrue())
 }
 
-// versionsTold: two nodes of which one is updated, a database, and one that does not know the question.
+// versionsTold has two nodes of which one is updated, a database, and a pod that does not serve its versions.
 func (s *story) versionsTold(t *testing.T) {
 	g := newG(t)
 	row := func(name string) func() []v1alpha1.ComponentVersion {

@@ -21,7 +21,7 @@ type recordingG struct {
 
 func newG(t testing.TB) recordingG { return recordingG{NewWithT(t), t} }
 
-// Eventually is WithT.Eventually. The wait is recorded by each of the methods that end it in this package.
+// Eventually is WithT.Eventually. Each method that ends the wait in this package records its duration.
 func (g recordingG) Eventually(actual any, intervals ...any) wait {
 	return wait{g.WithT.Eventually(actual, intervals...), g.t}
 }

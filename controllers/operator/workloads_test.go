@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/operator/render"
 )
 
-// workloads plays the controllers of workloads and the kubelets, and writes down which pod went when.
+// workloads acts as the workload controllers and the kubelets, and records the order in which pods are replaced.
 type workloads struct {
 	admin client.Client
 	// fails are images whose pods end with an error.
@@ -31,7 +31,7 @@ type workloads struct {
 	serial   int
 }
 
-// run plays until the test ends.
+// run acts until the test ends.
 func (w *workloads) run(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -55,7 +55,7 @@ func (w *workloads) run(t *testing.T) {
 	})
 }
 
-// transient failures come of the operator's own writes.
+// transient reports whether the operator's concurrent writes cause the error.
 func transient(err error) bool { return client.IgnoreNotFound(err) == nil || isConflict(err) }
 
 func (w *workloads) history() []string {
@@ -76,7 +76,7 @@ func (w *workloads) fail(image string, fails bool) {
 	w.fails[image] = fails
 }
 
-// hold has the pods of a component not start, until it is called for another, or for none.
+// hold prevents the pods of a component from starting, until it is called for another component or for none.
 func (w *workloads) hold(component string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,7 +113,7 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 			continue
 		}
 		w.mu.Lock()
-		w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName) // before anybody can see that it is gone
+		w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName) // recorded before others can see the deletion
 		w.mu.Unlock()
 		if err := w.admin.Delete(ctx, pod, client.GracePeriodSeconds(0)); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 		gone = true
 	}
 	if gone {
-		return nil // their successors come in the next turn
+		return nil // the next turn creates their replacements
 	}
 	key := client.ObjectKey{Namespace: testNamespace, Name: name}
 	switch name {
@@ -161,7 +161,7 @@ func (w *workloads) daemonSet(ctx context.Context, key client.ObjectKey, pods []
 	return w.admin.Status().Update(ctx, &set)
 }
 
-// eligible says whether a DaemonSet has a pod on a node.
+// eligible reports whether a DaemonSet has a pod on a node.
 func eligible(spec corev1.PodSpec, n corev1.Node) bool {
 	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.Labels)) {
 		return false
@@ -214,7 +214,7 @@ func (w *workloads) deployment(ctx context.Context, key client.ObjectKey, pods [
 	return w.admin.Status().Update(ctx, &set)
 }
 
-// count pods of the template, and ready ones.
+// count returns the numbers of pods with the current template and of ready pods.
 func count(pods []corev1.Pod, template corev1.PodTemplateSpec) (updated, serving int32) {
 	for i := range pods {
 		if pods[i].Annotations[render.TemplateAnnotation] == template.Annotations[render.TemplateAnnotation] {
@@ -227,7 +227,7 @@ func count(pods []corev1.Pod, template corev1.PodTemplateSpec) (updated, serving
 	return updated, serving
 }
 
-// start makes a pod and, unless its image fails, makes it ready.
+// start creates a pod and, unless its image fails, makes it ready.
 func (w *workloads) start(ctx context.Context, name, component, on string, template corev1.PodTemplateSpec) error {
 	w.mu.Lock()
 	held, image := w.held == component, imageOf(template)
