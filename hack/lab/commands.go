@@ -35,7 +35,7 @@ func (l *lab) prepare() *cobra.Command {
 	return cmd
 }
 
-// fill prepares, and returns the cache.
+// fill prepares the cache and returns it.
 func (l *lab) fill(ctx context.Context, race bool) (cache.Dir, error) {
 	if err := needRoot(); err != nil {
 		return "", err
@@ -178,10 +178,10 @@ func (l *lab) fresh() *cobra.Command {
 	return cmd
 }
 
-// run is what a command does.
+// run is the function of a command.
 type run = func(cmd *cobra.Command, args []string) error
 
-// asRoot refuses others.
+// asRoot wraps a command so that it fails when the user is not root.
 func asRoot(f run) run {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := needRoot(); err != nil {
@@ -191,7 +191,7 @@ func asRoot(f run) run {
 	}
 }
 
-// withCluster gives f the cluster that is up.
+// withCluster passes the running cluster to f.
 func (l *lab) withCluster(f func(*cobra.Command, *cluster.Cluster, []string) error) run {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := cluster.Open(l.state)
@@ -206,7 +206,7 @@ func showStatus(cmd *cobra.Command, c *cluster.Cluster, _ []string) error {
 	return c.Status(cmd.Context(), cmd.OutOrStdout())
 }
 
-// machineCommands are what machines consist of. They are not for people.
+// machineCommands returns the hidden subcommands that run as a machine's own processes. Users do not call them.
 func machineCommands() []*cobra.Command {
 	return []*cobra.Command{
 		{

@@ -36,19 +36,19 @@ func main() {
 	}
 }
 
-// exitStatus is that of a command run by exec, which has told itself what is wrong.
+// exitStatus is the exit status of a command run by exec, which has already printed its own error.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// lab is what the commands share.
+// lab holds the settings that the commands share.
 type lab struct {
 	state  string
 	report *progress.Reporter
 }
 
 func newCommand() *cobra.Command {
-	log.SetLogger(logr.Discard()) // of the Kubernetes client, which says that it has none
+	log.SetLogger(logr.Discard()) // controller-runtime would warn that no logger is set
 	l := &lab{report: progress.New(os.Stderr)}
 	root := &cobra.Command{
 		Use:           "lab",

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache keeps what is made once and used by every lab, image build and test: programs, root file systems, images.
-// It lies outside of the repository, in $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
+// Package cache stores artifacts that are built once and used by every lab, image build and test: programs, root file systems,
+// images. The directory lies outside of the repository, in $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
 package cache
 
 import (
@@ -22,7 +22,7 @@ import (
 // Dir is the cache's directory.
 type Dir string
 
-// Open returns the cache's directory, made if it was not there.
+// Open returns the cache's directory and creates it if it does not exist.
 func Open() (Dir, error) {
 	dir := os.Getenv("KILN_CACHE")
 	if dir == "" {
@@ -44,33 +44,33 @@ func Open() (Dir, error) {
 	return Dir(dir), nil
 }
 
-// Path is the path of something in the cache.
+// Path is the path of a file or directory in the cache.
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
-// Bin holds the programs: Kubernetes' own, etcd, coredns and agnhost, all static.
+// Bin is the directory of the programs: Kubernetes' own, etcd, coredns and agnhost, all static.
 func (d Dir) Bin() string { return d.Path("bin") }
 
-// Rootfs is the Debian root file system with OVN and Open vSwitch, layer 1 of Kiln's image, unpacked; RootfsTar is its archive.
+// Rootfs is the unpacked Debian root file system with OVN and Open vSwitch, layer 1 of Kiln's image; RootfsTar is its archive.
 func (d Dir) Rootfs() string { return d.Path("rootfs") }
 
 // RootfsTar is the archive of Rootfs.
 func (d Dir) RootfsTar() string { return d.Path("rootfs.tar") }
 
-// Node is the root file system of the lab's nodes and of its test image, unpacked.
+// Node is the unpacked root file system of the lab's nodes and of its test image.
 func (d Dir) Node() string { return d.Path("node") }
 
 // NodeTar is the archive of Node.
 func (d Dir) NodeTar() string { return d.Path("node.tar") }
 
-// Containerd is a state directory of containerd that holds the lab's images. Each node starts with a copy.
+// Containerd is a state directory of containerd with the lab's images. Each node starts with a copy.
 func (d Dir) Containerd() string { return d.Path("containerd") }
 
 func (d Dir) stamp(artifact string) string { return filepath.Join(string(d), "stamps", artifact) }
 
-// Log is where a build of an artifact writes its output.
+// Log is the log file of an artifact's build.
 func (d Dir) Log(artifact string) string { return filepath.Join(string(d), "logs", artifact+".log") }
 
-// Key returns the hash of everything that something is made from.
+// Key returns the hash of the inputs from which the artifact in the cache was built.
 func (d Dir) Key(artifact string) (string, error) {
 	raw, err := os.ReadFile(d.stamp(artifact))
 	if err != nil {
@@ -79,7 +79,7 @@ func (d Dir) Key(artifact string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// Lock keeps other processes from changing the cache until the returned function is called. It waits for one that does.
+// Lock waits for an exclusive lock on the cache. Other processes cannot change the cache until the returned function is called.
 func (d Dir) Lock() (unlock func(), err error) {
 	f, err := os.OpenFile(d.Path(".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -92,21 +92,22 @@ func (d Dir) Lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// Artifact is something in the cache and the way to make it.
+// Artifact describes something in the cache and how to build it.
 type Artifact struct {
-	// Name is what the stamp and the log are called, Title what a person reads while it is made.
+	// Name is the file name of the stamp and the log; Title is the text of the progress report.
 	Name, Title string
-	// Outputs are paths in the cache that it consists of.
+	// Outputs are the paths of the artifact in the cache.
 	Outputs []string
-	// Inputs are everything the outcome depends on.
+	// Inputs returns everything that the outcome depends on.
 	Inputs func() ([]string, error)
-	// InUse says why outputs that are out of date stay for now: something stands on them. "" is no reason. It may be nil.
+	// InUse returns the reason why outdated outputs must stay for now because something uses them, or "". It may be nil.
 	InUse func() (string, error)
-	// Build makes the outputs below a directory on the cache's file system, under the names they have in the cache.
+	// Build writes the outputs below into, a directory on the cache's file system, under their names in the cache.
 	Build func(ctx context.Context, into string) error
 }
 
-// Ensure makes the artifact unless it is there and made of the same inputs. Outputs are replaced at once, when all are done.
+// Ensure builds the artifact unless the cache has it, built from the same inputs. It replaces the outputs only after the whole
+// build succeeded.
 func (d Dir) Ensure(ctx context.Context, report *progress.Reporter, a Artifact) error {
 	inputs, err := a.Inputs()
 	if err != nil {
@@ -156,7 +157,8 @@ func (d Dir) complete(a Artifact) bool {
 	return true
 }
 
-// install moves outputs to their places. The stamp goes first and comes last, so that a crash between is seen as "not made".
+// install moves outputs to their places. It removes the stamp first and writes it last, so that a crash in between leaves the
+// artifact "not built".
 func (d Dir) install(a Artifact, key, from string) error {
 	if err := os.Remove(d.stamp(a.Name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the stamp of %s: %w", a.Name, err)

@@ -55,7 +55,7 @@ func TestEnsureBuildsOnlyWhenInputsChangeOrOutputsAreGone(t *testing.T) {
 	ensure(1, "v1")
 	inUse = ""
 	failure = errors.New("compiler says no")
-	ensure(2, "v1") // a failed build leaves what was there
+	ensure(2, "v1") // a failed build leaves the previous output in place
 	failure = nil
 	ensure(3, "v2")
 	if err := os.RemoveAll(dir.Bin()); err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
-// authorities are the keys that a cluster keeps for its life.
+// authorities holds the CAs and keys of a cluster. They do not change while the cluster exists.
 type authorities struct {
-	cluster    *pki.Authority // of the API server, kubelets and all clients
-	frontProxy *pki.Authority // of the API server as a client of aggregated APIs
+	cluster    *pki.Authority // issues certificates of the API server, kubelets and all clients
+	frontProxy *pki.Authority // issues the API server's client certificate for aggregated APIs
 	accounts   pki.Pair       // signs service account tokens
 }
 
-// loadAuthorities returns those of the state directory, made when they are not there.
+// loadAuthorities loads the authorities from the state directory and creates missing ones.
 func (d stateDir) loadAuthorities() (authorities, error) {
 	var a authorities
 	var err error

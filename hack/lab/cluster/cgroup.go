@@ -18,8 +18,8 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// hierarchies returns the mount points of the host's control groups: one with version 2; with version 1 one per controller,
-// and maybe one of version 2 without controllers beside them. cgroups(7).
+// hierarchies returns the mount points of the host's control groups, cgroups(7). With version 2 there is one. With version 1 there
+// is one per controller, and there may be a version 2 hierarchy without controllers besides.
 func hierarchies() ([]string, error) {
 	if isCgroup(cgroupRoot) {
 		return []string{cgroupRoot}, nil
@@ -46,7 +46,7 @@ func isCgroup(path string) bool {
 	return unix.Statfs(path, &st) == nil && (st.Type == unix.CGROUP_SUPER_MAGIC || st.Type == unix.CGROUP2_SUPER_MAGIC)
 }
 
-// makeCgroup makes a group at the top of every hierarchy: kubelet wants its root group to be there.
+// makeCgroup makes a group at the top of every hierarchy, where kubelet expects its root group.
 func makeCgroup(name string) error {
 	paths, err := hierarchies()
 	if err != nil {
@@ -69,12 +69,13 @@ func makeCgroup(name string) error {
 	return nil
 }
 
-// inheritCPUs gives a group of version 1's cpuset what its parent has: it starts with none, and takes no process without.
+// inheritCPUs copies the settings of the parent to a group of version 1's cpuset: a new group has no CPUs and then accepts no
+// process.
 func inheritCPUs(parent, group string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(parent, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another controller, or version 2, where a group without takes its parent's
+			return nil // another controller, or version 2, where a group without CPUs uses its parent's
 		}
 		if err != nil {
 			return fmt.Errorf("read the parent's %s: %w", name, err)
@@ -86,7 +87,7 @@ func inheritCPUs(parent, group string) error {
 	return nil
 }
 
-// delegate makes every controller of a group of version 2 available in the groups below it.
+// delegate enables every controller of a version 2 group for the groups below it.
 func delegate(group string) error {
 	raw, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
 	if err != nil {
@@ -120,7 +121,8 @@ func removeCgroups() error {
 	return errors.Join(problems...)
 }
 
-// removeCgroup removes a group and those in it, deepest first: only empty groups can be removed, and their files go with them.
+// removeCgroup removes a group and its subgroups, deepest first, because rmdir needs a group without subgroups. The kernel removes
+// the files of a group together with it.
 func removeCgroup(root string) error {
 	var groups []string
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster is the lab as a whole: it brings a cluster up, takes it down, and gives tests what they need of a running
-// one. A test opens it and then knows the nodes, the outside host and the kubeconfig, and runs commands on machines:
+// Package cluster is the lab as a whole: it brings a cluster up, takes it down, and gives tests access to a running one. A test
+// opens the cluster, reads its nodes, outside host and kubeconfig, and runs commands on machines:
 //
 //	lab, err := cluster.Open("")                             // $KILN_LAB_STATE, or the default place
 //	config, err := clientcmd.BuildConfigFromFlags("", lab.Kubeconfig())
@@ -41,7 +41,7 @@ type Cluster struct {
 	plan  topology.Topology
 }
 
-// DefaultDir is the state directory where none is named: $KILN_LAB_STATE or /var/lib/kiln-lab.
+// DefaultDir is the default state directory: $KILN_LAB_STATE or /var/lib/kiln-lab.
 func DefaultDir() string {
 	if dir := os.Getenv("KILN_LAB_STATE"); dir != "" {
 		return dir
@@ -49,7 +49,8 @@ func DefaultDir() string {
 	return defaultDir
 }
 
-// Open returns the lab whose state is in dir; "" is DefaultDir. It is an error when there is none, not when a machine of it has died.
+// Open returns the lab whose state is in dir; "" is DefaultDir. It fails when no lab is up there, but not when a machine of the lab
+// has died.
 func Open(dir string) (*Cluster, error) {
 	if dir == "" {
 		dir = DefaultDir()
@@ -75,16 +76,16 @@ func (c *Cluster) Nodes() []topology.Node { return c.plan.Nodes() }
 // KubeProxy reports whether kube-proxy runs on the nodes.
 func (c *Cluster) KubeProxy() bool { return c.plan.KubeProxy }
 
-// Kubeconfig is the path of an administrator's kubeconfig, good on the machine that the lab runs on.
+// Kubeconfig is the path of an administrator's kubeconfig, valid on the machine that the lab runs on.
 func (c *Cluster) Kubeconfig() string { return c.dir.kubeconfig() }
 
 // LogDir is the directory of a machine's logs: <program>.log of each program, init.log, and pods/ of its containers.
 func (c *Cluster) LogDir(name string) string { return c.dir.logs(name) }
 
-// OutsideAddresses are those of the host behind the router, one per family. It knows no route to pods.
+// OutsideAddresses returns the addresses of the host behind the router, one per family. That host has no route to pods.
 func (c *Cluster) OutsideAddresses() []netip.Addr { return topology.Addrs(topology.OutsideHost()) }
 
-// OutsideEndpoints are host and port of the outside host's HTTP server (agnhost netexec), one per family.
+// OutsideEndpoints returns host and port of the outside host's HTTP server (agnhost netexec), one per family.
 func (c *Cluster) OutsideEndpoints() []string {
 	var out []string
 	for _, a := range c.OutsideAddresses() {
@@ -102,10 +103,10 @@ func (c *Cluster) Machines() []string {
 	return append(names, Router, OutsideHost)
 }
 
-// Alive says whether a machine runs.
+// Alive reports whether a machine runs.
 func (c *Cluster) Alive(name string) bool { return c.state.Machines[name].Alive() }
 
-// Kill ends a machine as a power cut does; its disk stays. Up starts it again.
+// Kill ends a machine like a power cut: its disk stays, and Up starts it again.
 func (c *Cluster) Kill(name string) error { return c.state.Machines[name].Kill() }
 
 // Exec runs a command on a machine, in its namespaces, and waits for its end. An exit status other than 0 is an *exec.ExitError.
@@ -126,7 +127,7 @@ func (c *Cluster) Output(ctx context.Context, name string, args ...string) (stri
 	return stdout.String(), nil
 }
 
-// machine holds a machine's files.
+// machine is the directory of a machine's files.
 func (d stateDir) machine(name string) string { return filepath.Join(string(d), "machines", name) }
 
 func (d stateDir) logs(name string) string { return filepath.Join(string(d), "logs", name) }
@@ -139,5 +140,5 @@ func (d stateDir) kubeconfig() string { return filepath.Join(string(d), "kubecon
 
 func (d stateDir) containerd(name string) string { return filepath.Join(d.machine(name), "containerd") }
 
-// program is the lab's own program, kept because `go run` removes the one it made.
+// program is a copy of the lab's own program. `go run` removes the original when it exits.
 func (d stateDir) program() string { return filepath.Join(string(d), "bin", "lab") }

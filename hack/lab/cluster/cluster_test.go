@@ -142,7 +142,7 @@ func TestClonedImagesShareLayersButNotDatabases(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // the second time it is there
+	for range 2 { // the second call finds the directory
 		if err := cloneImages(t.Context(), from, to); err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
-// Down takes the lab down and removes everything of it but its logs. It works from whatever is there, so it also clears up
-// after a run of Up that failed or a state directory that was lost.
+// Down takes the lab down and removes everything except its logs. It works from the resources it finds, so it also cleans up after
+// a failed Up or a lost state directory.
 func Down(ctx context.Context, dir string, report *progress.Reporter) error {
 	d := stateDir(dir)
 	unlock, err := d.lock()
@@ -42,7 +42,8 @@ func Down(ctx context.Context, dir string, report *progress.Reporter) error {
 	})
 }
 
-// stop ends every machine, and then whatever else is in a namespace of the lab: commands that someone started there.
+// stop kills every machine, and then all other processes in the lab's network namespaces, such as commands that a user started
+// there.
 func stop(ctx context.Context, s state) error {
 	group, _ := errgroup.WithContext(ctx)
 	for name, init := range s.Machines {
@@ -78,7 +79,7 @@ func stop(ctx context.Context, s state) error {
 
 // clear removes the lab's files. The logs stay until the next lab comes up.
 func (d stateDir) clear() error {
-	for _, name := range []string{"machines", "pki", "bin", "kubeconfig", "lab.json"} { // the state last: until then, down can be repeated
+	for _, name := range []string{"machines", "pki", "bin", "kubeconfig", "lab.json"} { // the state is last, so that a failed down can be repeated
 		if err := os.RemoveAll(filepath.Join(string(d), name)); err != nil {
 			return fmt.Errorf("remove the lab's files: %w", err)
 		}

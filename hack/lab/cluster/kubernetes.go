@@ -33,10 +33,10 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/config"
 )
 
-// fieldManager owns what the lab applies.
+// fieldManager is the field manager of all objects that the lab applies.
 const fieldManager = "kiln-lab"
 
-// How long steps may take on a slow machine.
+// Time limits of steps on a slow machine.
 const (
 	apiTimeout      = 2 * time.Minute
 	registerTimeout = 2 * time.Minute
@@ -45,7 +45,7 @@ const (
 //go:embed coredns.yaml
 var coreDNS []byte
 
-// api waits until the API server says that it is ready.
+// api waits until the API server reports ready.
 func (u *up) api(ctx context.Context) error {
 	clients, err := u.clients()
 	if err != nil {
@@ -62,7 +62,7 @@ func (u *up) api(ctx context.Context) error {
 	return u.serviceAccount(ctx, clients)
 }
 
-// serviceAccount waits until pods can be created: each needs its namespace's account, which the controller-manager makes.
+// serviceAccount waits until pods can be created: that needs the default service account, which the controller-manager creates.
 func (u *up) serviceAccount(ctx context.Context, clients *kubernetes.Clientset) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -77,7 +77,7 @@ func (u *up) serviceAccount(ctx context.Context, clients *kubernetes.Clientset) 
 	return nil
 }
 
-// nodes waits until all have registered, and gives the control planes their label, which a kubelet may not give itself.
+// nodes waits until all nodes have registered. Then it labels the control planes, because a kubelet may not set that label itself.
 func (u *up) nodes(ctx context.Context) error {
 	clients, err := u.clients()
 	if err != nil {

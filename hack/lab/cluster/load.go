@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
-// Load brings the images of a docker-archive to every node, all at once. Layers that a node has are not moved, and an archive
-// that is there already does nothing.
+// Load brings the images of a docker-archive to all nodes in parallel. It skips layers that a node has already, and does nothing on
+// a node that has the whole image.
 func (c *Cluster) Load(ctx context.Context, archive string, report *progress.Reporter) error {
 	found, err := images.FromArchive(archive)
 	if err != nil {
@@ -24,7 +24,7 @@ func (c *Cluster) Load(ctx context.Context, archive string, report *progress.Rep
 	return c.LoadImages(ctx, "load "+archive, found, report)
 }
 
-// LoadImages is Load for images that are not in an archive. Title is what a person reads while it lasts.
+// LoadImages is Load for images that are not in an archive. Title is the text of the progress report.
 func (c *Cluster) LoadImages(ctx context.Context, title string, found []*images.Image, report *progress.Reporter) error {
 	for _, img := range found {
 		report.Say("image %s, %s", img.Reference, img.Digest())

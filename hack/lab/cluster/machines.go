@@ -20,7 +20,8 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
-// spec is what every machine has: the root file system of nodes, the programs, and its logs where the host can read them.
+// spec returns the parts that all machines share: the root file system of nodes, the programs, and the logs in a directory of the
+// host.
 func (d stateDir) spec(c cache.Dir, name string, programs []machine.Program) machine.Spec {
 	return machine.Spec{
 		Name: name, Netns: fabric.NetnsPath(name), Base: c.Node(), Dir: d.machine(name), Programs: programs,
@@ -31,10 +32,10 @@ func (d stateDir) spec(c cache.Dir, name string, programs []machine.Program) mac
 	}
 }
 
-// startNode starts a node with a network of its own. Files of an earlier life, after a restart of the host, are kept.
+// startNode starts a node with a network namespace of its own. It keeps existing files, which a restart of the host leaves.
 func (d stateDir) startNode(ctx context.Context, c cache.Dir, top topology.Topology, n topology.Node, a authorities) (machine.Process, error) {
 	spec := d.spec(c, n.Name, config.Programs(top, n))
-	// containerd's layers need a disk file system below them, and volumes and databases are better off on one.
+	// containerd's snapshots need a disk file system below them, not an overlay; volumes and databases are better off on one, too.
 	for _, path := range []string{"containerd", "kubelet", "etcd"} {
 		spec.Binds = append(spec.Binds, machine.Bind{Source: filepath.Join(spec.Dir, path), Target: "/var/lib/" + path})
 		if path == "containerd" {
@@ -75,11 +76,11 @@ func (d stateDir) startWorld(c cache.Dir, name string, programs []machine.Progra
 	return machine.Start(d.program(), d.spec(c, name, programs), d.log(name, "init"))
 }
 
-// cloneImages copies containerd's state directory. Content and unpacked layers are never written to once they are there, so
-// hard links do, where both directories are on one file system; databases are copied.
+// cloneImages copies containerd's state directory. Content and unpacked layers are never modified after they are written, so hard
+// links suffice where both directories are on one file system. Databases are copied.
 func cloneImages(ctx context.Context, from, to string) error {
 	if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
-		return err // there already
+		return err // exists already, or another error
 	}
 	tmp := to + ".tmp"
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(filepath.Dir(tmp), 0o755)); err != nil {
@@ -113,7 +114,7 @@ func copyTree(ctx context.Context, from, to, how string) error {
 	return nil
 }
 
-// unlink gives a file an inode of its own.
+// unlink replaces a hard link by a copy with its own inode.
 func unlink(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {

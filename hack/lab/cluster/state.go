@@ -16,22 +16,22 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/machine"
 )
 
-// stateDir is where a lab keeps everything it writes.
+// stateDir is the directory with all files that a lab writes.
 type stateDir string
 
-// state is what up writes down for the commands after it.
+// state is the part of a lab that up stores for later commands.
 type state struct {
 	ControlPlanes int                        `json:"controlPlanes"`
 	KubeProxy     bool                       `json:"kubeProxy,omitempty"`
 	Workers       int                        `json:"workers"`
 	Machines      map[string]machine.Process `json:"machines"`
-	// Tunables are settings of the whole kernel that kubelets change, as they were before.
+	// Tunables are the kernel-wide settings that kubelets change, with their original values.
 	Tunables map[string]string `json:"tunables"`
 }
 
 func (d stateDir) file() string { return filepath.Join(string(d), "lab.json") }
 
-// load returns false when there is no lab.
+// load returns the stored state; there is false when no lab is up.
 func (d stateDir) load() (s state, there bool, err error) {
 	raw, err := os.ReadFile(d.file())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,8 @@ func (d stateDir) save(s state) error {
 	return nil
 }
 
-// lock keeps other commands that change the lab out until the returned function is called. It fails when one is under way.
+// lock takes an exclusive lock against other commands that change the lab, until the returned function is called. It does not wait:
+// it fails when another command holds the lock.
 func (d stateDir) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
@@ -76,13 +77,13 @@ func (d stateDir) lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// tunables are what a kubelet sets for the whole kernel when it starts.
+// tunables are the kernel-wide settings that a kubelet changes when it starts.
 var tunables = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
 	"kernel/keys/root_maxbytes",
 }
 
-// readTunables passes over those that this kernel does not have.
+// readTunables skips settings that this kernel does not have.
 func readTunables() map[string]string {
 	values := map[string]string{}
 	for _, key := range tunables {

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Status writes a table of the machines and what Kubernetes says of those that are nodes.
+// Status writes a table of the machines, with the readiness of the nodes in Kubernetes.
 func (c *Cluster) Status(ctx context.Context, out io.Writer) error {
 	nodes, problem := c.conditions(ctx)
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)

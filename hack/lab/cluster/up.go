@@ -30,7 +30,7 @@ type Options struct {
 	Report   *progress.Reporter
 }
 
-// Up brings a lab up, or what is missing of it: machines that run are left alone. It returns when every node has registered
+// Up brings a lab up. It starts only the missing parts and leaves running machines alone. It returns when every node has registered
 // with the API server. Nodes are not ready until a network is installed.
 func Up(ctx context.Context, o Options) error {
 	dir := stateDir(o.Dir)
@@ -70,7 +70,7 @@ type up struct {
 	state state
 }
 
-// begin returns the state to continue from. A lab of another size has to go down first: databases would lose members.
+// begin returns the state to continue from. It refuses to change the size of a lab that is up: databases would lose members.
 func (d stateDir) begin(top topology.Topology) (state, error) {
 	s, there, err := d.load()
 	if err != nil {
@@ -92,7 +92,7 @@ func (d stateDir) begin(top topology.Topology) (state, error) {
 	return s, d.save(s)
 }
 
-// machines starts those that do not run, all at once.
+// machines starts, in parallel, the machines that do not run.
 func (u *up) machines(ctx context.Context) error {
 	if err := u.keepProgram(); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (u *up) machines(ctx context.Context) error {
 	return group.Wait()
 }
 
-// record writes a machine down as soon as it runs, so that down finds it whatever happens next.
+// record saves the process of a machine as soon as it runs, so that down finds it even if a later step fails.
 func (u *up) record(name string, init machine.Process) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -143,7 +143,8 @@ func (u *up) writeKubeconfig(keys authorities) error {
 	return machine.WriteFile(u.dir.kubeconfig(), raw, 0o600)
 }
 
-// keepProgram copies this program to where machines and tests find it. A running copy is replaced, not written to.
+// keepProgram copies this program to the path where machines and tests find it. It replaces an existing copy by rename, because a
+// running program cannot be written to.
 func (u *up) keepProgram() error {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {

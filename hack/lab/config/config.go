@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config renders what the programs of a node are configured with. It is pure: files and command lines from the plan.
+// Package config renders the configuration of the programs of a node. It is pure: it computes files and command lines from the
+// plan.
 package config
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
-// Where things lie on a node.
+// Paths on a node.
 const (
 	ContainerdFile    = "/etc/containerd/config.toml"
 	KubeletFile       = "/etc/kubernetes/kubelet.yaml"
@@ -38,11 +39,11 @@ const (
 	PauseImage   = "registry.k8s.io/pause:3.10"
 	AgnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 	CoreDNSImage = "registry.k8s.io/coredns/coredns:v1.13.1"
-	// BaseImage is layer 1 of Kiln's image alone: it is there so that loading Kiln's image moves only the rest.
+	// BaseImage is layer 1 of Kiln's image. Nodes have it so that loading Kiln's image moves only the other layers.
 	BaseImage = "kiln.local/base:" + "trixie"
 )
 
-// Client is a user of the API with credentials: a kubeconfig of its own at ConfigFile.
+// Client is a user of the API with credentials: it has its own kubeconfig at ConfigFile.
 type Client string
 
 // The clients on nodes.
@@ -57,7 +58,7 @@ const (
 // ConfigFile is the path of the client's kubeconfig on a node.
 func (c Client) ConfigFile() string { return "/etc/kubernetes/" + string(c) + ".conf" }
 
-// Subject is whom the API server takes the client for.
+// Subject is the identity that the API server sees: the user and the groups in the client's certificate.
 func (c Client) Subject(node string) pki.Subject {
 	switch c {
 	case Admin:
@@ -91,7 +92,7 @@ func Endpoint(server netip.Addr) string {
 	return net.JoinHostPort(server.String(), strconv.Itoa(topology.APIServerPort))
 }
 
-// APIServerSubject is what the API server's certificate says: every name and address it is called by.
+// APIServerSubject is the subject of the API server's certificate, with all its DNS names and addresses.
 func APIServerSubject(top topology.Topology) pki.Subject {
 	addresses := append(append([]netip.Addr{}, top.APIServer()...), topology.APIServiceIP...)
 	return pki.Subject{
@@ -105,8 +106,8 @@ func APIServerSubject(top topology.Topology) pki.Subject {
 	}
 }
 
-// KubeletConfiguration renders a node's KubeletConfiguration (kubelet.config.k8s.io/v1beta1). Nodes share one machine: what they
-// may allocate of it is not enforced, and pods are not evicted from a full disk.
+// KubeletConfiguration renders a node's KubeletConfiguration (kubelet.config.k8s.io/v1beta1). The nodes share the resources of one
+// machine. Therefore node allocatable is not enforced, and pods are not evicted when the disk is full.
 func KubeletConfiguration(n topology.Node) ([]byte, error) {
 	c := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -135,7 +136,7 @@ func KubeletConfiguration(n topology.Node) ([]byte, error) {
 		},
 		"maxPods":        250,
 		"eventRecordQPS": 0,
-		// Tests kill processes again and again: what they wait for is the process, not the kubelet's patience.
+		// Tests kill processes repeatedly. A short back-off keeps the kubelet's restart delay out of their waits.
 		"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "2s"},
 	}
 	if n.ControlPlane {
@@ -144,14 +145,14 @@ func KubeletConfiguration(n topology.Node) ([]byte, error) {
 	return render(c)
 }
 
-// Cgroup is the control group, in each hierarchy, below which the containers of a node are.
+// Cgroup is the parent control group, in each hierarchy, of a node's containers.
 func Cgroup(n topology.Node) string { return "/" + CgroupPrefix + n.Name }
 
-// CgroupPrefix is what the names of the nodes' control groups begin with.
+// CgroupPrefix is the prefix of the names of the nodes' control groups.
 const CgroupPrefix = "kiln-lab-"
 
-// KubeProxyConfiguration renders a node's KubeProxyConfiguration. It leaves the connection tracking table as it is: its size is
-// the host's.
+// KubeProxyConfiguration renders a node's KubeProxyConfiguration. It leaves the connection tracking settings unchanged, because the
+// table's size is the host's.
 func KubeProxyConfiguration(n topology.Node) ([]byte, error) {
 	return render(map[string]any{
 		"apiVersion":       "kubeproxy.config.k8s.io/v1alpha1",
@@ -165,7 +166,7 @@ func KubeProxyConfiguration(n topology.Node) ([]byte, error) {
 	})
 }
 
-// Containerd renders containerd's configuration, version 2: what containerd 1.x reads.
+// Containerd renders containerd's configuration in version 2, which containerd 1.x reads.
 func Containerd() []byte {
 	return []byte(`version = 2
 

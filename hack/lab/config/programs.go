@@ -15,7 +15,8 @@ const (
 	etcdPeer   = "http://127.0.0.1:2380"
 )
 
-// Programs returns what runs on a node: containerd, kubelet and, where it is wanted, kube-proxy; and on the first one the control plane.
+// Programs returns the programs of a node: containerd, kubelet, and kube-proxy if the topology has it. The first node also runs the
+// control plane.
 func Programs(top topology.Topology, n topology.Node) []machine.Program {
 	programs := nodePrograms(top, n)
 	if n.Name == top.Nodes()[0].Name {
@@ -24,7 +25,7 @@ func Programs(top topology.Topology, n topology.Node) []machine.Program {
 	return programs
 }
 
-// OutsidePrograms returns what runs on the outside host: a server that tells a client's address.
+// OutsidePrograms returns the programs of the outside host: an HTTP server that returns the client's address.
 func OutsidePrograms() []machine.Program {
 	return []machine.Program{{
 		Name: "agnhost",

@@ -1,11 +1,11 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fabric is the lab's physical network: one namespace with a bridge per layer 2 network, one with the outside world's
-// router, one with the host behind it, and one per node. The machine that the lab runs on gets a single interface, HostLink,
-// through which it reaches the nodes' management addresses and the Kubernetes API; nothing else of it is touched.
+// Package fabric is the lab's physical network. One namespace has a bridge per layer 2 network, one is the router of the outside
+// world, one is the host behind it, and each node has one. The machine that the lab runs on gets a single interface, HostLink,
+// through which it reaches the nodes' management addresses and the Kubernetes API; its other network settings do not change.
 //
-// Everything hangs on the namespaces: removing them removes every interface, address and route.
+// Removing the namespaces removes every interface, address and route in them.
 package fabric
 
 import (
@@ -15,17 +15,18 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
-// HostLink is the lab's interface in the namespace from which it was started.
+// HostLink is the lab's interface in the network namespace in which the lab was started.
 const HostLink = "kiln-lab"
 
-// Namespaces besides those of the nodes.
+// Namespaces of the lab besides the node namespaces.
 const (
 	Bridges     = "fabric"
 	Router      = "router"
 	OutsideHost = "outside"
 )
 
-// Ensure makes what is missing of the bridges, the router, the outside host and the host's link. What is there stays.
+// Ensure creates the missing parts of the bridges, the router, the outside host and the host's link, and leaves existing parts
+// unchanged.
 func Ensure() error {
 	for _, ns := range []string{Bridges, Router, OutsideHost} {
 		if err := ensureNetns(ns); err != nil {
@@ -45,7 +46,7 @@ func Ensure() error {
 	return nil
 }
 
-// Connect gives a node a fresh namespace with its three interfaces and default routes through the outside world's router.
+// Connect gives a node a new namespace with three interfaces and default routes through the outside world's router.
 func Connect(n topology.Node) error {
 	if err := removeNetns(n.Name); err != nil {
 		return err
@@ -61,7 +62,7 @@ func Connect(n topology.Node) error {
 	return nil
 }
 
-// cable is a pair of interfaces: a bridge's port on one end, an interface of some namespace on the other.
+// cable is a veth pair: one end is a port of a bridge, the other end an interface in some namespace.
 type cable struct {
 	bridge    string
 	port      string // name of the bridge's port
@@ -98,8 +99,8 @@ func nodeCables(n topology.Node) []cable {
 	}
 }
 
-// Remove removes every namespace of the lab and the host's link. What is not there is no error. The processes inside must
-// have ended.
+// Remove removes every namespace of the lab and the host's link. It is idempotent. The processes in the namespaces must have ended
+// before.
 func Remove() error {
 	names, err := Netnses()
 	if err != nil {
@@ -113,7 +114,7 @@ func Remove() error {
 	return removeHostLink()
 }
 
-// Leftovers describes what is there of the lab in the kernel: namespaces and links.
+// Leftovers lists the lab's namespaces and links that exist in the kernel.
 func Leftovers() ([]string, error) {
 	names, err := Netnses()
 	if err != nil {

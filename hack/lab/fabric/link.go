@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ensureBridge makes a plain learning bridge. Multicast snooping is off: without a querier it would lose neighbour discovery.
+// ensureBridge makes a plain learning bridge. Multicast snooping is off: without a querier, snooping drops neighbour discovery.
 func ensureBridge(name string) error {
 	return inNetns(Bridges, func() error {
 		if link, err := netlink.LinkByName(name); err == nil {
@@ -34,7 +34,7 @@ func ensureBridge(name string) error {
 	})
 }
 
-// ensure lays a cable. Whole ones stay as they are; half ones, whose other end is gone, are laid anew.
+// ensure creates the cable, or recreates it when one of its ends is missing. A complete cable stays unchanged.
 func (c cable) ensure() error {
 	there, err := linkExists(c.netns, c.link)
 	if err != nil {
@@ -53,7 +53,7 @@ func (c cable) ensure() error {
 	return inNetns(c.netns, c.configure)
 }
 
-// lay makes the pair, one end in the bridges' namespace and one in the other.
+// lay makes the veth pair, with one end in the bridges' namespace.
 func (c cable) lay() error {
 	target, err := netnsHandle(c.netns)
 	if err != nil {
@@ -85,7 +85,7 @@ func (c cable) lay() error {
 	})
 }
 
-// hardwareAddr is computed from the port's name: a node that starts again keeps it, and its neighbours need not notice.
+// hardwareAddr is a hash of the port's name, so that a restarted node keeps its address and neighbour entries stay valid.
 func (c cable) hardwareAddr() net.HardwareAddr {
 	h := sha256.Sum256([]byte(c.port))
 	return net.HardwareAddr{0x02, h[0], h[1], h[2], h[3], h[4]} // locally administered, unicast
@@ -124,8 +124,8 @@ func (c cable) configure() error {
 	return nil
 }
 
-// wireChecksums turns transmit checksum offload off: a packet on this cable has its checksum, as on a wire, and a datapath in
-// userspace that reads it from the other end gets it whole.
+// wireChecksums turns transmit checksum offload off, so that packets on this cable have checksums, as on a wire. A userspace
+// datapath that reads packets at the other end needs them.
 func wireChecksums(link string) error {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {

@@ -16,18 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where named network namespaces live, as for ip-netns(8), and how the lab's are told from others.
+// The directory of named network namespaces, as in ip-netns(8), and the prefix of the lab's namespaces.
 const (
 	netnsDir    = "/run/netns"
 	netnsPrefix = "kiln-lab-"
 	nsfsMagic   = 0x6e736673 // statfs(2)
 )
 
-// thisThreadNetns is where the caller is. What /proc/self tells is the main thread's namespace, and that thread, once onThread has
-// happened to run on it, stays where it was left: it is the one thread that Go cannot end.
+// thisThreadNetns is the network namespace of the calling thread. /proc/self is wrong here: it shows the main thread's namespace.
+// Go cannot end the main thread, so after onThread has run on it, the main thread stays in the namespace that f left it in.
 const thisThreadNetns = "/proc/thread-self/ns/net"
 
-// sysctls of every namespace of the lab: each of them forwards, and a packet may come in by another way than it would leave.
+// sysctls are set in every namespace of the lab: all of them forward packets, and packets may arrive by another path than the
+// return path.
 var sysctls = map[string]string{
 	"net/ipv4/ip_forward":                "1",
 	"net/ipv4/conf/all/rp_filter":        "0",
@@ -41,7 +42,7 @@ var sysctls = map[string]string{
 // NetnsPath is the path of the namespace of a node, of Bridges, Router or OutsideHost.
 func NetnsPath(name string) string { return filepath.Join(netnsDir, netnsPrefix+name) }
 
-// Netnses returns the names of the lab's namespaces that are there.
+// Netnses returns the names of the lab's namespaces that exist.
 func Netnses() ([]string, error) {
 	paths, err := filepath.Glob(NetnsPath("*"))
 	if err != nil {
@@ -59,7 +60,7 @@ func ensureNetns(name string) error {
 	if err := unix.Statfs(NetnsPath(name), &st); err == nil && st.Type == nsfsMagic {
 		return nil
 	}
-	if err := removeNetns(name); err != nil { // a plain file is what a reboot leaves where /run is on a disk
+	if err := removeNetns(name); err != nil { // removes the plain file that remains after a reboot where /run is on a disk
 		return err
 	}
 	return onThread(func() error {
@@ -88,7 +89,7 @@ func removeNetns(name string) error {
 	return nil
 }
 
-// inNetns runs f on a thread in a namespace; "" is the caller's own.
+// inNetns runs f on a thread in a namespace; "" is the caller's namespace.
 func inNetns(name string, f func() error) error {
 	return onThread(func() error {
 		if name != "" {
@@ -105,7 +106,7 @@ func inNetns(name string, f func() error) error {
 	})
 }
 
-// onThread runs f on a thread that is given up afterwards, whatever namespaces f left it in.
+// onThread runs f on an OS thread that ends afterwards, whatever namespaces f entered.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {

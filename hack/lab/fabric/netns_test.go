@@ -12,7 +12,7 @@ import (
 
 func TestTheHostsNamespaceIsFoundWhenTheMainThreadWasLeftInAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("making a network namespace takes root") // which make test has
+		t.Skip("making a network namespace takes root") // make test runs as root
 	}
 	want, err := os.Readlink(thisThreadNetns)
 	if err != nil {
@@ -25,7 +25,7 @@ func TestTheHostsNamespaceIsFoundWhenTheMainThreadWasLeftInAnother(t *testing.T)
 		}
 		return ns
 	}
-	if mainThreads() == want { // a run before this one, in the same process, may have left it elsewhere: it never comes back
+	if mainThreads() == want { // an earlier run in this process may have moved it already: it never returns
 		giveUpTheMainThread(t)
 	}
 	if left := mainThreads(); left == want {
@@ -48,8 +48,8 @@ func TestTheHostsNamespaceIsFoundWhenTheMainThreadWasLeftInAnother(t *testing.T)
 	}
 }
 
-// giveUpTheMainThread runs a function of onThread on the main thread, which leaves that in a namespace of its own. Threads that
-// the goroutines before it got are held, so that the next one gets another.
+// giveUpTheMainThread runs a function of onThread on the main thread, which then stays in a namespace of its own. Goroutines that
+// got another thread hold it, so that the next goroutine gets a different one.
 func giveUpTheMainThread(t *testing.T) {
 	t.Helper()
 	const threads = 1000

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fresh runs commands of a clone of this repository on a machine with nothing prepared: a minimal Debian with make and CA
-// certificates, the host's Go, and empty caches. It shares the host's network, so no lab may be up on the host.
+// Package fresh runs commands in a clone of this repository on an unprepared machine: a minimal Debian with make and CA
+// certificates, the host's Go, and empty caches. The machine shares the host's network, so no lab may be up on the host.
 package fresh
 
 import (
@@ -25,7 +25,7 @@ import (
 // Options describe the machine and the command.
 type Options struct {
 	Cache  cache.Dir
-	Source string // the repository: its HEAD is cloned
+	Source string // the repository, whose HEAD is cloned
 	Report *progress.Reporter
 	Lab    string // the lab's own program
 	// Suite is the Debian release: bookworm or trixie.
@@ -39,10 +39,10 @@ type Options struct {
 	Out     io.Writer
 }
 
-// clone is where the machine has the repository.
+// clone is the repository's path in the machine.
 const clone = "/root/kiln"
 
-// Run makes the machine, runs the command there and removes the machine. A command that fails is an *exec.ExitError.
+// Run makes the machine, runs the command there and removes the machine. A command that fails returns an *exec.ExitError.
 func Run(ctx context.Context, o Options) (err error) {
 	left, err := fabric.Leftovers()
 	if err != nil {
@@ -95,7 +95,7 @@ func (o Options) spec() (machine.Spec, error) {
 		Name: "fresh-" + o.Suite, Netns: "/proc/thread-self/ns/net", Base: o.Cache.Path(prepare.FreshName(o.Suite)), Dir: o.Dir,
 		Binds: []machine.Bind{
 			{Source: goroot, Target: "/usr/local/go", ReadOnly: true},
-			{Source: filepath.Join(o.Dir, "cache"), Target: "/root/.cache"}, // an overlay can hold neither
+			{Source: filepath.Join(o.Dir, "cache"), Target: "/root/.cache"}, // an overlay cannot hold this or the next one
 			{Source: filepath.Join(o.Dir, "state"), Target: "/var/lib/kiln-lab"},
 		},
 	}
@@ -112,7 +112,7 @@ func (o Options) spec() (machine.Spec, error) {
 	return spec, nil
 }
 
-// fill makes the machine's directories, gives it the certificates that this host trusts and a hosts file, and clones the repository.
+// fill makes the machine's directories, copies the host's trusted certificates, writes a hosts file, and clones the repository.
 func (o Options) fill(ctx context.Context, spec machine.Spec) error {
 	for _, bind := range spec.Binds {
 		if err := os.MkdirAll(bind.Source, 0o755); err != nil {

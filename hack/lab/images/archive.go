@@ -21,8 +21,8 @@ import (
 
 var gzipMagic = []byte{0x1f, 0x8b}
 
-// FromArchive returns the images of a docker-archive, one for each tag. Uncompressed layers are not read: their digests stand
-// in the image's configuration, and containerd checks them.
+// FromArchive returns the images of a docker-archive, one for each tag. It does not read uncompressed layers: their digests are in
+// the image's configuration, and containerd verifies them.
 func FromArchive(path string) ([]*Image, error) {
 	members, err := index(path)
 	if err != nil {
@@ -64,7 +64,7 @@ func FromArchive(path string) ([]*Image, error) {
 	return out, nil
 }
 
-// members are the files of an archive: where their content begins and how long it is.
+// members maps the files of an archive to the offset and length of their content.
 type members struct {
 	path  string
 	files map[string]section
@@ -89,7 +89,7 @@ func index(archive string) (members, error) {
 			return m, fmt.Errorf("read image archive %s: %w", archive, err)
 		}
 		name := path.Clean(h.Name)
-		if h.Typeflag == tar.TypeSymlink { // docker save links layers that occur twice
+		if h.Typeflag == tar.TypeSymlink { // docker save replaces a repeated layer by a link
 			links[name] = path.Join(path.Dir(name), h.Linkname)
 			continue
 		}

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images brings container images into containerd. It streams an OCI layout to `ctr images import` and leaves out the
-// layers that the node has already, so that a new build of a program does not move the root file system below it again.
+// Package images imports container images into containerd. It streams an OCI layout to `ctr images import` and leaves out the
+// layers that the node has already, so that a new build of a program does not transfer the root file system below it again.
 package images
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Image is an image with its reference and the OCI manifest by which containerd will know it.
+// Image is an image with its reference and the OCI manifest under which containerd stores it.
 type Image struct {
 	Reference string // "kiln.local/kiln:dev"
 	manifest  []byte
 	blobs     []blob // the configuration and the layers
 }
 
-// blob is a piece of content that can be read any number of times.
+// blob is content that can be read repeatedly.
 type blob struct {
 	digest v1.Hash
 	size   int64
@@ -29,10 +29,10 @@ type blob struct {
 	open   func() (io.ReadCloser, error)
 }
 
-// Digest is the hash of the manifest: two images with one digest are the same.
+// Digest is the hash of the manifest: images with the same digest are the same.
 func (i *Image) Digest() string { return "sha256:" + sum(i.manifest) }
 
-// FromImage returns img, as made by package archive, under a reference.
+// FromImage returns an image of package archive under a reference.
 func FromImage(reference string, img v1.Image) (*Image, error) {
 	raw, err := img.RawConfigFile()
 	if err != nil {

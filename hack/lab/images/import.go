@@ -18,14 +18,14 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/machine"
 )
 
-// Store is containerd of one machine.
+// Store is the containerd of one machine.
 type Store struct {
 	Machine machine.Process
 	Dir     string // the machine's /var/lib/containerd, as a path of the host
 }
 
-// Import brings the images that the store does not have into it, and returns their number. An image that is there under its
-// reference with its digest is left alone.
+// Import imports the images that the store lacks and returns their number. It skips an image that the store has under its reference
+// with the same digest.
 func (s Store) Import(ctx context.Context, images []*Image) (int, error) {
 	known, err := s.digests(ctx)
 	if err != nil {
@@ -52,11 +52,11 @@ func (s Store) stream(ctx context.Context, images []*Image) error {
 		streamed <- err
 	}()
 	_, err := s.ctr(ctx, read, "images", "import", "-")
-	read.CloseWithError(errors.New("the import has ended")) // lets go of Stream where ctr did not read all
+	read.CloseWithError(errors.New("the import has ended")) // unblocks Stream if ctr did not read everything
 	return errors.Join(err, ignoreClosed(<-streamed, err))
 }
 
-// ignoreClosed drops the writer's error when the reader's says why.
+// ignoreClosed drops the writer's error when there is a reader's error, which is its cause.
 func ignoreClosed(write, read error) error {
 	if read != nil {
 		return nil
@@ -64,7 +64,7 @@ func ignoreClosed(write, read error) error {
 	return write
 }
 
-// digests returns the images that the store knows: reference to digest of the manifest.
+// digests returns the digests of the images in the store, by reference.
 func (s Store) digests(ctx context.Context) (map[string]string, error) {
 	out, err := s.ctr(ctx, nil, "images", "ls")
 	if err != nil {
@@ -79,7 +79,7 @@ func (s Store) digests(ctx context.Context) (map[string]string, error) {
 	return known, nil
 }
 
-// has says whether the content store holds a blob.
+// has reports whether the content store has a blob.
 func (s Store) has(digest v1.Hash) bool {
 	_, err := os.Stat(filepath.Join(s.Dir, "io.containerd.content.v1.content/blobs", digest.Algorithm, digest.Hex))
 	return err == nil

@@ -13,11 +13,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// nameAnnotation is where containerd looks for an image's full reference when it imports an OCI layout.
+// nameAnnotation is the annotation that containerd reads for an image's full reference when it imports an OCI layout.
 const nameAnnotation = "io.containerd.image.name"
 
-// Stream writes images to w as a tar archive of an OCI layout (OCI image-spec, image-layout.md), without the blobs that has
-// says are there already. Blobs that several images share are written once.
+// Stream writes images to w as a tar archive of an OCI layout (OCI image-spec, image-layout.md). It skips the configuration and
+// layers for which has returns true. It writes a blob once even if several images share it.
 func Stream(w io.Writer, images []*Image, has func(digest v1.Hash) bool) error {
 	out := &layout{tar: tar.NewWriter(w), written: map[v1.Hash]bool{}}
 	if err := out.bytes("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {

@@ -34,7 +34,7 @@ func (p Process) Run(ctx context.Context, c Command) error {
 	}
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread, now of the machine, ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread is in the machine and ends with this goroutine
 		if err := p.enter(); err != nil {
 			result <- err
 			return
@@ -46,7 +46,7 @@ func (p Process) Run(ctx context.Context, c Command) error {
 
 // enter moves the calling thread into the machine. Children of the thread get the machine's process IDs.
 func (p Process) enter() error {
-	// A thread that shares its root directory with others may not change its mount namespace.
+	// A thread that shares its root directory with other threads cannot change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare the root directory: %w", err)
 	}
@@ -55,7 +55,7 @@ func (p Process) enter() error {
 		kind int
 	}{
 		{"net", unix.CLONE_NEWNET}, {"uts", unix.CLONE_NEWUTS}, {"ipc", unix.CLONE_NEWIPC},
-		{"pid", unix.CLONE_NEWPID}, {"mnt", unix.CLONE_NEWNS}, // last: /proc is another one from then on
+		{"pid", unix.CLONE_NEWPID}, {"mnt", unix.CLONE_NEWNS}, // mnt is last, because it replaces /proc
 	}
 	for _, ns := range namespaces {
 		if err := setns(fmt.Sprintf("/proc/%d/ns/%s", p.PID, ns.name), ns.kind); err != nil {
@@ -65,7 +65,7 @@ func (p Process) enter() error {
 	return nil
 }
 
-// run runs on a thread that is in the machine, so the program is looked up there.
+// run runs on a thread in the machine, so lookPath searches the machine's file system.
 func (c Command) run(ctx context.Context) error {
 	program, err := lookPath(c.Args[0])
 	if err != nil {

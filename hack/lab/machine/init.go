@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Init is the first process of a machine: it puts the file system together, starts the supervisor and then only collects
-// processes that nobody waits for. It returns when the supervisor has ended, and the machine with it.
+// Init is the first process of a machine: it mounts the file systems, starts the supervisor and then reaps orphaned processes. It
+// returns when the supervisor has ended, which ends the machine.
 func Init(specPath string) error {
 	ready := os.NewFile(readyFD, "ready")
 	supervisor, err := boot(specPath)
@@ -35,7 +35,7 @@ func Init(specPath string) error {
 	}
 }
 
-// boot returns the process ID of the supervisor.
+// boot mounts the root file system and starts the supervisor. It returns the supervisor's process ID.
 func boot(specPath string) (int, error) {
 	unix.CloseOnExec(readyFD)
 	spec, err := readSpec(specPath)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookPath finds a program by Path and not by this process's environment, as exec.LookPath would.
+// lookPath searches Path, not the PATH of this process as exec.LookPath would.
 func lookPath(name string) (string, error) {
 	candidates := []string{name}
 	if !strings.Contains(name, "/") {

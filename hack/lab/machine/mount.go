@@ -19,8 +19,8 @@ type mount struct {
 	data                 string
 }
 
-// mountRoot makes the machine's root file system and moves into it. It runs in the machine's own mount namespace, so nothing
-// of it is seen outside.
+// mountRoot makes the machine's root file system and moves into it. It runs in the machine's own mount namespace, so the host does
+// not see the mounts.
 func mountRoot(s Spec) error {
 	root := s.root()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -41,15 +41,15 @@ func mountRoot(s Spec) error {
 	if err := pivot(root); err != nil {
 		return err
 	}
-	// Containers that mount with propagation need a shared tree, as they find on any node.
+	// Containers with mount propagation need a shared tree, as on any node.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("make mounts shared: %w", err)
 	}
 	return nil
 }
 
-// systemMounts are the kernel's file systems. /sys is mounted anew, because it shows the network namespace of whoever mounted
-// it; the host's cgroup hierarchies, whichever version, are bound below it.
+// systemMounts returns the mounts of the kernel's file systems. /sys is a new mount, because sysfs shows the network namespace of
+// the process that mounts it. The host's cgroup hierarchies, of either version, are bound below it.
 func systemMounts() []mount {
 	const quiet = unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV
 	mounts := []mount{
@@ -110,7 +110,7 @@ func pivot(root string) error {
 	return unix.Chdir("/")
 }
 
-// unixForkExec starts a program with this process's output. os/exec would collect the process itself, which is Init's work.
+// unixForkExec starts a program with this process's output. os/exec would reap the process itself, but Init does that.
 func unixForkExec(program string, args ...string) (int, error) {
 	return syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{
 		Dir:   "/",

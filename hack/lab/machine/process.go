@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a process that cannot be mistaken for a later one with the same number.
+// Process identifies a process by its ID and start time, so that a reused process ID is not mistaken for it.
 type Process struct {
 	PID     int    `json:"pid"`
 	Started uint64 `json:"started"` // clock ticks after boot, proc_pid_stat(5)
 }
 
-// Alive says whether the process runs.
+// Alive reports whether the process runs.
 func (p Process) Alive() bool {
 	if p.PID == 0 {
 		return false
@@ -30,20 +30,20 @@ func (p Process) Alive() bool {
 	return err == nil && now == p
 }
 
-// Kill ends the process and waits until it is gone. One that does not run is no error.
+// Kill sends SIGKILL and waits until the process has ended. It does nothing if the process does not run.
 func (p Process) Kill() error {
 	if p.PID == 0 {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(p.PID, 0)
-	if err != nil && !p.Alive() { // the number may now be that of a thread, which has no descriptor
+	if err != nil && !p.Alive() { // the ID may now be a thread's, for which pidfd_open(2) fails
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("open process %d: %w", p.PID, err)
 	}
 	defer unix.Close(fd)
-	if !p.Alive() { // checked after the open: from here on the descriptor is this process or nothing
+	if !p.Alive() { // checked after the open: from here on the descriptor refers to this process or to none
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -70,7 +70,7 @@ func awaitExit(fd, pid int) error {
 	}
 }
 
-// identify reads the start time of a process. A zombie is not running.
+// identify reads the start time of a process. It returns an error for a zombie.
 func identify(pid int) (Process, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -96,8 +96,7 @@ func startTime(stat string) (uint64, error) {
 	return strconv.ParseUint(fields[19], 10, 64)
 }
 
-// InNetns returns the processes whose network namespace is one of those at the given paths. Paths that are not there are
-// passed over.
+// InNetns returns the processes whose network namespace is one of the given paths. It skips paths that do not exist.
 func InNetns(paths ...string) ([]Process, error) {
 	wanted := map[uint64]bool{}
 	for _, p := range paths {

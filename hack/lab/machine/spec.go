@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine runs the lab's machines: trees of processes with their own root file system, host name, process IDs and
-// network. A machine is one init process with namespaces of its own; when that process dies the kernel ends everything in it,
-// containers included, and its mounts go with it.
+// Package machine runs the lab's machines: process trees with their own root file system, host name, process IDs and network. A
+// machine is one init process with its own namespaces. When that process dies, the kernel ends all processes in the machine,
+// including containers, and removes its mounts.
 package machine
 
 import (
@@ -13,23 +13,23 @@ import (
 	"path/filepath"
 )
 
-// Spec says what a machine is made of.
+// Spec describes a machine.
 type Spec struct {
 	// Name is the machine's host name.
 	Name string `json:"name"`
 	// Netns is the path of the network namespace it lives in.
 	Netns string `json:"netns"`
-	// Base is the root file system below the machine's own files. It is never written to.
+	// Base is the read-only root file system below the machine's own files.
 	Base string `json:"base"`
-	// Dir holds what the machine writes to its root file system (see Upper) and the point where it is put together.
+	// Dir holds the files that the machine writes to its root file system (see Upper), and the mount point of that file system.
 	Dir string `json:"dir"`
 	// Binds are directories of the host that appear in the machine.
 	Binds []Bind `json:"binds,omitempty"`
-	// Programs are started in this order and started again whenever they end.
+	// Programs are started in this order and restarted whenever they end.
 	Programs []Program `json:"programs,omitempty"`
 }
 
-// Bind is a directory of the host, made if it is not there, as a directory of the machine.
+// Bind mounts a directory of the host, created if it is missing, on a directory of the machine.
 type Bind struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
@@ -39,20 +39,19 @@ type Bind struct {
 // Program is a daemon of a machine. Its output goes to /var/log/<Name>.log.
 type Program struct {
 	Name string   `json:"name"`
-	Args []string `json:"args"` // the program's path, absolute or to be found in Path, and its arguments
-	// After are endpoints, in the form "unix:/path" or "tcp:host:port", that have to take connections before the program starts.
+	Args []string `json:"args"` // the program, absolute or looked up in Path, and its arguments
+	// After lists endpoints, "unix:/path" or "tcp:host:port", that must accept connections before the program starts.
 	After []string `json:"after,omitempty"`
 }
 
-// Path is what programs and commands of a machine have in the environment as PATH. The programs built by prepare are in
-// /usr/local/bin.
+// Path is the PATH variable of programs and commands in a machine. The programs built by prepare are in /usr/local/bin.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// specFile is where the specification lies inside the machine.
+// specFile is the path of the specification inside the machine.
 const specFile = "/etc/lab/machine.json"
 
-// Upper is the directory of the host that holds the machine's own files of its root file system. Files written there before
-// the machine starts are in it from the beginning; afterwards they must be written from inside.
+// Upper is the host directory with the machine's own files of its root file system (the overlay's upper layer). Files may be
+// written there before the machine starts; afterwards they must be written from inside the machine.
 func (s Spec) Upper() string { return filepath.Join(s.Dir, "upper") }
 
 func (s Spec) work() string { return filepath.Join(s.Dir, "work") }

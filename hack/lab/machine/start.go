@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InitCommand and SuperviseCommand are the hidden subcommands of the lab's program that a machine consists of.
+// InitCommand and SuperviseCommand are the hidden subcommands of the lab's program that run as a machine's own processes.
 const (
 	InitCommand      = "machine-init"
 	SuperviseCommand = "machine-supervise"
 )
 
-// readyFD is the descriptor on which init says that the machine is up ("ok") or what went wrong.
+// readyFD is the descriptor on which init reports "ok" when the machine is up, or an error.
 const readyFD = 3
 
-// Start starts a machine and returns its init process once its file system stands and its programs are being started. The
-// lab's program at executable is run for it, with output to log. The machine outlives the caller.
+// Start starts a machine and returns its init process once the file system is mounted and the supervisor runs. It runs the lab's
+// program at executable, with output to log. The machine outlives the caller.
 func Start(executable string, s Spec, log string) (Process, error) {
 	for _, dir := range []string{s.Upper(), s.work(), s.root(), filepath.Dir(log)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -81,7 +81,7 @@ func awaitInit(cmd *exec.Cmd, ready io.Reader, name, log string) (Process, error
 	return Process{}, fmt.Errorf("start machine %s: %w (log: %s)", name, err, log)
 }
 
-// startInNetns starts cmd in a network namespace. The thread that enters the namespace is given up afterwards.
+// startInNetns starts cmd in a network namespace. The thread that enters the namespace ends afterwards.
 func startInNetns(cmd *exec.Cmd, netns string) error {
 	result := make(chan error, 1)
 	go func() {

@@ -21,8 +21,8 @@ const (
 	dialInterval = 50 * time.Millisecond
 )
 
-// Supervise runs a machine's programs until ctx ends, starting each again a second after it ends. It runs inside the machine
-// and reports starts and ends on its standard error.
+// Supervise runs a machine's programs until ctx ends, and restarts each a second after it ends. It runs inside the machine and logs
+// starts and ends to its standard error.
 func Supervise(ctx context.Context, specPath string) error {
 	spec, err := readSpec(specPath)
 	if err != nil {
@@ -68,7 +68,7 @@ func run(ctx context.Context, p Program) error {
 	return cmd.Wait()
 }
 
-// AwaitSocket waits up to a minute until a unix socket of the machine takes connections.
+// AwaitSocket waits up to a minute until a unix socket of the machine accepts connections.
 func (p Process) AwaitSocket(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -78,7 +78,7 @@ func (p Process) AwaitSocket(ctx context.Context, path string) error {
 	return nil
 }
 
-// awaitEndpoint returns true once the endpoint takes connections, false when ctx ended first.
+// awaitEndpoint returns true once the endpoint accepts connections, or false when ctx ends first.
 func awaitEndpoint(ctx context.Context, endpoint string) bool {
 	network, address, _ := strings.Cut(endpoint, ":")
 	dialer := net.Dialer{Timeout: time.Second}

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pause is the first process of a pod: it holds the pod's namespaces and collects processes that nobody waits for.
+// Command pause is the first process of a pod: it holds the pod's namespaces and reaps orphaned processes.
 package main
 
 import (

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A lab lives for days; its certificates outlast it. They start in the past, for clocks that are set back.
+// Certificates outlast a lab, which runs for days. They are backdated for clocks that are set back.
 const (
 	validity = 365 * 24 * time.Hour
 	backdate = time.Hour
@@ -30,24 +30,24 @@ type Pair struct {
 	Key         []byte
 }
 
-// Authority signs certificates.
+// Authority is a CA.
 type Authority struct {
 	Pair
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// Subject says whom a certificate is for. Kubernetes takes the name as the user and the groups as the user's.
+// Subject is the subject of a certificate. Kubernetes takes the name as the user and Groups as the user's groups.
 type Subject struct {
 	Name      string
 	Groups    []string
 	DNSNames  []string
 	Addresses []netip.Addr
-	Server    bool // may serve
-	Client    bool // may call
+	Server    bool // for TLS servers
+	Client    bool // for TLS clients
 }
 
-// NewAuthority makes an authority with a key of its own.
+// NewAuthority makes a CA with a new key.
 func NewAuthority(name string) (*Authority, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -70,7 +70,7 @@ func NewAuthority(name string) (*Authority, error) {
 	return &Authority{Pair: Pair{Certificate: encode("CERTIFICATE", der), Key: keyPEM}, certificate: certificate, key: key}, nil
 }
 
-// LoadAuthority returns the authority that NewAuthority once gave as this pair.
+// LoadAuthority loads a CA that was stored as the Pair of an earlier NewAuthority.
 func LoadAuthority(p Pair) (*Authority, error) {
 	certBlock, _ := pem.Decode(p.Certificate)
 	keyBlock, _ := pem.Decode(p.Key)
@@ -105,7 +105,7 @@ func (a *Authority) Issue(s Subject) (Pair, error) {
 	return Pair{Certificate: encode("CERTIFICATE", der), Key: keyPEM}, nil
 }
 
-// SigningKey makes a key pair without certificate, as service account tokens are signed with: Certificate holds the public key.
+// SigningKey makes a key pair without a certificate, for service account tokens: Certificate holds the public key.
 func SigningKey() (Pair, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {

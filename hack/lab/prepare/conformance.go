@@ -20,15 +20,15 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/images"
 )
 
-// Programs of the end-to-end tests of Kubernetes, in the cache's directory of programs.
+// Programs of the end-to-end tests of Kubernetes, in the cache's program directory.
 const (
 	E2ETest = "e2e.test"
 	Ginkgo  = "ginkgo"
-	// issue74839 is the one program of an image that a test of connection tracking uses.
+	// issue74839 is the only program of the image that a connection tracking test uses.
 	issue74839 = "regression-issue-74839"
 )
 
-// porterFiles are the certificate of agnhost's TLS server and its key, in the sources of Kubernetes and in the cache. They are public.
+// porterFiles are the TLS certificate and key of agnhost's server, in the sources of Kubernetes and in the cache. They are public.
 const (
 	porterSource = "test/images/agnhost/porter"
 	porterFiles  = "e2e"
@@ -36,7 +36,8 @@ const (
 
 var porterNames = []string{"localhost.crt", "localhost.key"}
 
-// Conformance makes the end-to-end tests of the Kubernetes that the lab runs, their runner, and what their images hold.
+// Conformance builds the end-to-end tests of the Kubernetes version that the lab runs, ginkgo, and the contents of the tests'
+// images.
 func Conformance(ctx context.Context, o Options) error {
 	return ensure(ctx, o, endToEndTests(o), staticBusybox(o))
 }
@@ -91,7 +92,7 @@ func copyPorterFiles(ctx context.Context, module, into string) error {
 	return nil
 }
 
-// staticBusybox is the program of Debian's package, which tests call as wget.
+// staticBusybox is busybox from Debian's package; tests call it as wget.
 func staticBusybox(o Options) cache.Artifact {
 	const name, pkg = "busybox", "busybox-static"
 	return cache.Artifact{
@@ -108,8 +109,9 @@ func staticBusybox(o Options) cache.Artifact {
 	}
 }
 
-// TestImages makes those of the named images that the end-to-end tests of the network use, with layers in the directory into. They stand in
-// for the published ones: what tests run in them is there, on a Debian instead of their own bases.
+// TestImages makes the referenced images that the end-to-end tests of the network use, and skips the others. It writes layers to
+// the directory into. The images stand in for the published ones: they contain the programs that tests run, on Debian instead of
+// the original bases.
 func TestImages(dir cache.Dir, into string, references []string) ([]*images.Image, error) {
 	var wanted []imageSpec
 	for _, reference := range references {
@@ -121,7 +123,7 @@ func TestImages(dir cache.Dir, into string, references []string) ([]*images.Imag
 }
 
 func testImage(dir cache.Dir, reference string) (w imageSpec, ours bool) {
-	if reference == config.PauseImage || !strings.HasPrefix(reference, "registry.k8s.io/") { // of others tests expect that nobody has them
+	if reference == config.PauseImage || !strings.HasPrefix(reference, "registry.k8s.io/") { // tests expect images of other registries to be missing
 		return imageSpec{}, false
 	}
 	w = agnhostImage(dir)
@@ -129,7 +131,7 @@ func testImage(dir cache.Dir, reference string) (w imageSpec, ours bool) {
 	w.entries = append(w.entries, archive.Entry{Path: "/usr/bin/busybox", Source: dir.Path("busybox")}, archive.Entry{Path: "/usr/bin/wget", Link: "busybox"})
 	name, _, _ := strings.Cut(path.Base(reference), ":")
 	switch name {
-	case "agnhost": // nodes have one that lacks these
+	case "agnhost": // the nodes' agnhost image lacks these files
 		w.entries = append(w.entries, archive.Entry{Path: "/coredns", Source: filepath.Join(dir.Bin(), "coredns")})
 		for _, name := range porterNames {
 			w.entries = append(w.entries, archive.Entry{Path: "/" + name, Source: dir.Path(filepath.Join(porterFiles, name))})

@@ -44,13 +44,14 @@ var hostPackages = []hostPackage{
 	{name: "libc6-dev", file: "/usr/include/stdlib.h", use: "the race detector", race: true},
 }
 
-// The least that the lab and the suites need: the cache holds about 4 GB of programs and images, Go's own caches and a running lab as much again.
+// Minimum resources of the lab and the suites: the cache holds about 4 GB of programs and images; Go's own caches and a running lab
+// need as much again.
 const (
 	leastMemory = 7 << 30
 	leastDisk   = 8 << 30
 )
 
-// checkHost returns an error that names what this machine lacks and no package can give it.
+// checkHost returns an error that names the resource that this machine lacks and that no package can provide.
 func checkHost(o Options) error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the lab runs on amd64, not on %s", runtime.GOARCH)

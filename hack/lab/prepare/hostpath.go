@@ -32,7 +32,7 @@ func permitted(ctx context.Context) (map[string]string, error) {
 	}
 	names := make([]string, 0, len(hostPackages))
 	for _, p := range hostPackages {
-		if !p.race { // its target uses the host's own PATH
+		if !p.race { // make test-race uses the host's own PATH
 			names = append(names, p.name)
 		}
 	}
@@ -94,7 +94,7 @@ func parseStatus(out []byte) []installed {
 	return all
 }
 
-// notName is all of a relation field's entry after the package's name: architecture and version.
+// notName matches the rest of a relation field's entry after the package's name: architecture and version.
 var notName = regexp.MustCompile(`[:( ].*$`)
 
 func packageName(relation string) string {

@@ -77,7 +77,7 @@ func TestProgramsOfPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{}
-	for _, name := range []string{"bash", "mawk", "awk"} { // not nft, stray and hidden: no package of the list has them
+	for _, name := range []string{"bash", "mawk", "awk"} { // nft, stray and hidden are in no package of the list
 		want[name] = filepath.Join(bin, name)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

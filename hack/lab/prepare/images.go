@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/machine"
 )
 
-// nodeImages is a state directory of containerd with the images that every node starts with, so that none has to import
-// them: nodes share its files by hard links.
+// nodeImages is a state directory of containerd with the images that every node starts with. Nodes share its files by hard links,
+// so that none has to import the images.
 func nodeImages(o Options) cache.Artifact {
 	pause := filepath.Join(o.Source, "hack/lab/pause")
 	return cache.Artifact{
@@ -71,7 +71,7 @@ func labImages(dir cache.Dir, into, pause string) ([]*images.Image, error) {
 	})
 }
 
-// agnhostImage is Kubernetes' test image, on the nodes' root file system.
+// agnhostImage is Kubernetes' test image on the nodes' root file system.
 func agnhostImage(dir cache.Dir) imageSpec {
 	return imageSpec{
 		reference: config.AgnhostImage, base: dir.NodeTar(),
@@ -128,8 +128,8 @@ func makeImages(into string, wanted []imageSpec) ([]*images.Image, error) {
 	return out, nil
 }
 
-// importInto runs a machine with containerd and nothing else, for as long as the import takes, on the state directory
-// <into>/containerd.
+// importInto runs a temporary machine with only containerd, whose state directory is <into>/containerd, and imports the images
+// there.
 func importInto(ctx context.Context, o Options, into string, made []*images.Image) (err error) {
 	spec := machine.Spec{
 		Name: "images", Netns: "/proc/thread-self/ns/net", Base: o.Cache.Node(), Dir: filepath.Join(into, "machine"),

@@ -16,24 +16,24 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
-// Options say what to prepare from.
+// Options are the inputs of Run and of the other functions that fill the cache.
 type Options struct {
 	Cache  cache.Dir
 	Source string // the repository's root directory
 	Report *progress.Reporter
-	// Lab is the lab's own program, which runs containerd for a moment while the images are imported.
+	// Lab is the lab's own program, which runs the temporary machine that imports the images.
 	Lab string
-	// Race has the packages installed that the race detector needs.
+	// Race also installs the packages that the race detector needs.
 	Race bool
 }
 
-// Run makes whatever of the cache is missing or out of date. When nothing is, it takes a moment.
+// Run builds the parts of the cache that are missing or out of date. It is fast when there are none.
 func Run(ctx context.Context, o Options) error {
 	artifacts := append(programs(o), rootFileSystems(o)...)
 	return ensure(ctx, o, append(artifacts, nodeImages(o))...)
 }
 
-// Rootfs makes only the root file system that Kiln's image starts from.
+// Rootfs makes only the root file system that is layer 1 of Kiln's image.
 func Rootfs(ctx context.Context, o Options) error { return ensure(ctx, o, imageRootfs(o)) }
 
 func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
@@ -59,7 +59,7 @@ func ensure(ctx context.Context, o Options, artifacts ...cache.Artifact) error {
 	return nil
 }
 
-// Source finds the repository's root directory from the working directory upwards.
+// Source returns the repository's root directory: the working directory or the nearest parent with Kiln's go.mod.
 func Source() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -76,7 +76,7 @@ func Source() (string, error) {
 	}
 }
 
-// run runs a program with its output in a log, which the error names.
+// run runs a program with its output in a log, and names the log in its error.
 func run(ctx context.Context, log, dir string, env []string, program string, args ...string) error {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

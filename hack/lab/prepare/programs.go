@@ -71,7 +71,8 @@ func moduleInputs(dir string) ([]string, error) {
 	return inputs, nil
 }
 
-// versionVariable is what Kubernetes' programs report as their version. Its own build sets it when it links them.
+// versionVariable is the variable with the version that Kubernetes' programs report. The linker sets it, as in Kubernetes' own
+// build.
 const versionVariable = "k8s.io/component-base/version.gitVersion"
 
 // versionFlags returns linker flags that give the programs of a module the version of k8s.io/kubernetes that it requires, if any.
@@ -88,7 +89,7 @@ func versionFlags(dir string) (string, error) {
 	return "", nil
 }
 
-// renameServer gives etcd its name: its package, and so the file that go build writes, is called server.
+// renameServer renames the program `server` to etcd. go build names it after etcd's package.
 func renameServer(bin string) error {
 	err := os.Rename(filepath.Join(bin, "server"), filepath.Join(bin, "etcd"))
 	if err != nil && !os.IsNotExist(err) {

@@ -17,23 +17,23 @@ import (
 // Suite is the Debian release of the image and the nodes.
 const Suite = "trixie"
 
-// imagePackages make layer 1 of Kiln's image.
+// imagePackages are the packages of layer 1 of Kiln's image.
 var imagePackages = []string{
 	"ovn-central", "ovn-host", "openvswitch-switch", "iproute2", "nftables", "procps", "ca-certificates", "conntrack",
 	"ethtool", "iputils-ping",
 }
 
-// nodePackages are what nodes and the test image have beyond it: the container runtime, and tools that tests call.
+// nodePackages are the additional packages of nodes and the test image: the container runtime, and tools that tests call.
 var nodePackages = []string{
 	"containerd", "runc", "iptables", "kmod", "mount", "curl", "bind9-dnsutils", "netcat-openbsd", "iperf", "tcpdump", "socat",
 	"isc-dhcp-client",
 }
 
-// unwanted files of Debian's packages.
+// unwanted lists files of Debian's packages to leave out.
 var unwanted = []string{"/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"}
 
-// foreign directories hold what Debian's own set-up of OVN and Open vSwitch made. A node has their programs only: what runs on
-// it comes in containers, which find these directories empty.
+// foreign directories are created by Debian's packages of OVN and Open vSwitch. A node has only the programs of these packages. The
+// daemons run in containers, and the containers must find these directories empty.
 var foreign = []string{"/etc/openvswitch", "/etc/ovn", "/var/lib/openvswitch", "/var/lib/ovn", "/var/log/openvswitch", "/var/log/ovn"}
 
 func rootFileSystems(o Options) []cache.Artifact {
@@ -58,18 +58,18 @@ func nodeRootfs(o Options) cache.Artifact {
 	return a
 }
 
-// freshPackages are what a machine for the README's two commands has, beyond Debian's minimum and Go.
+// freshPackages are the packages of a machine on which the README's two commands are tried, in addition to Debian's minimum and Go.
 var freshPackages = []string{"make", "ca-certificates"}
 
-// FreshName is the name, in the cache, of the root file system of a machine with nothing prepared.
+// FreshName is the name, in the cache, of the root file system of an unprepared machine.
 func FreshName(suite string) string { return "fresh-" + suite }
 
-// FreshRootfs makes the root file system of a machine with nothing prepared.
+// FreshRootfs makes the root file system of an unprepared machine.
 func FreshRootfs(ctx context.Context, o Options, suite string) error {
 	return ensure(ctx, o, rootfs(o, suite, FreshName(suite), "make a minimal Debian "+suite, freshPackages, nil))
 }
 
-// standing says whether there are nodes, whose root file system may not be taken from below them.
+// standing returns a reason to keep the nodes' root file system if a lab's nodes use it, otherwise "".
 func standing() (string, error) {
 	left, err := fabric.Leftovers()
 	if err != nil || len(left) == 0 {
@@ -99,7 +99,7 @@ func rootfs(o Options, suite, name, title string, packages, options []string) ca
 	}
 }
 
-// mirror is mmdebstrap's last argument, if any: KILN_DEBIAN_MIRROR names another mirror than Debian's own.
+// mirror returns mmdebstrap's optional last argument: KILN_DEBIAN_MIRROR, if set, replaces Debian's own mirror.
 func mirror() []string {
 	if mirror := os.Getenv("KILN_DEBIAN_MIRROR"); mirror != "" {
 		return []string{mirror}

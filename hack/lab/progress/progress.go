@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress tells a person at a terminal what a long command is doing: one line when a step starts, one with the time
-// it took when it ends, and a heartbeat while it lasts.
+// Package progress reports the progress of a long command on a terminal: one line when a step starts, one with its duration when it
+// ends, and a heartbeat in between.
 package progress
 
 import (
@@ -14,7 +14,7 @@ import (
 
 const heartbeat = 15 * time.Second
 
-// Reporter writes progress lines. Steps may run at the same time.
+// Reporter writes progress lines. Steps may run concurrently.
 type Reporter struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -24,8 +24,8 @@ type Reporter struct {
 // New returns a Reporter that writes to out.
 func New(out io.Writer) *Reporter { return &Reporter{out: out, every: heartbeat} }
 
-// Step runs f and reports its start, its end with the time it took, and every 15 seconds that it is still under way. It
-// returns f's error, with the step's name.
+// Step runs f. It reports the start, the end with the duration, and every 15 seconds that f still runs. It returns f's error,
+// wrapped with the step's name.
 func (r *Reporter) Step(name string, f func() error) error {
 	start := time.Now()
 	r.Say("  ..  %s", name)

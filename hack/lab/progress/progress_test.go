@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// page is what is written, one line at a time, and tells of a first line with a mark.
+// page collects the written lines and closes heard at the first line that contains mark.
 type page struct {
 	bytes.Buffer
 	mark  string

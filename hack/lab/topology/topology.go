@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package topology is the lab's address plan: which machines there are, what they are called and which addresses their
-// interfaces have. It is pure: two equal sizes give two equal plans.
+// Package topology is the lab's address plan: the machines, their names, and the addresses of their interfaces. It is pure: equal
+// sizes give equal plans.
 package topology
 
 import (
@@ -10,7 +10,7 @@ import (
 	"net/netip"
 )
 
-// Bounds of the plan. Both kinds of node have a fixed place in each network, so their number is limited.
+// Bounds of the plan. Each kind of node has a fixed range of host parts in each network, so the number of nodes is limited.
 const (
 	MaxControlPlanes = 9
 	MaxWorkers       = 50
@@ -35,7 +35,8 @@ type Network struct {
 	Prefixes []netip.Prefix
 }
 
-// The lab's networks. Provider has prefixes for the router and for the subnets that tests put on it; nodes have no address there.
+// The lab's networks. The prefixes of Provider are for the router and for the subnets that tests put on it; nodes have no address
+// there.
 var (
 	Management = Network{Name: "management", Prefixes: prefixes("172.30.0.0/24", "fd00:172:30::/64")}
 	Tunnel     = Network{Name: "tunnel", Prefixes: prefixes("172.31.0.0/24", "fd00:172:31::/64")}
@@ -43,12 +44,12 @@ var (
 	Outside    = Network{Name: "outside", Prefixes: prefixes("172.29.0.0/24", "fd00:172:29::/64")}
 )
 
-// Places in a network's prefixes.
+// Host parts of addresses in a network's prefixes.
 const (
 	hostPlace         = 1
 	routerPlace       = 254
 	outsidePlace      = 10
-	controlPlanePlace = 10 // and the number of the node
+	controlPlanePlace = 10 // plus the number of the node
 	workerPlace       = 100
 )
 
@@ -79,21 +80,21 @@ type Node struct {
 	ID           string // short enough to be part of an interface name: c1, w2
 	ControlPlane bool
 	Management   []netip.Prefix // eth0
-	Tunnel       []netip.Prefix // eth1; eth2, to the provider network, has none
+	Tunnel       []netip.Prefix // eth1; eth2, on the provider network, has no address
 }
 
-// Addresses returns the node's own addresses: those of eth0, which Kubernetes knows it by.
+// Addresses returns the addresses of eth0, which are the node's addresses in Kubernetes.
 func (n Node) Addresses() []netip.Addr { return Addrs(n.Management) }
 
 // Topology is the plan of one lab.
 type Topology struct {
 	ControlPlanes int
 	Workers       int
-	// KubeProxy: kube-proxy runs on the nodes. Otherwise Services are the network's business.
+	// KubeProxy runs kube-proxy on the nodes. Otherwise the network has to implement Services.
 	KubeProxy bool
 }
 
-// New returns the plan of a lab of the given size, or an error that says which bound it breaks.
+// New returns the plan of a lab of the given size. The error names the bound that the size exceeds.
 func New(controlPlanes, workers int) (Topology, error) {
 	if controlPlanes < 1 || controlPlanes > MaxControlPlanes {
 		return Topology{}, fmt.Errorf("%d control planes: the lab takes 1 to %d", controlPlanes, MaxControlPlanes)
@@ -116,7 +117,7 @@ func (t Topology) Nodes() []Node {
 	return nodes
 }
 
-// APIServer returns the addresses on which the Kubernetes API is served.
+// APIServer returns the addresses of the Kubernetes API server.
 func (t Topology) APIServer() []netip.Addr { return t.Nodes()[0].Addresses() }
 
 func node(kind string, number int, place byte, controlPlane bool) Node {
