@@ -11,7 +11,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
-// elsewhere are those tests of the network that no network could pass in the lab, as regular expressions, and why.
+// elsewhere lists tests that no network could pass in the lab, as regular expressions, each with the reason.
 var elsewhere = []struct{ tests, why string }{
 	{`\[Feature:LoadBalancer\]`, "there is no cloud that makes load balancers"},
 	{`\[Feature:Networking-(DNS|IPv4|IPv6)\]|\[Provider:`, "there is no Internet and no provider"},
@@ -20,10 +20,10 @@ var elsewhere = []struct{ tests, why string }{
 	{`\[Disruptive\]`, "they restart programs on nodes by SSH"},
 }
 
-// sctp are tests that need the kernel to know SCTP.
+// sctp matches the tests that need SCTP in the kernel.
 const sctp = `\[Feature:SCTP|SCTP HostPort|: sctp`
 
-// skipElsewhere returns one regular expression of tests to leave out, and says which and why.
+// skipElsewhere returns one regular expression that matches all tests to skip, and reports each skipped group with its reason.
 func skipElsewhere(report *progress.Reporter) string {
 	left := elsewhere
 	if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err == nil {

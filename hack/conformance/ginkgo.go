@@ -30,7 +30,7 @@ const (
 	summaryFile = "summary.md"
 )
 
-// test runs the tests and returns what ginkgo's report says of them. It is an error when there is none, not when tests failed.
+// test runs the tests and returns a summary of ginkgo's report. A missing report is an error; failed tests are not.
 func (c *conformance) test(ctx context.Context, l *lab.Cluster) (summary, error) {
 	out, err := os.Create(filepath.Join(c.output, logFile))
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *conformance) test(ctx context.Context, l *lab.Cluster) (summary, error)
 	cmd := exec.CommandContext(ctx, filepath.Join(c.cache.Bin(), prepare.Ginkgo), c.arguments(l)...)
 	told := &teller{report: c.report}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.output, io.MultiWriter(out, told), out
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // tests clean up after themselves
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // SIGTERM lets tests clean up after themselves
 	cmd.WaitDelay = time.Minute
 	fmt.Fprintf(out, "+ %s\n", cmd)
 	var failed error
@@ -69,7 +69,7 @@ func (c *conformance) arguments(l *lab.Cluster) []string {
 	if c.skip != "" {
 		args = append(args, "--skip="+c.skip)
 	}
-	workers := 0 // of which tests ask how many there are
+	workers := 0 // tests read the number of schedulable nodes from --num-nodes
 	for _, n := range l.Nodes() {
 		if !n.ControlPlane {
 			workers++
@@ -81,15 +81,15 @@ func (c *conformance) arguments(l *lab.Cluster) []string {
 		"--disable-log-dump", "--num-nodes="+strconv.Itoa(workers))
 }
 
-// teller reads what ginkgo prints and tells a person about each test that has ended: a line with the outcome, if that is not a pass, and the time,
-// and then one with the name.
+// teller parses ginkgo's output and reports each finished test as one line: its outcome (ok, or for example FAILED) and its name.
+// ginkgo prints the outcome line before the line with the name.
 type teller struct {
 	report  *progress.Reporter
 	partial []byte
 	outcome string // of the test that the next line names
 }
 
-// labels are what ginkgo puts behind a name.
+// labels matches the labels that ginkgo prints after a name.
 var labels = regexp.MustCompile(` \[sig-[^\]]*\]$`)
 
 var ended = regexp.MustCompile(`^S*•(?: \[([A-Z]+)\])?.* \[[0-9.]+ seconds\]$`)

@@ -1,8 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command conformance runs the end-to-end tests of Kubernetes, built from the version that the lab runs, against Kiln in a lab that is up. By
-// default those of [sig-network] that make up conformance. It exits non-zero when one fails. See docs/conformance.md.
+// Command conformance runs the end-to-end tests of Kubernetes against Kiln in a lab that is up. The tests are built from the
+// version that the lab runs; by default it runs the [sig-network] tests that are part of conformance. It exits non-zero when a test
+// fails. See docs/conformance.md.
 package main
 
 import (
@@ -63,7 +64,7 @@ func main() {
 		c.skip = strings.Trim(skipElsewhere(c.report)+"|"+c.skip, "|")
 	}
 	c.focus = cmp.Or(c.focus, conformanceFocus)
-	log.SetLogger(logr.Discard()) // of the Kubernetes client, which says that it has none
+	log.SetLogger(logr.Discard()) // controller-runtime would warn that no logger is set
 	if err := c.run(ctx, *build); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1) //nolint:gocritic // the deferred stop has nothing left to do
@@ -104,7 +105,7 @@ func (c *conformance) run(ctx context.Context, build bool) (err error) {
 	return errors.Join(c.write(s), s.verdict())
 }
 
-// loadImages brings to the nodes what stands in for the images that the tests name.
+// loadImages loads stand-ins for the images that the tests use into the nodes.
 func (c *conformance) loadImages(ctx context.Context, l *lab.Cluster) error {
 	out, err := exec.CommandContext(ctx, filepath.Join(c.cache.Bin(), prepare.E2ETest), "--list-images").Output()
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 )
 
-// summary is what came of the tests that ran.
+// summary is the outcome of a run: its tests and the failures of the suite itself.
 type summary struct {
 	tests []types.SpecReport
-	// suite is why the suite as a whole failed, when that was not a test: its set-up, an interrupt, the time.
+	// suite lists the reasons why the suite as a whole failed outside of a test: its set-up, an interrupt, a time-out.
 	suite []string
 	took  time.Duration
 }
 
-// readSummary reads ginkgo's JSON report. Tests that were not asked for are no part of it.
+// readSummary reads ginkgo's JSON report. It leaves out tests that the focus or the skip expression deselected.
 func readSummary(path string) (summary, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -51,7 +51,8 @@ func readSummary(path string) (summary, error) {
 	return s, nil
 }
 
-// deselected tells a test that the focus left out from one that found when it ran that it has nothing to do here: the latter says why.
+// deselected reports whether the focus left the test out. A test that skips itself while it runs has a message with the reason; a
+// deselected test has none.
 func deselected(t types.SpecReport) bool {
 	return t.State.Is(types.SpecStateSkipped) && t.Failure.Message == ""
 }
@@ -81,7 +82,7 @@ func (s summary) verdict() error {
 	return nil
 }
 
-// markdown is the summary as a page: counts, failures with their messages, and each test.
+// markdown renders the summary as a page: counts, failures with their messages, and each test.
 func (s summary) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d passed, %d failed, %d had nothing to do here; %s.\n", s.count(types.SpecStatePassed), s.failed(),
@@ -105,7 +106,7 @@ func name(t types.SpecReport) string {
 	return strings.Join(append(slices.Clone(t.ContainerHierarchyTexts), t.LeafNodeText), " ")
 }
 
-// shortened is the beginning of a message; the log has all of it.
+// shortened returns the beginning of a message; the log has the whole message.
 func shortened(message string, length int) string {
 	message = strings.TrimSpace(message)
 	if len(message) <= length {
@@ -114,7 +115,7 @@ func shortened(message string, length int) string {
 	return strings.ToValidUTF8(message[:length], "") + " …"
 }
 
-// write writes the summary beside the other files and tells a person the outcome.
+// write writes the summary file next to the other files and reports the outcome.
 func (c *conformance) write(s summary) error {
 	path := filepath.Join(c.output, summaryFile)
 	if err := os.WriteFile(path, []byte(s.markdown()), 0o644); err != nil {

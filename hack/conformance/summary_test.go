@@ -70,7 +70,7 @@ func spec(text string, state types.SpecState, message string) types.SpecReport {
 	}
 }
 
-// read has the report written and read as ginkgo's is.
+// read writes the report to a file and reads it back with readSummary, as ginkgo's own report is read.
 func read(t *testing.T, report types.Report) summary {
 	t.Helper()
 	raw, err := json.Marshal([]types.Report{report})

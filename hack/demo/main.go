@@ -1,8 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The demo shows the main job in a lab that is up: it installs the operator, applies one OVNCluster, waits until that is Available, and
-// checks with real packets that pods, nodes, Services and the outside reach one another. It exits non-zero when a check fails.
+// Command demo installs Kiln in a lab that is up and checks it with real packets: it installs the operator, applies one OVNCluster,
+// waits until that is Available, and checks that pods, nodes, Services and the outside host reach one another. It exits non-zero
+// when a check fails.
 package main
 
 import (

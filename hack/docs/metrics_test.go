@@ -21,7 +21,8 @@ import (
 
 const root = "../.."
 
-// TestMetricsAreDocumented compares the names and labels of all metrics in the code with the tables of docs/metrics.md, both ways.
+// TestMetricsAreDocumented compares the names and labels of all metrics in the code with the tables of docs/metrics.md, in both
+// directions.
 func TestMetricsAreDocumented(t *testing.T) {
 	defined, documented := definedMetrics(t), documentedMetrics(t)
 	if len(defined) < 30 {
@@ -43,7 +44,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// definedMetrics are the metrics that the programs make, by name, with their labels.
+// definedMetrics returns the labels of all metrics that the programs define, by name.
 func definedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -84,7 +85,7 @@ func definedMetrics(t *testing.T) map[string][]string {
 	return found
 }
 
-// metricName is the first argument of NewDesc, or the field Name of options.
+// metricName returns the name of a metric: the string literal itself (NewDesc), or the field Name of an options literal.
 func metricName(arg ast.Expr) string {
 	switch arg := arg.(type) {
 	case *ast.BasicLit:
@@ -101,7 +102,7 @@ func metricName(arg ast.Expr) string {
 }
 
 func labelNames(maker string, args []ast.Expr) (labels []string) {
-	at := 1 // of NewGaugeVec and others
+	at := 1 // argument index of the labels in NewGaugeVec and the other Vecs
 	if maker == "NewDesc" {
 		at = 2
 	}
@@ -118,7 +119,7 @@ func labelNames(maker string, args []ast.Expr) (labels []string) {
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// documentedMetrics are the rows of the tables with a column of labels. A label may have its values behind it, in parentheses.
+// documentedMetrics returns the rows of the tables with a column of labels. A label may be followed by its values in parentheses.
 func documentedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))

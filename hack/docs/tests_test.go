@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestTestsThatPagesNameExist looks for each Go test that a page names as a proof.
+// TestTestsThatPagesNameExist checks that every Go test named in a page of docs/ exists.
 func TestTestsThatPagesNameExist(t *testing.T) {
 	name := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]+)`")
 	declared := map[string]bool{}

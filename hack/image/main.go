@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
-// programs are the packages that go into the image, and where.
+// programs lists the packages that go into the image, and their paths there.
 var programs = []struct{ pkg, path string }{
 	{"github.com/kiln-net/kiln/cmd/kiln", "/usr/bin/kiln"},
 	{"github.com/kiln-net/kiln/cmd/kube-ovn", "/opt/kiln/cni/kube-ovn"},
@@ -90,7 +90,7 @@ func (b build) run(ctx context.Context) error {
 	return b.report.Step("write image "+b.tag, func() error { return b.write(dir, work, output) })
 }
 
-// versionVariable is what the programs tell as their version.
+// versionVariable is the variable that holds the version which the programs report; the linker sets it.
 const versionVariable = "github.com/kiln-net/kiln/internal/version.Kiln"
 
 // version is the image's tag.
@@ -103,8 +103,8 @@ func (b build) version() string {
 	return tag
 }
 
-// compile lets go build decide what has to be done. The outcome depends on the sources and the version alone: no paths, no version control, no
-// C compiler.
+// compile leaves it to go build to decide which programs are out of date. The outcome depends only on the sources and the version:
+// not on paths, version control or a C compiler.
 func compile(ctx context.Context, source, into, version string) error {
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + versionVariable + "=" + version, "-o", into + "/"}
 	for _, p := range programs {
@@ -120,7 +120,7 @@ func compile(ctx context.Context, source, into, version string) error {
 	return nil
 }
 
-// write makes the image of two layers: Debian's, the same for every build, and ours.
+// write assembles the image from two layers: Debian's, the same for every build, and Kiln's programs.
 func (b build) write(dir cache.Dir, work, output string) error {
 	debian, err := archive.TarLayer(dir.RootfsTar())
 	if err != nil {

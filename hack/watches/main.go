@@ -1,9 +1,10 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Watches shows which event sources the tests need: it runs the tests of a package once per call of Watches, WatchesRawSource, WatchesMetadata or Owns
-// in a controller, without that source. The tests are built once, from an overlay in which an environment variable names the source to leave out
-// (go build -overlay: the files stay as they are). It prints which test failed and why, and exits non-zero when none did for some source.
+// Command watches finds event sources of controllers that no test needs. It runs the tests of a package once per call of Watches,
+// WatchesRawSource, WatchesMetadata or Owns, each time without that source. The tests are built once, from an overlay (go build
+// -overlay: the files do not change) in which an environment variable names the source to leave out. It prints the test that failed
+// and its message, and exits non-zero when no test failed for some source.
 package main
 
 import (

@@ -25,7 +25,7 @@ type source struct {
 // variable is the environment variable that names the source to leave out.
 const variable = "KILN_WITHOUT_SOURCE"
 
-// switches is the file that the overlay adds to a package: the type of what sources are added to, and the function that adds them.
+// switches is the file that the overlay adds to a package: the type that sources are added to, and the function that adds them.
 const switches = `package %s
 
 import (
@@ -44,14 +44,14 @@ func sourceUnlessLeftOut(id string, b *builderOfSources, add func(*builderOfSour
 }
 `
 
-// insertion is text that goes to an offset of a file; of those at one offset, that of the lowest rank comes first.
+// insertion is text to insert at an offset of a file. Insertions at the same offset are ordered by rank, lowest first.
 type insertion struct {
 	offset, rank int
 	text         string
 }
 
-// switchable writes the files of a directory that add sources to controllers to dir, with a switch around each source. It returns the sources and the
-// path of the overlay.
+// switchable writes a copy of the directory's files that add event sources to dir, with a switch around each source. It returns the
+// sources and the path of the overlay.
 func switchable(directory, dir string) (list []source, overlay string, err error) {
 	files, err := filepath.Glob(filepath.Join(directory, "*.go"))
 	if err != nil {
@@ -97,7 +97,8 @@ func switchable(directory, dir string) (list []source, overlay string, err error
 	return list, overlay, os.WriteFile(overlay, encoded, 0o600)
 }
 
-// sources are the calls in a file that give a controller a source of events, and what puts a switch around each of them.
+// sources returns the calls in a file that add an event source to a controller, and the insertions that put a switch around each
+// call.
 func sources(set *token.FileSet, parsed *ast.File, content []byte) (list []source, insertions []insertion) {
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
@@ -111,7 +112,8 @@ func sources(set *token.FileSet, parsed *ast.File, content []byte) (list []sourc
 		name, end := set.Position(selector.Sel.Pos()), set.Position(call.End()).Offset
 		id := fmt.Sprintf("%s:%d", name.Filename, name.Line)
 		list = append(list, source{id: id, text: shorten(strings.Join(strings.Fields(string(content[name.Offset:end])), " "), 100)})
-		// A chain is visited from its last call on, and all its calls begin at one offset: there the last call comes first.
+		// ast.Inspect visits a chain of calls from its last call on, and all calls of a chain begin at one offset. There, the last
+		// call must come first.
 		insertions = append(insertions,
 			insertion{set.Position(selector.X.Pos()).Offset, len(list), fmt.Sprintf("sourceUnlessLeftOut(%q, ", id)},
 			insertion{set.Position(selector.X.End()).Offset, 1, ", func(b *builderOfSources) *builderOfSources { return b"},

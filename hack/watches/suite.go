@@ -38,7 +38,7 @@ var (
 	reason     = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: (?:after .*\n(?:\s+.*\n)*|.*$)`)
 )
 
-// without runs the tests without a source, and returns the first failure and whether there was none.
+// without runs the tests without the source id ("" is none) and returns the first failure, and whether all tests passed.
 func (s suite) without(ctx context.Context, id string) (result string, passed bool, err error) {
 	// The built test program runs as its own process: each run starts with fresh state, and a hang ends with -test.timeout.
 	test := exec.CommandContext(ctx, s.program, "-test.failfast", "-test.timeout", s.timeout.String(), "-test.run", s.tests)

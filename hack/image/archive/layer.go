@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Layer is an uncompressed tar archive on disk as a layer. It stays uncompressed in the image too: a lab moves it over no
-// network, and its digest is then the one that nodes know its content by.
+// Layer is an uncompressed tar archive on disk, used as a layer. The image keeps it uncompressed too: a lab does not move it over a
+// network, and its digest is then the one under which nodes store the content.
 type Layer struct {
 	path   string
 	digest v1.Hash
@@ -30,7 +30,7 @@ type Layer struct {
 
 var _ v1.Layer = (*Layer)(nil)
 
-// TarLayer returns the layer that a tar archive makes. The file must stay as it is.
+// TarLayer returns the tar archive at path as a layer. The file must not change afterwards.
 func TarLayer(path string) (*Layer, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,7 +51,7 @@ func (l *Layer) Digest() (v1.Hash, error) { return l.digest, nil }
 // DiffID is the same as Digest: the layer is not compressed.
 func (l *Layer) DiffID() (v1.Hash, error) { return l.digest, nil }
 
-// Compressed returns the archive as it is.
+// Compressed returns the archive unchanged.
 func (l *Layer) Compressed() (io.ReadCloser, error) { return os.Open(l.path) }
 
 // Uncompressed returns the archive.
@@ -60,7 +60,7 @@ func (l *Layer) Uncompressed() (io.ReadCloser, error) { return os.Open(l.path) }
 // Size is the archive's length in bytes.
 func (l *Layer) Size() (int64, error) { return l.size, nil }
 
-// MediaType says that the layer is not compressed.
+// MediaType is the type of an uncompressed layer.
 func (l *Layer) MediaType() (types.MediaType, error) { return types.DockerUncompressedLayer, nil }
 
 // Entry is a file, symbolic link or directory of a layer.
@@ -92,7 +92,7 @@ func WriteLayer(path string, entries []Entry) (*Layer, error) {
 	return TarLayer(path)
 }
 
-// withParents returns the entries in order of their paths, each directory once and before what is in it.
+// withParents returns the entries sorted by path, with every parent directory once and before its content.
 func withParents(entries []Entry) []Entry {
 	byPath := map[string]Entry{}
 	for _, e := range entries {
