@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// arrivals are the names that a watch has seen, and when it saw each first.
+// arrivals stores the names that a watch reports, with the time at which each first appeared.
 type arrivals struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed with the next change
@@ -22,7 +22,7 @@ func newArrivals() *arrivals {
 	return &arrivals{changed: make(chan struct{}), since: map[string]time.Time{}}
 }
 
-// change takes what came and what went, all at one time.
+// change records added and removed names with the current time.
 func (a *arrivals) change(came, gone []string) {
 	now := time.Now()
 	a.mu.Lock()
@@ -39,7 +39,7 @@ func (a *arrivals) change(came, gone []string) {
 	a.changed = make(chan struct{})
 }
 
-// end is for a watch that cannot go on.
+// end stores the error that ended the watch.
 func (a *arrivals) end(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -48,7 +48,7 @@ func (a *arrivals) end(err error) {
 	a.changed = make(chan struct{})
 }
 
-// await waits until done of what is there.
+// await waits until done returns true for the present names.
 func (a *arrivals) await(ctx context.Context, done func(since map[string]time.Time) bool) error {
 	for {
 		a.mu.Lock()
@@ -70,9 +70,9 @@ func (a *arrivals) await(ctx context.Context, done func(since map[string]time.Ti
 	}
 }
 
-// awaitNames waits until all of these names are there, or all are gone.
+// awaitNames waits until all of these names are present, or all are absent.
 func (a *arrivals) awaitNames(ctx context.Context, names []string, there bool) error {
-	next := 0 // those before it were seen: each look costs what has changed
+	next := 0 // names before it have been checked already, so each round only checks the rest
 	err := a.await(ctx, func(since map[string]time.Time) bool {
 		for ; next < len(names); next++ {
 			if _, ok := since[names[next]]; ok != there {
@@ -87,12 +87,12 @@ func (a *arrivals) awaitNames(ctx context.Context, names []string, there bool) e
 	return nil
 }
 
-// awaitCount waits until so many are there.
+// awaitCount waits until at least n names are present.
 func (a *arrivals) awaitCount(ctx context.Context, n int) error {
 	return a.await(ctx, func(since map[string]time.Time) bool { return len(since) >= n })
 }
 
-// at is when a name came, the zero time when it is not there.
+// at returns when a name appeared, or the zero time if it is absent.
 func (a *arrivals) at(name string) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

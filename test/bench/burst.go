@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// costs are what a burst has cost, and what should not grow with the pods there are.
+// costs holds the costs of a burst. The costs per pod should not grow with the number of existing pods.
 type costs struct {
 	pods, on int
-	// took is from the first creation to the last annotation.
+	// took is the time from the first creation to the last annotation.
 	took time.Duration
-	// cpu of the controller until the last pod was annotated; committed is the median from a creation to the port in NB.
+	// cpu is the controller's CPU time until the last pod was annotated; committed is the median from a creation to the port in NB.
 	cpu, committed time.Duration
-	// transactions of the system under test in NB.
+	// transactions counts NB transactions of the system under test.
 	transactions int
-	// writes are the system's, without the creations of the pods; lists are of anybody.
+	// writes are API requests of the system under test, without the creations of the pods; lists are requests of all clients.
 	writes, lists requests
-	// allocations of the controller's heap, read and written what it exchanged with everybody, in bytes.
+	// allocations counts the heap allocations of the controller; read and written are the bytes that it received and sent.
 	allocations         float64
 	read, written       int64
 	northd, northdBound time.Duration
@@ -31,7 +31,7 @@ type costs struct {
 	northdInSB transactions
 }
 
-// fill runs the bursts that were asked for.
+// fill runs the bursts of the -n flag.
 func (b *bench) fill(ctx context.Context) error {
 	for _, n := range b.options.sizes {
 		if err := b.burst(ctx, n); err != nil {
@@ -41,7 +41,7 @@ func (b *bench) fill(ctx context.Context) error {
 	return nil
 }
 
-// burst creates pods as fast as possible, on top of those there are.
+// burst creates n pods as fast as possible, in addition to the existing pods.
 func (b *bench) burst(ctx context.Context, n int) error {
 	scenario := fmt.Sprintf("burst %d on %d", n, len(b.pods))
 	c := costs{pods: n, on: len(b.pods)}
@@ -120,7 +120,7 @@ func (b *bench) addRate(scenario string, names []string) time.Duration {
 	return took
 }
 
-// startProfile takes a profile of the controller's CPU for about as long as the burst takes, when it is asked for.
+// startProfile, if -profiles is set, takes a CPU profile of the controller for about the duration of the burst.
 func (b *bench) startProfile(ctx context.Context, n int) <-chan error {
 	done := make(chan error, 1)
 	if b.options.profiles == "" {
@@ -133,7 +133,7 @@ func (b *bench) startProfile(ctx context.Context, n int) <-chan error {
 	return done
 }
 
-// addCosts adds what the controller has spent per pod, until nothing was left to do.
+// addCosts adds the costs per pod, measured until the system has settled.
 func (b *bench) addCosts(ctx context.Context, scenario string, c *costs, before state) error {
 	settled, err := b.world.settle(ctx)
 	if err != nil {
@@ -168,7 +168,8 @@ func (b *bench) addCosts(ctx context.Context, scenario string, c *costs, before 
 	return nil
 }
 
-// addGrowth adds how costs per pod have grown since the first burst, and since the first of the same size what depends on that.
+// addGrowth adds the growth of the costs per pod since the first burst. Costs that depend on the size of a burst are compared with
+// the first burst of the same size.
 func (b *bench) addGrowth(scenario string, c costs) {
 	if len(b.bursts) == 0 {
 		return
@@ -188,7 +189,7 @@ func perPod[T ~int | ~int64 | ~float64](c costs, value T) float64 {
 	return float64(value) / float64(c.pods)
 }
 
-// flat asks what pods cost now that there are many, by another burst of the size of the first, and one by one.
+// flat measures the costs per pod again with many existing pods: in another burst of the first one's size, and one by one.
 func (b *bench) flat(ctx context.Context) error {
 	if err := b.burst(ctx, b.bursts[0].pods); err != nil {
 		return err
@@ -206,7 +207,7 @@ func (b *bench) addRequests(scenario, metric string, all requests, n int) {
 	}
 }
 
-// addCPU adds what everything but the controller has spent per pod.
+// addCPU adds the CPU time per pod of all processes except the controller.
 func (b *bench) addCPU(scenario string, n int, before, after map[string]time.Duration) {
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if spent := after[name] - before[name]; name != controller && spent > 0 {
@@ -215,7 +216,7 @@ func (b *bench) addCPU(scenario string, n int, before, after map[string]time.Dur
 	}
 }
 
-// atRest is how long after its work a system's memory is looked at again, where there are many pods.
+// atRest is the delay before a second measurement of the memory, made where there are at least manyPods pods.
 const (
 	atRest   = 20 * time.Second
 	manyPods = 5000
@@ -239,7 +240,7 @@ func (b *bench) addMemory(ctx context.Context, scenario string) error {
 	return err
 }
 
-// addMemoryAtRest reads what is resident once a system has had time to give back what its work took.
+// addMemoryAtRest adds the resident memory after the system had time to return memory to the kernel.
 func (b *bench) addMemoryAtRest(ctx context.Context, scenario string) error {
 	select {
 	case <-time.After(atRest):

@@ -16,7 +16,7 @@ import (
 	"text/tabwriter"
 )
 
-// comparison is one number of two revisions: medians over their runs, and the ratio new to old of each pair of runs.
+// comparison compares one number of two revisions: the medians over their runs, and the ratio new to old of each pair of runs.
 type comparison struct {
 	Scenario string  `json:"scenario"`
 	Metric   string  `json:"metric"`
@@ -28,8 +28,7 @@ type comparison struct {
 	Greatest float64 `json:"greatest"`
 }
 
-// compare measures two revisions in alternation, each run in a world of its own, so that a machine that slows down meanwhile slows
-// both.
+// compare measures two revisions in alternation, each run in a new world, so that a slow phase of the machine affects both.
 func compare(ctx context.Context, o options, m machine) (err error) {
 	sides := [2]options{o, o}
 	if sides[0], err = o.ofOld(); err != nil {
@@ -72,7 +71,7 @@ func (o options) ofOld() (options, error) {
 	return old, nil
 }
 
-// buildRevision builds what is committed, whatever the working directory holds. A revision may also be the path of a binary.
+// buildRevision builds a commit, independent of the working directory. A revision may also be the path of a binary.
 func buildRevision(ctx context.Context, revision, dir string) (string, error) {
 	if info, err := os.Stat(revision); err == nil && info.Mode().IsRegular() {
 		return revision, nil
@@ -91,7 +90,7 @@ func buildRevision(ctx context.Context, revision, dir string) (string, error) {
 	return build(ctx, dir, dir)
 }
 
-// compareRuns pairs the numbers of runs. One that is not in every run is left out.
+// compareRuns pairs the numbers of runs. It leaves out numbers that some run lacks.
 func compareRuns(olds, news [][]row) []comparison {
 	var all []comparison
 	for _, r := range olds[0] {
@@ -115,7 +114,7 @@ func compareRuns(olds, news [][]row) []comparison {
 	return all
 }
 
-// valuesOf are the values of one number in all runs; false when one of them does not have it.
+// valuesOf returns the values of one number in all runs, or false when a run lacks it.
 func valuesOf(runs [][]row, like row) ([]float64, bool) {
 	var values []float64
 	for _, rows := range runs {
@@ -128,7 +127,7 @@ func valuesOf(runs [][]row, like row) ([]float64, bool) {
 	return values, true
 }
 
-// median of values, of an even number the mean of the two in the middle.
+// median returns the median of values: of an even number of values, the mean of the two in the middle.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	middle := len(sorted) / 2
@@ -146,5 +145,5 @@ func printComparisons(to io.Writer, m machine, pairs int, all []comparison) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Scenario, c.Metric, strings.TrimSpace(short(c.Old)+" "+c.Unit),
 			strings.TrimSpace(short(c.New)+" "+c.Unit), short(c.Ratio), short(c.Least), short(c.Greatest))
 	}
-	_ = table.Flush() // to a person
+	_ = table.Flush() // for people; an error here has no effect
 }

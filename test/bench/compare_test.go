@@ -65,7 +65,7 @@ func TestCommitLogTellsNorthdsApartAndSurvivesCompaction(t *testing.T) {
 	expect(transactions{CMS: 2, Northd: 1, NorthdBytes: len(northd)})
 	write(path, "", schema, northd, ours, ours, ours)
 	expect(transactions{CMS: 3, Northd: 1, NorthdBytes: len(northd)})
-	write(path, "", schema, northd, ours, ours, ours, northd) // not looked at before it is replaced
+	write(path, "", schema, northd, ours, ours, ours, northd) // not read before the file is replaced
 	write(path+".tmp", "", schema, `{"all":"of it"}`+"\n", ours)
 	if err := os.Rename(path+".tmp", path); err != nil {
 		t.Fatal(err)

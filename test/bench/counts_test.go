@@ -11,14 +11,16 @@ import (
 	"time"
 )
 
-// Sizes of the check: small enough for every run, and a second burst of the first's size on top of four times as many.
+// Sizes of the check. They are small enough for every run; the third burst has the size of the first, on top of five times as many
+// pods.
 const checkedBurst, checkedBetween = 200, 800
 
-// growth is how much more a pod may cost on top of the others than without. The counts vary by a few percent.
+// growth is the highest accepted ratio of a pod's cost with many existing pods to its cost without. The counts vary by a few
+// percent.
 const growth = 1.2
 
-// TestCounts holds the work per pod and node to what the design says, on the real binary and real servers. It looks at counts and at
-// how they grow only: they hold on any machine, times do not.
+// TestCounts checks the work per pod and node against the design's limits, with the real binary and real servers. It checks only
+// counts and their growth: unlike times, they are the same on any machine.
 func TestCounts(t *testing.T) {
 	if _, err := cacheDir(); err != nil {
 		t.Fatal(err)
@@ -34,10 +36,10 @@ func TestCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.layout = layout{} // other tests run at the same time
+	o.layout = layout{} // not pinned: other tests run at the same time
 	o.sizes = []int{checkedBurst, checkedBetween, checkedBurst}
 	var done *bench
-	var said string // by the controller
+	var said string // output of the controller
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(said)
@@ -68,21 +70,23 @@ func TestCounts(t *testing.T) {
 func checkBurst(t *testing.T, c costs) {
 	t.Helper()
 	expectWrites(t, "pods", c.writes, requests{"PATCH pods/status": c.pods, "POST ips": c.pods})
-	// On a busy machine the API server ends watches that are slow to read, and has forgotten by then where they were. Every three minutes it
-	// looks through the Services itself, for ports that nobody has any more.
+	// On a busy machine the API server ends watches that are slow to read; by then the events after their version may have expired,
+	// so that the client lists again. Every three minutes the API server itself lists the Services, to find leaked node ports.
 	for what, count := range c.lists {
 		own := what == "LIST services" && count <= 1+int(c.took/(3*time.Minute))
 		if !own && (count > 2 || !strings.HasPrefix(what, "WATCH ")) {
 			t.Errorf("a burst asks for lists: %v", c.lists)
 		}
 	}
-	// A transaction carries ten pods, or what comes while it waits, which is tens of milliseconds: on a slow machine that is less than ten.
+	// A transaction carries ten pods, or the pods that arrive while it waits for tens of milliseconds: fewer than ten on a slow
+	// machine.
 	if most := c.pods/10 + int(c.took/(32*time.Millisecond)); c.transactions > most {
 		t.Errorf("%d pods in %s took %d transactions, want at most %d", c.pods, c.took, c.transactions, most)
 	}
 }
 
-// expectWrites checks what was written, the status of subnets apart: it is gathered in time, so it must be rare.
+// expectWrites checks the counts of writes. Status writes of subnets and VPCs are aggregated over time, so they only have to be
+// rare.
 func expectWrites(t *testing.T, of string, got, want requests) {
 	t.Helper()
 	n, rare := 0, got["PATCH subnets/status"]+got["PATCH vpcs/status"]

@@ -16,18 +16,19 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
-// floors are what the machine can do at best, without any network: what the system under test is held against.
+// floors holds the best values that the machine can reach without any network. The results of the system under test are compared
+// with them.
 type floors struct {
-	// perPod is the time per pod of creations and one patch each, at once; serial is that of one pod after another.
+	// perPod is the time per pod of a parallel creation and one patch; serial is the time of one pod after another.
 	perPod, serial time.Duration
 	// removal is the time per pod of deletions.
 	removal time.Duration
 }
 
-// rawBatch is how many ports the batched floor puts in a transaction.
+// rawBatch is the number of ports per transaction of the batched floor.
 const rawBatch = 100
 
-// measureFloors runs before the system under test starts.
+// measureFloors measures the floors. It runs before the system under test starts.
 func (b *bench) measureFloors(ctx context.Context) error {
 	if err := b.apiFloor(ctx); err != nil {
 		return err
@@ -98,7 +99,7 @@ func (b *bench) apiFloor(ctx context.Context) error {
 	return l.remove(ctx, append(serial, podNames("floor-warm", warmUp)...))
 }
 
-// createAndAnnotate is a burst in which the driver plays the controller: each pod is patched as soon as it is there.
+// createAndAnnotate runs a burst without a controller: the driver patches each pod as soon as it is created.
 func (b *bench) createAndAnnotate(ctx context.Context, names []string) error {
 	made := make(chan string, len(names))
 	group, within := errgroup.WithContext(ctx)
@@ -128,7 +129,7 @@ func (b *bench) createAndAnnotate(ctx context.Context, names []string) error {
 	return b.loader.await(ctx, names)
 }
 
-// databaseFloor inserts ports into a switch of its own, one per transaction and many per transaction. ovn-northd does not take part.
+// databaseFloor inserts ports into a logical switch of its own, one per transaction and many per transaction. ovn-northd is paused.
 func (b *bench) databaseFloor(ctx context.Context) error {
 	conn, err := jsonrpc.Dial(ctx, b.world.socket("nb"))
 	if err != nil {
@@ -156,10 +157,10 @@ func (b *bench) databaseFloor(ctx context.Context) error {
 	return transact(conn, map[string]any{"op": "delete", "table": "Logical_Switch", "where": floorSwitch})
 }
 
-// floorSwitch is the condition that finds the floor's switch.
+// floorSwitch is the condition that selects the floor's switch.
 var floorSwitch = [][]string{{"name", "==", "floor"}}
 
-// portOperations insert ports and put them in the floor's switch.
+// portOperations returns operations that insert n ports and add them to the floor's switch.
 func portOperations(n int) []any {
 	var operations []any
 	var ports [][]string

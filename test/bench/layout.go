@@ -16,18 +16,19 @@ import (
 )
 
 const (
-	// layoutOne has everything on one CPU: time saved anywhere shows.
+	// layoutOne runs everything on one CPU, so that time saved in any process is visible.
 	layoutOne = "one"
-	// layoutSplit has etcd, the API server, the databases and ovn-northd on one CPU, the system under test and the driver on another.
+	// layoutSplit runs etcd, the API server, the databases and ovn-northd on one CPU, the system under test and the driver on
+	// another.
 	layoutSplit = "split"
 )
 
-// layout says on which CPU what runs, as taskset(1) takes it. The zero layout leaves it to the kernel.
+// layout assigns processes to CPUs, in the format of taskset(1). With the zero layout the kernel decides.
 type layout struct {
 	Name string `json:"name"`
-	// Servers is for everything that the system under test and the driver speak to.
+	// Servers is the CPU of everything that the system under test and the driver connect to.
 	Servers string `json:"servers"`
-	// System is for the system under test and the driver.
+	// System is the CPU of the system under test and the driver.
 	System string `json:"system"`
 }
 
@@ -41,7 +42,8 @@ func (l layout) String() string {
 	return "not pinned"
 }
 
-// layoutOf chooses CPUs out of those there are: the first for servers, the second for the rest; or the last for everything.
+// layoutOf chooses from the available CPUs. With layoutSplit the servers get the first and the rest the second; with layoutOne
+// everything gets the last.
 func layoutOf(name string, cpus []string) (layout, error) {
 	if name == "" {
 		name = layoutOne
@@ -61,8 +63,8 @@ func layoutOf(name string, cpus []string) (layout, error) {
 	return layout{}, fmt.Errorf("-layout %s: %s or %s", name, layoutOne, layoutSplit)
 }
 
-// pin makes this process run where the layout has the driver, and with it the system under test, which inherits it. The program is
-// executed anew, because a runtime counts its CPUs when it starts.
+// pin moves this process, and the system under test, which inherits the affinity, to the layout's CPU. It executes the program
+// again, because the Go runtime counts the CPUs only when it starts.
 func (l layout) pin() error {
 	on, err := cpus()
 	if err != nil || strings.Join(on, ",") == l.System {
@@ -77,11 +79,11 @@ func (l layout) pin() error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	args := append([]string{"taskset", "-c", l.System, self}, os.Args[1:]...)
-	args = append(args, "-layout="+l.Name, "-cpus="+l.Servers+","+l.System) // the later of two decides
+	args = append(args, "-layout="+l.Name, "-cpus="+l.Servers+","+l.System) // the last value of a flag counts
 	return fmt.Errorf("execute taskset: %w", syscall.Exec(taskset, args, os.Environ()))
 }
 
-// server is the command of a program on the CPU of the servers.
+// server returns the command line that runs a program on the servers' CPU.
 func (l layout) server(args ...string) []string {
 	if l.Servers == l.System {
 		return args
@@ -98,7 +100,7 @@ func program(name string) (string, error) {
 	return path, nil
 }
 
-// cpus are those that this process may run on.
+// cpus returns the CPUs that this process may run on.
 func cpus() ([]string, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

@@ -24,10 +24,10 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// loader makes pods that no kubelet runs, and sees from a watch of its own when they have got their network.
+// loader creates pods without a kubelet, and watches when they get their network.
 type loader struct {
 	world *world
-	// parallel is how many requests are sent at a time.
+	// parallel is the number of concurrent requests.
 	parallel, nodes int
 	annotated       *arrivals
 
@@ -43,7 +43,7 @@ func newLoader(ctx context.Context, w *world, parallel, nodes int) (*loader, err
 	return l, err
 }
 
-// follow watches which objects are annotated as the network does it, until ctx ends.
+// follow watches, until ctx ends, which objects get the network's annotation `allocated`.
 func follow(ctx context.Context, c rest.Interface, resource, namespace string) (*arrivals, error) {
 	from := &metav1.PartialObjectMetadataList{}
 	raw, err := c.Get().Resource(resource).NamespaceIfScoped(namespace, namespace != "").SetHeader("Accept", "application/json").
@@ -59,7 +59,8 @@ func follow(ctx context.Context, c rest.Interface, resource, namespace string) (
 	return seen, nil
 }
 
-// watchAnnotations watches from a version on. The API server ends watches that are slow to read; then it goes on where that one ended.
+// watchAnnotations watches from a resource version on. The API server ends watches that are slow to read; the next watch then
+// continues at the last version.
 func watchAnnotations(ctx context.Context, c rest.Interface, resource, namespace, version string, seen *arrivals) error {
 	for {
 		watcher, err := c.Get().Resource(resource).NamespaceIfScoped(namespace, namespace != "").
@@ -80,17 +81,17 @@ func watchAnnotations(ctx context.Context, c rest.Interface, resource, namespace
 	}
 }
 
-// await waits until all these pods have their annotations.
+// await waits until all these pods are annotated.
 func (l *loader) await(ctx context.Context, names []string) error {
 	return l.annotated.awaitNames(ctx, names, true)
 }
 
-// span is from the first creation to the last annotation of pods.
+// span returns the time from the first creation to the last annotation of pods.
 func (l *loader) span(names []string) time.Duration {
 	return span(names, l.createdAt, l.annotated.at)
 }
 
-// span is from the first that began to the last that ended.
+// span returns the time from the first beginning to the last end.
 func span(names []string, began, ended func(string) time.Time) time.Duration {
 	first, last := began(names[0]), ended(names[0])
 	for _, name := range names {
@@ -104,7 +105,7 @@ func span(names []string, began, ended func(string) time.Time) time.Duration {
 	return last.Sub(first)
 }
 
-// took is how long it was from one time to another, of each name, in ascending order.
+// took returns, for each name, the time between two events, in ascending order.
 func took(names []string, from, to func(string) time.Time) []time.Duration {
 	all := make([]time.Duration, len(names))
 	for i, name := range names {
@@ -114,7 +115,7 @@ func took(names []string, from, to func(string) time.Time) []time.Duration {
 	return all
 }
 
-// latencies are from sending the creation to seeing the annotation, of each pod, in ascending order.
+// latencies returns, for each pod, the time from sending its creation to seeing its annotation, in ascending order.
 func (l *loader) latencies(names []string) []time.Duration {
 	return took(names, l.createdAt, l.annotated.at)
 }
@@ -133,7 +134,7 @@ func podNames(prefix string, n int) []string {
 	return names
 }
 
-// portNames are the names of the pods' logical switch ports.
+// portNames returns the names of the pods' logical switch ports.
 func portNames(pods []string) []string {
 	names := make([]string, len(pods))
 	for i, pod := range pods {
@@ -142,12 +143,12 @@ func portNames(pods []string) []string {
 	return names
 }
 
-// each does something for all pods, in parallel.
+// each calls do for all pods in parallel.
 func (l *loader) each(ctx context.Context, names []string, do func(ctx context.Context, i int, name string) error) error {
 	return each(ctx, l.parallel, names, do)
 }
 
-// each does something for all names, so many at a time.
+// each calls do for all names, with at most parallel calls at a time.
 func each(ctx context.Context, parallel int, names []string, do func(ctx context.Context, i int, name string) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
@@ -160,7 +161,7 @@ func each(ctx context.Context, parallel int, names []string, do func(ctx context
 	return group.Wait()
 }
 
-// create makes pods as fast as the API server takes them, spread over the nodes.
+// create creates pods as fast as the API server accepts them, spread over the nodes.
 func (l *loader) create(ctx context.Context, names []string) error {
 	return l.each(ctx, names, l.createOne)
 }
@@ -177,14 +178,14 @@ func (l *loader) createOne(ctx context.Context, i int, name string) error {
 	return nil
 }
 
-// creates notes when the creation is sent.
+// creates records that the creation of an object is sent now.
 func (l *loader) creates(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.created[name] = time.Now()
 }
 
-// annotate writes on a pod as much as a network's controller does, through the same subresource and with the same account.
+// annotate writes to a pod as much as a network's controller does, through the same subresource and with the same account.
 func (l *loader) annotate(ctx context.Context, name string) error {
 	patch := []byte(`{"metadata":{"annotations":{` +
 		`"ovn.kubernetes.io/allocated":"true","ovn.kubernetes.io/cidr":"10.16.0.0/16","ovn.kubernetes.io/gateway":"10.16.0.1",` +
@@ -199,7 +200,7 @@ func (l *loader) annotate(ctx context.Context, name string) error {
 	return nil
 }
 
-// remove deletes pods at once, as a kubelet confirms it.
+// remove deletes pods without a grace period, as when a kubelet confirms the deletion.
 func (l *loader) remove(ctx context.Context, names []string) error {
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	return l.each(ctx, names, func(ctx context.Context, _ int, name string) error {

@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures a controller of pod networks, `kiln controller` if no other is named, against what the same machine can
-// do at best. It starts its own etcd, API server, OVN databases and ovn-northd, and speaks only to the API server and the
-// databases. docs/performance.md says how to read what it prints.
+// Command bench measures a controller of pod networks, by default `kiln controller`, against the best values that the same machine
+// can reach. It starts its own etcd, API server, OVN databases and ovn-northd, and connects only to the API server and the
+// databases. docs/performance.md explains the output.
 package main
 
 import (
@@ -26,48 +26,48 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// options are the flags.
+// options holds the flags.
 type options struct {
 	scenarios []string
-	// sizes of the bursts, each on top of those before.
+	// sizes are the numbers of pods of the bursts; each burst adds to the previous ones.
 	sizes []int
-	// subnetSizes are how many subnets there are when one more is looked at; probes is how often that is.
+	// subnetSizes are the numbers of existing subnets at which one more is measured, each probes times.
 	subnetSizes []int
 	probes      int
-	// floorPods, serial, restarts and remove are how often the other scenarios do what they do; subnets and joining are theirs, too.
+	// floorPods, serial, restarts, remove, subnets and joining are the sizes of the other scenarios.
 	floorPods, serial, restarts, remove, subnets, joining int
 	parallel, nodes                                       int
-	// services, endpoints, policies and selected are how large the cluster of the scenarios of Services and policies is.
+	// services, endpoints, policies and selected are the sizes of the scenarios of Services and policies.
 	services, endpoints, policies, selected int
-	// northd says whether ovn-northd runs or is paused.
+	// northd is false when ovn-northd is paused.
 	northd bool
 	layout layout
-	// system is the command under test, kiln the binary that Kiln's has; crds, lease and legs belong to it.
+	// system is the command under test and kiln the binary that Kiln's command runs; crds, lease and legs belong to the system.
 	system, kiln, crds, lease, legs string
-	// clusterAdmin: the system under test has the rights of a cluster administrator, not those of its ServiceAccount. admission: the API server has
+	// clusterAdmin makes the system under test a cluster administrator instead of a user of its ServiceAccount. admission installs
 	// the operator's admission policies. portSecurity is the value for subnets that do not set theirs.
 	clusterAdmin, admission bool
 	portSecurity            kubeovnv1.PortSecurity
-	// json is the file of results, profiles the directory of profiles; empty for none.
+	// json is the file of results and profiles the directory of profiles; "" is none.
 	json, profiles string
-	// old and new are the revisions to compare, in so many pairs of runs.
+	// old and new are the revisions to compare, in pairs of runs.
 	old, new string
 	pairs    int
-	// args are all flags, oldFlags more flags for the runs of old.
+	// args are all flags; oldFlags are more flags for the runs of old.
 	args     []string
 	oldFlags string
 	timeout  time.Duration
 }
 
-// scenario is something to measure.
+// scenario is one measurement.
 type scenario struct {
 	name string
 	run  func(*bench, context.Context) error
-	// pods says that it needs those of the bursts.
+	// pods is set if the scenario needs the pods of the bursts.
 	pods bool
 }
 
-// scenarios in the order in which they run, whatever the order they are asked for.
+// scenarios are listed in the order in which they run, whatever the order in the -bench flag.
 var scenarios = []scenario{
 	{name: "floor", run: (*bench).measureFloors},
 	{name: "serial", run: (*bench).serial},
@@ -163,7 +163,7 @@ func parse(args []string) (options, error) {
 	return o, o.choose(*what, *sizes, *networks)
 }
 
-// place reads the layout.
+// place sets the layout.
 func (o *options) place(name, chosen string) error {
 	on, err := cpus()
 	if err != nil {
@@ -176,7 +176,7 @@ func (o *options) place(name, chosen string) error {
 	return err
 }
 
-// choose reads what is to be measured.
+// choose sets the scenarios and their sizes.
 func (o *options) choose(what, sizes, networks string) (err error) {
 	if o.sizes, err = numbers(sizes); err != nil {
 		return fmt.Errorf("-n: %w", err)
@@ -219,16 +219,16 @@ type bench struct {
 	loader  *loader
 	leader  *instance
 	floors  floors
-	// ports follows NB's logical switch ports, switches its logical switches, bindings SB's port bindings.
+	// ports follows the logical switch ports in NB, switches its logical switches, bindings the port bindings in SB.
 	ports, switches, bindings *arrivals
-	// pods that exist, the oldest first.
+	// pods are the existing pods, oldest first.
 	pods []string
-	// made counts the groups of pods, which are named by it.
+	// made counts the groups of pods; it is part of their names.
 	made   int
 	bursts []costs
-	// networks are the costs of single ones at each number of subnets.
+	// networks holds, for each number of subnets, the costs of single networks.
 	networks [][]networkCosts
-	// firstSerial is the median of the first pods one by one, from the creation to the port in NB.
+	// firstSerial is the median of the first serial pods, from the creation to the port in NB.
 	firstSerial time.Duration
 	rows        []row
 }
@@ -252,7 +252,7 @@ func run(ctx context.Context, o options) error {
 	return writeJSON(o.json, m, rows)
 }
 
-// measure does something in a world of its own.
+// measure calls do in a new world and returns its numbers.
 func measure(ctx context.Context, o options, do func(*bench, context.Context) error) (rows []row, err error) {
 	ctrl.SetLogger(logr.Discard())
 	ctx, stop := context.WithCancelCause(ctx)
@@ -262,7 +262,7 @@ func measure(ctx context.Context, o options, do func(*bench, context.Context) er
 		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		stop(context.Canceled) // the watches first: the API server waits for them
+		stop(context.Canceled) // the watches first: the API server waits for them to end
 		err = errors.Join(err, b.world.close())
 	}()
 	if err != nil {
@@ -280,7 +280,8 @@ func measure(ctx context.Context, o options, do func(*bench, context.Context) er
 	return b.rows, err
 }
 
-// scenarios runs what was asked for. Those that need pods get them from the bursts, and all but the floor the system under test.
+// scenarios runs the requested scenarios. It also runs the bursts if a scenario needs their pods, and starts the system under test
+// before the first scenario other than the floor.
 func (b *bench) scenarios(ctx context.Context) error {
 	needPods := slices.ContainsFunc(scenarios, func(s scenario) bool { return s.pods && b.wanted(s.name) })
 	for _, s := range scenarios {

@@ -16,14 +16,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
-// mentions hears of changes of a column of the southbound database.
+// mentions waits for changes of a column in the southbound database.
 type mentions struct {
 	mu     sync.Mutex
-	wanted map[string]chan time.Time // by the text that a change has to hold
+	wanted map[string]chan time.Time // by the text that the change must contain
 	err    error
 }
 
-// mention follows a column until ctx ends.
+// mention monitors a column until ctx ends.
 func (w *world) mention(ctx context.Context, table, column string) (*mentions, error) {
 	conn, err := jsonrpc.Dial(ctx, w.socket("sb"))
 	if err != nil {
@@ -67,7 +67,7 @@ func (m *mentions) hear(change []byte, err error) {
 	}
 }
 
-// expect has the next change that holds a text told.
+// expect returns a channel that receives the time of the next change that contains text.
 func (m *mentions) expect(text string) <-chan time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,13 +76,13 @@ func (m *mentions) expect(text string) <-chan time.Time {
 	return heard
 }
 
-// sign is a text that a change brings to the southbound database, and who hears of it.
+// sign is a text that appears in the southbound database because of a change, and the monitor that reports it.
 type sign struct {
 	in   *mentions
 	text string
 }
 
-// until is how long it takes from the beginning of do until the southbound database has all signs.
+// until returns the time from the beginning of do until the southbound database has all signs.
 func until(ctx context.Context, signs []sign, do func() error) (time.Duration, error) {
 	began, took := time.Now(), time.Duration(0)
 	heard := make([]<-chan time.Time, len(signs))
@@ -106,10 +106,10 @@ func until(ctx context.Context, signs []sign, do func() error) (time.Duration, e
 	return took, nil
 }
 
-// probe is a change that is made many times: the nth has these signs.
+// probe returns the nth repetition of a change, and the signs of that change.
 type probe func(n int) (signs []sign, do func() error)
 
-// probed makes a change so often, each time after the one before it has come to the southbound database, and adds what one costs.
+// probed repeats a change, each time after the previous one has reached the southbound database, and adds the cost of one change.
 func (b *bench) probed(ctx context.Context, scenario, what, users string, times int, change probe) (networkCosts, error) {
 	took := make([]time.Duration, 0, times)
 	c, err := b.costOf(ctx, scenario, what, times, requests{users: times}, func() error {
@@ -131,7 +131,7 @@ func (b *bench) probed(ctx context.Context, scenario, what, users string, times 
 	return c, nil
 }
 
-// addAgainst adds how many times what one change costs here is what it costs in an empty cluster.
+// addAgainst adds the ratios of the costs of one change here to its costs in an empty cluster.
 func (b *bench) addAgainst(scenario string, here, empty networkCosts) {
 	for _, growth := range []struct {
 		what       string
@@ -146,10 +146,10 @@ func (b *bench) addAgainst(scenario string, here, empty networkCosts) {
 	}
 }
 
-// errPaused is what scenarios that look at the southbound database say.
+// errPaused is the error of scenarios that need the southbound database.
 var errPaused = errors.New("ovn-northd has to run: leave -northd on")
 
-// medianCosts is what the median of each kind of cost is.
+// medianCosts returns the median of each kind of cost.
 func medianCosts(rounds []networkCosts) networkCosts {
 	c := networkCosts{what: rounds[0].what}
 	c.transactions = medianBy(rounds, func(c networkCosts) float64 { return c.transactions })

@@ -19,14 +19,14 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// exported is what the system under test says of itself, by name; nothing of one that exports nothing.
+// exported holds the metrics of the system under test, by name. It is empty for a system that exports none.
 type exported map[string]*dto.MetricFamily
 
-// scrape reads metrics in the text format of Prometheus. A system without them is measured all the same.
+// scrape reads metrics in the text format of Prometheus. A system without metrics is no error.
 func scrape(ctx context.Context, address string) (exported, error) {
 	body, err := get(ctx, "http://"+address+"/metrics")
 	if err != nil {
-		return exported{}, nil //nolint:nilerr // there are none
+		return exported{}, nil //nolint:nilerr // the system exports no metrics
 	}
 	defer body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -37,7 +37,7 @@ func scrape(ctx context.Context, address string) (exported, error) {
 	return families, nil
 }
 
-// value of a counter or gauge without labels; false when there is none.
+// value returns the value of a counter or gauge without labels, or false if there is none.
 func (e exported) value(name string) (float64, bool) {
 	family := e[name]
 	if family == nil || len(family.Metric) != 1 {
@@ -47,16 +47,16 @@ func (e exported) value(name string) (float64, bool) {
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue(), true
 }
 
-// histogram is what a series has gained between two times.
+// histogram is the increase of a histogram between two times.
 type histogram struct {
 	name string
-	// bounds are upper bounds, counts how many values do not exceed each.
+	// bounds are upper bounds; counts are the numbers of values that do not exceed each.
 	bounds []float64
 	counts []uint64
 	total  uint64
 }
 
-// histogramsSince are those whose names start with a prefix and that have gained values, sorted by name.
+// histogramsSince returns the histograms with this prefix that have new values, sorted by name.
 func (e exported) histogramsSince(before exported, prefix string) []histogram {
 	var all []histogram
 	for _, name := range slices.Sorted(maps.Keys(e)) {
@@ -103,7 +103,7 @@ func gained(now, before *dto.Histogram) histogram {
 	return h
 }
 
-// quantile is estimated as Prometheus does it: by a straight line through its bucket. What is above all bounds counts as the last.
+// quantile is estimated as in Prometheus, by linear interpolation in its bucket. Values above all bounds count as the last bound.
 func (h histogram) quantile(percent int) float64 {
 	rank := float64(h.total) * float64(percent) / 100
 	lower, below := 0.0, uint64(0)
@@ -116,7 +116,7 @@ func (h histogram) quantile(percent int) float64 {
 	return lower
 }
 
-// addLegs adds what the system under test has measured itself, beside what the driver sees from outside.
+// addLegs adds the system's own measurements, in addition to the driver's.
 func (b *bench) addLegs(scenario string, n int, before, after exported) {
 	for _, h := range after.histogramsSince(before, b.options.legs) {
 		name, unit, factor := "  its own "+strings.Replace(strings.TrimPrefix(h.name, b.options.legs), "_seconds", "", 1), "", 1.0

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// quarters is in how many parts the joining nodes are compared: the last must not cost more than the first.
+// quarters is the number of groups of joining nodes. The last group must not cost more than the first.
 const quarters = 4
 
 // join creates subnets, and then many nodes at once.
@@ -67,7 +67,7 @@ func (b *bench) join(ctx context.Context) error {
 	return b.addJoined(ctx, scenario, n, before)
 }
 
-// addQuarters adds what each quarter of the nodes has cost the controller until its last was annotated.
+// addQuarters adds the costs of the controller for each quarter of the nodes, until the last node of the quarter is annotated.
 func (b *bench) addQuarters(ctx context.Context, scenario string, annotated *arrivals, n int, before state) error {
 	last, begin := before.cpu[controller], time.Now()
 	var spent, lasted [quarters]time.Duration
@@ -90,7 +90,7 @@ func (b *bench) addQuarters(ctx context.Context, scenario string, annotated *arr
 	return nil
 }
 
-// addJoined adds counts per node, once everything has settled.
+// addJoined adds counts per node after the system has settled.
 func (b *bench) addJoined(ctx context.Context, scenario string, n int, before state) error {
 	settled, err := b.world.settle(ctx)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
-// startDatabases starts both databases of OVN and ovn-northd.
+// startDatabases starts both OVN databases and ovn-northd.
 func (w *world) startDatabases() error {
 	tls := w.serverTLS()
 	secure := []string{
@@ -69,7 +69,7 @@ func (w *world) startOVN(name, path string, args ...string) error {
 	return nil
 }
 
-// ovn is a program of the cached root file system, run with that system's own libraries.
+// ovn returns the command of a program from the cached root file system, with the libraries of that file system.
 func (w *world) ovn(path string, args ...string) *exec.Cmd {
 	root := filepath.Join(w.cache, "rootfs")
 	libraries := filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu")
@@ -79,10 +79,10 @@ func (w *world) ovn(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// pause stops ovn-northd in its tracks, so that what is measured is the system's own part.
+// pause stops ovn-northd with SIGSTOP, so that only the system's own part is measured.
 func (w *world) pause() error { return w.signalNorthd(syscall.SIGSTOP) }
 
-// resume lets it go on.
+// resume continues a paused ovn-northd.
 func (w *world) resume() error { return w.signalNorthd(syscall.SIGCONT) }
 
 func (w *world) signalNorthd(signal syscall.Signal) error {
@@ -107,7 +107,7 @@ func (w *world) flows(ctx context.Context) (int, error) {
 	return len(results[0].Rows), nil
 }
 
-// northdCaughtUp waits until ovn-northd has brought to SB all that is in NB so far (nb_cfg and sb_cfg in ovn-nb(5)).
+// northdCaughtUp waits until ovn-northd has written the present content of NB to SB (nb_cfg and sb_cfg in ovn-nb(5)).
 func (w *world) northdCaughtUp(ctx context.Context) error {
 	conn, err := jsonrpc.Dial(ctx, w.socket("nb"))
 	if err != nil {

@@ -58,7 +58,7 @@ func watchRows(ctx context.Context, socket, db, table, column string) (*arrivals
 // rowChange is a row update of RFC 7047, section 4.1.6.
 type rowChange struct{ Old, New map[string]any }
 
-// names of the rows that came and of those that went.
+// names returns the names of added and of deleted rows.
 func names(update map[string]map[string]rowChange, column string) (came, gone []string) {
 	for _, rows := range update {
 		for _, row := range rows {
@@ -72,21 +72,21 @@ func names(update map[string]map[string]rowChange, column string) (came, gone []
 	return came, gone
 }
 
-// transactions are counts of committed transactions. Rows are those that the system under test has inserted, changed or deleted in them,
-// NorthdBytes is the size of ovn-northd's transactions.
+// transactions counts committed transactions, of the system under test (CMS) and of ovn-northd. Rows are the rows that the system
+// under test has inserted, changed or deleted; NorthdBytes is the size of ovn-northd's transactions.
 type transactions struct{ CMS, Northd, Rows, NorthdBytes int }
 
 func (t transactions) minus(o transactions) transactions {
 	return transactions{CMS: t.CMS - o.CMS, Northd: t.Northd - o.Northd, Rows: t.Rows - o.Rows, NorthdBytes: t.NorthdBytes - o.NorthdBytes}
 }
 
-// commitLog counts the transactions that a database has committed, from its file, which costs the server nothing: "OVSDB JSON
-// <length> <hash>", then a record (ovsdb(5)). The server replaces the file by a compact one now and then.
+// commitLog counts the committed transactions of a database by reading its file, which costs the server nothing. Each record
+// follows a header "OVSDB JSON <length> <hash>" (ovsdb(5)). The server sometimes replaces the file by a compacted one.
 type commitLog struct {
 	path string
 	file *os.File
-	// offset is behind the last record that was counted; skip is how many records are no transactions: the schema, and in a compact
-	// file the content that it starts with.
+	// offset is the end of the last counted record. skip is the number of records that are no transactions: the schema, and in a
+	// compacted file the content that follows it.
 	offset int64
 	skip   int
 	count  transactions
@@ -94,7 +94,7 @@ type commitLog struct {
 
 func newCommitLog(path string) *commitLog { return &commitLog{path: path, skip: 1} }
 
-// transactions are all so far.
+// transactions returns the counts so far.
 func (l *commitLog) transactions() (transactions, error) {
 	for {
 		if l.file == nil {
@@ -103,7 +103,7 @@ func (l *commitLog) transactions() (transactions, error) {
 				return l.count, fmt.Errorf("count transactions: %w", err)
 			}
 		}
-		replaced, err := l.replaced() // before it is read: nothing is appended to it after that
+		replaced, err := l.replaced() // checked before the read: the server appends nothing to a replaced file
 		if err = errors.Join(err, l.read()); err != nil {
 			return l.count, fmt.Errorf("count transactions: %w", err)
 		}
@@ -117,7 +117,7 @@ func (l *commitLog) transactions() (transactions, error) {
 	}
 }
 
-// replaced is whether the path is another file by now.
+// replaced reports whether the path now refers to another file.
 func (l *commitLog) replaced() (bool, error) {
 	open, err := l.file.Stat()
 	if err != nil {
@@ -127,7 +127,7 @@ func (l *commitLog) replaced() (bool, error) {
 	return err == nil && !os.SameFile(open, named), err
 }
 
-// read counts what has been appended.
+// read counts the records that were appended since the last call.
 func (l *commitLog) read() error {
 	if _, err := l.file.Seek(l.offset, io.SeekStart); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (l *commitLog) read() error {
 		}
 		record := make([]byte, length)
 		if _, err := io.ReadFull(reader, record); errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-			return nil // it is being written
+			return nil // the record is not complete yet
 		} else if err != nil {
 			return err
 		}
@@ -165,10 +165,11 @@ func (l *commitLog) read() error {
 	}
 }
 
-// byNorthd tells ovn-northd's transactions from those of the system under test.
+// byNorthd reports whether ovn-northd made the transaction, and not the system under test.
 func byNorthd(record []byte) bool { return bytes.Contains(record, []byte(`"_comment":"ovn-northd"`)) }
 
-// rowsIn counts the rows in a record: it has an object of rows by their UUIDs for each table, and notes whose names begin with "_" (ovsdb(5)).
+// rowsIn counts the rows in a record. For each table the record has an object of rows by UUID; names that begin with "_" are notes
+// (ovsdb(5)).
 func rowsIn(record []byte) (rows int) {
 	var tables map[string]json.RawMessage
 	if json.Unmarshal(record, &tables) != nil {

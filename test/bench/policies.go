@@ -15,17 +15,17 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// perGroup is how many pods are in each group beside the one that moves: so no group comes into being or goes by that.
+// perGroup is the number of pods in each group besides the pod that moves, so that the move neither creates nor empties a group.
 const perGroup = 2
 
-// policyRounds is how often a policy of many pods is created, each time of another TCP port.
+// policyRounds is how many times a policy of many pods is created, each time with another TCP port.
 const (
 	policyRounds    = 5
 	firstPolicyPort = 61000
 )
 
-// isolate asks what a change of a pod's label costs under few and many policies, and the creation of a policy of few and many pods. The pods
-// have no node behind them, so what is looked at is that all of it is in the southbound database.
+// isolate measures the cost of a changed pod label under few and many policies, and the cost of a new policy of few and many pods.
+// The pods run on no node, so it only checks that the changes reach the southbound database.
 func (b *bench) isolate(ctx context.Context) error {
 	if !b.options.northd {
 		return errPaused
@@ -91,7 +91,8 @@ func (b *bench) isolate(ctx context.Context) error {
 func policiesScenario(n int) string { return fmt.Sprintf("%d policies", n) }
 func selectedScenario(n int) string { return fmt.Sprintf("a policy of %d pods", n) }
 
-// grouped creates pods that have their network and puts them into the last of so many groups, as many into each.
+// grouped creates n pods, waits for their network and puts them into the last of the given number of groups, perGroup pods into
+// each.
 func (b *bench) grouped(ctx context.Context, n, groups int) ([]string, error) {
 	names := b.group("grouped", n)
 	if err := b.loader.create(ctx, names); err != nil {
@@ -125,7 +126,7 @@ func selects(key, value string) metav1.LabelSelector {
 	return metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
 }
 
-// groupPolicies creates a policy for each group from one to another: its pods are reached by those of the group before.
+// groupPolicies creates a policy for each group in a range. It allows connections from the pods of the previous group.
 func (b *bench) groupPolicies(ctx context.Context, from, to int) error {
 	err := b.loader.each(ctx, podNames("group", to)[from:], func(ctx context.Context, i int, name string) error {
 		nth := from + i
@@ -151,7 +152,7 @@ func (b *bench) createPolicy(ctx context.Context, name string, subjects, peers m
 	return nil
 }
 
-// moveLabel moves a pod between the first two groups, both subjects and peers of policies.
+// moveLabel moves a pod between the first two groups. The pods of both are subjects and peers of policies.
 func (b *bench) moveLabel(ctx context.Context, pod string, policies int, m *mentions) (networkCosts, error) {
 	address, err := b.addressOf(ctx, pod)
 	if err != nil {
@@ -176,8 +177,8 @@ func (b *bench) addressOf(ctx context.Context, name string) (string, error) {
 	return pod.Annotations[kubeovnv1.AnnotationIPAddress.Key()], nil
 }
 
-// selectPods creates a policy of pods that none is about, several times, until their ports and its flows are in the southbound database. Its
-// deletion does not count.
+// selectPods repeatedly creates a policy of pods that have no other policy, and waits until their ports and its flows are in the
+// southbound database. The deletions do not count.
 func (b *bench) selectPods(ctx context.Context, set string, pods []string, ports, flows *mentions) (sum networkCosts, err error) {
 	err = b.loader.each(ctx, pods, func(ctx context.Context, _ int, name string) error { return b.setLabel(ctx, name, "set", set) })
 	if err != nil {
@@ -190,7 +191,7 @@ func (b *bench) selectPods(ctx context.Context, set string, pods []string, ports
 	var rounds []networkCosts
 	for range policyRounds {
 		b.made++
-		port := int32(firstPolicyPort + b.made) // in no other policy's flows
+		port := int32(firstPolicyPort + b.made) // unique among the flows of policies
 		c, err := b.probed(ctx, scenario, "its creation", "POST networkpolicies", 1, func(int) ([]sign, func() error) {
 			signs := []sign{{flows, fmt.Sprintf("== %d", port)}}
 			for _, name := range portNames(pods) {
@@ -209,7 +210,7 @@ func (b *bench) selectPods(ctx context.Context, set string, pods []string, ports
 			return sum, err
 		}
 	}
-	b.rows = b.rows[:kept] // their medians tell enough
+	b.rows = b.rows[:kept] // the medians suffice
 	sum = medianCosts(rounds)
 	b.addMedians(scenario, sum)
 	return sum, nil

@@ -17,20 +17,20 @@ import (
 	"time"
 )
 
-// clockTick is USER_HZ, the unit of times in /proc/PID/stat, on every architecture that Linux's Go runs on.
+// clockTick is USER_HZ, the unit of times in /proc/PID/stat, which is 100 Hz on every Linux architecture that Go supports.
 const clockTick = 10 * time.Millisecond
 
 // process is a program that the bench runs and measures.
 type process struct {
 	cmd *exec.Cmd
 	log string
-	// stopping is whether it ends because we want it to.
+	// stopping is set before the bench ends the process.
 	stopping atomic.Bool
 	ended    chan struct{}
 }
 
-// start runs a program with its output in dir/name.log. It does not outlive the bench, and an interrupt from the terminal does not
-// reach it. lost hears of it when it ends on its own.
+// start runs a program with its output in dir/name.log. The program ends with the bench, and an interrupt from the terminal does
+// not reach it. start calls lost if the program ends on its own.
 func start(dir, name string, cmd *exec.Cmd, lost func(error)) (*process, error) {
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -58,14 +58,14 @@ func start(dir, name string, cmd *exec.Cmd, lost func(error)) (*process, error) 
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// kill ends the process as a crash would and waits until it is gone.
+// kill ends the process with SIGKILL, as in a crash, and waits until it has ended.
 func (p *process) kill() {
 	p.stopping.Store(true)
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // it may have ended already
 	<-p.ended
 }
 
-// tail is the end of what the process printed.
+// tail returns the end of the process's output.
 func (p *process) tail() string {
 	content, err := os.ReadFile(p.log)
 	if err != nil {
@@ -74,14 +74,14 @@ func (p *process) tail() string {
 	return string(content[max(0, len(content)-2000):])
 }
 
-// cpuTime is what a process has spent so far, in user mode and in the kernel (proc_pid_stat(5)).
+// cpuTime returns the CPU time of a process so far, in user mode and in the kernel (proc_pid_stat(5)).
 func cpuTime(pid int) (time.Duration, error) {
 	fields, err := statFields(pid)
 	if err != nil {
 		return 0, err
 	}
 	var ticks int64
-	for _, field := range fields[11:13] { // utime and stime, counted from the state
+	for _, field := range fields[11:13] { // utime and stime; fields starts with the state
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
@@ -91,7 +91,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// statFields are those of /proc/PID/stat that follow the program's name.
+// statFields returns the fields of /proc/PID/stat that follow the program's name.
 func statFields(pid int) ([]string, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -104,7 +104,7 @@ func statFields(pid int) ([]string, error) {
 	return fields, nil
 }
 
-// traffic is what a process has read and written so far, sockets included, in bytes (proc_pid_io(5)).
+// traffic returns the bytes that a process has read and written so far, including on sockets (proc_pid_io(5)).
 func traffic(pid int) (read, written int64, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
@@ -116,7 +116,7 @@ func traffic(pid int) (read, written int64, err error) {
 	return read, written, nil
 }
 
-// residentBytes is the memory of a process that is in RAM.
+// residentBytes returns the resident memory of a process.
 func residentBytes(pid int) (int64, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -133,7 +133,7 @@ func residentBytes(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), nil
 }
 
-// childNamed finds a process that a library started for us.
+// childNamed finds a child of this process that a library started.
 func childNamed(name string) (int, error) {
 	entries, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -22,16 +22,16 @@ type row struct {
 	Metric   string  `json:"metric"`
 	Value    float64 `json:"value"`
 	Unit     string  `json:"unit,omitempty"`
-	// TimesFloor is how many times longer it took than the floor of the same run.
+	// TimesFloor is the ratio of the time to the floor of the same run.
 	TimesFloor float64 `json:"timesFloor,omitempty"`
-	// Bar is what is to be reached, and Met whether it is; KubeOVN and OVNKubernetes are what they reach elsewhere.
+	// Bar is the target, and Met is whether it is met. KubeOVN and OVNKubernetes are the numbers of these systems in other runs.
 	Bar           string `json:"bar,omitempty"`
 	Met           *bool  `json:"met,omitempty"`
 	KubeOVN       string `json:"kubeOVN,omitempty"`
 	OVNKubernetes string `json:"ovnKubernetes,omitempty"`
 }
 
-// bar is a number to reach. Peers were measured on one core of another run: their numbers are no part of this one.
+// bar is a target. The numbers of the other systems come from another run, on one core; this run does not measure them.
 type bar struct {
 	scenario, metric       string
 	atMost                 float64
@@ -39,7 +39,7 @@ type bar struct {
 	kubeOVN, ovnKubernetes string
 }
 
-// bars of the scenarios that start with a word.
+// bars apply to the scenarios that begin with their scenario; the first match counts.
 var bars = []bar{
 	{"burst 5000", "rate", 1.5, true, "19", "35"},
 	{"burst", "rate", 1.5, true, "16 (paused: 32)", "48 (52)"},
@@ -91,13 +91,13 @@ func (b bar) judge(r *row) {
 		r.Bar = "≤ " + short(b.atMost) + "× floor"
 	}
 	if value != 0 || !b.timesFloor {
-		printed, _ := strconv.ParseFloat(short(value), 64) // what is printed is what is judged
+		printed, _ := strconv.ParseFloat(short(value), 64) // judges the value as printed
 		met := printed <= b.atMost
 		r.Met = &met
 	}
 }
 
-// machine is what the numbers depend on.
+// machine describes the conditions of a run.
 type machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
@@ -142,7 +142,7 @@ func machineOf(o options) machine {
 	return m
 }
 
-// revision is what the working directory was checked out from.
+// revision describes the commit of the working directory.
 func revision() string {
 	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
 	if err != nil {
@@ -171,10 +171,10 @@ func printTable(to io.Writer, m machine, rows []row) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			scenario, r.Metric, strings.TrimSpace(short(r.Value)+" "+r.Unit), times, bar, r.KubeOVN, r.OVNKubernetes)
 	}
-	_ = table.Flush() // to a person
+	_ = table.Flush() // for people; an error here has no effect
 }
 
-// writeJSON writes results of any kind; no file, nothing to do.
+// writeJSON writes results of any kind. It does nothing if file is "".
 func writeJSON(file string, m machine, results any) error {
 	if file == "" {
 		return nil
@@ -189,7 +189,7 @@ func writeJSON(file string, m machine, results any) error {
 	return nil
 }
 
-// short prints three digits, or all before the point.
+// short formats a value with three digits, or with all digits before the decimal point.
 func short(value float64) string {
 	switch {
 	case value == 0:

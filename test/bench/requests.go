@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// requests are counts of requests by verb and resource: "PATCH pods", "PATCH subnets/status", "LIST ips". Those that the server
-// refused are there with its code: "POST ips, 409".
+// requests counts requests by verb and resource: "PATCH pods", "PATCH subnets/status", "LIST ips". The key of failed requests
+// includes the HTTP status code: "POST ips, 409".
 type requests map[string]int
 
-// served are what the API server has seen.
+// served holds counts of the requests that the API server has served.
 type served struct {
-	// writes change something; lists read all of a kind, be it as the start of a watch.
+	// writes are requests that change something; lists read all objects of a kind, also at the start of a watch.
 	writes, lists requests
-	// policies is the time of all requests in the admission policies.
+	// policies is the total time that requests spent in the admission policies.
 	policies time.Duration
 }
 
@@ -35,11 +35,11 @@ var (
 	labelValue   = regexp.MustCompile(`(\w+)="([^"]*)"`)
 )
 
-// apart are kinds whose requests depend on time, not on pods: Leases are renewed, and the API server itself looks for limits now and then
-// when a pod is created.
+// apart are kinds whose requests depend on time and not on pods: Leases are renewed, and the API server itself sometimes lists
+// limits when a pod is created.
 var apart = []string{"leases", "limitranges", "resourcequotas"}
 
-// served asks the API server what it has seen.
+// served reads the counters from the API server's metrics.
 func (w *world) served(ctx context.Context) (served, error) {
 	seen := served{writes: requests{}, lists: requests{}}
 	body, err := w.clients.RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").Stream(ctx)
@@ -74,8 +74,8 @@ func (w *world) served(ctx context.Context) (served, error) {
 	return seen, nil
 }
 
-// addPolicies adds the time per pod of all requests in the admission policies. It is wall time: it shows the cost only for pods one at a time,
-// because parallel requests wait for the CPU meanwhile.
+// addPolicies adds the time per pod of all requests in the admission policies. It is wall time, so it shows the cost only for pods
+// one at a time: parallel requests also wait for the CPU.
 func (b *bench) addPolicies(ctx context.Context, scenario string, n int, before served) error {
 	after, err := b.world.served(ctx)
 	b.add(scenario, "admission policies per pod, one at a time", "ms", milliseconds(after.policies-before.policies)/float64(n))
@@ -117,7 +117,7 @@ func (r requests) count(key, value string) error {
 	return nil
 }
 
-// without are those that are not others.
+// without subtracts the counts of others from r, in place, and returns r. No count becomes negative.
 func (r requests) without(others requests) requests {
 	for key, n := range others {
 		r[key] = max(0, r[key]-n)
@@ -125,7 +125,7 @@ func (r requests) without(others requests) requests {
 	return r
 }
 
-// since is what came on top of an earlier count.
+// since returns the increase since an earlier count.
 func (r requests) since(before requests) requests {
 	more := requests{}
 	for key, n := range r {
@@ -150,10 +150,11 @@ func (r requests) total() int {
 	return sum
 }
 
-// quiet is how long nothing is written once everything has settled; the status of subnets is written at most once in a second.
+// quiet is how long there must be no writes before the system counts as settled. The status of subnets is written at most once a
+// second.
 const quiet = 2500 * time.Millisecond
 
-// settle waits until nobody writes any more and returns what was asked for by then.
+// settle waits until there have been no writes for the time quiet, and returns the counts at the end.
 func (w *world) settle(ctx context.Context) (served, error) {
 	last, err := w.served(ctx)
 	for err == nil {

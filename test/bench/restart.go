@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// restart kills the controller some times and measures how long a new one takes to serve a new pod. The Lease is free by then.
+// restart repeatedly kills the controller and measures how long a new one takes to serve a new pod. The Lease is released before
+// the start.
 func (b *bench) restart(ctx context.Context) error {
 	scenario := fmt.Sprintf("restart with %d", len(b.pods))
 	var served []time.Duration
@@ -53,8 +54,8 @@ func (b *bench) firstPod(ctx context.Context) error {
 	return nil
 }
 
-// takeover kills the leader while a standby is warm, and leaves the Lease as it is. A pod is created at once, so that it waits for
-// the standby with all others.
+// takeover kills the leader while a standby has warm caches, and does not release the Lease. It creates a pod at once, so that the
+// pod and all others have to wait for the standby.
 func (b *bench) takeover(ctx context.Context) error {
 	scenario := fmt.Sprintf("takeover with %d", len(b.pods))
 	var waited, served []time.Duration
@@ -102,10 +103,10 @@ func (b *bench) takeover(ctx context.Context) error {
 	return b.addMemory(ctx, scenario)
 }
 
-// idleShare is how much CPU a standby with full caches uses at most.
+// idleShare is the highest CPU share of a standby whose caches are warm.
 const idleShare = 0.03
 
-// idle waits until a process has nothing to do any more.
+// idle waits until the CPU use of a process is at most idleShare.
 func idle(ctx context.Context, i *instance) error {
 	last, err := cpuTime(i.pid())
 	for err == nil {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// warmUp is how many pods come and go before anything is measured.
+// warmUp is the number of pods that are created and deleted before any measurement.
 const warmUp = 100
 
-// prepare starts the system under test and gets it warm. It is ready when it has given the first pods their network.
+// prepare starts the system under test and warms it up: it waits until the first pods have their network, then deletes them.
 func (b *bench) prepare(ctx context.Context) error {
 	w := b.world
 	if err := w.createOVNCluster(ctx); err != nil {
@@ -72,13 +72,13 @@ func (b *bench) watchDatabases(ctx context.Context) error {
 	return nil
 }
 
-// state is what the counters say at one time.
+// state is a snapshot of all counters.
 type state struct {
 	cpu      map[string]time.Duration
 	nb, sb   transactions
 	served   served
 	exported exported
-	// read and written are what the leader has, in bytes.
+	// read and written are bytes that the leader has received and sent.
 	read, written int64
 }
 
@@ -104,17 +104,17 @@ func (b *bench) state(ctx context.Context) (state, error) {
 	return s, err
 }
 
-// group names pods that come together. No other has these names.
+// group returns n unique pod names for pods that are created together.
 func (b *bench) group(what string, n int) []string {
 	b.made++
 	return podNames(fmt.Sprintf("%s%d", what, b.made), n)
 }
 
-// port is when a pod's port came to the northbound database; binding when ovn-northd had brought it to the southbound one.
+// port returns when a pod's port appeared in NB; binding when ovn-northd had written it to SB.
 func (b *bench) port(pod string) time.Time    { return b.ports.at(pod + "." + namespace) }
 func (b *bench) binding(pod string) time.Time { return b.bindings.at(pod + "." + namespace) }
 
-// serial creates one pod after another, each once its predecessor has its network.
+// serial creates one pod after another, each after the previous one has its network.
 func (b *bench) serial(ctx context.Context) error {
 	scenario := fmt.Sprintf("serial on %d", len(b.pods))
 	names := b.group("serial", b.options.serial)
@@ -163,7 +163,7 @@ func (b *bench) serial(ctx context.Context) error {
 	return err
 }
 
-// addSeen adds the legs of a pod's way that show from outside, and returns the median of the first.
+// addSeen adds the stages of a pod's creation that are visible from outside, and returns the median of the first stage.
 func (b *bench) addSeen(scenario string, names []string) time.Duration {
 	committed := took(names, b.loader.createdAt, b.port)
 	b.add(scenario, "  created to port in NB, p50", "ms", milliseconds(percentile(committed, 50)))
@@ -179,7 +179,7 @@ func (b *bench) addSeen(scenario string, names []string) time.Duration {
 	return percentile(committed, 50)
 }
 
-// bound waits until ovn-northd, if it runs, has brought all ports to the southbound database.
+// bound waits until ovn-northd, if it runs, has written all ports to SB.
 func (b *bench) bound(ctx context.Context, names []string) error {
 	if !b.options.northd {
 		return nil
@@ -187,7 +187,7 @@ func (b *bench) bound(ctx context.Context, names []string) error {
 	return b.bindings.awaitNames(ctx, portNames(names), true)
 }
 
-// remove deletes pods as fast as possible and waits until their ports are gone.
+// remove deletes pods as fast as possible and waits until their ports are deleted.
 func (b *bench) remove(ctx context.Context) error {
 	n := min(b.options.remove, len(b.pods))
 	scenario := fmt.Sprintf("delete %d of %d", n, len(b.pods))
@@ -229,15 +229,15 @@ func (b *bench) remove(ctx context.Context) error {
 	return err
 }
 
-// percentile of sorted values: the smallest that at least so many percent do not exceed.
+// percentile returns the smallest of the sorted values that is not exceeded by at least this percentage of them.
 func percentile(sorted []time.Duration, percent int) time.Duration {
 	return sorted[max(0, (len(sorted)*percent+99)/100-1)]
 }
 
-// ratio of two times; zero when there is nothing to divide by.
+// ratio of two times; zero when the divisor is zero.
 func ratio(a, to time.Duration) float64 { return quotient(a.Seconds(), to.Seconds()) }
 
-// quotient is zero when there is nothing to divide by.
+// quotient is zero when the divisor is zero.
 func quotient(a, by float64) float64 {
 	if by == 0 {
 		return 0
@@ -245,7 +245,7 @@ func quotient(a, by float64) float64 {
 	return a / by
 }
 
-// medianOf durations.
+// medianOf returns the median of durations.
 func medianOf(all []time.Duration) time.Duration {
 	return percentile(slices.Sorted(slices.Values(all)), 50)
 }

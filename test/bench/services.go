@@ -12,10 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// perSlice is how many endpoints an EndpointSlice has, as Kubernetes makes them.
+// perSlice is the number of endpoints in an EndpointSlice, as Kubernetes makes them.
 const perSlice = 100
 
-// serve asks what it costs when one endpoint of a large Service changes, alone and among many Services. The endpoints are no pods.
+// serve measures the cost of a change of one endpoint of a large Service, alone and among many Services. The endpoints are not
+// pods.
 func (b *bench) serve(ctx context.Context) error {
 	if !b.options.northd {
 		return errPaused
@@ -80,7 +81,7 @@ func (b *bench) serve(ctx context.Context) error {
 	return b.addMemory(ctx, scenario)
 }
 
-// calm waits until nothing is left to do.
+// calm waits until the system and ovn-northd have nothing left to do.
 func (b *bench) calm(ctx context.Context) error {
 	if _, err := b.world.settle(ctx); err != nil {
 		return err
@@ -88,7 +89,7 @@ func (b *bench) calm(ctx context.Context) error {
 	return b.world.northdCaughtUp(ctx)
 }
 
-// createService creates a Service without a selector and its EndpointSlices, of which it returns the first.
+// createService creates a Service without a selector and its EndpointSlices. It returns the first slice.
 func (b *bench) createService(ctx context.Context, name string, nth, endpoints int) (*discoveryv1.EndpointSlice, error) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
 		Ports: []corev1.ServicePort{{Name: "http", Port: 80}},

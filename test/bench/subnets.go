@@ -16,7 +16,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// network is a subnet and, unless it is of the default one, the VPC that it has for itself.
+// network is a subnet in the default VPC or, with own, in a VPC of its own.
 type network struct {
 	subnet, cidr string
 	own          bool
@@ -29,7 +29,7 @@ func (n network) vpc() string {
 	return kubeovnv1.DefaultVpc
 }
 
-// objects are what a user creates, in that order.
+// objects returns the objects that a user creates for the network, in order.
 func (n network) objects() []client.Object {
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: n.subnet}}
 	subnet.Spec.CIDRBlock = n.cidr
@@ -50,16 +50,16 @@ func subnetNames(networks []network) []string {
 	return names
 }
 
-// networkCosts are what something has cost per network.
+// networkCosts are costs per network or per change.
 type networkCosts struct {
 	what                                    string
 	transactions, rows, writes, allocations float64
-	// northd is ovn-northd's CPU, toSB the median from the change until the southbound database has it, where that is looked at.
+	// northd is ovn-northd's CPU time; toSB is the median time from the change until it is in SB, if measured.
 	northd, toSB time.Duration
 }
 
-// grow brings the cluster to each of the sizes that were asked for, every other subnet in a VPC of its own, and asks at each what one
-// more costs, and one less.
+// grow creates subnets up to each size of the -subnet-sizes flag, every other one in a VPC of its own. At each size it measures the
+// cost of one more and of one less.
 func (b *bench) grow(ctx context.Context) error {
 	there := 0
 	for _, size := range b.options.subnetSizes {
@@ -92,7 +92,7 @@ func nthNetwork(i int, own bool) network {
 	return network{subnet: fmt.Sprintf("net-%05d", i), cidr: fmt.Sprintf("10.%d.%d.0/24", 128+i/250, i%250), own: own}
 }
 
-// createSubnets creates subnets of the default VPC at once, which are there when something else is measured.
+// createSubnets creates subnets of the default VPC at once, as the background of another measurement.
 func (b *bench) createSubnets(ctx context.Context, n int) error {
 	all := make([]network, n)
 	for i := range all {
@@ -105,7 +105,7 @@ func (b *bench) createSubnets(ctx context.Context, n int) error {
 	return err
 }
 
-// oneMore creates a few networks, each when its predecessor is in NB, and deletes them again.
+// oneMore creates a few networks, each after the previous one is in NB, and deletes them again.
 func (b *bench) oneMore(ctx context.Context, scenario string, own bool) ([]networkCosts, error) {
 	what := map[bool]string{false: "one subnet", true: "one VPC and subnet"}[own]
 	b.made++
@@ -123,7 +123,7 @@ func (b *bench) oneMore(ctx context.Context, scenario string, own bool) ([]netwo
 	return []networkCosts{more, less}, err
 }
 
-// came creates networks, so many at a time, until they are in NB.
+// came creates networks, at most parallel at a time, and waits until they are in NB.
 func (b *bench) came(ctx context.Context, scenario, what string, networks []network, parallel int) (networkCosts, error) {
 	c, err := b.world.objects()
 	if err != nil {
@@ -150,7 +150,7 @@ func (b *bench) came(ctx context.Context, scenario, what string, networks []netw
 	})
 }
 
-// went deletes networks until they are gone from NB.
+// went deletes networks and waits until they are deleted from NB.
 func (b *bench) went(ctx context.Context, scenario, what string, networks []network) (networkCosts, error) {
 	c, err := b.world.objects()
 	if err != nil {
@@ -171,8 +171,8 @@ func (b *bench) went(ctx context.Context, scenario, what string, networks []netw
 	})
 }
 
-// costOf adds what each of so many things costs beside users' own requests, until nothing is left to do and ovn-northd, if it runs, has
-// followed.
+// costOf calls do and adds the costs of each of its changes, without the users' own requests. It measures until the system has
+// settled and ovn-northd, if it runs, has caught up.
 func (b *bench) costOf(ctx context.Context, scenario, what string, times int, users requests, do func() error) (networkCosts, error) {
 	before, err := b.state(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func (b *bench) costOf(ctx context.Context, scenario, what string, times int, us
 	}
 	n := float64(times)
 	inNB := after.nb.minus(before.nb)
-	if b.options.northd { // northdCaughtUp has written nb_cfg
+	if b.options.northd { // northdCaughtUp itself writes nb_cfg
 		inNB = inNB.minus(transactions{CMS: 1, Rows: 1})
 	}
 	writes := settled.writes.since(before.served.writes).without(users)
@@ -222,7 +222,7 @@ func (b *bench) costOf(ctx context.Context, scenario, what string, times int, us
 	return c, nil
 }
 
-// usersOf are the requests that a user makes: one creation, or one deletion, of each object.
+// usersOf returns the requests of a user: one creation, or one deletion, per object.
 func usersOf(networks []network, verb string) requests {
 	users := requests{}
 	for _, n := range networks {
@@ -237,7 +237,7 @@ func usersOf(networks []network, verb string) requests {
 	return users
 }
 
-// addNetworkGrowth adds how the costs of a single network compare with those at the first size.
+// addNetworkGrowth adds the ratios of the costs of a single network to the costs at the first size.
 func (b *bench) addNetworkGrowth(scenario string, single []networkCosts) {
 	b.networks = append(b.networks, single)
 	first := b.networks[0]

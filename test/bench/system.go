@@ -24,8 +24,8 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// The system under test is what a shell starts, with the environment that environment says. It is ready when the first pods have
-// their annotations. What is Kiln's own is in this file only, as the defaults of the flags.
+// The system under test is a shell command, with the variables that environment sets. It is ready when the first pods are
+// annotated. The constants are Kiln's values, the defaults of the flags.
 const (
 	controller = "controller"
 	// kilnCommand is the default of -system.
@@ -37,14 +37,14 @@ const (
 	kilnLegs  = "kiln_"
 )
 
-// instance is a process of the system under test. Two at a time have addresses of their own.
+// instance is a process of the system under test. Two concurrent instances have different addresses.
 type instance struct {
 	*process
 	slot           int
 	metrics, pprof string
 }
 
-// environment is all that a system has to know.
+// environment returns the variables that a system needs.
 func (b *bench) environment(i instance) []string {
 	w := b.world
 	namespace, _, _ := strings.Cut(b.options.lease, "/")
@@ -58,7 +58,7 @@ func (b *bench) environment(i instance) []string {
 	)
 }
 
-// startInstance executes the system under test on the CPU that the driver is on.
+// startInstance runs the system under test on the driver's CPU, which it inherits.
 func (b *bench) startInstance(slot int) (*instance, error) {
 	i := instance{
 		slot:    slot,
@@ -73,7 +73,7 @@ func (b *bench) startInstance(slot int) (*instance, error) {
 	return &i, nil
 }
 
-// startLeader starts the instance that is measured from now on.
+// startLeader starts an instance and makes it the one that is measured.
 func (b *bench) startLeader(slot int) error {
 	i, err := b.startInstance(slot)
 	if err != nil {
@@ -87,7 +87,7 @@ func (b *bench) leads(i *instance) {
 	b.leader, b.world.pids[controller] = i, i.pid()
 }
 
-// crash kills the leader and takes its Lease away, which it could not release itself.
+// crash kills the leader and then releases its Lease, which the killed process could not do.
 func (b *bench) crash(ctx context.Context) error {
 	b.leader.kill()
 	namespace, name, _ := strings.Cut(b.options.lease, "/")
@@ -99,7 +99,7 @@ func (b *bench) crash(ctx context.Context) error {
 	return nil
 }
 
-// acquired is when the present holder of the Lease took it.
+// acquired returns when the present holder of the Lease acquired it.
 func (b *bench) acquired(ctx context.Context) (time.Time, error) {
 	namespace, name, _ := strings.Cut(b.options.lease, "/")
 	lease, err := b.world.clients.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -112,10 +112,10 @@ func (b *bench) acquired(ctx context.Context) (time.Time, error) {
 	return lease.Spec.AcquireTime.Time, nil
 }
 
-// liveHeap is what the leader uses once it has freed everything else, zero when it does not say.
+// liveHeap returns the leader's heap after a garbage collection, or zero if the system has no profiles or metrics.
 func (b *bench) liveHeap(ctx context.Context) (float64, error) {
 	if err := b.profile(ctx, "heap?gc=1", filepath.Join(b.world.dir, "heap.pprof")); err != nil {
-		return 0, nil //nolint:nilerr // it has no profiles
+		return 0, nil //nolint:nilerr // the system has no profiles
 	}
 	after, err := scrape(ctx, b.leader.metrics)
 	heap, _ := after.value("go_memstats_heap_alloc_bytes")
@@ -167,7 +167,8 @@ func (w *world) objects() (client.Client, error) {
 	return c, nil
 }
 
-// createOVNCluster tells Kiln's controller where the northbound database is, as the operator would. Others have no such kind.
+// createOVNCluster sets the northbound database's address for Kiln's controller, as the operator would. It does nothing if the
+// system under test has no such kind.
 func (w *world) createOVNCluster(ctx context.Context) error {
 	c, err := w.objects()
 	if err != nil {
@@ -186,7 +187,7 @@ func (w *world) createOVNCluster(ctx context.Context) error {
 	return nil
 }
 
-// countIPs counts the IP objects of pods in the pods' namespace; false for a system without such a kind.
+// countIPs counts the IP objects of the pods in namespace. It returns false for a system without that kind.
 func (w *world) countIPs(ctx context.Context) (int, bool, error) {
 	c, err := w.objects()
 	if err != nil {

@@ -27,18 +27,18 @@ import (
 )
 
 const (
-	// northboundPort is the one that the controller expects, with TLS. Other systems may come without.
+	// northboundPort is the port that the controller expects, with TLS. Other systems may use the plain port.
 	northboundPort      = "6641"
 	plainNorthboundPort = "6643"
 	plainSouthboundPort = "6642"
-	// northboundName is what the server's certificate says.
+	// northboundName is the name in the server's certificate.
 	northboundName = "ovn-nb"
 	northd         = "ovn-northd"
 	// namespace of the pods.
 	namespace = "bench"
 )
 
-// world is everything around the system under test: an API server with its etcd, both databases of OVN and ovn-northd.
+// world is the environment of the system under test: an API server with its etcd, both OVN databases and ovn-northd.
 type world struct {
 	dir, cache string
 	// address of the databases and of the system under test, on the loopback interface.
@@ -50,15 +50,15 @@ type world struct {
 	running         map[string]*process
 	pids            map[string]int
 	commits         map[string]*commitLog
-	// lost hears of a process that ended on its own.
+	// lost is called when a process ends on its own.
 	lost func(error)
 }
 
-// newWorld starts everything but the system under test. close ends it, also after an error.
+// newWorld starts everything except the system under test. The caller must call close, also after an error.
 func newWorld(ctx context.Context, o options, lost func(error)) (*world, error) {
 	pid := os.Getpid()
 	w := &world{
-		address: fmt.Sprintf("127.%d.%d.%d", 64+pid>>16&63, pid>>8&255, pid&255), // two benches do not meet
+		address: fmt.Sprintf("127.%d.%d.%d", 64+pid>>16&63, pid>>8&255, pid&255), // unique per bench process
 		layout:  o.layout, lost: lost,
 		running: map[string]*process{}, pids: map[string]int{"bench": pid}, commits: map[string]*commitLog{},
 	}
@@ -79,7 +79,7 @@ func newWorld(ctx context.Context, o options, lost func(error)) (*world, error) 
 	return w, w.createNodes(ctx, o.nodes)
 }
 
-// cacheDir is where `make prepare` puts the programs.
+// cacheDir returns the directory in which `make prepare` stores the programs.
 func cacheDir() (string, error) {
 	cache := os.Getenv("KILN_CACHE")
 	if cache == "" {
@@ -111,7 +111,7 @@ func (w *world) close() error {
 	return errors.Join(err, os.RemoveAll(w.dir))
 }
 
-// startAPI starts etcd and the API server. What is written is not synced to disk: that would measure the disk.
+// startAPI starts etcd and the API server. etcd does not sync writes to disk, because that would measure the disk.
 func (w *world) startAPI(crds string) error {
 	etcd, err := w.serverScript("etcd")
 	if err != nil {
@@ -145,7 +145,7 @@ func (w *world) startAPI(crds string) error {
 	return err
 }
 
-// clientsOf returns clients that speak protobuf and do not limit their own rate.
+// clientsOf returns clients that use protobuf and have no client-side rate limit.
 func clientsOf(config *rest.Config) (*kubernetes.Clientset, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
@@ -157,7 +157,7 @@ func clientsOf(config *rest.Config) (*kubernetes.Clientset, error) {
 	return clients, nil
 }
 
-// serverScript is a program that envtest starts: on the CPU of the servers, and not outliving the bench.
+// serverScript writes a script that envtest runs: the program on the servers' CPU, killed when the bench ends.
 func (w *world) serverScript(name string) (string, error) {
 	setpriv, err := program("setpriv")
 	if err != nil {
@@ -174,7 +174,7 @@ func (w *world) serverScript(name string) (string, error) {
 
 func (w *world) kubeconfig() string { return filepath.Join(w.dir, "kubeconfig") }
 
-// writeCertificates makes the server's files for ovsdb-server and the client's for the controller.
+// writeCertificates writes the server's files for ovsdb-server and the client's files for the controller.
 func (w *world) writeCertificates() error {
 	now := time.Now()
 	servers, err := pki.NewAuthority("nb-server", now)
@@ -223,7 +223,7 @@ func (w *world) start(name string, cmd *exec.Cmd) (*process, error) {
 	return p, err
 }
 
-// createNodes makes nodes that no kubelet stands behind, and the namespace of the pods.
+// createNodes creates nodes without a kubelet, and the namespace of the pods.
 func (w *world) createNodes(ctx context.Context, nodes int) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := w.clients.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
@@ -250,7 +250,7 @@ func (w *world) createNode(ctx context.Context, name, address string) error {
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
 
-// cpu is what each process has spent so far.
+// cpu returns the CPU time of each process so far.
 func (w *world) cpu() (map[string]time.Duration, error) {
 	spent := map[string]time.Duration{}
 	for name, pid := range w.pids {
@@ -263,7 +263,7 @@ func (w *world) cpu() (map[string]time.Duration, error) {
 	return spent, nil
 }
 
-// within tries something until it succeeds, and returns its last error when that takes too long.
+// within retries until try succeeds. After the limit it returns try's last error.
 func within(limit time.Duration, try func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -277,5 +277,5 @@ func within(limit time.Duration, try func() error) error {
 	}
 }
 
-// isAbsent is whether the API server has no such kind.
+// isAbsent reports whether the API server lacks the kind.
 func isAbsent(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
