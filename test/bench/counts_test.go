@@ -70,8 +70,9 @@ func TestCounts(t *testing.T) {
 func checkBurst(t *testing.T, c costs) {
 	t.Helper()
 	expectWrites(t, "pods", c.writes, requests{"PATCH pods/status": c.pods, "POST ips": c.pods})
-	// On a busy machine the API server ends watches that are slow to read; by then the events after their version may have expired,
-	// so that the client lists again. Every three minutes the API server itself lists the Services, to find leaked node ports.
+	// On a busy machine the API server ends watches that are slow to read. By then their version may have expired, so that the
+	// client begins a new watch with a list. Every three minutes the API server itself lists the Services, to repair its allocation
+	// of node ports.
 	for what, count := range c.lists {
 		own := what == "LIST services" && count <= 1+int(c.took/(3*time.Minute))
 		if !own && (count > 2 || !strings.HasPrefix(what, "WATCH ")) {

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checks proves with real packets that a cluster's network works, in every family its pods have. The demo prints the
-// results and the end-to-end tests assert them.
+// Package checks proves with real packets that a cluster's network works, in each of its pods' address families. The demo prints
+// the results, and the end-to-end tests assert them.
 package checks
 
 import (
@@ -23,19 +23,19 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// Node runs commands on a node, outside any pod.
+// Node runs commands on a node, outside of pods.
 type Node interface {
 	Exec(ctx context.Context, node string, command ...string) (string, error)
 }
 
-// Env is what the checks run against.
+// Env is the environment that the checks run in.
 type Env struct {
 	Cluster   *cluster.Cluster
 	Node      Node
 	Namespace string
 	// Near and Far are two schedulable nodes.
 	Near, Far string
-	// Outside are the addresses of a host beyond the cluster that serves agnhost's netexec on OutsidePort.
+	// Outside are the addresses of a host outside of the cluster that runs agnhost's netexec on OutsidePort.
 	Outside     []netip.Addr
 	OutsidePort int
 }
@@ -49,7 +49,7 @@ type Result struct {
 	Err    error
 }
 
-// fixture is the pods and the Service that the checks use.
+// fixture holds the pods and the Services that the checks use.
 type fixture struct {
 	Env
 	client, neighbour, remote *corev1.Pod
@@ -59,7 +59,7 @@ type fixture struct {
 	apiServers                *discoveryv1.EndpointSliceList
 }
 
-// check is one line of the table: what it does for the family of one of the client's addresses. It returns a detail worth printing.
+// check is one line of the table. run checks the family of one of the client's addresses, and returns a detail to print.
 type check struct {
 	name string
 	run  func(ctx context.Context, f *fixture, family netip.Addr) (string, error)
@@ -80,7 +80,8 @@ var table = []check{
 	{"pod → outside host, source NAT seen there", outside},
 }
 
-// Run prepares the pods, runs every check in every family and reports each as it ends. The error is about the preparation only.
+// Run prepares the pods, runs every check in every family and reports each result at once. It returns only errors of the
+// preparation.
 func Run(ctx context.Context, env Env, report func(Result)) error {
 	f, err := prepare(ctx, env)
 	if err != nil {
@@ -155,7 +156,8 @@ func prepare(ctx context.Context, env Env) (*fixture, error) {
 	return f, nil
 }
 
-// awaitDNS waits until the cluster's DNS serves: on a new network its pods have just got their addresses, as those of the checks have.
+// awaitDNS waits until the cluster's DNS serves: on a new network its pods get their addresses at about the same time as the
+// checks' pods.
 func awaitDNS(ctx context.Context, c *cluster.Cluster) error {
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		list, err := c.DiscoveryV1().EndpointSlices("kube-system").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kube-dns"})
@@ -177,7 +179,7 @@ func awaitDNS(ctx context.Context, c *cluster.Cluster) error {
 	return nil
 }
 
-// addressOf is the pod's address in the family of like.
+// addressOf returns the pod's address in the family of like.
 func addressOf(p *corev1.Pod, like netip.Addr) (netip.Addr, error) {
 	a, ok := cluster.InFamilyOf(cluster.PodAddrs(p), like)
 	if !ok {
@@ -199,15 +201,16 @@ func (f *fixture) ping(ctx context.Context, to *corev1.Pod, like netip.Addr) (st
 	return strings.TrimSpace(a.String() + " " + strings.TrimSpace(rtt)), nil
 }
 
-// httpScript fetches $3 from host $1, port $2 with nothing but a shell, so that it runs in any image and on any node. The request
-// goes through cat because printf writes line by line, and a server that refuses the first line closes before the next.
+// httpScript fetches path $3 from host $1, port $2, with bash only, so that it runs in any image and on any node. The request goes
+// through cat because printf writes line by line, and a server that rejects the first line closes the connection before the next
+// one.
 const httpScript = `exec 3<>"/dev/tcp/$1/$2" && printf 'GET %s HTTP/1.0\r\nHost: test\r\n\r\n' "$3" | cat >&3 && cat <&3`
 
 func httpCommand(host string, port int, path string) []string {
 	return []string{"timeout", "10", "bash", "-c", httpScript, "http", host, fmt.Sprint(port), path}
 }
 
-// body is what follows the headers of an HTTP response with status 200.
+// body returns the content after the headers of an HTTP response with status 200.
 func body(response string) (string, error) {
 	head, rest, ok := strings.Cut(response, "\r\n\r\n")
 	if !ok || !strings.Contains(strings.SplitN(head, "\r\n", 2)[0], " 200 ") {
@@ -240,7 +243,7 @@ func largePayload(ctx context.Context, f *fixture, like netip.Addr) (string, err
 	return a.String(), nil
 }
 
-// hostnameVia asks an address of the Service which pod answers.
+// expectRemote checks that the pod remote has answered.
 func (f *fixture) expectRemote(got string, err error) error {
 	if err == nil && got != f.remote.Name {
 		err = fmt.Errorf("pod %q answered instead of %q", got, f.remote.Name)
@@ -265,7 +268,7 @@ func clusterIP(ctx context.Context, f *fixture, like netip.Addr) (string, error)
 	return a.String(), f.expectRemote(f.fetch(ctx, a.String(), 80, "/hostname"))
 }
 
-// dnsName resolves the Service's name in the family's record type and connects to what came back.
+// dnsName resolves the Service's name in the family's record type and connects to the result.
 func dnsName(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	name := fmt.Sprintf("%s.%s.svc.cluster.local", f.service.Name, f.Namespace)
 	database := map[bool]string{true: "ahostsv4", false: "ahostsv6"}[like.Is4()]
@@ -284,9 +287,9 @@ func dnsName(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	return name, f.expectRemote(f.fetch(ctx, fields[0], 80, "/hostname"))
 }
 
-// apiServer reaches the API server by the ClusterIP of its Service, or by its node's address in a family that Service does not have. Which node of
-// the control plane that is, the Service's endpoints tell.
-// It speaks plain HTTP to a TLS port: the refusal is the API server's own.
+// apiServer connects to the API server by the ClusterIP of its Service. In a family that the Service lacks, it uses the address of
+// a node whose address is an endpoint of the Service. It sends plain HTTP to a TLS port and expects the API server's own error
+// message.
 func apiServer(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	a, err := serviceAddr(f.apiServer, like)
 	port := 443
@@ -342,13 +345,13 @@ func nodeToClusterIP(ctx context.Context, f *fixture, like netip.Addr) (string, 
 	return fmt.Sprintf("%s → %s", f.Near, a), f.fetchFromNode(ctx, a.String(), 80)
 }
 
-// probe makes a pod whose kubelet probes one address of it, given by the family, and waits until it is ready.
+// probe makes a pod whose kubelet probes its address of the family, and waits until it is ready.
 func probe(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	name := "probed-" + strings.ToLower(family(like))
 	pod := cluster.Server(f.Namespace, name, f.Far)
 	delete(pod.Labels, "app")
 	if !like.Is4() {
-		// The kubelet probes a pod's first address; asking for one family makes that the other one.
+		// The kubelet probes a pod's first address, so the annotation puts the other family first.
 		pod.Annotations = map[string]string{"ovn.kubernetes.io/ip_family": "ipv6"}
 	}
 	ready, err := f.Cluster.Run(ctx, pod)
@@ -358,7 +361,7 @@ func probe(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	return ready.Status.PodIP, nil
 }
 
-// outside asks a host beyond the cluster which address it sees: it must be the pod's node's.
+// outside fetches the client address that a host outside of the cluster sees, which must be the address of the pod's node.
 func outside(ctx context.Context, f *fixture, like netip.Addr) (string, error) {
 	host, ok := cluster.InFamilyOf(f.Outside, like)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// InLab is the environment of the checks in a running lab.
+// InLab returns the environment of the checks in a running lab.
 func InLab(l *lab.Cluster, c *cluster.Cluster, namespace string) (Env, error) {
 	workers, err := cluster.Workers(l)
 	if err != nil {

@@ -32,7 +32,7 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// Objects is a client of Kiln's own kinds.
+// Objects returns a client for Kiln's own kinds and Kubernetes' kinds.
 func (c *Cluster) Objects() (client.WithWatch, error) {
 	s, err := Scheme()
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *Cluster) Objects() (client.WithWatch, error) {
 	return objects, nil
 }
 
-// ApplyManifests runs what a user would: kubectl apply -k.
+// ApplyManifests runs kubectl apply -k, as a user would.
 func ApplyManifests(ctx context.Context, kubeconfig, dir string) error {
 	return apply(ctx, kubeconfig, "-k", dir)
 }
@@ -64,13 +64,13 @@ func apply(ctx context.Context, kubeconfig, flag, path string) error {
 	return nil
 }
 
-// ApplyOVNCluster creates the OVNCluster, or gives the one that is there the same spec.
+// ApplyOVNCluster creates the OVNCluster or updates the spec of the existing one.
 func (c *Cluster) ApplyOVNCluster(ctx context.Context, spec v1alpha1.OVNClusterSpec) error {
 	objects, err := c.Objects()
 	if err != nil {
 		return err
 	}
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // with the operator, which writes the status
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // conflict with the operator's status writes
 		want := &v1alpha1.OVNCluster{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "OVNCluster"},
 			ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName},
@@ -90,7 +90,7 @@ func (c *Cluster) ApplyOVNCluster(ctx context.Context, spec v1alpha1.OVNClusterS
 	return nil
 }
 
-// WaitAvailable watches the OVNCluster until it is Available for its present generation, and reports each message on the way.
+// WaitAvailable watches the OVNCluster until its present generation is Available, and reports each message until then.
 func (c *Cluster) WaitAvailable(ctx context.Context, progress func(string)) error {
 	objects, err := c.Objects()
 	if err != nil {

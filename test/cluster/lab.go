@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
-// tunnelInterface is the lab nodes' second interface, which carries nothing but tunnels.
+// tunnelInterface is the second interface of the lab's nodes, which carries only tunnels.
 const tunnelInterface = "eth1"
 
 // Families of pods.
@@ -23,7 +23,7 @@ const (
 	IPv6 = "ipv6"
 )
 
-// LabSpec is the OVNCluster of the lab, in the userspace datapath because a lab cannot load kernel modules.
+// LabSpec returns the spec of the lab's OVNCluster, with the userspace datapath because a lab cannot load kernel modules.
 func LabSpec(l *lab.Cluster, families string) (v1alpha1.OVNClusterSpec, error) {
 	network := v1alpha1.Network{
 		PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
@@ -67,7 +67,7 @@ func (n LabNode) Exec(ctx context.Context, node string, command ...string) (stri
 	return n.Lab.Output(ctx, node, command...)
 }
 
-// Workers are the names of the lab's nodes that take any pod.
+// Workers returns the names of the lab's nodes without the control plane, on which any pod can run.
 func Workers(l *lab.Cluster) ([]string, error) {
 	var names []string
 	for _, n := range l.Nodes() {

@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Namespace is where the operator and its operands live.
+// Namespace is the namespace of the operator and its operands.
 const Namespace = "kube-system"
 
-// PodsOf are the pods of one of Kiln's workloads, by its name.
+// PodsOf returns the pods of one of Kiln's workloads.
 func (c *Cluster) PodsOf(ctx context.Context, workload string) ([]corev1.Pod, error) {
 	list, err := c.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + workload})
 	if err != nil {
@@ -25,11 +25,11 @@ func (c *Cluster) PodsOf(ctx context.Context, workload string) ([]corev1.Pod, er
 	return list.Items, nil
 }
 
-// NBRow is one row of the northbound database: column to value, sets and maps as Go ones.
+// NBRow is a row of the northbound database: values by column, with sets and maps as Go types.
 type NBRow map[string]any
 
-// NBList reads columns of a table with the ovn-nbctl of the database's own pod, so that it sees what is stored and not what a
-// controller believes.
+// NBList reads columns of a table with ovn-nbctl in a pod of the database, so that it returns the stored rows and not a
+// controller's cache.
 func (c *Cluster) NBList(ctx context.Context, table, columns string) ([]NBRow, error) {
 	pods, err := c.PodsOf(ctx, "ovn-central-nb")
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *Cluster) NBList(ctx context.Context, table, columns string) ([]NBRow, e
 		return nil, errors.New("no pod of ovn-central-nb")
 	}
 	var out string
-	for i := range pods { // the leader answers; the others wait for it
+	for i := range pods { // only the leader answers; ovn-nbctl on another member times out
 		out, err = c.Exec(ctx, &pods[i], "ovn-nbctl", "--timeout=5", "--format=json", "--data=json", "--columns="+columns, "list", table)
 		if err == nil {
 			break
@@ -66,7 +66,7 @@ func (c *Cluster) NBList(ctx context.Context, table, columns string) ([]NBRow, e
 	return rows, nil
 }
 
-// fromOVSDB turns a value in the notation of RFC 7047, section 5.1, into strings, []any and map[string]any.
+// fromOVSDB converts a value in the notation of RFC 7047, section 5.1, to strings, []any and map[string]any.
 func fromOVSDB(v any) any {
 	pair, ok := v.([]any)
 	if !ok || len(pair) != 2 {

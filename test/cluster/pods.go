@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster drives a Kubernetes cluster from outside for the demo and the end-to-end tests: it installs Kiln, starts pods and
-// runs commands in them.
+// Package cluster controls a Kubernetes cluster from outside for the demo and the end-to-end tests: it installs Kiln, starts pods
+// and runs commands in them.
 package cluster
 
 import (
@@ -27,10 +27,10 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// AgnhostImage is the standard Kubernetes test image; the lab has it under its usual name.
+// AgnhostImage is the standard Kubernetes test image, which the lab has under its usual name.
 const AgnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 
-// HTTPPort is where pods made by Server listen.
+// HTTPPort is the port of pods made by Server.
 const HTTPPort = 8080
 
 // Cluster is a client of one cluster.
@@ -39,7 +39,7 @@ type Cluster struct {
 	Config *rest.Config
 }
 
-// Connect reads a kubeconfig.
+// Connect returns a client for a kubeconfig.
 func Connect(kubeconfig string) (*Cluster, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -53,7 +53,7 @@ func Connect(kubeconfig string) (*Cluster, error) {
 	return &Cluster{Interface: c, Config: cfg}, nil
 }
 
-// Server is a pod that serves HTTP with agnhost's netexec (/echo, /clientip, /hostname) and has a readiness probe by its kubelet.
+// Server returns a pod that serves HTTP with agnhost's netexec (/echo, /clientip, /hostname) and has a readiness probe.
 func Server(namespace, name, node string) *corev1.Pod {
 	grace := int64(1)
 	return &corev1.Pod{
@@ -77,7 +77,7 @@ func Server(namespace, name, node string) *corev1.Pod {
 	}
 }
 
-// Run creates a pod and waits until it is ready. A pod that is there already is used as it is.
+// Run creates a pod and waits until it is ready. It uses an existing pod of that name unchanged.
 func (c *Cluster) Run(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	_, err := c.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -86,7 +86,7 @@ func (c *Cluster) Run(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 	return c.WaitPod(ctx, pod.Namespace, pod.Name, Ready)
 }
 
-// Ready tells whether a pod's Ready condition is true.
+// Ready reports whether a pod's Ready condition is true.
 func Ready(p *corev1.Pod) bool {
 	for _, cond := range p.Status.Conditions {
 		if cond.Type == corev1.PodReady {
@@ -96,7 +96,7 @@ func Ready(p *corev1.Pod) bool {
 	return false
 }
 
-// WaitPod watches a pod until it is as wanted. Its error names the state the pod was last seen in.
+// WaitPod watches a pod until wanted returns true. Its error includes the pod's last state.
 func (c *Cluster) WaitPod(ctx context.Context, namespace, name string, wanted func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	lw := cache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", namespace, fields.OneTermEqualSelector("metadata.name", name))
 	var last *corev1.Pod
@@ -144,7 +144,7 @@ func (c *Cluster) Exec(ctx context.Context, pod *corev1.Pod, command ...string) 
 	return stdout.String(), nil
 }
 
-// PodAddrs are a pod's addresses, the preferred family first.
+// PodAddrs returns a pod's addresses, the preferred family first.
 func PodAddrs(p *corev1.Pod) []netip.Addr {
 	var addrs []netip.Addr
 	for _, ip := range p.Status.PodIPs {
@@ -155,7 +155,7 @@ func PodAddrs(p *corev1.Pod) []netip.Addr {
 	return addrs
 }
 
-// NodeAddrs are a node's InternalIPs.
+// NodeAddrs returns a node's InternalIPs.
 func NodeAddrs(n *corev1.Node) []netip.Addr {
 	var addrs []netip.Addr
 	for _, address := range n.Status.Addresses {
@@ -166,7 +166,7 @@ func NodeAddrs(n *corev1.Node) []netip.Addr {
 	return addrs
 }
 
-// InFamilyOf picks the address that has the family of like.
+// InFamilyOf returns the first address in the family of like.
 func InFamilyOf(addrs []netip.Addr, like netip.Addr) (netip.Addr, bool) {
 	for _, a := range addrs {
 		if a.Is4() == like.Is4() {

@@ -17,13 +17,13 @@ type Connection struct {
 	Begun time.Time
 	// Took is the time until the answer.
 	Took time.Duration
-	// Retransmitted is how many SYNs the client's network namespace sent again meanwhile.
+	// Retransmitted is the number of SYNs that the client's network namespace retransmitted meanwhile.
 	Retransmitted int
-	// Failure says why there was no answer; empty when there was one.
+	// Failure is the reason why there was no answer, or "".
 	Failure string
 }
 
-// Connections reads the record of connections that were opened one after another, a line each:
+// Connections reads the record of connections that were opened one after another, one per line:
 //
 //	answered 1763813000.123456 1763813000.125001 0
 //	failed 1763813000.323456 Connection refused
@@ -61,7 +61,7 @@ func Connections(record string) ([]Connection, error) {
 	return list, nil
 }
 
-// answered reads the time of the answer and the number of SYNs that were sent again.
+// answered reads the time of the answer and the number of retransmitted SYNs.
 func answered(begun time.Time, fields []string) (took time.Duration, retransmitted int, err error) {
 	if len(fields) < 2 {
 		return 0, 0, errors.New("the time of the answer or the number of SYNs is missing")
@@ -74,11 +74,12 @@ func answered(begun time.Time, fields []string) (took time.Duration, retransmitt
 	return at.Sub(begun), retransmitted, err
 }
 
-// synTimeout is below the time after which TCP sends a SYN again, one second.
+// synTimeout is below TCP's first retransmission time-out of a SYN, one second.
 const synTimeout = 900 * time.Millisecond
 
-// Lost are the connections that failed, took more than 900 ms while a SYN was sent again, or took longer than limit. A
-// lost SYN does not fail a connection: it succeeds a second later. On a busy machine a connection may take as long for other reasons.
+// Lost returns the connections that failed, took more than 900 ms while a SYN was retransmitted, or took longer than limit. A lost
+// SYN does not fail a connection, which then succeeds a second later. On a busy machine a connection may take as long for other
+// reasons.
 func Lost(list []Connection, limit time.Duration) []string {
 	var lost []string
 	for i, c := range list {
@@ -94,13 +95,13 @@ func Lost(list []Connection, limit time.Duration) []string {
 	return lost
 }
 
-// Failed are the connections without an answer.
+// Failed returns the connections without an answer.
 func Failed(list []Connection) []string {
 	answered := func(c Connection) bool { return c.Failure == "" }
 	return Lost(slices.DeleteFunc(slices.Clone(list), answered), 0)
 }
 
-// Outcome is what became of one attempt to reach an address.
+// Outcome is the result of one attempt to reach an address.
 type Outcome string
 
 // Outcomes of an attempt. Refused means that the packets arrived: the target's own stack, or a proxy for it, has answered.
@@ -114,8 +115,8 @@ const (
 // Arrived reports whether the packets of an attempt arrived.
 func (o Outcome) Arrived() bool { return o == Connected || o == Refused }
 
-// Outcomes reads the outcomes of n attempts, a line each: the number of the attempt from 0, and the output of the client, which is empty
-// when it connects. Attempts that are missing, and words that no client prints, are errors: a client that cannot run proves nothing.
+// Outcomes reads the outcomes of n attempts, one per line: the number of the attempt, from 0, and the output of the client, which
+// is empty when it connects. A missing attempt or an unknown output is an error, because a client that cannot run proves nothing.
 func Outcomes(output string, n int) ([]Outcome, error) {
 	outcomes := make([]Outcome, n)
 	for line := range strings.Lines(output) {
@@ -139,7 +140,7 @@ func Outcomes(output string, n int) ([]Outcome, error) {
 	return outcomes, nil
 }
 
-// outcomeOf knows what agnhost, ping and bash print.
+// outcomeOf recognizes the output of agnhost, ping and bash.
 func outcomeOf(said string) (Outcome, error) {
 	for _, known := range []struct {
 		text    string

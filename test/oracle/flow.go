@@ -30,7 +30,7 @@ type Flow struct {
 	Interval time.Duration
 	// Slowest is the longest time between a request and its answer, for flows that record when they send.
 	Slowest time.Duration
-	// InFlight is how many packets at the end may lack an answer because the sender ended before it could arrive.
+	// InFlight is the number of packets at the end that may lack an answer because the sender ended before it could arrive.
 	InFlight int
 }
 
@@ -51,20 +51,21 @@ func (g Gap) String() string {
 	return fmt.Sprintf("%d from packet %d in %s%s", g.Packets, g.First, g.Took.Round(10*time.Millisecond), end)
 }
 
-// pingInFlight is what SIGINT may cut off: ping prints its summary at once and does not wait for answers on their way.
+// pingInFlight is the number of packets whose answers SIGINT may cut off: ping prints its summary at once and does not wait for
+// answers.
 const pingInFlight = 20
 
 var (
-	// echoReply is an answer, with the time that `ping -D` prints. Lines with `From … icmp_seq=7 Destination Host Unreachable` and
-	// `no answer yet for icmp_seq=7` are none.
+	// echoReply matches an answer, with the time that `ping -D` prints. It does not match `From … icmp_seq=7 Destination Host
+	// Unreachable` or `no answer yet for icmp_seq=7`.
 	echoReply = regexp.MustCompile(`(?m)^\[([0-9.]+)\] \d+ bytes from .*icmp_seq=(\d+)`)
 	summary   = regexp.MustCompile(`(?m)^(\d+) packets transmitted, (\d+) received,.* time (\d+)ms`)
 )
 
-// sequences is how many packets ping numbers before it begins at 0 again.
+// sequences is the number of packets after which ping's numbers wrap to 0.
 const sequences = 1 << 16
 
-// Ping reads the output of `ping -D` that was ended by SIGINT. Without the summary of ping there is no flow to judge, which is an error.
+// Ping reads the output of a `ping -D` that SIGINT ended. Output without ping's summary is an error.
 func Ping(output string) (Flow, error) {
 	s := summary.FindStringSubmatch(output)
 	if s == nil {
@@ -93,13 +94,13 @@ func Ping(output string) (Flow, error) {
 	return f, nil
 }
 
-// Exchange reads the record of requests on one connection or socket, a line each:
+// Exchange reads the record of requests on one connection or socket, one per line:
 //
 //	sent 17 1763813000.123456
 //	answered 17 1763813000.124001
 //	end
 //
-// The record ends with a line `end` when the sender was asked to stop. Any other end means that the connection ended by itself.
+// The record ends with a line `end` when the sender was asked to stop. Otherwise the connection ended by itself, which is an error.
 func Exchange(record string) (Flow, error) {
 	var f Flow
 	sent := map[int]time.Time{}
@@ -141,7 +142,7 @@ func Exchange(record string) (Flow, error) {
 	return f, nil
 }
 
-// Gaps are the times without an answer, from the first packet to the last. Losses within a second of one another are one gap.
+// Gaps returns the times without an answer, from the first packet to the last. Losses within a second of each other are one gap.
 func (f Flow) Gaps() []Gap {
 	var gaps []Gap
 	var ended time.Time
@@ -181,12 +182,12 @@ func (f Flow) Lost() int {
 	return lost
 }
 
-// AnsweredAfter says whether an answer arrived after a moment.
+// AnsweredAfter reports whether an answer arrived after a moment.
 func (f Flow) AnsweredAfter(moment time.Time) bool {
 	return slices.ContainsFunc(f.Answers, func(a Answer) bool { return a.At.After(moment) })
 }
 
-// Check returns an error when the flow is no proof of anything, because hardly anything was sent, or when no answer arrived after moment.
+// Check returns an error when hardly anything was sent, so that the flow proves nothing, or when no answer arrived after moment.
 func (f Flow) Check(moment time.Time) error {
 	const few = 5
 	if f.Sent < few {
@@ -211,7 +212,7 @@ func firsts(answers []Answer) []Answer {
 	return slices.CompactFunc(answers, func(a, b Answer) bool { return a.Number == b.Number })
 }
 
-// timeOf reads seconds since 1970 with a fraction of six digits at most.
+// timeOf parses seconds since 1970 with up to six fractional digits.
 func timeOf(text string) (time.Time, error) {
 	whole, fraction, _ := strings.Cut(text, ".")
 	s, err := strconv.ParseInt(whole, 10, 64)
@@ -225,7 +226,7 @@ func timeOf(text string) (time.Time, error) {
 	return time.Unix(s, micros*1000), nil
 }
 
-// tail is the end of a text, for an error message.
+// tail returns the end of a text, for an error message.
 func tail(text string) string {
 	const length = 300
 	return strconv.Quote(text[max(0, len(text)-length):])

@@ -11,23 +11,23 @@ import (
 // Severity of a line in a daemon's log.
 type Severity int
 
-// A Crash is a process that ended, or a goroutine that did, by a programming error.
+// Severities. A Crash is the end of a process or goroutine by a programming error.
 const (
 	Fine Severity = iota
 	Error
 	Crash
 )
 
-// crashes are what Go, controller-runtime, and the daemons of OVN and Open vSwitch print when they crash.
+// crashes matches the output of Go, controller-runtime, and the daemons of OVN and Open vSwitch when they crash.
 var crashes = regexp.MustCompile(`^panic: |^fatal error: |^SIG[A-Z]+: |Observed a panic|\[recovered\]|^WARNING: DATA RACE|\bassertion\b.* failed|\|EMER\||\|backtrace\(|[Ss]egmentation fault`)
 
 // errorLines matches errors of Kiln's own programs, in JSON, and of the daemons.
 var errorLines = regexp.MustCompile(`"level":"(error|dpanic|panic|fatal)"|\|ERR\|`)
 
-// containerLine is the head of a line in a container's log: time, stream, and whether the line is whole.
+// containerLine matches the prefix of a line in a container's log: time, stream, and whether the line is complete.
 var containerLine = regexp.MustCompile(`^\S+ (stdout|stderr) [FP] `)
 
-// LogLine judges a line of a log, in the format of the container runtime or bare.
+// LogLine returns the severity and the text of a log line, with or without the container runtime's prefix.
 func LogLine(line string) (Severity, string) {
 	line = strings.TrimRight(containerLine.ReplaceAllString(line, ""), "\r\n")
 	switch {

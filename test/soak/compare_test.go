@@ -21,13 +21,14 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// dump is what a northbound database holds, by table and UUID.
+// dump is the content of a northbound database, by table and UUID.
 type dump map[string]map[string]nbtest.Row
 
-// global is the name that the one row of NB_Global has in a dump: its UUID is another one in each database.
+// global is the key of the only row of NB_Global in a dump, because its UUID differs between databases.
 const global = "global"
 
-// dumpOf reads a database. Of NB_Global only the options count: the rest tells of databases and of the controller's life.
+// dumpOf reads a database. Of NB_Global it keeps only the options: the other columns depend on the databases and on the life of the
+// controller.
 func dumpOf(database *nbtest.Server) dump {
 	d := dump(database.Dump())
 	for _, row := range d[nb.NBGlobalTable] {
@@ -38,7 +39,8 @@ func dumpOf(database *nbtest.Server) dump {
 	return d
 }
 
-// TestEveryColumnIsCompared: what is not compared could be wrong for ever.
+// TestEveryColumnIsCompared checks that the comparison covers every column, because an error in a column that is left out would not
+// be found.
 func TestEveryColumnIsCompared(t *testing.T) {
 	database := nbtest.Start(t)
 	for _, table := range []string{nb.LogicalSwitchTable, nb.LogicalRouterTable, nb.LoadBalancerTable, nb.AddressSetTable, nb.PortGroupTable} {
@@ -78,10 +80,11 @@ func (d dump) rows() int {
 	return n
 }
 
-// maxDifferences is how many differences are told.
+// maxDifferences is the highest number of differences in a report.
 const maxDifferences = 60
 
-// differs tells, row by row, where two databases differ: what only the first has (-), what only the second has (+), and columns.
+// differs returns the differences between two databases by row: rows that only the first has (-), rows that only the second has
+// (+), and rows with different columns (!).
 func differs(first, second dump) string {
 	var lines []string
 	for _, table := range slices.Sorted(maps.Keys(union(first, second))) {
@@ -98,7 +101,7 @@ func differs(first, second dump) string {
 			}
 		}
 	}
-	// Rows that are there or not explain what others hold.
+	// Added and removed rows come first, because they explain differences in other rows.
 	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(b[:1], a[:1]) })
 	if len(lines) > maxDifferences {
 		lines = append(lines[:maxDifferences], fmt.Sprintf("and %d more", len(lines)-maxDifferences))
@@ -121,10 +124,11 @@ func nameOf(row nbtest.Row) string {
 	return fmt.Sprint(row["name"], " ", ids["kiln-owner"], " ", ids["kiln-key"])
 }
 
-// quiet is how long a database must stay the same for its controller to be done: longer than changes of use are gathered.
+// quiet is how long a database must not change before its controller counts as done. It is longer than the delay of aggregated
+// status writes.
 const quiet = 2 * time.Second
 
-// settle waits until the controller is done, and returns what the database holds then.
+// settle waits until the controller is done, and returns the content of the database.
 func (w *world) settle(limit time.Duration) dump {
 	w.Helper()
 	var last dump
@@ -149,7 +153,7 @@ func (w *world) settle(limit time.Duration) dump {
 
 var podOwner = regexp.MustCompile(`(?m)^[-+] .* Pod/([^/]+)/(\S+) ovn$`)
 
-// podsIn says what the API server knows of the pods whose ports a difference names.
+// podsIn returns the state, in the API server, of the pods whose ports are in diff.
 func (w *world) podsIn(diff string) string {
 	var said strings.Builder
 	for _, match := range podOwner.FindAllStringSubmatch(diff, 10) {
@@ -161,7 +165,7 @@ func (w *world) podsIn(diff string) string {
 	return said.String()
 }
 
-// sameAsFresh has a controller that knows nothing fill an empty database from the same objects, and compares.
+// sameAsFresh starts a controller with an empty database and the same objects, and compares the result with the present database.
 func (w *world) sameAsFresh(limit time.Duration) {
 	w.Helper()
 	have := w.settle(limit)

@@ -17,10 +17,11 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// sizes of a soak.
+// sizes are the numbers of objects and kills of a soak.
 type sizes struct{ vpcs, subnets, pods, namespaces, nodes, kills int }
 
-// One in so many subnets has a pool, one in so many pods an IP object that a user makes; so many pods go with a StatefulSet of a few more.
+// Numbers of subnets per pool, of pods per IP object that a user makes, and of pods per StatefulSet, which has replicas pods and
+// one extra.
 const (
 	subnetsPerPool     = 5
 	podsPerReservation = 20
@@ -28,10 +29,10 @@ const (
 	replicas           = 3
 )
 
-// everybody lets all namespaces name the objects that the soak makes, so that its pods use all of them.
+// everybody allows pods of all namespaces to use an object, so that the pods use all objects of the soak.
 var everybody = []kubeovnv1.AllowedNamespace{kubeovnv1.AllNamespaces}
 
-// maker makes objects. The same seed makes the same ones.
+// maker makes objects. The same seed makes the same objects.
 type maker struct {
 	sizes
 	random *rand.Rand
@@ -44,7 +45,7 @@ func subnetName(i int) string    { return fmt.Sprintf("net-%d", i) }
 func namespaceName(i int) string { return fmt.Sprintf("soak-%d", i) }
 func nodeName(i int) string      { return fmt.Sprintf("n%d", i) }
 
-// vpcOf is the VPC of a subnet: every third is in the default one.
+// vpcOf is the VPC of a subnet. Every third subnet is in the default VPC.
 func (m *maker) vpcOf(subnet int) string {
 	if subnet%3 == 0 {
 		return kubeovnv1.DefaultVpc
@@ -52,7 +53,7 @@ func (m *maker) vpcOf(subnet int) string {
 	return vpcName(subnet % m.vpcs)
 }
 
-// cidrsOf are unique within a VPC, and the same in many VPCs.
+// cidrsOf returns prefixes that are unique within a VPC but shared between VPCs.
 func (m *maker) cidrsOf(subnet int) string {
 	i := subnet / m.vpcs
 	if m.vpcOf(subnet) == kubeovnv1.DefaultVpc {
@@ -75,7 +76,8 @@ func (m *maker) namespace(i int) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceName(i), Labels: map[string]string{"team": fmt.Sprint(i % 3)}}}
 }
 
-// vpc makes a VPC with routes, policies, namespaces that others may list, too, and links: every VPC to the next one.
+// vpc makes a VPC with random routes, policies and namespaces, and with links to the next and the previous VPC. Several VPCs may
+// list the same namespace.
 func (m *maker) vpc(i int) *kubeovnv1.Vpc {
 	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: vpcName(i)}, Spec: kubeovnv1.VpcSpec{
 		AllowedNamespaces: everybody, ClusterAccess: []kubeovnv1.ClusterAccess{"", kubeovnv1.ClusterAccessServices}[m.random.IntN(2)],
@@ -125,7 +127,7 @@ func (m *maker) subnet(i int) *kubeovnv1.Subnet {
 	return s
 }
 
-// pod makes a pod that names its subnet or, now and then, is served by those of its namespace.
+// pod makes a pod. Most pods name their subnet, some name a pool, and the others get the subnet of their namespace.
 func (m *maker) pod(i int) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespaceName(i % m.namespaces), Name: fmt.Sprintf("pod-%d", i)},
@@ -140,7 +142,7 @@ func (m *maker) pod(i int) *corev1.Pod {
 	return p
 }
 
-// pool makes a pool of addresses in the middle of its subnet; some are for a namespace.
+// pool makes a pool of addresses in the middle of its subnet. Some pools are for a namespace.
 func (m *maker) pool(i int) *kubeovnv1.IPPool {
 	p := &kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: poolName(i)}}
 	p.Spec.Subnet, p.Spec.EnableAddressSet = subnetName(i*subnetsPerPool), m.chance(50)
@@ -156,7 +158,8 @@ func (m *maker) pool(i int) *kubeovnv1.IPPool {
 
 func poolName(i int) string { return fmt.Sprintf("pool-%d", i) }
 
-// reservation makes an IP object for a pod that comes or not, for good or until it has gone; which address it is, the controller says.
+// reservation makes an IP object for a pod that may or may not exist, either permanent or until the pod is deleted. The controller
+// chooses the address.
 func (m *maker) reservation(i int) *kubeovnv1.IP {
 	pod := m.pod(i)
 	ip := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: pod.Name + "." + pod.Namespace}}
@@ -167,7 +170,7 @@ func (m *maker) reservation(i int) *kubeovnv1.IP {
 	return ip
 }
 
-// statefulSet makes a StatefulSet and its pods, as the controller of those would.
+// statefulSet makes a StatefulSet and its pods, as the StatefulSet controller would.
 func (m *maker) statefulSet(i int) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespaceName(i % m.namespaces), Name: fmt.Sprintf("set-%d", i)}
 	labels := map[string]string{"set": meta.Name}
@@ -175,7 +178,7 @@ func (m *maker) statefulSet(i int) []client.Object {
 		Replicas: new(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
 	}}}
-	for ordinal := range replicas + 1 { // one more than it wants
+	for ordinal := range replicas + 1 { // one more than spec.replicas
 		pod := m.pod(i)
 		pod.Name, pod.Labels = fmt.Sprintf("%s-%d", meta.Name, ordinal), labels
 		pod.OwnerReferences = []metav1.OwnerReference{{
@@ -186,7 +189,7 @@ func (m *maker) statefulSet(i int) []client.Object {
 	return objects
 }
 
-// all makes every object, in an order of its own.
+// all makes every object, in random order.
 func (m *maker) all() []client.Object {
 	var objects []client.Object
 	for i := range m.vpcs {

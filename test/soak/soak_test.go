@@ -1,8 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak creates, changes and deletes VPCs, subnets, namespaces, pods and what keeps addresses for them in random orders while it kills the controller, and then
-// looks at what is left: a database that is exactly what a fresh controller writes, and nothing once everything is deleted.
+// Package soak creates, changes and deletes VPCs, subnets, namespaces, pods and address reservations in random order while it kills
+// the controller. It checks that the database then equals the one that a fresh controller writes, and that nothing is left after
+// all objects are deleted.
 package soak
 
 import (
@@ -27,10 +28,10 @@ import (
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
-// clients is how many requests of users are under way at a time.
+// clients is the number of concurrent requests of users.
 const clients = 8
 
-// limit of each wait: a controller that works needs a small part of it.
+// limit is the time limit of each wait. A working controller needs a small part of it.
 const limit = 5 * time.Minute
 
 // soak is a run.
@@ -72,7 +73,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// setting is a number from the environment.
+// setting returns a number from the environment, or the default.
 func setting(name string, otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -91,7 +92,7 @@ func (s *soak) populate() {
 	}
 }
 
-// through does something to each object, many at a time, and kills the controller in between. It is away for a while each time.
+// through calls do for each object, many at a time. At random times it kills the controller and starts it again after a while.
 func (s *soak) through(what string, objects []client.Object, do func(ctx context.Context, o client.Object, dice int) error) {
 	s.Helper()
 	var kills []int
@@ -121,15 +122,15 @@ func (s *soak) through(what string, objects []client.Object, do func(ctx context
 
 func (s *soak) create(ctx context.Context, o client.Object, _ int) error {
 	err := s.client.Create(ctx, o)
-	// Its namespace may be gone, or be about to.
+	// Its namespace may be deleted or terminating.
 	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
 	}
 	return err
 }
 
-// replace deletes an object and perhaps creates another one of its name; or takes its finalizers away, as users without patience do; or
-// deletes its namespace with no regard for what is in it.
+// replace randomly deletes the object, recreates it, removes its finalizers like an impatient user, deletes its namespace without
+// its content, or leaves it alone.
 func (s *soak) replace(ctx context.Context, o client.Object, dice int) error {
 	switch {
 	case dice < 40:
@@ -157,7 +158,7 @@ func (s *soak) remove(ctx context.Context, o client.Object, dice int) error {
 	return s.delete(ctx, o)
 }
 
-// delete deletes an object without waiting for a kubelet.
+// delete deletes an object without a grace period.
 func (s *soak) delete(ctx context.Context, o client.Object) error {
 	return client.IgnoreNotFound(s.client.Delete(ctx, o, client.GracePeriodSeconds(0)))
 }
@@ -171,7 +172,7 @@ func (s *soak) removeByForce(ctx context.Context, o client.Object) error {
 	return client.IgnoreNotFound(s.client.Patch(ctx, bare, patch))
 }
 
-// removeNamespace deletes a namespace without its content, and creates it anew for what comes later.
+// removeNamespace deletes a namespace without deleting its content, and creates it again for later objects.
 func (s *soak) removeNamespace(ctx context.Context, name string) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := s.delete(ctx, ns); err != nil {
@@ -188,7 +189,7 @@ func (s *soak) removeNamespace(ctx context.Context, name string) error {
 	return err
 }
 
-// sweep deletes what a run through the objects could not: pods whose namespaces were not there.
+// sweep deletes objects that a pass over the objects missed, such as pods whose namespaces did not exist.
 func (s *soak) sweep() {
 	s.Helper()
 	for _, list := range []client.ObjectList{&corev1.PodList{}, &appsv1.StatefulSetList{}} {
@@ -205,7 +206,7 @@ func (s *soak) sweep() {
 	}
 }
 
-// standing reports whether an object is one of those that always exist.
+// standing reports whether an object always exists.
 func standing(o client.Object) bool {
 	return slices.Contains([]string{kubeovnv1.DefaultVpc, kubeovnv1.DefaultSubnet, kubeovnv1.JoinSubnet}, o.GetName())
 }
@@ -219,7 +220,7 @@ func (s *soak) each(list client.ObjectList, f func(client.Object)) {
 	}))
 }
 
-// left says what was deleted and is still there.
+// left returns a description of a deleted object that still exists, or "".
 func (s *soak) left() string {
 	var wrong string
 	for _, list := range []client.ObjectList{&corev1.PodList{}, &kubeovnv1.SubnetList{}, &kubeovnv1.VpcList{}, &kubeovnv1.IPPoolList{}, &kubeovnv1.IPList{}} {

@@ -36,14 +36,13 @@ import (
 )
 
 const (
-	// northboundName is what the certificate of the northbound database says.
+	// northboundName is the name in the certificate of the northbound database.
 	northboundName = "ovn-nb"
-	// lease is the controller's, in the namespace default.
+	// lease is the controller's Lease, in namespace default.
 	lease = "kube-ovn-controller"
 )
 
-// Addresses of the loopback network that no other process of this test has: where the controller finds the northbound database, and
-// where it serves its metrics.
+// Loopback addresses that are unique per test process, of the northbound database and of the controller's metrics.
 var (
 	northboundAddress = fmt.Sprintf("127.84.%d.%d:6641", os.Getpid()>>8&255, os.Getpid()&255)
 	controllerAddress = fmt.Sprintf("127.85.%d.%d:10660", os.Getpid()>>8&255, os.Getpid()&255)
@@ -121,7 +120,7 @@ func (w *world) startAPI() {
 
 func (w *world) kubeconfig() string { return filepath.Join(w.dir, "kubeconfig") }
 
-// serve makes a database the one that the controller finds.
+// serve makes database the one that the controller connects to.
 func (w *world) serve(database *nbtest.Server) {
 	w.Helper()
 	if w.stopServer != nil {
@@ -148,11 +147,11 @@ func (w *world) start() {
 	w.controller.Tolerate(leadLost)
 }
 
-// leadLost is what a controller says that ends because it could not renew its Lease in time, as on a machine that does too much at once. The
-// kubelet starts it again then.
+// leadLost is the message of a controller that ends because it could not renew its Lease in time, as on an overloaded machine. In a
+// cluster the kubelet restarts it.
 const leadLost = "leader election lost"
 
-// restart starts a controller again that has ended by itself, and fails the test when that was not because of its Lease.
+// restart starts the controller again after it ended by itself. It fails the test if the cause was not the Lease.
 func (w *world) restart() {
 	w.Helper()
 	if err := w.controller.Ended(); err != nil {
@@ -162,7 +161,7 @@ func (w *world) restart() {
 	w.start()
 }
 
-// kill ends the controller without warning and, so that the next one need not wait, the validity of its Lease.
+// kill ends the controller with SIGKILL and releases its Lease, so that the next one need not wait for it to expire.
 func (w *world) kill() {
 	if w.controller == nil {
 		return
@@ -170,10 +169,10 @@ func (w *world) kill() {
 	w.controller.Kill()
 	w.controller = nil
 	_, _ = w.clients.CoordinationV1().Leases("default").Patch(context.Background(), lease, types.MergePatchType,
-		[]byte(`{"spec":{"holderIdentity":""}}`), metav1.PatchOptions{}) // there may be none yet
+		[]byte(`{"spec":{"holderIdentity":""}}`), metav1.PatchOptions{}) // the Lease may not exist yet
 }
 
-// eventually waits until what returns nothing, and fails the test with what it returned last.
+// eventually waits until what returns "". On a time-out it fails the test with the last result.
 func (w *world) eventually(limit time.Duration, what func() string) {
 	w.Helper()
 	if wrong := (eventually.Wait{Limit: limit, Pause: 100 * time.Millisecond}).Last(w, what); wrong != "" {
@@ -182,7 +181,7 @@ func (w *world) eventually(limit time.Duration, what func() string) {
 	}
 }
 
-// keepLog puts the controller's log where it outlives the test.
+// keepLog copies the controller's log to a file that outlives the test.
 func (w *world) keepLog() {
 	content, err := os.ReadFile(w.log)
 	if err != nil {
@@ -197,7 +196,7 @@ func (w *world) keepLog() {
 	w.Logf("the controller's log is in %s", kept.Name())
 }
 
-// idle reports, as text, what the controller is still at; nothing when it is at nothing.
+// idle returns the work that the controller still has to do, or "" if there is none.
 func (w *world) idle() string {
 	w.Helper()
 	select {
