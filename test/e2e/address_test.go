@@ -23,13 +23,13 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// The namespaces that config/samples/subnet.yaml serves.
+// The namespaces of the subnet in config/samples/subnet.yaml.
 const (
 	webNamespace  = "web"
 	shopNamespace = "shop"
 )
 
-// What a pod may ask for, by the keys of its annotations.
+// Annotation keys of a pod's address requests.
 var (
 	keyIPPool  = kubeovnv1.AnnotationIPPool.Key()
 	keyAddress = kubeovnv1.AnnotationIPAddress.Key()
@@ -37,7 +37,7 @@ var (
 )
 
 var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
-	var asker *corev1.Pod // in the default subnet: answers that it gets have been routed
+	var asker *corev1.Pod // in the default subnet, so answers to it are routed
 
 	BeforeAll(func(ctx SpecContext) {
 		applySample(ctx, "subnet.yaml")
@@ -67,7 +67,7 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 
 		base := set.DeepCopy()
 		set.Spec.Template.Spec.NodeSelector = onNode(suite.Workers[1])
-		Expect(suite.Objects.Patch(ctx, set, client.MergeFrom(base))).To(Succeed()) // deletes the pods one by one and makes them again
+		Expect(suite.Objects.Patch(ctx, set, client.MergeFrom(base))).To(Succeed()) // deletes the pods one by one and recreates them
 		for i, old := range before {
 			again := readyOn(ctx, webNamespace, fmt.Sprintf("set-%d", i), suite.Workers[1])
 			Expect(again.UID).NotTo(Equal(old.UID))
@@ -156,8 +156,8 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 		expectReach(ctx, asker, static)
 	}, SpecTimeout(4*time.Minute))
 
-	// Known defect: no gratuitous ARP and no unsolicited neighbour advertisement announces the new MAC address, so that pods of the subnet send to
-	// the old one until their neighbour entry expires. `make test-e2e` leaves this label out until that is repaired.
+	// Known defect: no gratuitous ARP or unsolicited neighbour advertisement announces the new MAC address. Pods of the subnet send
+	// to the old one until their neighbour entry expires. `make test-e2e` skips this label until the defect is fixed.
 	It("are reached at once when their MAC address has changed", Label(knownDefect), func(ctx SpecContext) {
 		neighbour := serve(ctx, webNamespace, "neighbour", 0)
 		for _, mac := range []string{"02:00:00:00:16:01", "02:00:00:00:16:02"} {
@@ -173,13 +173,13 @@ var _ = Describe("addresses", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(2*time.Minute))
 })
 
-// applySample applies a sample as it stands.
+// applySample applies a sample unchanged.
 func applySample(ctx context.Context, file string) {
 	GinkgoHelper()
 	Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), filepath.Join("../../config/samples", file))).To(Succeed())
 }
 
-// deleteObjects deletes objects and waits until they are gone.
+// deleteObjects deletes objects and waits until they no longer exist.
 func deleteObjects(ctx context.Context, objects ...client.Object) {
 	GinkgoHelper()
 	for _, o := range objects {
@@ -220,7 +220,7 @@ func readyOn(ctx context.Context, namespace, name, node string) *corev1.Pod {
 	return pod
 }
 
-// deploy runs a Deployment of two pods that ask for something, and returns them when they are ready.
+// deploy runs a Deployment of two pods with these annotations, and returns the pods when they are ready.
 func deploy(ctx context.Context, name string, annotations map[string]string) []*corev1.Pod {
 	GinkgoHelper()
 	template := templateOf(name)

@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// watchAllowed opens connections to a pod all the time, and keeps one open, in both families. The function that it returns ends that after the
-// last change: none of the connections may be lost, nor anything on the open ones.
+// watchAllowed continuously opens connections to a pod, and keeps one open, in both families. The returned function ends the watch.
+// It expects that no connection was lost, and that the open connections lost no data.
 func watchAllowed(ctx context.Context, from, to *corev1.Pod, port uint16) func(context.Context) {
 	GinkgoHelper()
 	var dialers []*dialer
@@ -38,13 +38,13 @@ func watchAllowed(ctx context.Context, from, to *corev1.Pod, port uint16) func(c
 	}
 }
 
-// flood sends a datagram every few milliseconds to $1 until there is a file $2.
+// flood sends a datagram to $1 every few milliseconds until the file $2 exists.
 const flood = `exec 9<> <(:)
 until [ -e $2 ]; do printf x 2>/dev/null >/dev/udp/$1/8080; read -r -t 0.002 -u 9; done`
 
-// closedFromTheStart creates an isolated pod and an open one on the same node, and sends datagrams to both from the moment they have addresses.
-// The receivers' kernels count datagrams, with or without a server: none may arrive at the isolated pod, many have to arrive at the open one.
-// The kubelet reaches both.
+// closedFromTheStart creates an isolated pod and an open one on the same node, and sends datagrams to both as soon as they have
+// addresses. The receivers' kernels count datagrams, with or without a server: none may arrive at the isolated pod, many must
+// arrive at the open one. The kubelet must reach both.
 func closedFromTheStart(ctx context.Context, closed, open, from *corev1.Pod) {
 	GinkgoHelper()
 	stop := fmt.Sprintf("/tmp/flood-%d", time.Now().UnixNano())
@@ -63,14 +63,14 @@ func closedFromTheStart(ctx context.Context, closed, open, from *corev1.Pod) {
 	}
 	for _, pod := range []**corev1.Pod{&closed, &open} {
 		var err error
-		*pod, err = suite.Cluster.WaitPod(ctx, (*pod).Namespace, (*pod).Name, cluster.Ready) // kubelet gets through
+		*pod, err = suite.Cluster.WaitPod(ctx, (*pod).Namespace, (*pod).Name, cluster.Ready) // the kubelet reaches it
 		Expect(err).NotTo(HaveOccurred())
 	}
 	Eventually(datagrams).WithContext(ctx).WithArguments(open).WithTimeout(20*time.Second).Should(HaveEach(BeNumerically(">", 100)), "control: datagrams at the open pod, by family")
 	Expect(datagrams(ctx, closed)).To(HaveEach(BeZero()), "datagrams at the closed pod, by family")
 }
 
-// datagrams are how many UDP datagrams have arrived in a pod, with a server or without, by family.
+// datagrams returns the number of UDP datagrams that arrived in a pod, with or without a server, by family.
 func datagrams(ctx context.Context, pod *corev1.Pod) ([]int, error) {
 	out, err := suite.Cluster.Exec(ctx, pod, "sh", "-c",
 		`awk '/^Udp: [0-9]/ {print $2+$3}' /proc/net/snmp; awk '/^Udp6(InDatagrams|NoPorts) / {n+=$2} END {print n}' /proc/net/snmp6`)

@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// target is a destination and the protocol to reach it by: tcp, udp or ping.
+// target is a destination and its protocol: tcp, udp or ping.
 type target struct {
 	protocol string
 	to       netip.AddrPort
@@ -29,8 +29,9 @@ type target struct {
 
 func (t target) String() string { return t.protocol + " to " + t.to.String() }
 
-// attemptsScript makes the attempts that it reads, all at once, each with a number, a protocol, an address and a port, and prints what oracle.Outcomes
-// reads. An attempt has 1.2 s. It takes one process for each: a few hundred at once must not keep a small machine busy.
+// attemptsScript reads attempts, each with a number, a protocol, an address and a port, makes all of them at once, and prints the
+// input of oracle.Outcomes. Each attempt has 1.2 s. It runs one process per attempt, because a few hundred attempts must not
+// overload a small machine.
 const attemptsScript = `dir=$(mktemp -d) && cd $dir || exit
 try() {
 	case $1 in
@@ -68,7 +69,7 @@ func outcomesOf(ctx context.Context, from *corev1.Pod, targets []target) ([]orac
 	return oracle.Outcomes(out, len(targets))
 }
 
-// arrived are the attempts whose packets arrived.
+// arrived returns the attempts whose packets arrived.
 func arrived(ctx context.Context, from *corev1.Pod, targets []target) ([]string, error) {
 	outcomes, err := outcomesOf(ctx, from, targets)
 	if err != nil {
@@ -83,7 +84,7 @@ func arrived(ctx context.Context, from *corev1.Pod, targets []target) ([]string,
 	return list, nil
 }
 
-// targetsOf are a pod's HTTP server by TCP, by UDP, and the pod by ping, in the families that the client has as well.
+// targetsOf returns a pod's HTTP server by TCP and UDP, and the pod by ping, in the families that the client has as well.
 func targetsOf(from, to *corev1.Pod) []target {
 	var list []target
 	for _, a := range cluster.PodAddrs(to) {
@@ -96,17 +97,18 @@ func targetsOf(from, to *corev1.Pod) []target {
 	return list
 }
 
-// tries is how often a negative check tries, all at once: one packet may be lost by chance.
+// tries is the number of simultaneous attempts of a negative check, because one packet may be lost by chance.
 const tries = 3
 
-// apart waits until no packet of a pod arrives at another one, by TCP, UDP and ICMP in every family, and then tries several times. The friend is
-// the positive control before and after: its packets arrive. A target that no other pod may reach is its own friend.
+// apart waits until no packet of a pod arrives at another pod, by TCP, UDP and ICMP in every family, and then tries several times.
+// The friend is the positive control before and after: its packets must arrive. A target that no other pod may reach is its own
+// friend.
 func apart(ctx context.Context, from, to, friend *corev1.Pod) {
 	GinkgoHelper()
 	apartAt(ctx, from, friend, targetsOf(from, to)...)
 }
 
-// apartAt is apart for these targets only.
+// apartAt is apart for the given targets only.
 func apartAt(ctx context.Context, from, friend *corev1.Pod, targets ...target) {
 	GinkgoHelper()
 	Expect(targets).NotTo(BeEmpty(), "no family in common")
@@ -126,13 +128,13 @@ func apartAt(ctx context.Context, from, friend *corev1.Pod, targets ...target) {
 	control("after")
 }
 
-// knockScript tries $3 TCP connections at once to $1 port $2 with nothing but a shell, and prints what oracle.Outcomes reads.
+// knockScript tries $3 TCP connections at once to $1 port $2 with bash only, and prints the input of oracle.Outcomes.
 const knockScript = `for i in $(seq 0 $(($3-1))); do (
 	o=$(timeout 2 bash -c '</dev/tcp/$1/$2' knock $1 $2 2>&1); s=$?
 	case $s in 0) o=connected ;; 124) o="timed out" ;; esac; echo $i $o
 ) & done; wait`
 
-// knock tries several TCP connections at once from a pod, a node or outside.
+// knock tries several TCP connections at once from a pod, a node or the outside host.
 func knock(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Outcome, error) {
 	out, err := from(ctx, "bash", "-c", knockScript, "knock", to.Addr().String(), strconv.Itoa(int(to.Port())), strconv.Itoa(tries))
 	if err != nil {
@@ -141,14 +143,14 @@ func knock(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Outcom
 	return oracle.Outcomes(out, tries)
 }
 
-// silent waits until no TCP connection to an address is answered, not even by a refusal, and then tries several times. The control runs
-// before and after: it fails unless other clients get answers.
+// silent waits until TCP connections to an address get no answer, not even a reset, and then tries several times. The control runs
+// before and after, and fails unless other clients get answers.
 func silent(ctx context.Context, from origin, to netip.AddrPort, control func()) {
 	GinkgoHelper()
 	never(ctx, from, to, HaveEach(Or(Equal(oracle.Timeout), Equal(oracle.Unreachable))), control)
 }
 
-// notServed is silent for addresses of Services, where connections may be refused as well.
+// notServed is silent for addresses of Services, where connections may also be refused.
 func notServed(ctx context.Context, from origin, to netip.AddrPort, control func()) {
 	GinkgoHelper()
 	never(ctx, from, to, Not(ContainElement(oracle.Connected)), control)
@@ -162,7 +164,7 @@ func never(ctx context.Context, from origin, to netip.AddrPort, matcher types.Go
 	control()
 }
 
-// together runs checks at the same time: most of a negative check is waiting.
+// together runs checks concurrently, because negative checks mostly wait.
 func together(checks ...func()) {
 	GinkgoHelper()
 	var running sync.WaitGroup
@@ -182,7 +184,7 @@ func refused(ctx context.Context, from origin, front netip.AddrPort) {
 	Expect(knock(ctx, from, front)).To(HaveEach(oracle.Refused), front.String())
 }
 
-// opens is a control: connections are answered.
+// opens returns a positive control: connections are answered.
 func opens(ctx context.Context, from origin, to netip.AddrPort) func() {
 	return func() {
 		GinkgoHelper()

@@ -20,17 +20,17 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// arrivals are pods that are created all the time, bound to a node without a machine: what is watched is how long each waits for its address. A
-// pod has it once its port is in the northbound database.
+// arrivals continuously creates pods bound to a node without a machine, and measures how long each waits for its address. A pod has
+// its address when its port is in the northbound database.
 type arrivals struct {
 	mu              sync.Mutex
 	created, served map[string]time.Time
-	// enough ends the creation, which done tells; forget ends the watch.
+	// enough ends the creation, after which done is closed; forget ends the watch.
 	enough, forget context.CancelFunc
 	done           chan struct{}
 }
 
-// everyArrival is the time between two of them.
+// everyArrival is the time between two pods.
 const everyArrival = 250 * time.Millisecond
 
 func startArrivals(ctx context.Context, namespace string) *arrivals {
@@ -59,7 +59,7 @@ func startArrivals(ctx context.Context, namespace string) *arrivals {
 	return a
 }
 
-// nowhere is a node that is an object and nothing else.
+// nowhere is a Node object without a machine.
 const nowhere = "nowhere"
 
 func makeNowhere(ctx context.Context) {
@@ -78,7 +78,7 @@ func makeNowhere(ctx context.Context) {
 func (a *arrivals) create(ctx context.Context, namespace, name string) {
 	pod := cluster.Server(namespace, name, nowhere)
 	now := time.Now()
-	// Without an API server nobody asks for an address.
+	// Without an API server there is no pod that waits for an address.
 	if _, err := suite.Cluster.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err == nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -100,7 +100,7 @@ func (a *arrivals) saw(pod *corev1.Pod) {
 // allocated reports whether a pod has its address.
 func allocated(pod *corev1.Pod) bool { return pod.Annotations["ovn.kubernetes.io/allocated"] == "true" }
 
-// waiting are those that have no address yet.
+// waiting returns the pods that have no address yet.
 func (a *arrivals) waiting() (names []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,8 +112,8 @@ func (a *arrivals) waiting() (names []string) {
 	return names
 }
 
-// since tells when the first address after a moment was written, from that moment on, and how long the pod waited that waited longest of those
-// created later.
+// since considers the pods created after a moment. It returns the time from the moment to the first address, and the longest time
+// that a pod waited for its address.
 func (a *arrivals) since(moment time.Time) (first, longest time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +128,8 @@ func (a *arrivals) since(moment time.Time) (first, longest time.Duration) {
 	return first, longest
 }
 
-// end creates no more, waits until all have an address, and deletes them: there is no kubelet that would.
+// end stops the creation, waits until all pods have an address, and deletes them without a grace period, because there is no
+// kubelet.
 func (a *arrivals) end(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	a.enough()

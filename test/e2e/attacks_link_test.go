@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// What a pod sends is no more than what its own addresses may say, and what it hears is no more than what is for it.
+// A pod can send only from its own addresses, and receives only packets for itself.
 var _ = Describe("a hostile tenant in a common subnet", Ordered, ContinueOnFailure, func() {
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "common-link"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.85.0.0/24,fd00:10:85::/64"}}
 	// The attacker and the neighbour are on one node, the victim is on the other.
@@ -55,7 +55,7 @@ var _ = Describe("a hostile tenant in a common subnet", Ordered, ContinueOnFailu
 			_, err := suite.Cluster.Exec(ctx, attacker, "bash", "-c", advertisement)
 			g.Expect(err).NotTo(HaveOccurred())
 		}
-		// The neighbour listens to advertisements: those of the attacker arrive.
+		// The neighbour accepts router advertisements, which proves that the attacker's advertisements arrive.
 		_, err := suite.Cluster.Exec(ctx, neighbour, "sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/eth0/accept_ra")
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(func(g Gomega) {
@@ -120,14 +120,14 @@ var _ = Describe("a hostile tenant in a common subnet", Ordered, ContinueOnFailu
 	}, SpecTimeout(4*time.Minute))
 })
 
-// advertisement sends a router advertisement (RFC 4861, section 4.2) to all nodes: a default route for half an hour, an MTU of 1280 bytes and a
-// prefix for addresses. The kernel fills in the checksum.
+// advertisement sends a router advertisement (RFC 4861, section 4.2) to all nodes: a default route for half an hour, an MTU of 1280
+// bytes and a prefix for addresses. The kernel fills in the checksum.
 const advertisement = `printf '\x86\0\0\0\x40\0\x07\x08\0\0\0\0\0\0\0\0' >/tmp/ra
 printf '\x05\x01\0\0\0\0\x05\0' >>/tmp/ra
 printf '\x03\x04\x40\xc0\0\0\x0e\x10\0\0\x0e\x10\0\0\0\0\xfd\0\x0b\xad\0\0\0\0\0\0\0\0\0\0\0\0' >>/tmp/ra
 socat -u OPEN:/tmp/ra 'IP6-SENDTO:[ff02::1%eth0]:58,setsockopt-int=41:18:255'`
 
-// overhears returns the DHCP requests of one pod that another one hears.
+// overhears returns the DHCP requests of client that listener receives.
 func overhears(ctx context.Context, listener, client *corev1.Pod, family string) (string, error) {
 	const ready = "listening on"
 	var asking errgroup.Group
@@ -151,19 +151,19 @@ func overhears(ctx context.Context, listener, client *corev1.Pod, family string)
 	return strings.Join(heard, ""), nil
 }
 
-// hardwareAddress is the MAC address of a pod's interface.
+// hardwareAddress returns the MAC address of a pod's interface.
 func hardwareAddress(pod *corev1.Pod) string {
 	return pod.Annotations[kubeovnv1.AnnotationMACAddress.Key()]
 }
 
-// setHardwareAddress gives a pod's interface another MAC address than its port has.
+// setHardwareAddress changes the MAC address of a pod's interface, so that it differs from the port's address.
 func setHardwareAddress(ctx context.Context, pod *corev1.Pod, address string) {
 	GinkgoHelper()
 	_, err := suite.Cluster.Exec(ctx, pod, "ip", "link", "set", "eth0", "address", address)
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// hears returns what one pod receives on a UDP port while another one sends there from a source address.
+// hears returns the data that listener receives on a UDP port while sender sends there from a source address.
 func hears(ctx context.Context, listener, sender *corev1.Pod, source netip.Addr) (string, error) {
 	to, _ := cluster.InFamilyOf(cluster.PodAddrs(listener), source)
 	const port = "9999"

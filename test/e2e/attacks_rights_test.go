@@ -24,7 +24,8 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// forbidden are requests that a tenant has no right to, each under what it would gain. victim is the address of another namespace's pod.
+// forbidden returns requests that a tenant has no right to, keyed by their effect. victim is the address of another namespace's
+// pod.
 func forbidden(ctx context.Context, config *rest.Config, victim netip.Addr) map[string]func() error {
 	GinkgoHelper()
 	as := func(user string, groups ...string) kubernetes.Interface {

@@ -36,11 +36,12 @@ import (
 const (
 	attackerNamespace = "e2e-attacker"
 	victimNamespace   = "e2e-victim"
-	// bystanderNamespace has flows while the attacks last, victimNamespace pods that start.
+	// bystanderNamespace has flows during the attacks; in victimNamespace pods start meanwhile.
 	bystanderNamespace = "e2e-bystander"
 )
 
-// Who may create pods in one namespace does nothing to others. The attacker is a ServiceAccount with the stock role edit in its namespace.
+// The right to create pods in one namespace must not allow harm to others. The attacker is a ServiceAccount with the stock role
+// edit in its namespace.
 var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 	var config *rest.Config
 	var attacker kubernetes.Interface
@@ -61,7 +62,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		running = startFlows(ctx, others)
 	}, NodeTimeout(4*time.Minute))
 
-	// gated is a pod that no node runs, whose UID the attacker knows before anything is done about it.
+	// gated creates a pod that stays unscheduled, so that the attacker knows its UID before the controller allocates an address.
 	gated := func(ctx context.Context, name string, annotations map[string]string) *corev1.Pod {
 		GinkgoHelper()
 		pod := cluster.Server(attackerNamespace, name, "")
@@ -105,13 +106,14 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 			_, err = pods.Update(ctx, written, metav1.UpdateOptions{})
 			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "an update: %v", err)
 		}
-		// The annotations that users may write before the allocation are requests. The controller refuses the address of another network.
+		// Annotations that users may write before the allocation are requests. The controller refuses the address of another
+		// network.
 		_, err := pods.Patch(ctx, pod.Name, types.JSONPatchType, []byte(`[{"op": "remove", "path": "/spec/schedulingGates"}]`), metav1.PatchOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(warnings).WithContext(ctx).WithArguments(attackerNamespace, pod.Name).WithTimeout(30 * time.Second).
 			Should(ContainElement(ContainSubstring(victim.String())))
 		for _, n := range suite.Lab.Nodes() {
-			out, err := suite.Node.Exec(ctx, n.Name, "ip", "route", "show", "table", "all", "proto", "76") // of probes (agent/probes)
+			out, err := suite.Node.Exec(ctx, n.Name, "ip", "route", "show", "table", "all", "proto", "76") // routes of probes (agent/probes)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(out).NotTo(ContainSubstring(victim.String()+" "), "node %s", n.Name)
 		}
@@ -147,7 +149,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 				}
 				pod := cluster.Server(attackerNamespace, fmt.Sprintf("h-%d-%d", i, j), "")
 				pod.Annotations = annotations
-				if j == i%len(hostile) { // one of each kind has a node, and so a port when it can
+				if j == i%len(hostile) { // one pod per annotation has a node, and so gets a port if its values allow it
 					pod.Spec.NodeName = suite.Workers[i%2]
 				} else {
 					pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
@@ -243,7 +245,7 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 		Expect(flood.Wait()).To(Succeed())
 		unharmed(stop)
 		_, stop = startPods(ctx, victimNamespace)
-		var ebb errgroup.Group // the API server takes more than a minute, its limit, to delete thousands of pods by one request
+		var ebb errgroup.Group // one request that deletes thousands of pods exceeds the API server's limit of a minute
 		ebb.SetLimit(8)
 		for i := range pods {
 			ebb.Go(func() error {
@@ -262,11 +264,11 @@ var _ = Describe("a hostile tenant", Ordered, ContinueOnFailure, func() {
 	It("has cost running connections of others nothing", func(ctx SpecContext) {
 		whole := running.end(ctx)
 		Expect(whole.ofTCP().losses()).To(BeEmpty())
-		Expect(whole.withinNode().losses()).To(BeEmpty()) // those between nodes lose packets whenever a pod starts there (watch)
+		Expect(whole.withinNode().losses()).To(BeEmpty()) // flows between nodes lose packets whenever a pod starts there (watch)
 	}, SpecTimeout(2*time.Minute))
 })
 
-// makeTenant makes a ServiceAccount with the role edit in a namespace, and returns a configuration with its token.
+// makeTenant creates a ServiceAccount with the role edit in a namespace, and returns a client configuration with its token.
 func makeTenant(ctx context.Context, namespace string) *rest.Config {
 	GinkgoHelper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "tenant"}}
@@ -283,18 +285,19 @@ func makeTenant(ctx context.Context, namespace string) *rest.Config {
 	config.QPS, config.Burst = 1000, 1000
 	clients, err := kubernetes.NewForConfig(config)
 	Expect(err).NotTo(HaveOccurred())
-	Eventually(func() error { // the API server's authorizer sees the binding by a watch
+	Eventually(func() error { // the API server's authorizer learns of the binding by a watch
 		_, err := clients.CoreV1().Pods(namespace).Create(ctx, cluster.Server(namespace, "rights", ""), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}).WithContext(ctx).WithTimeout(20 * time.Second).Should(Succeed())
 	return config
 }
 
-// busyAddress is how long a pod waits for its address while eight clients write to the API server as fast as they can, on the machine that the tables
-// of docs/ were measured on. At rest it is 50 ms. The difference is the API server's, which shares two CPUs with everything else.
+// busyAddress is how long a pod waits for its address while eight clients write to the API server as fast as they can, on the
+// machine that the tables of docs/ were measured on. On an idle machine it is 50 ms. The API server, which shares two CPUs with all
+// other processes, causes the difference.
 const busyAddress = 250 * time.Millisecond
 
-// unharmed ends a startPods, and expects that all its pods started, and that most of them got their addresses in the usual time.
+// unharmed stops startPods. It expects that all its pods started, and that their median time to an address is as usual.
 func unharmed(stop func() startedPods) {
 	GinkgoHelper()
 	pods := stop()

@@ -26,7 +26,7 @@ const badNamespace = "e2e-bad-input"
 var _ = Describe("bad input", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) { makeNamespace(ctx, badNamespace) })
 	AfterAll(func(ctx SpecContext) {
-		// Bad input must not have hurt pods of other subnets.
+		// Bad input must not affect pods of other subnets.
 		bystander := cluster.Server(badNamespace, "bystander", suite.Workers[0])
 		_, err := suite.Cluster.Run(ctx, bystander)
 		Expect(err).NotTo(HaveOccurred())
@@ -94,7 +94,7 @@ var _ = Describe("bad input", Ordered, func() {
 	It("says that a subnet is full, and serves the waiting pod once an address is free", func(ctx SpecContext) {
 		subnet := &kubeovnv1.Subnet{
 			ObjectMeta: metav1.ObjectMeta{Name: "tiny"},
-			Spec:       kubeovnv1.SubnetSpec{CIDRBlock: "10.88.0.0/30"}, // one address beside the gateway's
+			Spec:       kubeovnv1.SubnetSpec{CIDRBlock: "10.88.0.0/30"}, // one address besides the gateway's
 		}
 		Expect(suite.Objects.Create(ctx, subnet)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(suite.Objects.Delete(ctx, subnet)).To(Succeed()) })
@@ -117,7 +117,7 @@ var _ = Describe("bad input", Ordered, func() {
 	}, SpecTimeout(3*time.Minute))
 })
 
-// deletedSoon deletes a pod as users do, with its own grace period, and expects that it ends about as soon as one that runs.
+// deletedSoon deletes a pod with its own grace period, and expects that it ends about as soon as a running pod.
 func deletedSoon(ctx context.Context, pod *corev1.Pod) {
 	GinkgoHelper()
 	begun := time.Now()
@@ -131,7 +131,7 @@ func deletedSoon(ctx context.Context, pod *corev1.Pod) {
 	Expect(took).To(BeNumerically("<=", bound(usualPodStart)), "the deletion of pod %s", pod.Name)
 }
 
-// falseMessages are the messages of a subnet's conditions that say no, and those of type Error.
+// falseMessages returns the messages of a subnet's conditions that are false or of type Error.
 func falseMessages(s *kubeovnv1.Subnet) []string {
 	var messages []string
 	for _, c := range s.Status.Conditions {
@@ -142,7 +142,7 @@ func falseMessages(s *kubeovnv1.Subnet) []string {
 	return messages
 }
 
-// warnings are the messages of the warning events about objects of a name.
+// warnings returns the messages of the warning events about objects of a name.
 func warnings(ctx context.Context, namespace, name string) ([]string, error) {
 	events, err := suite.Cluster.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.name": name, "type": corev1.EventTypeWarning}.String(),

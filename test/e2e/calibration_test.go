@@ -18,19 +18,19 @@ import (
 
 const calibrationNamespace = "e2e-calibration"
 
-// A pod starts in this time on the machine that the tables of docs/ were measured on, when nothing else runs.
+// usualPodStart is the start time of a pod on the idle machine that the tables of docs/ were measured on.
 const usualPodStart = 2 * time.Second
 
-// calibration is what this machine does at rest, measured at the start of the suite.
+// calibration holds the measurements of this machine at rest, made at the start of the suite.
 var calibration struct {
 	podStart, address time.Duration
 	// connection is the slowest of a few connections between pods at rest.
 	connection time.Duration
-	// slowdown is how much slower than usual this machine starts a pod; at least 1.
+	// slowdown is the ratio of this machine's start time of a pod to the usual one, at least 1.
 	slowdown float64
 }
 
-// calibrate starts pods one after another on both workers and takes the slowest.
+// calibrate starts pods one after another on both workers and uses the slowest.
 func calibrate(ctx context.Context) {
 	GinkgoHelper()
 	makeNamespace(ctx, calibrationNamespace)
@@ -69,7 +69,7 @@ func within(begun time.Time, usual time.Duration, what string) {
 	Expect(took).To(BeNumerically("<=", bound(usual)), what)
 }
 
-// bound is the limit of something that takes d in a table of docs/, and took place during the present spec.
+// bound returns the time limit of an operation of the present spec that takes d in a table of docs/.
 func bound(d time.Duration) time.Duration {
 	slowdown := max(calibration.slowdown, waits.speed.Factor(CurrentSpecReport().StartTime, time.Now()))
 	return time.Duration(3 * slowdown * float64(d))

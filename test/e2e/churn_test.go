@@ -31,8 +31,8 @@ const (
 	churnRounds    = 10 // 10 names × 10 rounds: 100 re-creations
 )
 
-// holders watches pods and records every address that two pods hold at one time. A pod holds its addresses from the annotation that
-// says allocated until its object is gone.
+// holders watches pods and records every address that two pods hold at the same time. A pod holds its addresses from the annotation
+// allocated until its object is deleted.
 type holders struct {
 	mu      sync.Mutex
 	holder  map[string]types.UID // address → pod
@@ -73,7 +73,7 @@ func (h *holders) watch(ctx context.Context, c *cluster.Cluster) {
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(o any) { h.seen(o.(*corev1.Pod)) },
 			UpdateFunc: func(old, o any) {
-				// One name's delete and create may reach the informer as an update.
+				// The informer may report a delete and a create of the same name as one update.
 				if before, after := old.(*corev1.Pod), o.(*corev1.Pod); before.UID != after.UID {
 					h.gone(before)
 				}
@@ -100,7 +100,8 @@ var _ = Describe("pods re-created under their names while controller and agent a
 		h.watch(watchCtx, suite.Cluster)
 
 		killCtx, stopKilling := context.WithCancel(ctx)
-		// A killed controller's lease has to expire before the next one works: killing it faster would show nothing but that.
+		// The Lease of a killed controller must expire before the next controller works. More frequent kills would leave no time
+		// for that.
 		killed := make(chan string, 2)
 		go func() { killed <- killAtRandom(killCtx, "kube-ovn-controller", 20*time.Second, 40*time.Second) }()
 		go func() { killed <- killAtRandom(killCtx, "kube-ovn-cni", 3*time.Second, 8*time.Second) }()
@@ -132,8 +133,8 @@ var _ = Describe("pods re-created under their names while controller and agent a
 	}, SpecTimeout(15*time.Minute))
 })
 
-// recreate deletes and creates one pod churnRounds times. It waits for it to be ready in every fourth round, so that pods are
-// deleted in every state.
+// recreate deletes and creates one pod churnRounds times. It waits until the pod is ready only in every fourth round, so that pods
+// are deleted in every state.
 func recreate(ctx context.Context, name, node string) error {
 	pods := suite.Cluster.CoreV1().Pods(churnNamespace)
 	for round := range churnRounds {
@@ -152,7 +153,7 @@ func recreate(ctx context.Context, name, node string) error {
 		if round == churnRounds-1 {
 			return nil
 		}
-		// Half of them are forced: their object goes before their containers do.
+		// Half of the deletions are forced: the object is deleted before the containers have stopped.
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &created.UID}}
 		if round%2 == 0 {
 			options.GracePeriodSeconds = new(int64)
@@ -171,7 +172,8 @@ func recreate(ctx context.Context, name, node string) error {
 	return nil
 }
 
-// killAtRandom kills the main process of a random pod of a workload, again and again after a random time, and says how often.
+// killAtRandom repeatedly kills the main process of a random pod of a workload, at random intervals, and returns the number of
+// kills.
 func killAtRandom(ctx context.Context, workload string, after, before time.Duration) string {
 	defer GinkgoRecover()
 	count := 0
@@ -197,8 +199,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// disagreements compares what the four stores say about pods' addresses: the pods themselves, the ports in NB, the IP objects, and
-// the allocator by its count in the subnet's status.
+// disagreements compares the four stores of pods' addresses: the pods, the ports in NB, the IP objects, and the allocator by its
+// count in the subnet's status.
 func disagreements(ctx context.Context) ([]string, error) {
 	pods, err := suite.Cluster.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {

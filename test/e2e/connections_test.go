@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// connect opens a connection to $1 port $2, asks for $3, and prints the time of the start, the time of the answer, how many
-// SYNs were sent again meanwhile, and the body. One shell measures both times, so that they do not include the start of a process.
+// connect opens a connection to $1 port $2, requests $3, and prints the time of the start, the time of the answer, the number of
+// SYNs retransmitted meanwhile, and the body. One shell measures both times, so that they do not include the start of a process.
 const connect = `syns() { local i names values; { read -r -a names; read -r -a values; } </proc/net/netstat; for i in ${!names[@]}; do [ ${names[i]} != TCPSynRetrans ] || sent=${values[i]}; done; }
 syns; before=$sent; begun=$EPOCHREALTIME
 exec 3<>"/dev/tcp/$1/$2" || exit
@@ -30,8 +30,8 @@ while read -r line && [ "$line" != $'\r' ]; do :; done <&3
 read -r body <&3
 echo answered $begun $answered $((sent-before)) "$body"`
 
-// connectLoop opens one connection after another, each with command $1, to $2 port $3, until there is a file $4.stop. It prints what
-// oracle.Connections reads.
+// connectLoop opens one connection after another, each with command $1, to $2 port $3, until the file $4.stop exists. It prints the
+// input of oracle.Connections.
 const connectLoop = `exec 9<> <(:)
 until [ -e $4.stop ]; do
 	begun=$EPOCHREALTIME
@@ -40,10 +40,10 @@ until [ -e $4.stop ]; do
 done
 echo end`
 
-// usualLimit is how long a connection may take on a machine that is not busy.
+// usualLimit is the time limit of a connection on a machine that is not busy.
 const usualLimit = 900 * time.Millisecond
 
-// calibrateConnections connects between two pods at rest. Their slowest connection raises lossLimit on a busy machine.
+// calibrateConnections connects between two pods at rest. The slowest connection raises lossLimit on a busy machine.
 func calibrateConnections(ctx context.Context, from origin, to netip.AddrPort) {
 	GinkgoHelper()
 	var slowest time.Duration
@@ -56,10 +56,10 @@ func calibrateConnections(ctx context.Context, from origin, to netip.AddrPort) {
 	calibration.connection = max(calibration.connection, slowest)
 }
 
-// lossLimit is the time in which a connection has to be answered, even when no SYN was lost.
+// lossLimit is the time in which a connection must be answered, even when no SYN was lost.
 func lossLimit() time.Duration { return max(usualLimit, 3*calibration.connection) }
 
-// connectOnce opens one connection, and returns the name of the server.
+// connectOnce opens one connection, and returns it and the name of the server.
 func connectOnce(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.Connection, string, error) {
 	out, err := from(ctx, "bash", "-c", `out=$(timeout 20 bash -c "$1" connect $2 $3 /hostname 2>&1) && echo "$out" || echo failed $EPOCHREALTIME ${out//$'\n'/ }; echo end`,
 		"once", connect, to.Addr().String(), strconv.Itoa(int(to.Port())))
@@ -74,8 +74,8 @@ func connectOnce(ctx context.Context, from origin, to netip.AddrPort) ([]oracle.
 	return list, fields[len(fields)-2], nil
 }
 
-// connectsAtOnce opens a connection of a new client socket, which has to be answered before TCP would send a lost SYN again, and returns
-// the name of the server. It does not retry.
+// connectsAtOnce opens a connection from a new socket, which must be answered before TCP would retransmit a lost SYN. It returns
+// the name of the server and does not retry.
 func connectsAtOnce(ctx context.Context, from origin, to netip.AddrPort) string {
 	GinkgoHelper()
 	list, server, err := connectOnce(ctx, from, to)
@@ -84,7 +84,7 @@ func connectsAtOnce(ctx context.Context, from origin, to netip.AddrPort) string 
 	return server
 }
 
-// dialer opens connections all the time.
+// dialer continuously opens connections.
 type dialer struct {
 	from origin
 	to   netip.AddrPort
@@ -99,7 +99,7 @@ func startConnections(ctx context.Context, from origin, to netip.AddrPort) *dial
 	_, err := from(ctx, "bash", "-c", `bash -c "$1" loop "$2" $3 $4 $5 </dev/null >$5 2>$5.err &`, "start",
 		connectLoop, connect, to.Addr().String(), strconv.Itoa(int(to.Port())), d.file)
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func(ctx SpecContext) { // when the spec fails on its way
+	DeferCleanup(func(ctx SpecContext) { // if the spec fails earlier
 		if !d.done {
 			_, _ = from(ctx, "touch", d.file+".stop")
 		}
@@ -107,14 +107,15 @@ func startConnections(ctx context.Context, from origin, to netip.AddrPort) *dial
 	return d
 }
 
-// end waits for a connection that begins from now on, ends the loop, and returns the connections that were lost, and how many there were.
+// end waits for a connection that begins after the call, ends the loop, and returns the lost connections and the number of all
+// connections.
 func (d *dialer) end(ctx context.Context) (lost []string, all int) {
 	GinkgoHelper()
 	list := d.stop(ctx)
 	return oracle.Lost(list, lossLimit()), len(list)
 }
 
-// stop is end for callers that judge the connections.
+// stop is end for callers that evaluate the connections themselves.
 func (d *dialer) stop(ctx context.Context) []oracle.Connection {
 	GinkgoHelper()
 	now := time.Now()

@@ -19,23 +19,23 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// operatorDeployment is in config/.
+// operatorDeployment is the Deployment in config/.
 const operatorDeployment = "kiln-operator"
 
-// expireCertificates stops the operator, gives databases, northd and controllers certificates that their authorities made and that have
-// expired, and restarts all of them, so that nobody can live on an old connection. The operator then comes back.
+// expireCertificates stops the operator, replaces the certificates of databases, northd and controllers by expired ones of the same
+// CAs, and restarts all of them, so that no old connection survives. The returned function starts the operator again.
 func expireCertificates(ctx context.Context, begin func()) func(context.Context) {
 	GinkgoHelper()
 	scaleOperator(ctx, 0)
 	back := func(ctx context.Context) { scaleOperator(ctx, 1) }
-	DeferCleanup(func(ctx SpecContext) { back(ctx) }, NodeTimeout(time.Minute)) // when the spec fails on its way
+	DeferCleanup(func(ctx SpecContext) { back(ctx) }, NodeTimeout(time.Minute)) // if the spec fails earlier
 	secrets, err := suite.Cluster.CoreV1().Secrets(cluster.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=kiln-operator"})
 	Expect(err).NotTo(HaveOccurred())
-	authorities, leaves := map[string]tls.Certificate{}, map[*corev1.Secret]tls.Certificate{} // by key ID; by where they are
+	authorities, leaves := map[string]tls.Certificate{}, map[*corev1.Secret]tls.Certificate{} // by key ID; by Secret
 	for i := range secrets.Items {
 		data := secrets.Items[i].Data
 		if len(data[corev1.TLSCertKey]) == 0 {
-			continue // trust only
+			continue // only a trust bundle
 		}
 		pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 		Expect(err).NotTo(HaveOccurred(), secrets.Items[i].Name)
@@ -58,7 +58,7 @@ func expireCertificates(ctx context.Context, begin func()) func(context.Context)
 	return back
 }
 
-// expired is the certificate as its authority would have made it two years ago, as PEM.
+// expired returns the certificate with its validity moved back by two years, signed by its CA, as PEM.
 func expired(leaf *x509.Certificate, authority tls.Certificate) []byte {
 	GinkgoHelper()
 	Expect(authority.Leaf).NotTo(BeNil(), "the authority of %s", leaf.Subject)
@@ -69,7 +69,7 @@ func expired(leaf *x509.Certificate, authority tls.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// scaleOperator waits until so many pods of the operator are left, or ready.
+// scaleOperator scales the operator and waits until it has that number of pods.
 func scaleOperator(ctx context.Context, replicas int32) {
 	GinkgoHelper()
 	deployments := suite.Cluster.AppsV1().Deployments(cluster.Namespace)

@@ -19,12 +19,12 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// part is what a member is in its cluster.
+// part is a member's role in its Raft cluster.
 type part string
 
 const leader, follower part = "leader", "follower"
 
-// theOne is a member of a database that has this part.
+// theOne returns a database member with this role.
 func theOne(ctx context.Context, db trialDatabase, p part) *corev1.Pod {
 	GinkgoHelper()
 	status := settled(ctx, db, 3)
@@ -37,7 +37,7 @@ func theOne(ctx context.Context, db trialDatabase, p part) *corev1.Pod {
 	return nil
 }
 
-// damage does something to the files of a member and kills it.
+// damage returns an injection that runs a script on the files of a member and kills the member.
 func damage(db trialDatabase, p part, script string) injection {
 	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
@@ -49,7 +49,7 @@ func damage(db trialDatabase, p part, script string) injection {
 	}
 }
 
-// oldCopy brings back a file from before other writes.
+// oldCopy returns an injection that replaces the leader's file by a copy from five seconds earlier.
 func oldCopy(db trialDatabase) injection {
 	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
@@ -63,8 +63,8 @@ func oldCopy(db trialDatabase) injection {
 	}
 }
 
-// commitBeyond is a script that adds a record to a database's file, of the format that ovsdb-tool(1) calls clustered: more is committed than the file
-// has entries for. A follower whose disk was full may leave that behind.
+// commitBeyond returns a script that adds a record to a clustered database file (ovsdb-tool(1)): its commit index is higher than
+// the last entry of the file. A follower whose disk was full may leave such a file.
 func commitBeyond(db trialDatabase) string {
 	record := `{"commit_index":999999999}` + "\n"
 	added := fmt.Sprintf("OVSDB CLUSTER %d %x\n%s", len(record), sha1.Sum([]byte(record)), record)
@@ -72,7 +72,7 @@ func commitBeyond(db trialDatabase) string {
 	return fmt.Sprintf("kill -STOP $(pgrep -f '%s') && printf '%%s' '%s' >>%s", server, added, dataDir+db.file)
 }
 
-// fullDisk gives the node of a member with this part a small disk, and fills it.
+// fullDisk returns an injection that gives the node of a member with this role a small disk, and fills it.
 func fullDisk(db trialDatabase, p part) injection {
 	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
@@ -95,7 +95,7 @@ func fullDisk(db trialDatabase, p part) injection {
 	}
 }
 
-// told waits until a condition of the OVNCluster says so.
+// told waits until the message of a condition of the OVNCluster contains what.
 func told(ctx context.Context, condition, what string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -107,7 +107,7 @@ func told(ctx context.Context, condition, what string) {
 	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(everyArrival).Should(Succeed())
 }
 
-// become gives the member of a node this part: whoever leads is killed until it is so.
+// become gives the member on a node this role: it kills the leader until the roles match.
 func become(ctx context.Context, db trialDatabase, node string, p part) {
 	GinkgoHelper()
 	Eventually(func() bool {

@@ -19,10 +19,10 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-const faultsObjects = "e2e-faults" // the name of objects of the whole cluster
+const faultsObjects = "e2e-faults" // the name of cluster-scoped objects
 
-// refusedPort makes the northbound database refuse every transaction with the port of one pod: another system's port has its name. The pod is
-// told, and gets its network when the other port is gone.
+// refusedPort makes the northbound database refuse every transaction with the port of one pod, because another system's port has
+// its name. The pod gets a warning event, and its network after the other port is deleted.
 func refusedPort(ctx context.Context, begin func()) func(context.Context) {
 	GinkgoHelper()
 	const name = "refused"
@@ -32,7 +32,7 @@ func refusedPort(ctx context.Context, begin func()) func(context.Context) {
 		Expect(err).NotTo(HaveOccurred())
 	}
 	nbctl(ctx, "ls-add", faultsObjects, "--", "lsp-add", faultsObjects, name+"."+faultsNamespace)
-	DeferCleanup(func(ctx SpecContext) { // when the spec fails on its way
+	DeferCleanup(func(ctx SpecContext) { // if the spec fails earlier
 		nbctl(ctx, "--if-exists", "ls-del", faultsObjects)
 		removePods(ctx, faultsNamespace, name)
 	}, NodeTimeout(2*time.Minute))
@@ -48,7 +48,7 @@ func refusedPort(ctx context.Context, begin func()) func(context.Context) {
 	}
 }
 
-// deposeLeader takes from the database what says that the holder of the Lease may write it, as the restore of an older copy does.
+// deposeLeader removes the leader's term from the database, which is its right to write, as the restore of an older copy does.
 func deposeLeader(ctx context.Context, begin func()) func(context.Context) {
 	GinkgoHelper()
 	leading := leadingController(ctx)
@@ -59,7 +59,8 @@ func deposeLeader(ctx context.Context, begin func()) func(context.Context) {
 	return nil
 }
 
-// silentMember drops what comes to the first member that clients know of, without an answer, and kills the leading controller: its successor connects anew.
+// silentMember drops packets to the first member in the clients' list of members, and kills the leading controller, so that its
+// successor has to open a new connection.
 func silentMember(ctx context.Context, begin func()) func(context.Context) {
 	GinkgoHelper()
 	node := settled(ctx, trialDatabases[0], 3).Members[0].Node
@@ -70,7 +71,7 @@ func silentMember(ctx context.Context, begin func()) func(context.Context) {
 	return restore
 }
 
-// stallMember stops the ovsdb-server of a database's leader: its connections stay open.
+// stallMember stops the ovsdb-server of a database's leader with SIGSTOP. Its connections stay open.
 func stallMember(db trialDatabase) injection {
 	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
@@ -79,15 +80,15 @@ func stallMember(db trialDatabase) injection {
 			GinkgoHelper()
 			exec(ctx, node, "sh", "-c", fmt.Sprintf("kill -%s $(pgrep -f '^[^ ]*ovsdb-server .*/%s[.]')", name, strings.TrimSuffix(db.file, ".db")))
 		}
-		DeferCleanup(func(ctx SpecContext) { signal(ctx, "CONT") }, NodeTimeout(time.Minute)) // when the spec fails on its way
+		DeferCleanup(func(ctx SpecContext) { signal(ctx, "CONT") }, NodeTimeout(time.Minute)) // if the spec fails earlier
 		begin()
 		signal(ctx, "STOP")
 		return func(ctx context.Context) { signal(ctx, "CONT") }
 	}
 }
 
-// tooManyRequests has the API server answer 429 to all that accounts of kube-system ask while it works on another request of theirs. Watches that are
-// open go on.
+// tooManyRequests makes the API server answer 429 to requests of the accounts of kube-system while it works on another of their
+// requests. Open watches continue.
 func tooManyRequests(ctx context.Context, _ func()) func(context.Context) {
 	GinkgoHelper()
 	none := int32(0)
@@ -100,7 +101,7 @@ func tooManyRequests(ctx context.Context, _ func()) func(context.Context) {
 	}}
 	schema := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: faultsObjects}, Spec: flowcontrolv1.FlowSchemaSpec{
 		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: faultsObjects},
-		MatchingPrecedence:         2, // only the exempt one is before it
+		MatchingPrecedence:         2, // after the FlowSchema exempt only
 		Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
 			Subjects:         []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: "system:serviceaccounts:" + cluster.Namespace}}},
 			ResourceRules:    []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, Namespaces: []string{"*"}, ClusterScope: true}},
@@ -110,13 +111,14 @@ func tooManyRequests(ctx context.Context, _ func()) func(context.Context) {
 	return during(ctx, level, schema)
 }
 
-// internalErrors has the API server answer 500 to each write of an account of kube-system: it cannot ask a webhook.
+// internalErrors makes the API server answer 500 to each write of Kiln's accounts in kube-system, because a webhook cannot be
+// reached.
 func internalErrors(ctx context.Context, _ func()) func(context.Context) {
 	GinkgoHelper()
 	fail, none, limit := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, int32(1)
 	return during(ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: faultsObjects}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 		Name: "fails.example.com", FailurePolicy: &fail, SideEffects: &none, TimeoutSeconds: &limit, AdmissionReviewVersions: []string{"v1"},
-		ClientConfig:    admissionregistrationv1.WebhookClientConfig{URL: new("https://127.0.0.1:9/")}, // discard: nothing listens
+		ClientConfig:    admissionregistrationv1.WebhookClientConfig{URL: new("https://127.0.0.1:9/")}, // the discard port, where no server listens
 		MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "kiln", Expression: "request.userInfo.username.startsWith('system:serviceaccount:" + cluster.Namespace + ":k')"}},
 		Rules: []admissionregistrationv1.RuleWithOperations{{
 			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
@@ -125,7 +127,7 @@ func internalErrors(ctx context.Context, _ func()) func(context.Context) {
 	}}})
 }
 
-// during creates objects, and returns what deletes them.
+// during creates objects, and returns a function that deletes them.
 func during(ctx context.Context, objects ...client.Object) func(context.Context) {
 	GinkgoHelper()
 	remove := func(ctx context.Context) {
@@ -134,7 +136,7 @@ func during(ctx context.Context, objects ...client.Object) func(context.Context)
 			Expect(client.IgnoreNotFound(suite.Objects.Delete(ctx, o))).To(Succeed())
 		}
 	}
-	DeferCleanup(func(ctx SpecContext) { remove(ctx) }, NodeTimeout(time.Minute)) // when the spec fails on its way
+	DeferCleanup(func(ctx SpecContext) { remove(ctx) }, NodeTimeout(time.Minute)) // if the spec fails earlier
 	for _, o := range objects {
 		Expect(suite.Objects.Create(ctx, o)).To(Succeed())
 	}

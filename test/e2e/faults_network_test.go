@@ -19,8 +19,8 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// cutOff drops packets that nodes receive and send, without an answer to anyone. The expressions of nft(8) say which; for "in" and "out" the name of the
-// interface is iifname and oifname. The function that it returns lets them through again.
+// cutOff silently drops packets that nodes receive (in) and send (out). The expressions of nft(8) select the packets; the
+// interface's name is iifname for in and oifname for out. The returned function removes the rules.
 func cutOff(ctx context.Context, in, out []string, nodes ...string) func(context.Context) {
 	GinkgoHelper()
 	chain := func(hook string, expressions []string) string {
@@ -34,22 +34,22 @@ func cutOff(ctx context.Context, in, out []string, nodes ...string) func(context
 		exec(ctx, node, "nft", fmt.Sprintf("table inet e2e_faults { %s; %s; }", chain("input", in), chain("output", out)))
 	}
 	restore := func(ctx context.Context) {
-		for _, node := range nodes { // deletes nothing the second time
+		for _, node := range nodes { // a second call changes nothing
 			exec(ctx, node, "nft", "table inet e2e_faults; delete table inet e2e_faults")
 		}
 	}
-	DeferCleanup(func(ctx SpecContext) { restore(ctx) }, NodeTimeout(time.Minute)) // when the spec fails on its way
+	DeferCleanup(func(ctx SpecContext) { restore(ctx) }, NodeTimeout(time.Minute)) // if the spec fails earlier
 	return restore
 }
 
-// cutOffFromAPIServer leaves kubelets and agents of the workers without the API server; their connections hang.
+// cutOffFromAPIServer cuts kubelets and agents of the workers off from the API server; their connections hang.
 func cutOffFromAPIServer(ctx context.Context, _ func()) func(context.Context) {
 	GinkgoHelper()
 	return cutOff(ctx, []string{"tcp sport 6443"}, []string{"tcp dport 6443"}, suite.Workers...)
 }
 
-// cutOffNodeOf cuts off the node of the pod that does the work of a component. The lab has one API server, and flows run on the workers, so another
-// node's pod does it first.
+// cutOffNodeOf cuts off the node of a component's active pod. The node must be neither the one of the lab's only API server nor a
+// worker, where the flows run, so another node's pod first has to become active.
 func cutOffNodeOf(working func(context.Context) *corev1.Pod) injection {
 	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()
@@ -60,7 +60,7 @@ func cutOffNodeOf(working func(context.Context) *corev1.Pod) injection {
 			}
 		}
 		cordonOthers(ctx, true)
-		DeferCleanup(func(ctx SpecContext) { cordonOthers(ctx, false) }, NodeTimeout(time.Minute)) // when the spec fails on its way
+		DeferCleanup(func(ctx SpecContext) { cordonOthers(ctx, false) }, NodeTimeout(time.Minute)) // if the spec fails earlier
 		var node string
 		Eventually(func() bool {
 			pod := working(ctx)
@@ -78,7 +78,7 @@ func cutOffNodeOf(working func(context.Context) *corev1.Pod) injection {
 	}
 }
 
-// activeNorthd is the pod of the ovn-northd that writes the southbound database.
+// activeNorthd returns the pod of the ovn-northd that writes the southbound database.
 func activeNorthd(ctx context.Context) *corev1.Pod {
 	GinkgoHelper()
 	var active corev1.PodList
@@ -89,7 +89,7 @@ func activeNorthd(ctx context.Context) *corev1.Pod {
 	return &active.Items[0]
 }
 
-// cutOffLeader cuts the leader of a database off from the other members. Clients still reach it.
+// cutOffLeader cuts the leader of a database off from the other members. Clients can still reach it.
 func cutOffLeader(db trialDatabase) injection {
 	return func(ctx context.Context, begin func()) func(context.Context) {
 		GinkgoHelper()

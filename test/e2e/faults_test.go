@@ -24,27 +24,28 @@ const faultsNamespace = "e2e-faults"
 
 // fault is one line of the table in docs/reliability.md.
 type fault struct {
-	// did is what was done.
+	// did describes the fault.
 	did    string
 	inject injection
-	// lasts is how long it is left so.
+	// lasts is the duration of the fault.
 	lasts time.Duration
-	// stops is true when no pod gets an address before the fault ends. For other faults a standby takes over.
+	// stops is true when no pod gets an address before the fault ends. In other faults a standby takes over.
 	stops bool
-	// pauses is how long flows pause when what forwards packets is hit itself. Otherwise they lose nothing.
+	// pauses is the pause of flows when the fault affects the datapath itself. In other faults flows lose nothing.
 	pauses time.Duration
-	// goesOn says that pods which are created during the fault are ready before it ends.
+	// goesOn is true when pods that are created during the fault are ready before it ends.
 	goesOn bool
-	// writes and healed are the times of the table. The limit is three times as long, and longer on a slow machine.
+	// writes and healed are the times in the table. The limits are three times as long, and longer on a slow machine.
 	writes, healed time.Duration
 }
 
-// injection injects a fault, and returns how it is ended, if it does not end by itself. It calls begin when its preparations are done.
+// injection injects a fault, and returns the function that ends it, or nil if it ends by itself. It calls begin after its
+// preparations.
 type injection func(ctx context.Context, begin func()) (end func(ctx context.Context))
 
-// observation is what was seen of one.
+// observation holds the measurements of a fault.
 type observation struct {
-	writes  time.Duration // from the fault to the first address that is written after it
+	writes  time.Duration // from the fault to the first address of a pod created after it
 	address time.Duration // the longest time that a pod waited for its address
 	pod     time.Duration // until pods that were created during the fault, one on each worker, are ready
 	healed  time.Duration
@@ -109,22 +110,24 @@ var _ = Describe("faults", Label("faults", disruptive, mayRestart), Ordered, Con
 	}
 })
 
-// kubeletRetry is how long the kubelet takes to try a failed ADD again.
+// kubeletRetry is the time after which the kubelet retries a failed ADD.
 const kubeletRetry = 2 * time.Second
 
-// podsPause is the longest gap in a flow when a pod starts on one of its nodes, with the userspace datapath (see watch): 10 to 170 ms were measured.
+// podsPause is the longest gap in a flow when a pod starts on one of its nodes, with the userspace datapath (see watch): 10 to 170
+// ms were measured.
 const podsPause = 200 * time.Millisecond
 
-// usualAddress is how long a pod waits for its address on a machine that runs five others.
+// usualAddress is how long a pod waits for its address on a machine that starts five others.
 const usualAddress = 300 * time.Millisecond
 
-// watchFault injects a fault while flows run, pods ask for addresses, and pods start on both workers, and waits until all is well again.
+// watchFault injects a fault while flows run, pods request addresses, and pods start on both workers. It waits until everything is
+// healthy.
 func watchFault(ctx context.Context, f fault, p *pair) observation {
 	GinkgoHelper()
 	running := startFlows(ctx, p)
-	running.resets = f.pauses > 0 // ovs-vswitchd is killed
+	running.resets = f.pauses > 0 // the fault kills ovs-vswitchd
 	a := startArrivals(ctx, faultsNamespace)
-	DeferCleanup(func() { a.enough(); a.forget() }) // when the spec fails on its way
+	DeferCleanup(func() { a.enough(); a.forget() }) // if the spec fails earlier
 	Expect(pause(ctx, time.Second)).To(Succeed())
 	start := time.Now()
 	end := f.inject(ctx, func() { start = time.Now() })
@@ -136,7 +139,7 @@ func watchFault(ctx context.Context, f fault, p *pair) observation {
 	seen := observation{pod: during(ctx)}
 	Eventually(a.waiting).WithContext(ctx).WithTimeout(3*time.Minute).WithPolling(everyArrival/5).Should(Or(BeEmpty(), HaveLen(1)), "pods without an address")
 	healthy(ctx)
-	// Nothing is healed until each worker has served an ADD that began after the fault.
+	// Recovery is complete only when each worker has served an ADD that began after the fault.
 	startOnWorkers(ctx, "after")(ctx)
 	seen.healed = time.Since(start)
 	a.end(ctx, faultsNamespace)
@@ -155,7 +158,8 @@ func namesOnWorkers(when string) []string {
 	return names
 }
 
-// startOnWorkers creates a pod on each worker. The function that it returns waits until all are ready, and returns how long the slowest took.
+// startOnWorkers creates a pod on each worker. The returned function waits until all are ready, and returns the time of the
+// slowest.
 func startOnWorkers(ctx context.Context, when string) func(context.Context) time.Duration {
 	begun := time.Now()
 	type result struct {
@@ -168,7 +172,7 @@ func startOnWorkers(ctx context.Context, when string) func(context.Context) time
 			limit, done := context.WithTimeout(ctx, 4*time.Minute)
 			defer done()
 			_, err := suite.Cluster.Run(limit, cluster.Server(faultsNamespace, name, suite.Workers[i]))
-			for err != nil && pause(limit, everyArrival) == nil { // the fault may be one of the API server
+			for err != nil && pause(limit, everyArrival) == nil { // the fault may affect the API server
 				_, err = suite.Cluster.Run(limit, cluster.Server(faultsNamespace, name, suite.Workers[i]))
 			}
 			results <- result{err, time.Since(begun)}
@@ -186,7 +190,7 @@ func startOnWorkers(ctx context.Context, when string) func(context.Context) time
 	}
 }
 
-// struck are the pods whose main process was killed, and how often each had been started then.
+// struck holds the pods whose main process was killed, with their number of restarts before.
 var struck = map[types.UID]int32{}
 
 func strike(ctx context.Context, pod *corev1.Pod) {
@@ -199,10 +203,10 @@ func strike(ctx context.Context, pod *corev1.Pod) {
 // daemon is a process of a node that was killed.
 type daemon struct{ node, find, pid string }
 
-// killed are the daemons that have to run again.
+// killed lists the daemons that must run again.
 var killed []daemon
 
-// killDaemon kills the process of each of these nodes that a command finds.
+// killDaemon kills, on each of these nodes, the process that the command find returns.
 func killDaemon(ctx context.Context, find string, nodes ...string) {
 	GinkgoHelper()
 	for _, node := range nodes {
@@ -213,7 +217,8 @@ func killDaemon(ctx context.Context, find string, nodes ...string) {
 	}
 }
 
-// healthy waits until killed containers and daemons run again, the pods of DaemonSets are ready, both databases have three members and Kiln is Available.
+// healthy waits until killed containers and daemons run again, the pods of DaemonSets are ready, both databases have three members
+// and Kiln is Available.
 func healthy(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -295,7 +300,7 @@ func killAll(app string) injection {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pods).NotTo(BeEmpty())
 		for i := range pods {
-			if len(pods[i].Status.ContainerStatuses) > 0 { // nowhere has a pod of every DaemonSet, and runs none
+			if len(pods[i].Status.ContainerStatuses) > 0 { // every DaemonSet has a pod on nowhere, without containers
 				strike(ctx, &pods[i])
 			}
 		}
@@ -303,7 +308,7 @@ func killAll(app string) injection {
 	}
 }
 
-// killLeader kills the controller that holds the Lease: not one that is about to go and hands it over.
+// killLeader kills the controller that holds the Lease, unless that pod is terminating and about to release it.
 func killLeader(ctx context.Context, _ func()) func(context.Context) {
 	GinkgoHelper()
 	strike(ctx, leadingController(ctx))
@@ -339,7 +344,7 @@ func killOnFirstWorker(find string) injection {
 	}
 }
 
-// stopAPIServer lets it hang, which is harder on clients than to be gone.
+// stopAPIServer stops the API server with SIGSTOP. A server that hangs is harder on clients than one that has ended.
 func stopAPIServer(ctx context.Context, _ func()) func(context.Context) {
 	GinkgoHelper()
 	signal := func(ctx context.Context, s string) { // the lab has one, on its first node
@@ -349,8 +354,8 @@ func stopAPIServer(ctx context.Context, _ func()) func(context.Context) {
 	return func(ctx context.Context) { signal(ctx, "CONT") }
 }
 
-// loseNode takes the power from a node of the control plane that holds members, and its object from the cluster, as an administrator does
-// with a machine that will not come back. It ends when the databases have put others in the place of its members.
+// loseNode simulates a machine that does not come back: it powers off a control-plane node with members and deletes its Node
+// object. It ends when the databases have replaced its members.
 func loseNode(ctx context.Context, begin func()) func(context.Context) {
 	GinkgoHelper()
 	var name string
@@ -360,7 +365,7 @@ func loseNode(ctx context.Context, begin func()) func(context.Context) {
 		}
 	}
 	if name == "" {
-		// The suite's own lab has one node of the control plane; make faults brings three up.
+		// The suite's own lab has one control-plane node; `make faults` starts three.
 		Skip("no member is on a node that can be spared: needs three nodes of the control plane")
 	}
 	begin()

@@ -32,9 +32,9 @@ import (
 
 const (
 	gatewayNamespace = "e2e-gateway"
-	gatewayLabel     = "network.example.com/gateway" // of config/samples/subnet_centralized.yaml
+	gatewayLabel     = "network.example.com/gateway" // as in config/samples/subnet_centralized.yaml
 	outsideRouter    = "router"
-	// failover is how long the traffic of a node that died takes to go through another one (docs/gateways.md, docs/vpcs.md).
+	// failover is the time after which the traffic of a dead node uses another node (docs/gateways.md, docs/vpcs.md).
 	failover = 10 * time.Second
 )
 
@@ -164,7 +164,7 @@ var _ = Describe("gateways", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(time.Minute))
 })
 
-// sampleSubnet applies a sample as it stands, changed by f when there is one, and waits until it is in force. It goes when the spec ends.
+// sampleSubnet applies a sample, optionally changed by f, and waits until the subnet is Ready. It is deleted when the spec ends.
 func sampleSubnet(ctx context.Context, file string, f func(*kubeovnv1.SubnetSpec)) *kubeovnv1.Subnet {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", file))
@@ -209,7 +209,7 @@ func podOf(ctx context.Context, subnet *kubeovnv1.Subnet, name, node string) *co
 	return ready
 }
 
-// seenBy is which address the outside host sees of a pod, in the family of one of its addresses. It takes no longer than two seconds.
+// seenBy returns the source address that the outside host sees for a pod, in the family of like. It takes at most two seconds.
 func seenBy(ctx context.Context, pod *corev1.Pod, like netip.Addr) (netip.Addr, error) {
 	host, ok := cluster.InFamilyOf(suite.Outside, like)
 	if !ok {
@@ -259,10 +259,10 @@ func exec(ctx context.Context, machine string, command ...string) string {
 	return out
 }
 
-// supervisors of a node are what would start its Open vSwitch again, and the kubelet.
+// supervisors are the processes of a node that would restart its Open vSwitch, and the kubelet.
 const supervisors = `$(pidof kubelet) $(pgrep -f '^/usr/bin/kiln ovs( |$)')`
 
-// killNode stops the kubelet of a node, and kills its Open vSwitch so that nothing starts it again, until reviveNode.
+// killNode stops the kubelet of a node and kills its Open vSwitch. Nothing restarts them until reviveNode.
 func killNode(ctx context.Context, node string) {
 	GinkgoHelper()
 	exec(ctx, node, "bash", "-c", "kill -STOP "+supervisors+" && kill -KILL $(pidof ovs-vswitchd ovn-controller ovsdb-server)")
@@ -273,7 +273,7 @@ func reviveNode(ctx context.Context, node string) {
 	exec(ctx, node, "bash", "-c", "kill -CONT "+supervisors)
 }
 
-// wayBack gives the router outside routes to a subnet through a node, until the spec ends.
+// wayBack adds routes to a subnet through a node to the outside router, until the spec ends.
 func wayBack(ctx context.Context, subnet *kubeovnv1.Subnet, node, device string) {
 	GinkgoHelper()
 	for cidr := range strings.SplitSeq(subnet.Spec.CIDRBlock, ",") {
@@ -290,7 +290,7 @@ func wayBack(ctx context.Context, subnet *kubeovnv1.Subnet, node, device string)
 	}
 }
 
-// label sets the label of gateway nodes, or takes it away when value is empty.
+// label sets the label of gateway nodes, or removes it when value is "".
 func label(ctx context.Context, node, value string) {
 	GinkgoHelper()
 	n := &corev1.Node{}

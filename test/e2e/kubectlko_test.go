@@ -19,7 +19,7 @@ import (
 
 const koNamespace = "e2e-ko"
 
-// ko runs `kubectl ko`, and returns what it writes.
+// ko runs `kubectl ko` and returns its output.
 func ko(ctx context.Context, args ...string) (string, error) {
 	out := &bytes.Buffer{}
 	cmd := kubectlko.NewCommand(out, GinkgoWriter)

@@ -31,7 +31,8 @@ const (
 	burstPods        = 100
 )
 
-// latencies are medians of the lab, rounded up, of the table in docs/performance.md. Those of the CNI plugin are bounds of histogram buckets.
+// latencies are medians of the lab, rounded up, from the table in docs/performance.md. add is the upper bound of a histogram
+// bucket.
 type latencies struct {
 	annotated, add time.Duration
 }
@@ -64,7 +65,7 @@ var _ = Describe("the pod path", func() {
 	}, SpecTimeout(10*time.Minute))
 })
 
-// createPods creates pods as fast as the API server takes them, and returns how long after its creation each was seen with its address.
+// createPods creates pods as fast as the API server accepts them, and returns the time from each creation to the pod's address.
 func createPods(ctx context.Context, annotated <-chan annotation, name string, from, to int) []time.Duration {
 	GinkgoHelper()
 	created := map[string]time.Time{}
@@ -85,7 +86,7 @@ func createPods(ctx context.Context, annotated <-chan annotation, name string, f
 	return took
 }
 
-// expectAnnotated reports how long pods took, and expects the median to be at most bound(usual.annotated).
+// expectAnnotated reports the times, and expects the median to be at most bound(usual.annotated).
 func expectAnnotated(how string, took []time.Duration, usual latencies) {
 	GinkgoHelper()
 	slices.Sort(took)
@@ -95,8 +96,8 @@ func expectAnnotated(how string, took []time.Duration, usual latencies) {
 	Expect(p50).To(BeNumerically("<=", bound(usual.annotated)), "created → annotated, %s, p50", how)
 }
 
-// measureCNI runs f, which makes pods of the namespace ready, deletes them, and reports the calls this took. It expects the median of ADD to
-// be at most bound(usual.add).
+// measureCNI runs f, which makes pods of the namespace ready, deletes them, and reports the latency of these CNI calls. It expects
+// the median of ADD to be at most bound(usual.add).
 func measureCNI(ctx context.Context, how string, pods int, usual latencies, f func()) {
 	GinkgoHelper()
 	before := map[string]*dto.Histogram{"add": cniLatency(ctx, "add"), "del": cniLatency(ctx, "del")}
@@ -117,14 +118,14 @@ func measureCNI(ctx context.Context, how string, pods int, usual latencies, f fu
 	}
 }
 
-// annotation is the moment at which a pod was seen with its address.
+// annotation is the time at which the watch reported a pod with its address.
 type annotation struct {
 	pod string
 	at  time.Time
 }
 
-// watchAnnotated reports each pod of a namespace once, when it has its address. The API server ends watches that are slow to read; then it
-// goes on where that one ended.
+// watchAnnotated reports each pod of a namespace once, when it has its address. The API server ends watches that are slow to read;
+// the watcher then continues at the last version.
 func watchAnnotated(ctx context.Context, namespace string) <-chan annotation {
 	GinkgoHelper()
 	pods := cache.NewListWatchFromClient(suite.Cluster.CoreV1().RESTClient(), "pods", namespace, fields.Everything())
@@ -145,7 +146,7 @@ func watchAnnotated(ctx context.Context, namespace string) <-chan annotation {
 	return annotated
 }
 
-// cniLatency adds up the agents' histograms of successful calls.
+// cniLatency returns the sum of the agents' histograms of successful calls.
 func cniLatency(ctx context.Context, method string) *dto.Histogram {
 	GinkgoHelper()
 	total := &dto.Histogram{SampleCount: new(uint64)}
@@ -182,7 +183,7 @@ func addHistogram(total, h *dto.Histogram) {
 	}
 }
 
-// since are the observations that came after an earlier reading of the same histogram.
+// since subtracts an earlier reading of a histogram from now, in place, and returns now.
 func since(before, now *dto.Histogram) *dto.Histogram {
 	if len(before.GetBucket()) == 0 {
 		return now
@@ -194,7 +195,7 @@ func since(before, now *dto.Histogram) *dto.Histogram {
 	return now
 }
 
-// quantile is the upper bound of the bucket that holds the quantile.
+// quantile returns the upper bound of the bucket that contains the quantile.
 func quantile(h *dto.Histogram, q float64) time.Duration {
 	rank := uint64(q * float64(h.GetSampleCount()))
 	for _, b := range h.GetBucket() {

@@ -20,11 +20,11 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// ruleNamespace has the pods of a custom VPC.
+// ruleNamespace is the namespace of a custom VPC's pods.
 const ruleNamespace = "e2e-lbrule"
 
 var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
-	var near, far *corev1.Pod // in the rule's subnet, and in another one of its VPC
+	var near, far *corev1.Pod // in the rule's subnet, and in another subnet of its VPC
 	backends := []string{"rule-one", "rule-two"}
 
 	BeforeAll(func(ctx SpecContext) {
@@ -60,7 +60,7 @@ var _ = Describe("SwitchLBRules", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(2*time.Minute))
 
-	// Health checks that the policy drops would leave out the other endpoint as well, and never take the first one back.
+	// If the policy dropped health checks, the other endpoint would be left out as well, and the first one would never come back.
 	It("leave out an endpoint that does not answer, and take it back, under a policy that isolates it", func(ctx SpecContext) {
 		rule := &kubeovnv1.SwitchLBRule{ObjectMeta: metav1.ObjectMeta{Name: "e2e-checked"}}
 		rule.Spec.VIP, rule.Spec.Namespace, rule.Spec.Selector = "172.30.0.77,fd00:172:30::77", webNamespace, []string{"app:web"}
@@ -123,7 +123,7 @@ ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name
 	}, SpecTimeout(3*time.Minute))
 })
 
-// mortal is a pod with the label app=web without a readiness probe, whose server stays down while there is a file /tmp/down.
+// mortal runs a pod with the label app=web and no readiness probe. Its server stays down while the file /tmp/down exists.
 func mortal(ctx context.Context, namespace, name string, worker int) {
 	GinkgoHelper()
 	pod := cluster.Server(namespace, name, suite.Workers[worker%len(suite.Workers)])
@@ -155,8 +155,8 @@ func leavesOut(ctx context.Context, backends []string, answering func(want ...st
 	answering(backends...)
 }
 
-// overlapping makes a VPC with addresses that the default one has as well, a backend called theirs and a client in it. The rules of the test go before
-// the VPC goes.
+// overlapping creates a VPC with addresses that the default VPC has as well, a backend called theirs and a client in it. The
+// clean-up deletes the rules of the test before the VPC.
 func overlapping(ctx context.Context, nat bool, rules ...client.Object) (asks *corev1.Pod) {
 	GinkgoHelper()
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: ruleNamespace + "-vpc"}, Spec: kubeovnv1.VpcSpec{
@@ -178,7 +178,7 @@ func overlapping(ctx context.Context, nat bool, rules ...client.Object) (asks *c
 	return serve(ctx, ruleNamespace, "client", 1)
 }
 
-// expectConditions waits until all of these are true; of is where the object has its conditions.
+// expectConditions waits until all these conditions are true. of points to the object's conditions.
 func expectConditions(ctx context.Context, object client.Object, of *[]metav1.Condition, conditions ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -196,7 +196,7 @@ func deleteRules(ctx context.Context, names ...string) {
 	}
 }
 
-// askRule is the name of the pod that answers at port 80 of an address; empty when none does.
+// askRule returns the name of the pod that answers on port 80 of an address, or "" if none does.
 func askRule(ctx context.Context, from *corev1.Pod, vip string) string {
 	url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(netip.MustParseAddr(vip), 80))
 	name, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url)
@@ -206,7 +206,8 @@ func askRule(ctx context.Context, from *corev1.Pod, vip string) string {
 	return name
 }
 
-// askOften are the pods that answer among twenty requests, in order; an empty name is a request without an answer.
+// askOften returns the sorted names of the pods that answer twenty requests, without duplicates. "" stands for a request without an
+// answer.
 func askOften(ctx context.Context, from *corev1.Pod, vip string) []string {
 	var names []string
 	for range 20 {

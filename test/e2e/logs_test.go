@@ -25,7 +25,7 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// allowedErrors are errors in logs that are no defect, by a pattern of the line and of the specs in which they may appear.
+// allowedErrors lists errors in logs that are not defects, by a pattern of the line and of the specs in which they may appear.
 var allowedErrors = []struct {
 	line, specs *regexp.Regexp
 	why         string
@@ -47,17 +47,18 @@ var allowedErrors = []struct {
 var anySpec = regexp.MustCompile("")
 
 const (
-	// disruptive is the label of specs that kill processes or nodes: the others log errors then, and try again. A crash is never allowed.
+	// disruptive is the label of specs that kill processes or nodes. The other components may then log errors while they retry. A
+	// crash is never allowed.
 	disruptive = "disruptive"
-	// mayRestart is the label of specs that end containers in other ways than by suite.kill: nodes lose power, and databases lose their data, which
-	// ends members and clients.
+	// mayRestart is the label of specs that end containers by other means than suite.kill: nodes lose power, or databases lose
+	// their data, which restarts members and clients.
 	mayRestart = "may-restart"
 )
 
-// components are the pods whose logs are read and whose restarts are counted, by the beginning of their names.
+// components matches the names of the pods whose logs are read and whose restarts are counted.
 var components = regexp.MustCompile(`^(kiln-operator|kube-ovn-|ovn-|ovs-)`)
 
-// logs reads the logs of Kiln's pods in the lab continuously, because the kubelet removes the logs of a pod when the pod is deleted.
+// logs reads the logs of Kiln's pods in the lab continuously, because the kubelet removes the logs of deleted pods.
 var logs = &logReader{read: map[string]int64{}}
 
 type logReader struct {
@@ -67,7 +68,7 @@ type logReader struct {
 	stop     context.CancelFunc
 }
 
-// start judges every line that is written from now on, until the suite ends.
+// start judges all lines that are written from now on, until the suite ends.
 func (l *logReader) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
@@ -79,7 +80,7 @@ func (l *logReader) start() {
 	}()
 }
 
-// scan has judge see each whole line that was not read before.
+// scan calls judge for each new complete line.
 func (l *logReader) scan(judge func(line string)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,13 +150,14 @@ func (l *logReader) take() []string {
 	return found
 }
 
-// counted is the restart count of each pod at the end of the last spec; caused is the number of restarts that the present spec brings about.
+// counted holds the restart count of each pod at the end of the last spec; caused holds the number of restarts that the present
+// spec causes.
 var counted, caused = map[types.UID]int32{}, map[types.UID]int32{}
 
-// causes counts the restart that a spec brings about by killing the main process of a pod.
+// causes records that the spec causes a restart by killing the main process of a pod.
 func causes(pod *corev1.Pod) { caused[pod.UID]++ }
 
-// unexpectedRestarts are the restarts since the last call that the spec did not bring about.
+// unexpectedRestarts returns the restarts since the last call that the spec did not cause.
 func unexpectedRestarts(ctx context.Context, spec SpecReport) ([]string, error) {
 	pods, err := suite.Cluster.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -176,7 +178,7 @@ func unexpectedRestarts(ctx context.Context, spec SpecReport) ([]string, error) 
 	return found, nil
 }
 
-// lastEnd says how a pod's container ended before it was started again.
+// lastEnd describes how a pod's container ended before its last restart.
 func lastEnd(pod *corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		if end := s.LastTerminationState.Terminated; end != nil {
@@ -192,7 +194,7 @@ var _ = AfterEach(func(ctx SpecContext) {
 	restarted, err := unexpectedRestarts(ctx, spec)
 	Expect(err).NotTo(HaveOccurred())
 	clear(caused)
-	if slices.Contains(spec.Labels(), upgradeFrom) { // log lines of an earlier version cannot be changed any more
+	if slices.Contains(spec.Labels(), upgradeFrom) { // an earlier version's log lines cannot be changed
 		AddReportEntry("problems in the logs", len(problems))
 		problems = nil
 	}

@@ -25,14 +25,14 @@ import (
 
 const (
 	membersNamespace = "e2e-members"
-	// membersLabel is on the nodes that may hold members: all, since the lab has one control plane.
+	// membersLabel is the label of nodes that may run members. All nodes have it, since the lab has one control-plane node.
 	membersLabel = "e2e.kiln/databases"
 	dataDir      = "/etc/origin/ovn/"
-	// rebuildPause is how long flows pause when the southbound database is rebuilt and no member is left (docs/reliability.md).
+	// rebuildPause is the pause of flows when the southbound database is rebuilt without any member left (docs/reliability.md).
 	rebuildPause = 10 * time.Second
 )
 
-// trialDatabase is what the specs need of a database.
+// trialDatabase describes a database for the specs.
 type trialDatabase struct {
 	workload, file string
 	of             func(v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus
@@ -43,7 +43,7 @@ var trialDatabases = []trialDatabase{
 	{"ovn-central-sb", "ovnsb_db.db", func(s v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus { return s.Southbound }},
 }
 
-// The databases grow and shrink once for all these specs.
+// The databases grow to three members and shrink again once for all these specs.
 var _ = Describe("three members:", Label(disruptive), Ordered, ContinueOnFailure, func() {
 	var p *pair
 	BeforeAll(func(ctx SpecContext) {
@@ -121,14 +121,14 @@ func databaseSpecs(p **pair) {
 	}, SpecTimeout(10*time.Minute))
 }
 
-// grown is a deployment with three members of each database.
+// grown returns a deployment with three members of each database.
 func grown(spec v1alpha1.OVNClusterSpec) v1alpha1.OVNClusterSpec {
 	spec.Central.Replicas, spec.Central.NodeSelector = 3, map[string]string{membersLabel: ""}
 	spec.Central.Backup = v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Minute}, Keep: 3}
 	return spec
 }
 
-// loops is how often members come, are damaged and go.
+// loops is the number of rounds in which members are added, damaged and removed.
 func loops() int {
 	if n, err := strconv.Atoi(os.Getenv("E2E_MEMBER_LOOPS")); err == nil {
 		return n
@@ -136,7 +136,8 @@ func loops() int {
 	return 1
 }
 
-// heals damages the file of a database's leader and kills it: another one leads, pods start, and the member comes back as another server.
+// heals damages the file of a database's leader and kills the leader. It expects that another member leads, pods start, and the
+// damaged member rejoins with a new server ID.
 func heals(ctx context.Context, db trialDatabase, damage string) {
 	GinkgoHelper()
 	before := settled(ctx, db, 3)
@@ -205,7 +206,7 @@ func memberOn(ctx context.Context, db trialDatabase, node string) *corev1.Pod {
 	return nil
 }
 
-// shrink goes back to one member of each database.
+// shrink reduces each database to one member.
 func shrink(ctx context.Context, spec v1alpha1.OVNClusterSpec) {
 	GinkgoHelper()
 	Expect(suite.Cluster.ApplyOVNCluster(ctx, spec)).To(Succeed())
@@ -215,7 +216,7 @@ func shrink(ctx context.Context, spec v1alpha1.OVNClusterSpec) {
 	labelNodes(ctx, membersLabel, nil)
 }
 
-// labelNodes labels all nodes; without a value it takes the label away.
+// labelNodes sets a label on all nodes, or removes it if value is nil.
 func labelNodes(ctx context.Context, label string, value *string) {
 	GinkgoHelper()
 	labels, err := json.Marshal(map[string]*string{label: value})

@@ -109,12 +109,12 @@ var _ = Describe("cluster-wide policies", func() {
 	}, SpecTimeout(5*time.Minute))
 })
 
-// define installs definitions of sigs.k8s.io/network-policy-api, of the version that is built against unless one is named.
+// define installs CRDs of sigs.k8s.io/network-policy-api, by default of the version in go.mod.
 func define(ctx context.Context, version string, kinds ...string) {
 	GinkgoHelper()
 	const module = "sigs.k8s.io/network-policy-api"
 	command := []string{"list", "-m", "-f", "{{.Dir}}", module}
-	if version != "" { // one that is not built against has to be fetched
+	if version != "" { // other versions must be downloaded
 		command = []string{"mod", "download", "-json", module + "@" + version}
 	}
 	out, err := osexec.CommandContext(ctx, "go", command...).Output()
@@ -131,7 +131,7 @@ func define(ctx context.Context, version string, kinds ...string) {
 	}
 }
 
-// tenant labels a namespace; value is JSON.
+// tenant sets the label tenant of a namespace; value is JSON.
 func tenant(ctx context.Context, namespace, value string) {
 	GinkgoHelper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"tenant":%s}}}`, value)
@@ -146,7 +146,7 @@ func clusterPolicyOf(version, kind, name string) *unstructured.Unstructured {
 	return policy
 }
 
-// clusterPolicies applies a sample, once its kinds are served, with these policies in it, which go with the spec.
+// clusterPolicies applies a sample once its kinds are served, and returns its policies. They are deleted when the spec ends.
 func clusterPolicies(ctx context.Context, sample string, policies ...*unstructured.Unstructured) []*unstructured.Unstructured {
 	GinkgoHelper()
 	Eventually(func() error {
@@ -158,7 +158,7 @@ func clusterPolicies(ctx context.Context, sample string, policies ...*unstructur
 	return policies
 }
 
-// readyPolicy waits until a policy says that it is in force.
+// readyPolicy waits until a policy is Ready.
 func readyPolicy(ctx context.Context, policy *unstructured.Unstructured) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

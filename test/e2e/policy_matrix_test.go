@@ -21,15 +21,15 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// matrix is pods that try each other on every port in every family, and a model of what policies let through that knows nothing of how
-// they are enforced.
+// matrix is a set of pods that connect to each other on every port in every family, and a model of the connections that policies
+// allow. The model is independent of the implementation.
 type matrix struct {
 	namespaces map[string]labels.Set
 	pods       []*corev1.Pod
 	nodes      map[string][]netip.Addr
 }
 
-// matrixPorts are those that each pod on the pod network serves. All TCP ones, and UDP port 80, have names.
+// matrixPorts are the ports of each pod on the pod network. All TCP ports and UDP port 80 have names.
 var matrixPorts = []corev1.ContainerPort{
 	{Name: "web-80", Protocol: corev1.ProtocolTCP, ContainerPort: 80},
 	{Name: "web-81", Protocol: corev1.ProtocolTCP, ContainerPort: 81},
@@ -37,7 +37,7 @@ var matrixPorts = []corev1.ContainerPort{
 	{Protocol: corev1.ProtocolUDP, ContainerPort: 81},
 }
 
-// hostPort is what host-network pods serve.
+// hostPort is the port of host-network pods.
 var hostPort = corev1.ContainerPort{Protocol: corev1.ProtocolTCP, ContainerPort: 18080}
 
 // attempt is a connection from one pod to another.
@@ -55,7 +55,7 @@ func (a attempt) target() target {
 	return target{strings.ToLower(string(a.port.Protocol)), netip.AddrPortFrom(a.address, uint16(a.port.ContainerPort))}
 }
 
-// matrixPod serves matrixPorts, or is a host-network pod that serves hostPort.
+// matrixPod returns a pod that serves matrixPorts, or a host-network pod that serves hostPort.
 func matrixPod(namespace, name, node string, hostNetwork bool) *corev1.Pod {
 	pod := cluster.Server(namespace, name, node)
 	pod.Labels = map[string]string{"pod": name}
@@ -99,7 +99,7 @@ func (m *matrix) attempts(from *corev1.Pod) []attempt {
 	return all
 }
 
-// differences tries everything, with one command per pod, and returns what the model does not expect.
+// differences makes all attempts, with one command per pod, and returns the results that differ from the model.
 func (m *matrix) differences(ctx context.Context, policies []*networkingv1.NetworkPolicy) []string {
 	var mu sync.Mutex
 	var all []string
@@ -126,7 +126,7 @@ func (m *matrix) differences(ctx context.Context, policies []*networkingv1.Netwo
 	return all
 }
 
-// try makes connections from a pod and returns which of them succeed.
+// try makes connections from a pod and reports for each whether it succeeded.
 func try(ctx context.Context, from *corev1.Pod, attempts []attempt) ([]bool, error) {
 	targets := make([]target, 0, len(attempts))
 	for _, a := range attempts {
@@ -143,7 +143,8 @@ func try(ctx context.Context, from *corev1.Pod, attempts []attempt) ([]bool, err
 	return passed, nil
 }
 
-// allowed is what the API's documentation says of NetworkPolicies. No policy applies to a host-network pod, in either direction.
+// allowed is the model, after the API documentation of NetworkPolicy. Policies do not apply to host-network pods, in either
+// direction.
 func (m *matrix) allowed(policies []*networkingv1.NetworkPolicy, a attempt) bool {
 	if a.from == a.to {
 		return true
@@ -168,7 +169,7 @@ func (m *matrix) allowed(policies []*networkingv1.NetworkPolicy, a attempt) bool
 	return (ingress || !isolatedIn) && (egress || !isolatedOut)
 }
 
-// sourceOf is the address that an attempt comes from.
+// sourceOf returns the source address of an attempt.
 func (m *matrix) sourceOf(a attempt) netip.Addr {
 	addresses := cluster.PodAddrs(a.from)
 	if a.from.Spec.HostNetwork {
@@ -189,7 +190,7 @@ func matches(selector *metav1.LabelSelector, set labels.Set) bool {
 }
 
 func hasType(np *networkingv1.NetworkPolicy, t networkingv1.PolicyType) bool {
-	return slices.Contains(np.Spec.PolicyTypes, t) // the API server fills it in
+	return slices.Contains(np.Spec.PolicyTypes, t) // the API server sets the default
 }
 
 func (m *matrix) anyPeer(np *networkingv1.NetworkPolicy, peers []networkingv1.NetworkPolicyPeer, pod *corev1.Pod, address netip.Addr) bool {

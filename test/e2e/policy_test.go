@@ -25,7 +25,8 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// policyCases are policies by namespace, in YAML, with %4 and %6 for the addresses of e2e-px/b, %n4 and %n6 for those of the node of e2e-px/h.
+// policyCases are policies by namespace, in YAML. %4 and %6 stand for the addresses of e2e-px/b, %n4 and %n6 for the addresses of
+// e2e-px/h's node.
 var policyCases = []struct {
 	name     string
 	policies [][2]string
@@ -161,7 +162,7 @@ var _ = Describe("network policies", Ordered, func() {
 			from, to  *corev1.Pod
 			friend    *corev1.Pod
 			policy    [2]string
-			// rule is the name of the rule in the log of the node that drops the packets.
+			// node is the node that drops the packets, and rule the name of the rule in that node's log.
 			node, rule string
 			*watch
 		}{
@@ -191,13 +192,13 @@ var _ = Describe("network policies", Ordered, func() {
 			}
 			apartAt(ctx, c.from, c.friend, targets...)
 		}
-		// The packets of an open connection go on through Open vSwitch's cache of flows until it has been compared with the new ones, at
-		// least twice a second on an idle machine (ovs-vswitchd.conf.db(5), max-revalidator).
+		// Packets of an open connection match cached flows in Open vSwitch until these are revalidated: at least twice a second on
+		// an idle machine (ovs-vswitchd.conf.db(5), max-revalidator).
 		apart := time.Now()
 		lastAnswer := func(g Gomega, from *corev1.Pod, f *watched) time.Time {
 			out, err := suite.Cluster.Exec(ctx, from, "cat", f.file)
 			g.Expect(err).NotTo(HaveOccurred())
-			f.Flow, _ = oracle.Exchange(out) // it may have ended by itself
+			f.Flow, _ = oracle.Exchange(out) // the connection may have ended by itself
 			g.Expect(f.Answers).NotTo(BeEmpty())
 			return f.Answers[len(f.Answers)-1].At
 		}
@@ -269,7 +270,7 @@ ingress: [{from: [{namespaceSelector: {matchLabels: {ns: "y"}}}]}]`}})[0]
 	}, SpecTimeout(3*time.Minute))
 })
 
-// apply creates policies that go with the spec.
+// apply creates policies. They are deleted when the spec ends.
 func (m *matrix) apply(ctx context.Context, list [][2]string) []*networkingv1.NetworkPolicy {
 	GinkgoHelper()
 	b := cluster.PodAddrs(m.pods[1])
@@ -284,7 +285,7 @@ func (m *matrix) apply(ctx context.Context, list [][2]string) []*networkingv1.Ne
 	return policies
 }
 
-// applyPolicy creates a policy that goes with the spec.
+// applyPolicy creates a policy. It is deleted when the spec ends.
 func applyPolicy(ctx context.Context, namespace, name, policy string) *networkingv1.NetworkPolicy {
 	GinkgoHelper()
 	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -296,7 +297,8 @@ func applyPolicy(ctx context.Context, namespace, name, policy string) *networkin
 	return np
 }
 
-// logged returns the lines about packets in the log of a node's ovn-controller that were written since a time and contain all of the words.
+// logged returns the lines about packets in the log of a node's ovn-controller that were written since a time and contain all of
+// the words.
 func logged(ctx context.Context, node string, since time.Time, words ...string) ([]string, error) {
 	pods, err := suite.Cluster.PodsOf(ctx, "ovs-ovn")
 	if err != nil {

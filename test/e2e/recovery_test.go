@@ -22,10 +22,10 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// sampleID is that of config/samples/ovncluster_recovery.yaml.
+// sampleID is the recovery ID in config/samples/ovncluster_recovery.yaml.
 const sampleID = "2026-11-21"
 
-// ask asks for a recovery, by the sample where that is what it says.
+// ask requests a recovery; for sampleID it applies the sample.
 func ask(ctx context.Context, id string, northbound, southbound v1alpha1.RecoverySource) {
 	GinkgoHelper()
 	if id == sampleID {
@@ -37,8 +37,8 @@ func ask(ctx context.Context, id string, northbound, southbound v1alpha1.Recover
 		`{"spec":{"central":{"recovery":{"id":%q,"northbound":%q,"southbound":%q}}}}`, id, northbound, southbound)))).To(Succeed())
 }
 
-// recovers loses two of three members of both databases for good, asks for a recovery, and waits until everything is as it was: the northbound
-// database row for row, three members, a new pod.
+// recovers destroys two of three members of both databases, requests a recovery, and waits until it is complete: all rows of the
+// northbound database are restored, there are three members, and a new pod runs.
 func recovers(ctx context.Context, id string, northbound, southbound v1alpha1.RecoverySource) {
 	GinkgoHelper()
 	var statuses []v1alpha1.DatabaseStatus
@@ -84,7 +84,7 @@ func recovers(ctx context.Context, id string, northbound, southbound v1alpha1.Re
 	within(asked, 17*time.Second, what+" → three members of both")
 }
 
-// lose removes the files of the leader and of one more member, and kills these.
+// lose removes the files of the leader and of another member, and kills both members.
 func lose(ctx context.Context, db trialDatabase, status v1alpha1.DatabaseStatus) {
 	GinkgoHelper()
 	victims := []string{status.Leader}
@@ -102,10 +102,11 @@ func lose(ctx context.Context, db trialDatabase, status v1alpha1.DatabaseStatus)
 	}
 }
 
-// followLeaders is in the rows of Services whose endpoints are the leaders, which are others after a recovery.
+// followLeaders appears in the rows of Services whose endpoints are the leaders. These change with a recovery.
 const followLeaders = "Service/kube-system/ovn-"
 
-// northboundRows are all rows of the northbound database, as its leader has them, but NB_Global's and those that follow who leads.
+// northboundRows returns the rows of the northbound database from its leader, without NB_Global and the rows that depend on the
+// leaders.
 func northboundRows(ctx context.Context) []string {
 	GinkgoHelper()
 	status := databaseStatus(ctx, Default, trialDatabases[0])
@@ -125,7 +126,7 @@ func northboundRows(ctx context.Context) []string {
 	return rows
 }
 
-// difference is what only one of two databases has.
+// difference returns the rows that only one of the two databases has.
 func difference(before, after []string) string {
 	var lines []string
 	for _, row := range before {
@@ -141,7 +142,7 @@ func difference(before, after []string) string {
 	return strings.Join(lines, "\n")
 }
 
-// backupVolume are the claim of config/samples/ovncluster_backup.yaml and a volume for it.
+// backupVolume returns the claim of config/samples/ovncluster_backup.yaml and a volume for it.
 func backupVolume() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "ovn-backups", Namespace: "kube-system"}}
 	return claim, &corev1.PersistentVolume{
@@ -158,7 +159,8 @@ func backupVolume() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	}
 }
 
-// backsUpOnClaim applies the sample: without a volume the OVNCluster says so and stays available, and with one the backup that it asks for is there.
+// backsUpOnClaim applies the sample. Without a volume, the OVNCluster reports the missing claim and stays available. With a volume,
+// the requested backup is made.
 func backsUpOnClaim(ctx context.Context) {
 	GinkgoHelper()
 	_, volume := backupVolume()

@@ -22,10 +22,11 @@ import (
 
 const removalNamespace = "e2e-removal"
 
-// bare is what each node was before Kiln was installed; empty where the suite did not install it.
+// bare holds the state of each node before the installation of Kiln. It is nil if the suite did not install Kiln.
 var bare map[string]string
 
-// nodeState is what Kiln may change on a node, without the settings and the common plugins that stay, and without link-local addresses.
+// nodeState prints the state of a node that Kiln may change, without the settings and common plugins that remain, and without
+// link-local addresses.
 const nodeState = `ip -o link show | cut -d: -f2
 ip -o address show | grep -v -e fe80: | sed 's/ *valid_lft.*//; s/^[0-9]*: //'
 for f in -4 -6; do ip $f rule show; ip $f route show table all | grep -v -e fe80: -e ff00: -e anycast | sed 's/ expires [0-9]*sec//' | sort; done
@@ -93,7 +94,7 @@ var _ = Describe("removal", Label(disruptive, mayRestart), Ordered, func() {
 	)
 })
 
-// remove deletes the OVNCluster and waits until it is gone. No node may have been given up on.
+// remove deletes the OVNCluster and waits until the object no longer exists. It expects that every node was cleaned up.
 func remove(ctx context.Context) {
 	GinkgoHelper()
 	oc := &v1alpha1.OVNCluster{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.OVNClusterName}}
@@ -106,7 +107,7 @@ func remove(ctx context.Context) {
 		err := suite.Objects.Get(ctx, client.ObjectKeyFromObject(oc), oc)
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", oc.Status.Conditions)
 	}).WithContext(ctx).WithTimeout(4 * time.Minute).WithPolling(time.Second).Should(Succeed())
-	Eventually(func(g Gomega) { // the garbage collector deletes them
+	Eventually(func(g Gomega) { // the garbage collector deletes the policies
 		policies, err := suite.Cluster.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/managed-by=kiln-operator",
 		})
@@ -121,7 +122,7 @@ func remove(ctx context.Context) {
 	}
 }
 
-// renewPods has every pod with a network of its own made again, as users have to: their interfaces went with the old installation.
+// renewPods deletes every pod that is not on the host network, as users have to: the removal deleted their interfaces.
 func renewPods(ctx context.Context) {
 	GinkgoHelper()
 	pods, err := suite.Cluster.CoreV1().Pods("").List(ctx, metav1.ListOptions{})

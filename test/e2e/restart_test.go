@@ -74,12 +74,12 @@ var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 			g.Expect(err).NotTo(HaveOccurred(), "the node reaches its pod through ovn0")
 		}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		within(start, 4*time.Second, "Open vSwitch restarted → pods and ovn0 are back")
-		// The kubelet's probes failed meanwhile, and a Service has no endpoints until they succeed again.
+		// The kubelet's probes failed meanwhile. A Service has no endpoints until they succeed again.
 		Eventually(failedChecks).WithContext(ctx).WithTimeout(2 * time.Minute).Should(BeEmpty())
 	}, SpecTimeout(6*time.Minute))
 })
 
-// restarts is how often the kubelet has started a pod's container again.
+// restarts returns the restart count of a pod's container.
 func restarts(pod *corev1.Pod) int32 {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return 0
@@ -89,10 +89,10 @@ func restarts(pod *corev1.Pod) int32 {
 
 var transmitted = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)
 
-// pingThrough sends a packet every 50 ms for a while and returns how many were lost, or why that is not known.
+// pingThrough sends a packet every 50 ms and returns the number of lost packets, or the reason why it is unknown.
 func pingThrough(ctx context.Context, from, to *corev1.Pod, d time.Duration) string {
 	count := fmt.Sprint(int(d / (50 * time.Millisecond)))
-	// A ping that lost packets ends with status 1: the summary tells, not the status.
+	// A ping that lost packets exits with status 1, so the summary counts and not the status.
 	out, err := suite.Cluster.Exec(ctx, from, "ping", "-n", "-q", "-i", "0.05", "-W", "1", "-c", count, cluster.PodAddrs(to)[0].String())
 	m := transmitted.FindStringSubmatch(out)
 	if m == nil {

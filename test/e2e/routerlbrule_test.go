@@ -98,7 +98,7 @@ var _ = Describe("RouterLBRules", Ordered, ContinueOnFailure, func() {
 			front := netip.AddrPortFrom(netip.MustParseAddr(address), 80)
 			notServed(ctx, fromPod(near), front, opens(ctx, fromPod(theirs), front))
 		}
-		for _, front := range fronts { // those of the default VPC are outside to them
+		for _, front := range fronts { // the default VPC's fronts are outside addresses for them
 			servedBy(ctx, fromPod(theirs), front, backends...)
 		}
 	}, SpecTimeout(5*time.Minute))

@@ -22,12 +22,12 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// sctpProgram begins associations on raw sockets: a kernel may have no SCTP.
+// sctpProgram starts associations on raw sockets, because the kernel may lack SCTP.
 //
 //go:embed testdata/sctp.py
 var sctpProgram string
 
-// sctpPod answers what begins an SCTP association on whatever port.
+// sctpPod returns a pod that answers SCTP associations on any port.
 func sctpPod(name string, worker int) *corev1.Pod {
 	pod := cluster.Server("e2e-sctp", name, suite.Workers[worker])
 	end := *pod.Spec.Containers[0].DeepCopy()
@@ -36,7 +36,7 @@ func sctpPod(name string, worker int) *corev1.Pod {
 	return pod
 }
 
-// associates looks whether SCTP to each of the addresses is answered, or to none.
+// associates checks that SCTP to each of the addresses gets the wanted reply: "answered" or "silence".
 func associates(ctx context.Context, from *corev1.Pod, to []netip.Addr, port int, want string) {
 	GinkgoHelper()
 	for _, address := range to {

@@ -23,7 +23,7 @@ import (
 
 var keyGroups = kubeovnv1.AnnotationGroups.Key()
 
-// inGroups is a pod that serves HTTP on ports 8080 and 5432 and names security groups.
+// inGroups returns a pod that serves HTTP on ports 8080 and 5432 and names security groups.
 func inGroups(name, groups string, worker int) *corev1.Pod {
 	pod := cluster.Server("e2e-groups", name, suite.Workers[worker%len(suite.Workers)])
 	pod.Annotations = map[string]string{keyGroups: groups}
@@ -33,8 +33,8 @@ func inGroups(name, groups string, worker int) *corev1.Pod {
 	return pod
 }
 
-// connects waits until a pod connects to a port of another one in every family, or in none. From then on new connections are answered at once,
-// or their packets do not arrive although the server listens.
+// connects waits until a pod can connect to a port of another pod in every family, or in none. In the first case, new connections
+// must then be answered at once. In the second case, packets must not arrive although the server listens.
 func connects(ctx context.Context, from, to *corev1.Pod, protocol corev1.Protocol, port int32, want bool) {
 	GinkgoHelper()
 	var targets []target
@@ -54,7 +54,7 @@ func connects(ctx context.Context, from, to *corev1.Pod, protocol corev1.Protoco
 	}
 }
 
-// pings counts the families in which a pod answers another one's ping.
+// pings returns the number of families in which a pod answers another pod's ping.
 func pings(ctx context.Context, from, to *corev1.Pod) int {
 	n := 0
 	for _, address := range cluster.PodAddrs(to) {
@@ -65,7 +65,7 @@ func pings(ctx context.Context, from, to *corev1.Pod) int {
 	return n
 }
 
-// nameGroups has a pod name other groups.
+// nameGroups changes the security groups that a pod names.
 func nameGroups(ctx context.Context, pod *corev1.Pod, groups string) {
 	GinkgoHelper()
 	base := pod.DeepCopy()
@@ -123,7 +123,7 @@ var _ = Describe("security groups", Ordered, func() {
 
 	It("follow the annotation of a pod that runs", func(ctx SpecContext) {
 		connects(ctx, stranger, database, tcp, 5432, false)
-		nameGroups(ctx, stranger, "shop-web") // of tier 1 only
+		nameGroups(ctx, stranger, "shop-web") // a group of tier 1 only
 		connects(ctx, stranger, database, tcp, 5432, true)
 		connects(ctx, web, stranger, tcp, 8080, true)
 		connects(ctx, web, stranger, tcp, 5432, false)
@@ -163,7 +163,7 @@ var _ = Describe("security groups", Ordered, func() {
 		deleteObjects(ctx, groupObjects("shop-web")...)
 		connects(ctx, stranger, web, tcp, 8080, false)
 		connects(ctx, web, stranger, tcp, 8080, false)
-		connects(ctx, replica, database, tcp, 8080, true) // others stay
+		connects(ctx, replica, database, tcp, 8080, true) // other groups stay
 		Eventually(warnings).WithContext(ctx).WithArguments("default", "shop-web").WithTimeout(20 * time.Second).
 			Should(ContainElement(ContainSubstring("names shop-web, which does not exist")))
 		applySample(ctx, "securitygroup.yaml")

@@ -27,7 +27,7 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// serverOf runs a server of HTTP and UDP on a node, whose label app is `servers` if no other is given.
+// serverOf runs an HTTP and UDP server on a node. Its label app is `servers` by default.
 func serverOf(ctx context.Context, name, node string, app ...string) *corev1.Pod {
 	GinkgoHelper()
 	pod := cluster.Server(serviceNamespace, name, node)
@@ -39,8 +39,9 @@ func serverOf(ctx context.Context, name, node string, app ...string) *corev1.Pod
 	return made
 }
 
-// deploymentOf runs servers on the first worker whose pods keep serving for a while after their deletion. Its clients are on that worker as well: with the
-// userspace datapath, pods that start cost tunnels a few packets (see watch), and one of these may be a SYN.
+// deploymentOf runs servers on the first worker that keep serving for a while after their deletion. Their clients are on that
+// worker as well: with the userspace datapath, tunnels lose a few packets when pods start (see watch), and one of these may be a
+// SYN.
 func deploymentOf(ctx context.Context, name string, replicas int32) *appsv1.Deployment {
 	GinkgoHelper()
 	pod := cluster.Server(serviceNamespace, name, "")
@@ -64,7 +65,7 @@ func deploymentOf(ctx context.Context, name string, replicas int32) *appsv1.Depl
 	return made
 }
 
-// replace replaces all pods of a Deployment and waits until that is done.
+// replace replaces all pods of a Deployment and waits for the rollout.
 func replace(ctx context.Context, d *appsv1.Deployment) {
 	GinkgoHelper()
 	patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"replaced":"yes"}}}}}`)
@@ -85,7 +86,7 @@ func rolledOut(ctx context.Context, name string) {
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
 }
 
-// serviceOf creates a Service in both families in front of the servers.
+// serviceOf creates a dual-stack Service for the servers.
 func serviceOf(ctx context.Context, name string, change func(*corev1.ServiceSpec)) *corev1.Service {
 	GinkgoHelper()
 	policy := corev1.IPFamilyPolicyPreferDualStack
@@ -114,7 +115,7 @@ func createService(ctx context.Context, s *corev1.Service) *corev1.Service {
 	return made
 }
 
-// sampleService creates the sample as it stands, in the specs' namespace.
+// sampleService creates the sample Service in the specs' namespace.
 func sampleService(ctx context.Context) *corev1.Service {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", "service.yaml"))
@@ -125,7 +126,7 @@ func sampleService(ctx context.Context) *corev1.Service {
 	return createService(ctx, s)
 }
 
-// frontOf is a Service's ClusterIP, in a family.
+// frontOf returns a Service's ClusterIP and port in the family of like.
 func frontOf(s *corev1.Service, like netip.Addr) netip.AddrPort {
 	GinkgoHelper()
 	for _, ip := range s.Spec.ClusterIPs {
@@ -137,13 +138,13 @@ func frontOf(s *corev1.Service, like netip.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// near4 is the pod's IPv4 address.
+// near4 returns the pod's IPv4 address.
 func near4(p *corev1.Pod) netip.Addr {
 	a, _ := cluster.InFamilyOf(cluster.PodAddrs(p), netip.IPv4Unspecified())
 	return a
 }
 
-// origin runs a command where a client is.
+// origin runs a command at the location of a client.
 type origin func(ctx context.Context, command ...string) (string, error)
 
 func fromPod(p *corev1.Pod) origin {
@@ -165,7 +166,7 @@ func fromOutside(ctx context.Context, command ...string) (string, error) {
 // httpFetch fetches $3 from host $1, port $2.
 const httpFetch = `exec 3<>"/dev/tcp/$1/$2" && printf 'GET %s HTTP/1.0\r\nHost: test\r\n\r\n' "$3" | cat >&3 && cat <&3`
 
-// fetchFrom is the body of an answer; empty when there is none.
+// fetchFrom returns the body of an answer, or "" if there is none.
 func fetchFrom(ctx context.Context, from origin, to netip.AddrPort, path string) string {
 	out, err := from(ctx, "timeout", "3", "bash", "-c", httpFetch, "http", to.Addr().String(), strconv.Itoa(int(to.Port())), path)
 	if err != nil {
@@ -175,7 +176,8 @@ func fetchFrom(ctx context.Context, from origin, to netip.AddrPort, path string)
 	return body
 }
 
-// answerOf is the server of a connection. On a busy machine one may take longer than a client waits.
+// answerOf returns the server that answers a connection. It retries, because on a busy machine an answer may take longer than the
+// client waits.
 func answerOf(ctx context.Context, from origin, to netip.AddrPort) (server string) {
 	GinkgoHelper()
 	Eventually(func() string {
@@ -185,7 +187,8 @@ func answerOf(ctx context.Context, from origin, to netip.AddrPort) (server strin
 	return server
 }
 
-// servedBy waits until every connection is answered, by all of the servers and by no others. From then on none may take long.
+// servedBy waits until every connection is answered, by all of the servers and by no others. After that, no connection may take
+// long.
 func servedBy(ctx context.Context, from origin, front netip.AddrPort, servers ...string) {
 	GinkgoHelper()
 	Eventually(func() []string {
@@ -202,7 +205,8 @@ func servedBy(ctx context.Context, from origin, front netip.AddrPort, servers ..
 	}
 }
 
-// talkUDP asks who serves, over and over from one port, until it hangs up. What it has heard so far is in a file beside it.
+// talkUDP repeatedly requests the server's name from one UDP port until hangUp. heard returns the answers so far, which are stored
+// in a file.
 func talkUDP(ctx context.Context, from origin, to netip.AddrPort) (heard func(context.Context) (string, error), hangUp func(context.Context)) {
 	GinkgoHelper()
 	file := fmt.Sprintf("/tmp/udp-%d", time.Now().UnixNano())
@@ -212,6 +216,6 @@ func talkUDP(ctx context.Context, from origin, to netip.AddrPort) (heard func(co
 	hangUp = func(ctx context.Context) {
 		_, _ = from(ctx, "bash", "-c", "kill $(cat "+file+".pid) && rm "+file+".pid")
 	}
-	DeferCleanup(func(ctx SpecContext) { hangUp(ctx) }, NodeTimeout(time.Minute)) // when the spec fails on its way
+	DeferCleanup(func(ctx SpecContext) { hangUp(ctx) }, NodeTimeout(time.Minute)) // if the spec fails earlier
 	return func(ctx context.Context) (string, error) { return from(ctx, "cat", file) }, hangUp
 }

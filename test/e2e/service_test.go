@@ -54,7 +54,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 			}
 			for _, front := range fronts {
 				servedBy(ctx, fromNode(suite.Workers[0]), front, "near", "far")
-				servedBy(ctx, fromPod(near), front, "near", "far") // itself as well
+				servedBy(ctx, fromPod(near), front, "near", "far") // also its own endpoint
 			}
 		}
 	}, SpecTimeout(4*time.Minute))
@@ -96,7 +96,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 				origin
 				to netip.AddrPort
 			}{{fromOutside, front}, {fromPod(near), frontOf(s, like)}} {
-				first := answerOf(ctx, c.origin, c.to) // the spec below has the first connection of a client
+				first := answerOf(ctx, c.origin, c.to) // the spec below tests the first connection of a client
 				for range 10 {
 					Expect(connectsAtOnce(ctx, c.origin, c.to)).To(Equal(first))
 				}
@@ -191,16 +191,16 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	// Known defect: about one SYN in 40 is lost while pods of the Service start and end, also when all are on the client's node, so that a connection takes a second.
-	// `make test-e2e` leaves this label out until that is repaired.
+	// Known defect: about one SYN in 40 is lost while pods of the Service start and end, even when all are on the client's node, so
+	// that a connection takes a second. `make test-e2e` skips this label until the defect is fixed.
 	It("lose no SYN while a Deployment is replaced", Label(knownDefect), func(ctx SpecContext) {
 		for name, connections := range rollingUpdate(ctx) {
 			Expect(oracle.Lost(connections, lossLimit())).To(BeEmpty(), name)
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	// Known defect: OVN drops the first SYN of each client of a Service with sessionAffinity ClientIP, and every retransmission of it, so
-	// the first connection hangs. `make test-e2e` leaves this label out until that is repaired.
+	// Known defect: OVN drops the first SYN of each client of a Service with sessionAffinity ClientIP, and every retransmission of
+	// it, so the first connection hangs. `make test-e2e` skips this label until the defect is fixed.
 	It("answer the first connection of a client with session affinity", Label(knownDefect), func(ctx SpecContext) {
 		s := serviceOf(ctx, "sticky", func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
 		first := serverOf(ctx, "asks-first-time", suite.Workers[0], "client")

@@ -25,7 +25,7 @@ import (
 var _ = Describe("subnets", func() {
 	It("keeps a private subnet apart from all but its friends and nodes", func(ctx SpecContext) {
 		useSample(ctx, "subnet_private.yaml", "vault", "friends")
-		one, two := serve(ctx, "vault", "one", 0), serve(ctx, "vault", "two", 1) // ready: kubelet's probes get through
+		one, two := serve(ctx, "vault", "one", 0), serve(ctx, "vault", "two", 1) // ready: the kubelet's probes succeed
 		friend, stranger := serve(ctx, "friends", "friend", 1), serve(ctx, "e2e-strangers", "stranger", 0)
 		DeferCleanup(deleteNamespace, "e2e-strangers")
 
@@ -92,7 +92,7 @@ var _ = Describe("subnets", func() {
 		}
 		dns, err := suite.Cluster.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, "kube-dns", metav1.GetOptions{})
 		Expect(err).NotTo(HaveOccurred())
-		front := netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53) // in no network that the pod has a route to
+		front := netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53) // not in a network that the pod has a route to
 		silent(ctx, fromPod(own), front, opens(ctx, fromPod(pod), front))
 		expectReach(ctx, own, pod)
 		forwardsToUnknown(ctx, own, pod)
@@ -103,13 +103,13 @@ var _ = Describe("subnets", func() {
 		for _, addr := range cluster.PodAddrs(pod) {
 			targets = append(targets, target{tcp, netip.AddrPortFrom(addr, cluster.HTTPPort)})
 		}
-		apartAt(ctx, own, pod, targets...) // only the pod itself may reach it
+		apartAt(ctx, own, pod, targets...) // only the pod itself can reach it
 		for _, addr := range cluster.PodAddrs(pod) {
 			leased(ctx, pod, addr)
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	// The second pod's address is what the first one held for its broadcast address.
+	// The second pod gets the address that was the subnet's broadcast address before the growth.
 	It("lets a full subnet grow in place", func(ctx SpecContext) {
 		makeNamespace(ctx, "e2e-grow")
 		subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "e2e-grow"}, Spec: kubeovnv1.SubnetSpec{
@@ -138,8 +138,8 @@ var _ = Describe("subnets", func() {
 	}, SpecTimeout(4*time.Minute))
 })
 
-// forwardsToUnknown checks the annotation layer2_forward: a pod with another MAC address and further addresses, as a bridge has, gets packets to
-// them only with the annotation. The pod has its own MAC address again afterwards.
+// forwardsToUnknown checks the annotation layer2_forward. A pod with another MAC address and additional addresses, like a bridge,
+// receives packets to them only with the annotation. Afterwards the pod has its own MAC address again.
 func forwardsToUnknown(ctx context.Context, asker, bridge *corev1.Pod) {
 	GinkgoHelper()
 	By("to a MAC address that no port has")
@@ -155,20 +155,21 @@ func forwardsToUnknown(ctx context.Context, asker, bridge *corev1.Pod) {
 	for _, a := range []string{"10.33.0.200", "fd00:10:33::200"} {
 		targets = append(targets, target{tcp, netip.AddrPortFrom(netip.MustParseAddr(a), cluster.HTTPPort)})
 	}
-	apartAt(ctx, asker, bridge, targets...) // the switch drops what is for an unknown MAC address
+	apartAt(ctx, asker, bridge, targets...) // the switch drops packets to an unknown MAC address
 	annotate(ctx, bridge, kubeovnv1.AnnotationLayer2Forward.Key(), "true")
-	apartAt(ctx, asker, bridge, targets...) // the port accepts the pod's own addresses only
+	apartAt(ctx, asker, bridge, targets...) // the port accepts only the pod's own addresses
 	changeSubnet(ctx, bridge.Annotations[kubeovnv1.AnnotationLogicalSwitch.Key()], func(s *kubeovnv1.SubnetSpec) { s.PortSecurity = kubeovnv1.PortSecurityRequested })
 	Eventually(arrived).WithContext(ctx).WithArguments(asker, targets).WithTimeout(20*time.Second).Should(HaveLen(len(targets)), "packets to the bridge")
 	inBridge("ip addr del 10.33.0.200/32 dev eth0 && ip addr del fd00:10:33::200/128 dev eth0 && ip link set eth0 address " + own)
 	expectReach(ctx, asker, bridge)
 }
 
-// leasedScript ends the DHCP client of an earlier call, which goes on in the background, and removes its lease: a client without an answer would use that.
+// leasedScript kills the DHCP client of an earlier call, which still runs in the background, and removes its lease, because a
+// client without an answer would use it.
 const leasedScript = `[ ! -e $3 ] || kill -9 $(cat $3); rm -f $2 $3
 exec timeout 25 dhclient $1 -1 -sf /bin/true -lf $2 -pf $3 eth0`
 
-// leased has a real DHCP client ask for a pod's address, and returns its lease.
+// leased runs a real DHCP client for a pod's address, and returns its lease.
 func leased(ctx context.Context, pod *corev1.Pod, addr netip.Addr) string {
 	GinkgoHelper()
 	family, name := "-4", "fixed-address"
@@ -176,7 +177,7 @@ func leased(ctx context.Context, pod *corev1.Pod, addr netip.Addr) string {
 		family, name = "-6", "iaaddr"
 	}
 	file := "/tmp/leases" + family
-	Eventually(func() error { // DHCPv6 needs the link-local address, which is not there before duplicate address detection ends
+	Eventually(func() error { // DHCPv6 needs the link-local address, which is usable only after duplicate address detection
 		_, err := suite.Cluster.Exec(ctx, pod, "sh", "-c", leasedScript, "leased", family, file, "/tmp/pid"+family)
 		return err
 	}).WithContext(ctx).WithTimeout(time.Minute).Should(Succeed())
@@ -188,7 +189,7 @@ func leased(ctx context.Context, pod *corev1.Pod, addr netip.Addr) string {
 	return lease
 }
 
-// useSample applies a sample as it stands, with the namespaces that it is for, until the end of the spec.
+// useSample applies a sample unchanged and creates its namespaces, until the end of the spec.
 func useSample(ctx context.Context, sample string, namespaces ...string) {
 	GinkgoHelper()
 	applySample(ctx, sample)
@@ -203,7 +204,7 @@ func useSample(ctx context.Context, sample string, namespaces ...string) {
 	}
 }
 
-// changeSubnet changes a subnet's spec and waits until that is in force.
+// changeSubnet changes a subnet's spec and waits until the change is applied.
 func changeSubnet(ctx context.Context, name string, change func(*kubeovnv1.SubnetSpec)) {
 	GinkgoHelper()
 	Eventually(func() error {
@@ -217,7 +218,7 @@ func changeSubnet(ctx context.Context, name string, change func(*kubeovnv1.Subne
 	Eventually(func(g Gomega) { g.Expect(inForce(ctx, name)).To(BeTrue()) }).WithContext(ctx).WithTimeout(30 * time.Second).Should(Succeed())
 }
 
-// inForce reports whether the present spec of a subnet is.
+// inForce reports whether the present generation of a subnet is applied.
 func inForce(ctx context.Context, name string) (bool, error) {
 	subnet := &kubeovnv1.Subnet{}
 	if err := suite.Objects.Get(ctx, client.ObjectKey{Name: name}, subnet); err != nil {
@@ -240,8 +241,8 @@ func serve(ctx context.Context, namespace, name string, worker int) *corev1.Pod 
 	return pod
 }
 
-// expectReach waits until a pod gets answers of another one by HTTP, in every family that both have. From then on the first connection is answered
-// at once.
+// expectReach waits until a pod gets answers from another pod by HTTP, in every family that both have. After that, the first
+// connection must be answered at once.
 func expectReach(ctx context.Context, from, to *corev1.Pod) {
 	GinkgoHelper()
 	what := fmt.Sprintf("%s to %s, not answered", from.Name, to.Name)
@@ -253,7 +254,7 @@ func expectReach(ctx context.Context, from, to *corev1.Pod) {
 	}
 }
 
-// unanswered are those addresses of a pod at which another one gets no answer. It asks them all at once.
+// unanswered returns the addresses of a pod that do not answer. It tries all of them at once.
 func unanswered(ctx context.Context, from, to *corev1.Pod) []string {
 	var wait sync.WaitGroup
 	var mu sync.Mutex

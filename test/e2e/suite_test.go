@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e runs Kiln on a real cluster in the lab and looks at it as a user does.
+// Package e2e runs Kiln on a real cluster in the lab and observes it as a user does.
 package e2e
 
 import (
@@ -38,7 +38,8 @@ var suite struct {
 	kill          func(ctx context.Context, pod *corev1.Pod) error
 }
 
-// knownDefect is the label of specs that fail, each for a defect that its comment describes. `make test-e2e` and `make faults` leave them out.
+// knownDefect is the label of specs that fail because of a defect, which their comment describes. `make test-e2e` and `make faults`
+// skip them.
 const knownDefect = "known-defect"
 
 func TestE2E(t *testing.T) {
@@ -71,8 +72,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 }, NodeTimeout(15*time.Minute))
 
-// install applies the OVNCluster. On a cluster without one it gives it a tunnel interface that no node has first: the condition has to
-// say so, and correcting the field is all it takes.
+// install applies the OVNCluster. On a cluster without one, it first sets a tunnel interface that no node has. The condition must
+// report that, and correcting the field must be enough.
 func install(ctx context.Context, c *cluster.Cluster) {
 	GinkgoHelper()
 	var oc v1alpha1.OVNCluster
@@ -95,7 +96,7 @@ func install(ctx context.Context, c *cluster.Cluster) {
 	Expect(c.WaitAvailable(ctx, func(m string) { GinkgoWriter.Println(m) })).To(Succeed())
 }
 
-// asInstalled is the specification that the suite begins and ends with.
+// asInstalled returns the spec that the suite begins and ends with.
 func asInstalled() v1alpha1.OVNClusterSpec {
 	GinkgoHelper()
 	spec, err := cluster.LabSpec(suite.Lab, cluster.Dual)
@@ -115,7 +116,8 @@ var _ = Describe("the main job", func() {
 	}, SpecTimeout(6*time.Minute))
 })
 
-// killMainProcess sends SIGKILL to the first process of a pod's container, from the node: a process cannot kill its own namespace's init.
+// killMainProcess sends SIGKILL to the first process of a pod's container. It does so from the node, because a process cannot kill
+// the init process of its own namespace.
 func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return fmt.Errorf("pod %s has no container", pod.Name)
@@ -130,8 +132,8 @@ func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// makeNamespace makes a namespace unless there is one. If it is being deleted, it must be removed first, also from the cache of the API
-// server's admission, which for a moment refuses objects in the new namespace.
+// makeNamespace creates a namespace unless it exists. It waits until a terminating namespace of that name has been deleted, also
+// from the cache of the API server's admission, which for a moment rejects objects in the new namespace.
 func makeNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	namespaces := suite.Cluster.CoreV1().Namespaces()
@@ -152,15 +154,17 @@ func makeNamespace(ctx context.Context, name string) {
 	}).WithContext(ctx).WithTimeout(3 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
 }
 
-// deleteNamespace deletes a namespace and waits until its pods are gone. Workloads and pods go first: with pods in it the namespace would
-// wait for as long as the longest of them may take to end. Nobody waits for the namespace itself: its controller takes seconds.
+// deleteNamespace deletes a namespace and waits until its pods are deleted. It deletes workloads and pods first, because the
+// namespace would otherwise wait for the longest grace period of its pods. It does not wait for the namespace itself, whose
+// controller takes seconds.
 func deleteNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	removePods(ctx, name)
 	Expect(client.IgnoreNotFound(suite.Cluster.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))).To(Succeed())
 }
 
-// removePods deletes those pods of a namespace, or all and the workloads that would make them again, and waits until they are gone.
+// removePods deletes the named pods of a namespace and waits until they no longer exist. Without names, it deletes all pods and
+// their workloads.
 func removePods(ctx context.Context, namespace string, names ...string) {
 	GinkgoHelper()
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}

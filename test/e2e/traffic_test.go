@@ -19,15 +19,15 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// aRestart of ovs-vswitchd stops a flow for longer than this. Shorter gaps come from pods that start on the nodes of the flow, which cost it
-// packets with the userspace datapath (watch says why).
+// aRestart is shorter than the gap that a restart of ovs-vswitchd causes in a flow. Shorter gaps come from pods that start on the
+// flow's nodes, which costs packets with the userspace datapath (see watch).
 const aRestart = 500 * time.Millisecond
 
-// longestRestart is the longest gap of a flow whose nodes restarted their Open vSwitch, of the table in docs/upgrades.md.
+// longestRestart is the longest gap of a flow whose nodes restarted Open vSwitch, from the table in docs/upgrades.md.
 const longestRestart = 2300 * time.Millisecond
 
-// startTraffic starts the flows of a pair, and one pod after another on every node. The returned function stops them, reports losses, and
-// expects at most as many gaps of a restart in each flow as Open vSwitch was restarted on the two nodes.
+// startTraffic starts the flows of a pair, and one pod after another on every node. The returned function stops them, reports
+// losses, and expects at most gaps restart gaps in each flow, the number of restarts of Open vSwitch on the two nodes.
 func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what string, gaps int) {
 	GinkgoHelper()
 	running := startFlows(ctx, p)
@@ -51,7 +51,7 @@ func startTraffic(ctx context.Context, p *pair) func(ctx context.Context, what s
 	}
 }
 
-// startedPods are the pods that startPods started: how long each took until it had its address, and until it was ready.
+// startedPods holds the results of startPods: the times until each pod had its address, and until it was ready.
 type startedPods struct {
 	addresses, starts []time.Duration
 	failures          []string
@@ -66,14 +66,14 @@ func (p startedPods) String() string {
 		round(median(p.addresses)), round(slices.Max(p.addresses)), round(median(p.starts)), round(slices.Max(p.starts)))
 }
 
-// median of durations, of which there is at least one.
+// median returns the median of at least one duration.
 func median(of []time.Duration) time.Duration { return slices.Sorted(slices.Values(of))[len(of)/2] }
 
 // startPodsCalls makes the pod names of each call unique: pods of the previous call may still exist.
 var startPodsCalls atomic.Int32
 
-// startPods starts pods of a namespace on every node, one after another, until the returned function is called. It does not use machines
-// that a fault has removed from the cluster.
+// startPods starts pods on every node, one after another, until the returned function is called. It skips machines that a fault has
+// removed from the cluster.
 func startPods(ctx context.Context, namespace string) (nodes int, stop func() startedPods) {
 	GinkgoHelper()
 	var list corev1.NodeList
@@ -107,7 +107,7 @@ func startPods(ctx context.Context, namespace string) (nodes int, stop func() st
 	}
 }
 
-// startPod starts a pod, and returns how long it took until it had its address and until it was ready.
+// startPod starts a pod, and returns the times until it had its address and until it was ready.
 func startPod(ctx context.Context, pod *corev1.Pod) (address, start time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

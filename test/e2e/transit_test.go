@@ -86,7 +86,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 				expectReady(ctx, running, corev1.ConditionTrue)
 
 				dead := cluster.Server(namespace, fmt.Sprintf("%s-dead-%d", namespace, j), suite.Workers[i])
-				dead.Spec.Containers[0].Args[1] = "--http-port=8081" // not what is probed
+				dead.Spec.Containers[0].Args[1] = "--http-port=8081" // not the probed port
 				dead.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: probe, PeriodSeconds: 1}
 				dead.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: probe, PeriodSeconds: 1, FailureThreshold: 2}
 				_, err = suite.Cluster.CoreV1().Pods(namespace).Create(ctx, dead, metav1.CreateOptions{})
@@ -156,7 +156,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 	}, SpecTimeout(4*time.Minute))
 
 	It("go through another node when the kubelet and the Open vSwitch of theirs die", Label(disruptive, mayRestart), func(ctx SpecContext) {
-		cordon(ctx, controlPlane(), true) // what dies there would take the databases with it
+		cordon(ctx, controlPlane(), true) // otherwise the databases could run on the node that dies
 		DeferCleanup(func(ctx SpecContext) { cordon(ctx, controlPlane(), false) }, NodeTimeout(time.Minute))
 		applyVpcs(ctx, "vpc_services.yaml")
 		active := expectTransit(ctx, "orange")
@@ -196,7 +196,7 @@ var _ = Describe("custom VPCs with the addresses of the default one", Ordered, C
 	}, SpecTimeout(6*time.Minute))
 })
 
-// expectReady waits until a pod is ready, or not, in the kubelet's eyes.
+// expectReady waits until the kubelet reports the wanted Ready status of a pod.
 func expectReady(ctx context.Context, pod *corev1.Pod, want corev1.ConditionStatus) {
 	GinkgoHelper()
 	Eventually(func() corev1.ConditionStatus {
@@ -222,7 +222,7 @@ func cordon(ctx context.Context, node string, on bool) {
 	Expect(suite.Objects.Patch(ctx, n, client.MergeFrom(base))).To(Succeed())
 }
 
-// expectTransit waits until a VPC has its way out, and returns the node.
+// expectTransit waits until a VPC's gateway router is ready, and returns its node.
 func expectTransit(ctx context.Context, name string) (node string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -234,8 +234,8 @@ func expectTransit(ctx context.Context, name string) (node string) {
 	return node
 }
 
-// expectLeases waits until gateway nodes renew their Leases, which the failover watches. A node that fails earlier has 20 s for its first
-// Lease.
+// expectLeases waits until gateway nodes renew their Leases, on which the failover depends. A node that fails earlier has 20 s for
+// its first Lease.
 func expectLeases(ctx context.Context, nodes ...string) {
 	GinkgoHelper()
 	for _, node := range nodes {
@@ -248,7 +248,7 @@ func expectLeases(ctx context.Context, nodes ...string) {
 	}
 }
 
-// dualService is a Service of the default VPC, with addresses of both families, before one pod on a node.
+// dualService creates a dual-stack Service of the default VPC with one pod on a node.
 func dualService(ctx context.Context, name, node string) *corev1.Service {
 	GinkgoHelper()
 	_, err := suite.Cluster.Run(ctx, cluster.Server(transitNamespace, name, node))
@@ -273,7 +273,7 @@ func dualService(ctx context.Context, name, node string) *corev1.Service {
 	return service
 }
 
-// curl is what curl prints in a pod within a few seconds; empty when it fails.
+// curl returns the output of curl in a pod, with a time-out of a few seconds, or "" if it fails.
 func curl(ctx context.Context, from *corev1.Pod, args ...string) string {
 	out, err := suite.Cluster.Exec(ctx, from, append([]string{"curl", "--silent", "--globoff", "--max-time", "3"}, args...)...)
 	if err != nil {

@@ -52,7 +52,7 @@ func manifests() string {
 	return dir
 }
 
-// keptPods are pods of which each relies on something that an earlier version allowed and a new installation does not.
+// keptPods are pods that each rely on something that an earlier version allowed and a new installation does not.
 var keptPods = []struct {
 	name, key, value string
 	cidr             netip.Prefix
@@ -80,14 +80,14 @@ func startKept(ctx context.Context, when string) (networks map[string]map[string
 	return networks
 }
 
-// networkOf returns the annotations that a pod's network is in.
+// networkOf returns the annotations of a pod that describe its network.
 func networkOf(pod *corev1.Pod) map[string]string {
 	network := maps.Clone(pod.Annotations)
 	maps.DeleteFunc(network, func(key, _ string) bool { return !strings.HasPrefix(key, "ovn.kubernetes.io/") })
 	return network
 }
 
-// expectKept expects that pods still run and have the networks that they had.
+// expectKept expects that pods still run with unchanged networks.
 func expectKept(ctx context.Context, networks map[string]map[string]string) {
 	GinkgoHelper()
 	for name, before := range networks {

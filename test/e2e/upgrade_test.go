@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// nextImage is the same as the one that runs, under a second name.
+	// nextImage is a second name of the running image.
 	nextImage   = "kiln.local/kiln:next"
-	canaryLabel = "network.example.com/canary" // of config/samples/ovncluster_canary.yaml
+	canaryLabel = "network.example.com/canary" // as in config/samples/ovncluster_canary.yaml
 )
 
 // onNodes are the workloads of every node.
@@ -34,7 +34,7 @@ func upgradeSpecs(p **pair) {
 
 	BeforeAll(func(ctx SpecContext) {
 		present = componentImages(ctx, Default)[0]
-		var nodes corev1.NodeList // machines without power have none
+		var nodes corev1.NodeList // machines without power have no Node object
 		Expect(suite.Objects.List(ctx, &nodes)).To(Succeed())
 		for i := range nodes.Items {
 			_, err := suite.Node.Exec(ctx, nodes.Items[i].Name, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io",
@@ -94,7 +94,7 @@ func upgradeSpecs(p **pair) {
 	}, SpecTimeout(8*time.Minute))
 }
 
-// wantImage changes the image and how it is brought about, and nothing else.
+// wantImage changes only the image and the upgrade mode.
 func wantImage(ctx context.Context, image string, mode v1alpha1.UpgradeMode) {
 	GinkgoHelper()
 	var oc v1alpha1.OVNCluster
@@ -104,7 +104,7 @@ func wantImage(ctx context.Context, image string, mode v1alpha1.UpgradeMode) {
 	Expect(suite.Objects.Patch(ctx, &oc, client.MergeFrom(before))).To(Succeed())
 }
 
-// runsOn waits until every component runs an image and nothing is to be replaced. At no moment is Kiln not available.
+// runsOn waits until every component runs an image and no component remains to be replaced.
 func runsOn(ctx context.Context, image string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -115,7 +115,7 @@ func runsOn(ctx context.Context, image string) {
 		g.Expect(oc.Status.Upgrade.Stage).To(BeEmpty(), oc.Status.Upgrade.Message)
 		g.Expect(meta.IsStatusConditionFalse(oc.Status.Conditions, v1alpha1.ConditionProgressing)).To(BeTrue())
 		g.Expect(meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable)).To(BeTrue())
-		for _, row := range oc.Status.Components { // both names are of the same image
+		for _, row := range oc.Status.Components { // both names refer to the same image
 			g.Expect(row.Versions).To(HaveLen(1), row.Name)
 			g.Expect(row.Versions[0].Pods).To(Equal(row.Desired), row.Name)
 		}
@@ -123,7 +123,7 @@ func runsOn(ctx context.Context, image string) {
 	}).WithContext(ctx).WithTimeout(6 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 
-// componentImages are those of all pods of components.
+// componentImages returns the images of all component pods.
 func componentImages(ctx context.Context, g Gomega) []string {
 	var images []string
 	for _, app := range []string{"ovs-ovn", "kube-ovn-cni", "ovn-central-nb", "ovn-central-sb", "ovn-central-northd", "kube-ovn-controller"} {

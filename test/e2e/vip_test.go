@@ -20,7 +20,7 @@ import (
 )
 
 var _ = Describe("Vips", Ordered, ContinueOnFailure, func() {
-	var asker *corev1.Pod // in the default subnet: answers that it gets have been routed
+	var asker *corev1.Pod // in the default subnet, so answers to it are routed
 
 	BeforeAll(func(ctx SpecContext) {
 		applySample(ctx, "subnet.yaml")
@@ -91,7 +91,7 @@ var _ = Describe("Vips", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(5*time.Minute))
 })
 
-// holder is a pod that can give itself addresses, and whose port lets only those pass that it may have.
+// holder runs a pod that can add addresses to its interface. Port security limits its port to allowed addresses.
 func holder(ctx context.Context, name string, worker int, annotations, labels map[string]string) *corev1.Pod {
 	GinkgoHelper()
 	pod := cluster.Server(webNamespace, name, suite.Workers[worker%len(suite.Workers)])
@@ -102,19 +102,19 @@ func holder(ctx context.Context, name string, worker int, annotations, labels ma
 	for key, value := range labels {
 		pod.Labels[key] = value
 	}
-	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)} // for its own sysctls
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)} // to set its own sysctls
 	pod, err := suite.Cluster.Run(ctx, pod)
 	Expect(err).NotTo(HaveOccurred())
 	return pod
 }
 
-// take puts addresses on a pod's interface and announces them, or takes them away.
+// take adds addresses to a pod's interface and announces them, or removes them.
 func take(ctx context.Context, pod *corev1.Pod, has bool, addresses []netip.Addr) {
 	GinkgoHelper()
 	for _, a := range addresses {
 		prefix := netip.PrefixFrom(a, a.BitLen()).String()
 		if !has {
-			_, _ = suite.Cluster.Exec(ctx, pod, "ip", "address", "del", prefix, "dev", "eth0") // which it may not have
+			_, _ = suite.Cluster.Exec(ctx, pod, "ip", "address", "del", prefix, "dev", "eth0") // the pod may lack the address
 			continue
 		}
 		command := []string{"ip", "address", "replace", prefix, "dev", "eth0"}
@@ -129,8 +129,8 @@ func take(ctx context.Context, pod *corev1.Pod, has bool, addresses []netip.Addr
 	}
 }
 
-// announceScript has the kernel say which addresses it has, as keepalived does for those that it takes over: by gratuitous ARP and unsolicited
-// neighbour advertisements, which it sends when the hardware address is set.
+// announceScript makes the kernel announce its addresses like keepalived after a takeover: by gratuitous ARP and unsolicited
+// neighbour advertisements, which the kernel sends when the hardware address is set.
 const announceScript = `echo 1 >/proc/sys/net/ipv4/conf/eth0/arp_notify && echo 1 >/proc/sys/net/ipv6/conf/eth0/ndisc_notify &&
 ip link set eth0 address "$(cat /sys/class/net/eth0/address)"`
 
@@ -140,7 +140,7 @@ func announce(ctx context.Context, pod *corev1.Pod) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// whoAnswers is the name of the pod that answers at an address; empty when none does.
+// whoAnswers returns the name of the pod that answers at an address, or "" if none does.
 func whoAnswers(ctx context.Context, from *corev1.Pod, address netip.Addr) string {
 	url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(address, cluster.HTTPPort))
 	name, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url)

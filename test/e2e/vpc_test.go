@@ -112,7 +112,7 @@ var _ = Describe("custom VPCs", Ordered, ContinueOnFailure, func() {
 	}, SpecTimeout(8*time.Minute))
 })
 
-// applyVpcs applies a sample of Vpcs and Subnets as it stands, and deletes it, all at once, when the spec ends.
+// applyVpcs applies a sample of Vpcs and Subnets unchanged, and deletes all its objects at once when the spec ends.
 func applyVpcs(ctx context.Context, file string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", file))
@@ -167,7 +167,7 @@ func tenantPod(ctx context.Context, namespace, name, node, v4, v6 string) *corev
 	return podIn(ctx, namespace, name, node, "", v4, v6)
 }
 
-// podIn runs a pod with these addresses that may do as it likes with its own network. Whether its kubelet can probe it does not matter.
+// podIn runs a privileged pod with these addresses. It has no readiness probe, so that it does not depend on the kubelet's probes.
 func podIn(ctx context.Context, namespace, name, node, subnet, v4, v6 string) *corev1.Pod {
 	GinkgoHelper()
 	pod := cluster.Server(namespace, namespace+"-"+name, node)
@@ -191,7 +191,7 @@ func addressesOf(pod *corev1.Pod) []string {
 	return addresses
 }
 
-// reached is the name of the pod that answers at an address; empty when nobody does.
+// reached returns the name of the pod that answers at an address, or "" if none does.
 func reached(ctx context.Context, from *corev1.Pod, address string) string {
 	url := "http://" + net.JoinHostPort(address, strconv.Itoa(cluster.HTTPPort)) + "/hostname"
 	out, err := suite.Cluster.Exec(ctx, from, "curl", "--silent", "--globoff", "--max-time", "3", url)

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// Addresses in no subnet of the VPC. Both appliances have them, so the name of the server in an answer shows which next hop a packet took.
+// Addresses in no subnet of the VPC. Both appliances have them, so the server's name in an answer shows the next hop of a packet.
 var (
 	beyond = []netip.Addr{netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:51::9")}
 	shared = []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8:203::9")}
@@ -41,7 +41,7 @@ func changeVpc(ctx context.Context, name string, change func(*kubeovnv1.VpcSpec)
 	Expect(suite.Objects.Patch(ctx, vpc, client.MergeFrom(base))).To(Succeed())
 }
 
-// annotate sets an annotation of a pod that runs, or removes it when value is empty.
+// annotate sets an annotation of a running pod, or removes it when value is "".
 func annotate(ctx context.Context, pod *corev1.Pod, key, value string) {
 	GinkgoHelper()
 	base := pod.DeepCopy()
@@ -53,7 +53,7 @@ func annotate(ctx context.Context, pod *corev1.Pod, key, value string) {
 	Expect(suite.Objects.Patch(ctx, pod, client.MergeFrom(base))).To(Succeed())
 }
 
-// routesOfOnePod checks the annotation north_gateway: it changes the next hop of its pod, and no other pod's.
+// routesOfOnePod checks the annotation north_gateway: it changes the next hop of its pod, but of no other pod.
 func routesOfOnePod(ctx context.Context, office, server *corev1.Pod) {
 	GinkgoHelper()
 	By("to a next hop of the pod's own")
@@ -97,7 +97,7 @@ func routesByTableAndSource(ctx context.Context, office, server *corev1.Pod) {
 	expectAnswers(ctx, office, "inspected-second")
 }
 
-// policiesThatDecide checks policy routes that drop and allow: the greater priority decides.
+// policiesThatDecide checks policy routes that drop and allow: the highest priority decides.
 func policiesThatDecide(ctx context.Context, office, server *corev1.Pod) {
 	GinkgoHelper()
 	By("not at all, where a policy drops packets")

@@ -23,12 +23,12 @@ import (
 	"github.com/kiln-net/kiln/internal/eventually"
 )
 
-// The limits of Eventually are long, so that specs pass on a busy machine. They hide a controller that became slow or depends on its last retry. Therefore
-// each Eventually is recorded, and a duration above longWait, times how much slower than usual the machine was meanwhile, fails the suite unless
-// slowWaits has its place.
+// The time limits of Eventually are long, so that specs pass on a busy machine. They hide a controller that became slow or depends
+// on its last retry. Therefore each Eventually is recorded. A duration above longWait, times the slowdown of the machine meanwhile,
+// fails the suite unless slowWaits lists its place.
 const longWait = 10 * time.Second
 
-// slowWaits are the waits that take long by design, by their place, and why.
+// slowWaits lists the places of waits that take long by design, each with the reason.
 var slowWaits = []struct {
 	where *regexp.Regexp
 	why   string
@@ -53,7 +53,7 @@ func slowByDesign(where string) bool {
 	return false
 }
 
-// ended is an Eventually that has ended.
+// ended is the record of an Eventually.
 type ended struct {
 	where, spec string
 	begun       time.Time
@@ -66,13 +66,13 @@ var waits struct {
 	speed *eventually.Sampling
 }
 
-// recordWaits has gomega record how long each Eventually takes, and measures the speed of the machine.
+// recordWaits makes gomega record the duration of each Eventually, and starts to measure the speed of the machine.
 func recordWaits() {
 	Default = recorder{Default}
 	waits.speed = eventually.StartSampling()
 }
 
-// recorder adds a record to gomega. Gomega calls Inner to find its own implementation.
+// recorder adds the record to gomega. Gomega calls Inner to find its own implementation.
 type recorder struct{ Gomega }
 
 // Inner returns the implementation of gomega.
@@ -135,7 +135,7 @@ func (r *recorded) WithArguments(args ...any) types.AsyncAssertion {
 	return r.with(r.AsyncAssertion.WithArguments(args...))
 }
 
-// allowedSkips are the specs that may skip themselves, and why.
+// allowedSkips lists the specs that may skip themselves, each with the reason.
 var allowedSkips = map[string]string{
 	"faults a node with members: power cut, and removed from the cluster": "the lab has one node of the control plane",
 }
@@ -147,13 +147,13 @@ var _ = ReportAfterSuite("waits and skips", func(report Report) {
 	var skips []string
 	for i := range report.SpecReports {
 		spec := &report.SpecReports[i]
-		// A spec that a filter leaves out has no message.
+		// A spec that a filter deselects has no message.
 		if _, known := allowedSkips[spec.FullText()]; spec.State.Is(ginkgotypes.SpecStateSkipped) && spec.Failure.Message != "" && !known {
 			skips = append(skips, spec.FullText()+": "+spec.Failure.Message)
 		}
 	}
 	if !report.SuiteSucceeded {
-		// Ginkgo's summary names lines only, and what it printed for each spec is thousands of lines above.
+		// Ginkgo's summary has only line numbers, and the output of a failed spec is thousands of lines above.
 		for _, spec := range report.SpecReports.WithState(ginkgotypes.SpecStateFailureStates) {
 			fmt.Printf("%s: %s\n", spec.FullText(), spec.Failure.Message[:min(len(spec.Failure.Message), 1000)])
 		}
@@ -163,8 +163,8 @@ var _ = ReportAfterSuite("waits and skips", func(report Report) {
 	Expect(tooLong).To(BeEmpty(), "waits of more than %s × the factor of the machine", longWait)
 })
 
-// slowest returns the longest waits, and those above the limit that slowWaits does not have. factor is how much slower than usual the machine was
-// between two times.
+// slowest returns the longest waits, and those above the limit that slowWaits does not list. factor returns the slowdown of the
+// machine between two times.
 func slowest(list []ended, factor func(from, to time.Time) float64) (longest, tooLong []string) {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b ended) int { return cmp.Compare(b.took, a.took) })

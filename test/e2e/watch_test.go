@@ -22,13 +22,14 @@ import (
 	"github.com/kiln-net/kiln/test/oracle"
 )
 
-// pair is the pods between which a watch runs: from and near are on the first worker, to is on the second one and behind the Service.
+// pair holds the pods of a watch: from and near are on the first worker; to is on the second worker and is the endpoint of the
+// Service.
 type pair struct {
 	from, near, to *corev1.Pod
 	service        *corev1.Service
 }
 
-// makePair makes a namespace with the pods and the Service of a watch.
+// makePair creates a namespace with the pods and the Service of a watch.
 func makePair(ctx context.Context, namespace string) *pair {
 	GinkgoHelper()
 	makeNamespace(ctx, namespace)
@@ -50,7 +51,7 @@ func makePair(ctx context.Context, namespace string) *pair {
 		ObjectMeta: metav1.ObjectMeta{Name: "to"},
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": "to"}, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
-			// The readiness probe fails while Open vSwitch restarts, and clients of UDP leave an endpoint that is not ready.
+			// The readiness probe fails while Open vSwitch restarts, and UDP clients would leave an endpoint that is not ready.
 			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
 				{Name: "http", Port: 80, TargetPort: intstr.FromInt32(cluster.HTTPPort)},
@@ -69,8 +70,9 @@ func makePair(ctx context.Context, namespace string) *pair {
 	return p
 }
 
-// exchange asks the server at $2 port $3 to echo numbers, one every 100 ms, all on one connection or socket of protocol $1. It records what
-// oracle.Exchange reads in file $4, until there is a file $4.stop. Descriptor 9 never has data: reading from it is a pause without a process.
+// exchange makes the server at $2 port $3 echo numbers, one every 100 ms, all on one connection or socket of protocol $1. It
+// appends the input of oracle.Exchange to file $4, until the file $4.stop exists. Descriptor 9 never has data: reading from it is a
+// pause without a process.
 const exchange = `trap "" PIPE
 exec 3<>"/dev/$1/$2/$3" 9<> <(:) || exit
 { while cat <&3; [ $1 = udp ]; do :; done | while read -r -d @ text; do n=${text##*[!0-9]}; [ -z "$n" ] || echo "answered $n $EPOCHREALTIME"; done; } >>$4 &
@@ -86,7 +88,7 @@ done
 echo end >>$4
 wait`
 
-// Protocols of the flows of a watch, with the time between two packets or requests.
+// Protocols of the flows of a watch.
 const (
 	icmp = "ping"
 	tcp  = "tcp"
@@ -105,21 +107,22 @@ type watched struct {
 	oracle.Flow
 }
 
-// watch is the flows between the pods of a pair, each a running connection as users have them.
+// watch is a set of flows between the pods of a pair: running connections, as users have them.
 //
-// Flows between nodes lose packets when an interface is added or removed on either node: with the userspace datapath, ovs-vswitchd then empties its
-// copy of the kernel's routes and reads them again, and drops packets to and from tunnels in these milliseconds (docs/components.md). A spec that
-// expects no loss starts no pods on these nodes.
+// Flows between nodes lose packets when an interface is added or removed on either node. With the userspace datapath, ovs-vswitchd
+// then flushes and rereads its copy of the kernel's routes, and for these milliseconds drops packets to and from tunnels
+// (docs/components.md). A spec that expects no loss starts no pods on these nodes.
 type watch struct {
 	from  *corev1.Pod
 	flows []*watched
 	done  bool
-	// resets allows connections through a Service to end. Conntrack is part of ovs-vswitchd with the userspace datapath, so a restart
-	// forgets how it translated them (docs/upgrades.md).
+	// resets allows connections through a Service to end. With the userspace datapath, conntrack is part of ovs-vswitchd, so a
+	// restart loses the NAT state of these connections (docs/upgrades.md).
 	resets bool
 }
 
-// startFlows starts, in both families: ping, TCP and UDP from one node to the other, TCP and UDP through the Service, ping within a node.
+// startFlows starts these flows in both families: ping, TCP and UDP between the nodes, TCP and UDP through the Service, ping within
+// a node.
 func startFlows(ctx context.Context, p *pair) *watch {
 	GinkgoHelper()
 	var list []*watched
@@ -139,7 +142,7 @@ func startFlows(ctx context.Context, p *pair) *watch {
 	return startWatch(ctx, p.from, list)
 }
 
-// tcpTo are connections to a pod in both families.
+// tcpTo returns connections to a pod in both families.
 func tcpTo(to *corev1.Pod, port uint16) []*watched {
 	var list []*watched
 	for _, a := range cluster.PodAddrs(to) {
@@ -164,7 +167,7 @@ func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
 	}
 	_, err := suite.Cluster.Exec(ctx, w.from, "bash", "-c", script, "watch", exchange)
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func(ctx SpecContext) { // when the spec fails on its way
+	DeferCleanup(func(ctx SpecContext) { // if the spec fails earlier
 		if !w.done {
 			_, _ = suite.Cluster.Exec(ctx, w.from, "sh", "-c", fmt.Sprintf("for f in %s/*.pid; do kill -- -$(cat $f); done", dir))
 		}
@@ -180,8 +183,8 @@ func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
 	return w
 }
 
-// end stops the flows after the event under test. Each flow must get answers from now on. The result has all losses since the start, without
-// the connections that were reset as resets allows; a new connection to their targets is answered at once.
+// end stops the flows after the event under test. Each flow must get answers after the call. The result has all losses since the
+// start, without connections whose end resets allows; a new connection to their targets must be answered at once.
 func (w *watch) end(ctx context.Context) flows {
 	GinkgoHelper()
 	now := time.Now()
@@ -229,7 +232,7 @@ func (w *watch) kill(ctx context.Context) {
 	w.done = true
 }
 
-// read reads the record of a flow. Retransmissions of TCP and the last answers may take a while.
+// read reads the record of a flow. It waits for retransmissions of TCP and the last answers.
 func (w *watch) read(ctx context.Context, f *watched, now time.Time) error {
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		out, err := suite.Cluster.Exec(ctx, w.from, "cat", f.file, f.file+".err")
@@ -269,15 +272,16 @@ func (list flows) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// losses are the flows that lost packets or requests.
+// losses returns the flows that lost packets or requests.
 func (list flows) losses() []string { return list.gapsOver(0) }
 
-// gapsOver are the gaps of more than d, by the number of their packets: a busy machine makes senders pause too.
+// gapsOver returns the gaps of more than d. It computes their length from the number of packets, because a busy machine pauses
+// senders too.
 func (list flows) gapsOver(d time.Duration) []string {
 	return list.gaps(func(f *watched, g oracle.Gap) bool { return time.Duration(g.Packets)*pace[f.protocol] > d })
 }
 
-// gapsLongerThan are the gaps of more than d, by the clock.
+// gapsLongerThan returns the gaps that took more than d.
 func (list flows) gapsLongerThan(d time.Duration) []string {
 	return list.gaps(func(_ *watched, g oracle.Gap) bool { return g.Took > d })
 }
@@ -294,17 +298,17 @@ func (list flows) gaps(of func(*watched, oracle.Gap) bool) []string {
 	return found
 }
 
-// ofTCP are the flows that retransmit: none of them may lose anything.
+// ofTCP returns the TCP flows, which retransmit and therefore must not lose anything.
 func (list flows) ofTCP() flows {
 	return slices.DeleteFunc(slices.Clone(list), func(f *watched) bool { return f.protocol != tcp })
 }
 
-// withinNode are the flows that no tunnel carries.
+// withinNode returns the flows that no tunnel carries.
 func (list flows) withinNode() flows {
 	return slices.DeleteFunc(slices.Clone(list), func(f *watched) bool { return !f.sameNode })
 }
 
-// named is the flow of a name.
+// named returns the flow with this name.
 func (list flows) named(name string) *watched {
 	GinkgoHelper()
 	i := slices.IndexFunc(list, func(f *watched) bool { return f.name == name })
