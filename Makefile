@@ -1,10 +1,10 @@
-# Kiln: every command of the project. `make` prints what there is.
+# Kiln: all commands of the project. `make` lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# What the lab and the tests stand on is built once and kept here.
+# Cache of the artifacts that the lab and the tests need; each is built once.
 KILN_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kiln
 export KILN_CACHE
 export KUBEBUILDER_ASSETS := $(KILN_CACHE)/bin
@@ -19,7 +19,7 @@ CONTROL_PLANES ?= 1
 WORKERS ?= 2
 FAMILIES ?= dual
 
-# Tools, pinned. Each is built from its module into a directory named by its version.
+# Pinned tools. Each is built from its module into a directory with the version in its name.
 CONTROLLER_GEN_VERSION := v0.23.0
 GOLANGCI_LINT_VERSION := v2.15.0
 CONTROLLER_GEN := $(KILN_CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
@@ -27,11 +27,12 @@ GOLANGCI_LINT := $(KILN_CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/gola
 
 LAB := go run ./hack/lab
 
-# The PATH of the tests and the demo, which `make prepare` fills: programs of the packages that it installs, of those that every Debian has, go
-# and make. A program that happens to be installed is not found, so it cannot hide a gap in the list (hack/lab/prepare/host.go).
+# The PATH of the tests and the demo. `make prepare` fills it with go, make, and the programs of the packages that it installs and
+# of those that every Debian has. Other installed programs are not found, so they cannot hide a gap in the list
+# (hack/lab/prepare/host.go).
 HOST_PATH := $(KILN_CACHE)/path
 
-# $(call stage,target) makes a target with that PATH and prints how long it took.
+# $(call stage,target) runs make for a target with that PATH and prints the duration.
 stage = @start=$$SECONDS; echo "=== $(1)"; env PATH=$(HOST_PATH) $(MAKE) --no-print-directory $(1) || { echo "=== $(1) FAILED after $$((SECONDS - start)) s"; exit 1; }; \
 	echo "=== $(1) passed in $$((SECONDS - start)) s"
 
@@ -67,10 +68,10 @@ demo-down: ## Take the cluster of `make demo` down; leaves nothing but the cache
 test-unit: ## Unit, engine and envtest suites (needs `make prepare`)
 	go test -p $(TEST_PACKAGES) -timeout 20m $(SLOWEST) ./api/... ./agent/... ./cmd/... ./cni/... ./controllers/... ./hack/... ./internal/... ./test/bench/... ./test/oracle/... ./test/soak/...
 
-# How many packages are tested at the same time. Most of them wait for timers, so two of them leave two cores idle.
+# Number of packages that are tested at the same time. Most of them wait for timers, so two packages leave two cores idle.
 TEST_PACKAGES ?= 4
 
-# Packages whose suites take longest come first, so that no long suite runs alone at the end.
+# The packages with the longest suites come first, so that no long suite runs alone at the end.
 SLOWEST := ./controllers/subnet ./controllers/pod ./agent ./controllers/operator ./test/bench ./cmd/kiln ./agent/services
 
 .PHONY: test-long
@@ -82,7 +83,7 @@ test-long: ## The unit suites with the cost tests at full size and the large soa
 fresh: ## `make test` (RUN=… another command) in a clone of HEAD on a minimal Debian with nothing prepared (DEBIAN=trixie; GO_CACHES=1 shares Go's caches)
 	$(LAB) fresh --suite $(or $(DEBIAN),bookworm) $(if $(GO_CACHES),--go-caches) '$(or $(RUN),make test)'
 
-# How long each fuzz target runs.
+# Duration of each fuzz target.
 FUZZTIME ?= 1m
 
 .PHONY: fuzz
@@ -94,7 +95,7 @@ fuzz: ## Each fuzz target for a minute (FUZZTIME=10m); an input that fails is wr
 		done; \
 	done
 
-# RACE_PACKAGES: what `make test-race` runs. The race detector is C code: prepare --race installs a C compiler.
+# RACE_PACKAGES: the packages of `make test-race`. The race detector needs cgo: prepare --race installs a C compiler.
 RACE_PACKAGES ?= ./internal/... ./controllers/... ./agent/... ./cmd/...
 
 .PHONY: test-race
@@ -134,7 +135,8 @@ test-upgrade: images ## Install the version of FROM, upgrade it under traffic, a
 	UPGRADE_FROM=$(CURDIR)/_output/from go test -timeout 40m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter=upgrade-from || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
-# The packages whose event sources test-watches takes away, `=` the package of their tests where it is another one. WATCHES_FLAGS: flags of hack/watches.
+# The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
+# WATCHES_FLAGS: flags of hack/watches.
 WATCHES ?= controllers/gateway controllers/ippool controllers/lbrule controllers/namespace controllers/node=controllers/subnet controllers/ovneip controllers/pod controllers/policy controllers/service controllers/subnet controllers/transit controllers/vip controllers/vpc agent/host=agent
 WATCHES_FLAGS ?=
 
@@ -156,7 +158,7 @@ test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only
 	$(call mode,,ipv6)
 	$(call mode,--kube-proxy,dual)
 
-# FOCUS, SKIP: regular expressions of the tests of Kubernetes to run, and not to run.
+# FOCUS, SKIP: regular expressions of the Kubernetes tests to run and to skip.
 FOCUS ?=
 SKIP ?=
 
@@ -222,12 +224,14 @@ $(GOLANGCI_LINT):
 
 ##@ Benchmarks
 
-# BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets; services, policy (with NORTHD=on); or ipam, northbound, cni: Go benchmarks of a package.
-# N: pods of the bursts, each on top of those before (N=1000,5000); NORTHD: on, paused or both.
+# BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets; services, policy (with NORTHD=on); or Go benchmarks of a
+# package: ipam, northbound, cni.
+# N: pods of the bursts; each burst adds to the previous ones (N=1000,5000). NORTHD: on, paused or both.
 BENCH ?= serial,burst,restart,delete
 N ?= 1000
 NORTHD ?= on paused
-# one: everything on one CPU; split: servers on one, controller and driver on another. By default split, with two CPUs or more.
+# LAYOUT: one runs everything on one CPU; split runs servers on one, controller and driver on another. The default is split with two
+# or more CPUs.
 LAYOUT ?=
 # More flags of the bench: BENCH_FLAGS='-restarts 9 -profiles /tmp'.
 BENCH_FLAGS ?=

@@ -1,5 +1,5 @@
-# An end of SCTP on raw sockets, for kernels without SCTP: it begins an association (RFC 9260, section 5.1) and goes no further.
-# `serve` answers INIT on every port with INIT ACK. `ask <address> <port>` says whether an answer comes from there.
+# A minimal SCTP endpoint on raw sockets, for kernels without SCTP. It starts an association (RFC 9260, section 5.1) and does not
+# complete it. `serve` answers INIT on every port with INIT ACK. `ask <address> <port>` prints whether that address answers.
 import os, select, socket, struct, sys
 
 SCTP, INIT, INIT_ACK = 132, 1, 2
