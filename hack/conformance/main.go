@@ -105,7 +105,7 @@ func (c *conformance) run(ctx context.Context, build bool) (err error) {
 	return errors.Join(c.write(s), s.verdict())
 }
 
-// loadImages loads stand-ins for the images that the tests use into the nodes.
+// loadImages loads stand-ins for the images of the tests into the nodes.
 func (c *conformance) loadImages(ctx context.Context, l *lab.Cluster) error {
 	out, err := exec.CommandContext(ctx, filepath.Join(c.cache.Bin(), prepare.E2ETest), "--list-images").Output()
 	if err != nil {

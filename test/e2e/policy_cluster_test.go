@@ -50,7 +50,7 @@ var _ = Describe("cluster-wide policies", func() {
 		Expect(yaml.UnmarshalStrict([]byte(`{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: stranger}}}]}]}`), &np.Spec)).To(Succeed())
 		Expect(suite.Objects.Create(ctx, np)).To(Succeed())
 		apart(ctx, monitor, web, web)
-		apart(ctx, stranger, web, web) // whatever the tenant says
+		apart(ctx, stranger, web, web) // the tenant cannot allow it
 		Expect(suite.Objects.Delete(ctx, np)).To(Succeed())
 		expectReach(ctx, monitor, web)
 
