@@ -38,7 +38,7 @@ type summary struct {
 	issuance   issuance
 	protection protection
 	nodes      []nodeTrouble
-	// halt or err is the result of the pass. At most one is set.
+	// halt and err are the results of the pass. Both are set if the databases have different results.
 	halt *halt
 	err  error
 	// wasAvailable is the condition Available before this pass.
@@ -108,12 +108,14 @@ func (s summary) progressing() metav1.Condition {
 func (s summary) degraded() metav1.Condition {
 	var troubles []string
 	reason := reasonTrouble
+	if s.err != nil {
+		reason = reasonFailed
+	}
 	if s.halt != nil && s.halt.degraded {
 		reason = s.halt.reason
 		troubles = append(troubles, s.halt.message)
 	}
 	if s.err != nil {
-		reason = reasonFailed
 		troubles = append(troubles, s.err.Error())
 	}
 	if s.upgrade.stuck {

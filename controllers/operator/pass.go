@@ -94,6 +94,30 @@ func untold(err error) error {
 	return err
 }
 
+// divide returns the halts of a pass as one halt with all messages, and its other errors. A pass has several results if it runs the
+// southbound database although the northbound one halted.
+func divide(err error) (h *halt, rest error) {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // it takes the error apart
+	if !ok {
+		if errors.As(err, &h) {
+			return h, nil
+		}
+		return nil, err
+	}
+	for _, one := range joined.Unwrap() {
+		next, err := divide(one)
+		rest = errors.Join(rest, err)
+		switch {
+		case next == nil:
+		case h == nil:
+			h = next
+		default:
+			h = &halt{reason: h.reason, message: h.message + "; " + next.message, degraded: h.degraded || next.degraded}
+		}
+	}
+	return h, rest
+}
+
 // gather reads the inputs of a pass. It returns nil if there is nothing to do: the OVNCluster does not exist, or it is
 // being deleted and has only finalizers of others.
 func (r *Reconciler) gather(ctx context.Context, name string) (*pass, error) {

@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -50,12 +51,8 @@ func policyKinds() []client.Object {
 // policy denies to other accounts. The installation continues if policies cannot be applied; the condition Protected reports the reason.
 func (r *Reconciler) protect(ctx context.Context, p *pass) error {
 	err := r.watchPolicies(ctx)
-	if err == nil { // each by itself: a failure does not keep the others from being applied
-		for _, o := range render.Policies(p.config) {
-			if failed := r.apply(ctx, p, []render.Object{o}); failed != nil && err == nil {
-				err = failed
-			}
-		}
+	if err == nil {
+		err = r.applyPolicies(ctx, p)
 	}
 	switch {
 	case err == nil:
@@ -75,7 +72,22 @@ func (r *Reconciler) protect(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// watchPolicies has changes of policies wake the controller, once they are served and the operator may read them.
+// applyPolicies applies each policy by itself: a failure does not keep the others from being applied. Of several failures it returns one
+// that a retry may solve.
+func (r *Reconciler) applyPolicies(ctx context.Context, p *pass) error {
+	var lasting, passing error
+	for _, o := range render.Policies(p.config) {
+		switch err := r.apply(ctx, p, []render.Object{o}); {
+		case meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+			lasting = cmp.Or(lasting, err)
+		case err != nil:
+			passing = cmp.Or(passing, err)
+		}
+	}
+	return cmp.Or(passing, lasting)
+}
+
+// watchPolicies starts the watches of policies, once they are served and the operator may read them.
 func (r *Reconciler) watchPolicies(ctx context.Context) error {
 	if r.policiesWatched {
 		return nil

@@ -64,19 +64,24 @@ func (r *Reconciler) cachedSecret(ctx context.Context, name string) (*corev1.Sec
 }
 
 // secretData returns the data of a Secret, or nil if the API server reports that it does not exist. A cache miss is not enough: the cache
-// may be stale, and a second CA would cut off all clients that trust the first.
+// may be stale, and a second CA would cut off all clients that trust the first. For the same reason the data of a Secret without data is empty
+// and not nil: the operator does not replace a CA that a user has damaged.
 func (r *Reconciler) secretData(ctx context.Context, name string) (map[string][]byte, error) {
 	secret, err := r.cachedSecret(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if secret != nil {
-		return secret.Data, nil
+	if secret == nil {
+		secret = &corev1.Secret{}
+		err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, secret)
 	}
-	secret = &corev1.Secret{}
-	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, secret)
-	if client.IgnoreNotFound(err) != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	case secret.Data == nil:
+		return map[string][]byte{}, nil
 	}
 	return secret.Data, nil
 }

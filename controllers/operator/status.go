@@ -5,7 +5,6 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,10 +42,8 @@ func (p *pass) components() []string {
 
 // report computes the status at the end of a pass, writes it if it changed, and creates events for changed conditions.
 func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
-	summary := summary{err: passErr, generation: p.cluster.Generation}
-	if errors.As(passErr, &summary.halt) {
-		summary.err = nil
-	}
+	summary := summary{generation: p.cluster.Generation}
+	summary.halt, summary.err = divide(passErr)
 	summary.wasAvailable = meta.IsStatusConditionTrue(p.before.Status.Conditions, v1alpha1.ConditionAvailable)
 	status := &p.cluster.Status
 	status.ObservedGeneration = p.cluster.Generation

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,9 @@ func TestConditionsFollowFromThePass(t *testing.T) {
 		{"the specification is wrong while all runs", summary{components: []component{whole}, halt: wrong, wasAvailable: true}, [3]string{
 			"True ComponentsServe", "False InvalidNetwork", "True InvalidNetwork",
 		}},
+		{"one database has lost its quorum, the other one cannot be reached", summary{
+			components: []component{down}, halt: wrong, err: errors.New("refused"), wasAvailable: true,
+		}, [3]string{"False WaitingForComponents", "True ReconcileFailed", "True InvalidNetwork"}},
 		{"the API server failed", summary{components: []component{whole}, err: errors.New("refused"), wasAvailable: true}, [3]string{
 			"True ComponentsServe", "True ReconcileFailed", "True ReconcileFailed",
 		}},
@@ -74,6 +78,36 @@ func TestConditionsFollowFromThePass(t *testing.T) {
 	degraded := summary{components: []component{troubled}}.degraded()
 	if want := "b: one; b: two; b: three; b: and 2 more"; degraded.Message != want {
 		t.Errorf("the message is %q; want %q", degraded.Message, want)
+	}
+}
+
+func TestResultsOfBothDatabasesAreReported(t *testing.T) {
+	lost, waits := &halt{reason: "QuorumLost", message: "northbound lost", degraded: true}, &halt{reason: "Starting", message: "southbound starts"}
+	refused := errors.New("refused")
+	for _, c := range []struct {
+		name          string
+		err           error
+		reason, halts string
+		rest          error
+	}{
+		{"nothing", nil, "", "", nil},
+		{"an error", refused, "", "", refused},
+		{"a halt", lost, "QuorumLost", "northbound lost", nil},
+		{"a wrapped halt", fmt.Errorf("phase: %w", lost), "QuorumLost", "northbound lost", nil},
+		{"two halts", errors.Join(waits, lost), "Starting", "southbound starts; northbound lost", nil},
+		{"a halt and an error", errors.Join(lost, refused), "QuorumLost", "northbound lost", refused},
+		{"a halt, and nothing", errors.Join(lost, nil), "QuorumLost", "northbound lost", nil},
+	} {
+		h, rest := divide(c.err)
+		if h == nil {
+			h = &halt{}
+		}
+		if h.reason != c.reason || h.message != c.halts || !errors.Is(rest, c.rest) || rest != nil && c.rest == nil {
+			t.Errorf("%s: %+v and %v", c.name, h, rest)
+		}
+		if h.degraded != errors.Is(c.err, lost) {
+			t.Errorf("%s: degraded is %t", c.name, h.degraded)
+		}
 	}
 }
 
