@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -53,7 +54,7 @@ func (c *conformance) test(ctx context.Context, l *lab.Cluster) (summary, error)
 	}
 	s, err := readSummary(filepath.Join(c.output, reportFile))
 	if err != nil {
-		return s, fmt.Errorf("%w; ginkgo: %w (log: %s)", err, failed, out.Name())
+		return s, fmt.Errorf("%w (log: %s)", errors.Join(err, failed), out.Name())
 	}
 	if failed != nil && s.verdict() == nil {
 		s.suite = append(s.suite, fmt.Sprintf("ginkgo says %s (log: %s)", failed, out.Name()))

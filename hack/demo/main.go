@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"time"
 
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/test/checks"
 	"github.com/kiln-net/kiln/test/cluster"
 )
@@ -104,9 +106,10 @@ func say(format string, args ...any) {
 }
 
 func lookAround(l *lab.Cluster) {
+	kubectl, _ := prepared.File("bin/kubectl") // the demo has run it
 	fmt.Printf(`
 Look around:
-  export KUBECONFIG=%s PATH=$PATH:%s/bin
+  export KUBECONFIG=%s PATH=$PATH:%s
   kubectl get ovncluster default -o wide; kubectl get subnet,vpc,ip
   kubectl get pods -A -o wide
   kubectl -n %s exec ovn-central-nb-0 -- ovn-nbctl show
@@ -114,5 +117,5 @@ Look around:
   kubectl -n %s exec -it client -- bash
   go run ./hack/lab exec worker-1 -- ip route
   make demo-down
-`, l.Kubeconfig(), os.Getenv("KILN_CACHE"), cluster.Namespace, cluster.Namespace, namespace)
+`, l.Kubeconfig(), filepath.Dir(kubectl), cluster.Namespace, cluster.Namespace, namespace)
 }

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prepared gives tests what `make prepare` has made: Kubernetes' programs, and a root file system with OVN.
+// Package prepared finds the artifacts of `make prepare`: the programs of Kubernetes, and a root file system with OVN.
 package prepared
 
 import (
@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 )
 
-// Dir is where that is: $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
+// Dir returns the directory of the artifacts: $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
 func Dir() (string, error) {
 	if dir := os.Getenv("KILN_CACHE"); dir != "" {
 		return dir, nil
 	}
 	caches, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the cache: %w", err)
+		return "", fmt.Errorf("find the cache directory (set KILN_CACHE): %w", err)
 	}
 	return filepath.Join(caches, "kiln"), nil
 }

@@ -67,12 +67,16 @@ func (m *mentions) hear(change []byte, err error) {
 	}
 }
 
-// expect returns a channel that receives the time of the next change that contains text.
+// expect returns a channel that receives the time of the next change that contains text. It is closed if the connection fails.
 func (m *mentions) expect(text string) <-chan time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	heard := make(chan time.Time, 1)
-	m.wanted[text] = heard
+	if m.err != nil {
+		close(heard)
+	} else {
+		m.wanted[text] = heard
+	}
 	return heard
 }
 

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kiln-net/kiln/internal/pki"
+	"github.com/kiln-net/kiln/internal/prepared"
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
@@ -81,13 +82,9 @@ func newWorld(ctx context.Context, o options, lost func(error)) (*world, error) 
 
 // cacheDir returns the directory in which `make prepare` stores the programs.
 func cacheDir() (string, error) {
-	cache := os.Getenv("KILN_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", fmt.Errorf("find the cache: %w", err)
-		}
-		cache = filepath.Join(home, ".cache", "kiln")
+	cache, err := prepared.Dir()
+	if err != nil {
+		return "", err
 	}
 	for _, program := range []string{"bin/etcd", "bin/kube-apiserver", "rootfs/usr/sbin/ovsdb-server", "rootfs/usr/bin/ovn-northd"} {
 		if _, err := os.Stat(filepath.Join(cache, program)); err != nil {

@@ -6,9 +6,7 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/prepared"
 )
 
 // Scheme holds the Kubernetes types and Kiln's own.
@@ -56,7 +55,10 @@ func ApplyFile(ctx context.Context, kubeconfig, file string) error {
 }
 
 func apply(ctx context.Context, kubeconfig, flag, path string) error {
-	kubectl := filepath.Join(os.Getenv("KILN_CACHE"), "bin", "kubectl")
+	kubectl, err := prepared.File("bin/kubectl")
+	if err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", kubeconfig, "apply", "--server-side", "--force-conflicts", "--request-timeout=30s", flag, path)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl apply %s %s: %w\n%s", flag, path, err, out)

@@ -35,7 +35,7 @@ var slowWaits = []struct {
 }{
 	{regexp.MustCompile(`^upgrade_test.go:`), "an upgrade replaces the pods node by node"},
 	{regexp.MustCompile(`^(members|recovery)_test.go:`), "members join after an election, and backups are made once a minute"},
-	{regexp.MustCompile(`^faults(_files|_certificates)?_test.go:`), "a fault has limits of its own"},
+	{regexp.MustCompile(`^faults(_\w+)?_test.go:`), "a fault has limits of its own"},
 	{regexp.MustCompile(`^gateway_test.go:.*expect(Active|Seen)`), "a failover has a limit of its own, and a gateway node takes over again 10 s after it is back"},
 	{regexp.MustCompile(`^(lbrule|routerlbrule)_test.go:`), "health checks need three answers, one every 5 s"},
 	{regexp.MustCompile(`^transit_test.go:`), "probes fail several times before the kubelet restarts a container, and a failover has a limit of its own"},

@@ -44,7 +44,7 @@ func TestSoak(t *testing.T) {
 	drawn := seed.New(t)
 	m := &maker{
 		sizes: sizes{
-			vpcs: setting("SOAK_VPCS", 6), subnets: setting("SOAK_SUBNETS", 24), pods: setting("SOAK_PODS", 80),
+			vpcs: setting("SOAK_VPCS", 6), subnets: max(subnetsPerPool, setting("SOAK_SUBNETS", 24)), pods: setting("SOAK_PODS", 80),
 			namespaces: 8, nodes: setting("SOAK_NODES", 4), kills: setting("SOAK_KILLS", 3),
 		},
 		random: seed.Rand(drawn, 1),

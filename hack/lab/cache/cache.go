@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kiln-net/kiln/hack/lab/progress"
+	"github.com/kiln-net/kiln/internal/prepared"
 )
 
 // Dir is the cache's directory.
@@ -24,15 +25,10 @@ type Dir string
 
 // Open returns the cache's directory and creates it if it does not exist.
 func Open() (Dir, error) {
-	dir := os.Getenv("KILN_CACHE")
-	if dir == "" {
-		base, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("find the cache directory (set KILN_CACHE): %w", err)
-		}
-		dir = filepath.Join(base, "kiln")
+	dir, err := prepared.Dir()
+	if err == nil {
+		dir, err = filepath.Abs(dir)
 	}
-	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fmt.Errorf("find the cache directory: %w", err)
 	}

@@ -57,7 +57,7 @@ func awaitExit(fd, pid int) error {
 	deadline := time.Now().Add(time.Minute)
 	for {
 		left := time.Until(deadline)
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, max(0, int(left.Milliseconds())))
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
