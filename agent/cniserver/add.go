@@ -24,11 +24,11 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// addLimit bounds an ADD. It is below the two minutes after which the kubelet gives up without knowing why.
+// addLimit bounds an ADD. It is below the kubelet's timeout of two minutes, so that the kubelet receives the agent's error message.
 const addLimit = 100 * time.Second
 
-// add attaches a container: address, veth, port, flows. The port is added before the container's end is configured, so that
-// ovn-controller works meanwhile.
+// add attaches a container: address, veth, port, flows. The port is added while the container's end is configured, so that ovn-controller
+// installs the flows in parallel.
 func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error) {
 	if err := required(r); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error
 		return nil, err
 	}
 	if len(attachment.ProbePorts) > 0 {
-		// The pod is connected without these routes. An error may also be one of another pod's routes, which must not end this ADD.
+		// A failure here does not fail the ADD: the pod is connected without these routes, and the error may concern another pod's route.
 		if err := s.timed("add", legProbeRoutes, func() error { return s.Probes.Apply(ctx) }); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "cannot make the routes of probes; trying again", "pod", client.ObjectKeyFromObject(pod))
 			s.Probes.Wake()
@@ -93,7 +93,7 @@ func (s *Server) address(ctx context.Context, r wire.Request) (pod *metav1.Parti
 	return pod, network, err
 }
 
-// connect makes the host's end a port that passes the pod's traffic, and configures the container's end meanwhile.
+// connect adds the host's end as a port, waits until it passes traffic, and configures the container's end in parallel.
 func (s *Server) connect(ctx context.Context, a ovs.Attachment, iface sandbox.Interface, probe *sandbox.Probe) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return s.port(ctx, a) })
@@ -121,7 +121,7 @@ func (s *Server) port(ctx context.Context, a ovs.Attachment) error {
 	return err
 }
 
-// required are the parameters without which no container can be found.
+// required returns an error if a parameter that identifies the container is missing.
 func required(r wire.Request) error {
 	for name, value := range map[string]string{
 		"CNI_CONTAINERID": r.ContainerID, "CNI_IFNAME": r.IfName, "CNI_NETNS": r.NetNS, "provider": r.Provider,
@@ -134,7 +134,7 @@ func required(r wire.Request) error {
 	return nil
 }
 
-// interfaceOf is what the container is to have; the name of the host's end is still to be chosen.
+// interfaceOf returns the desired interface of the container, without HostName, which link chooses.
 func (s *Server) interfaceOf(ctx context.Context, r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) (sandbox.Interface, error) {
 	iface := sandbox.Interface{NetNS: r.NetNS, Name: r.IfName, MAC: network.MAC, MTU: network.MTU}
 	var err error
@@ -153,9 +153,9 @@ func (s *Server) interfaceOf(ctx context.Context, r wire.Request, pod *metav1.Pa
 	return iface, err
 }
 
-// link makes the veth and returns the name of the host's end. As a rule there is nothing yet, and nothing is looked for.
+// link creates the veth and returns the name of the host's end. If no earlier ADD left a device or port, it needs no lookup of links.
 func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interface) (string, error) {
-	var names []string // that Open vSwitch does not hold for another container
+	var names []string // names that Open vSwitch does not hold for another container
 	free := ""
 	for alternative := range sandbox.Names {
 		name := sandbox.HostName(r.ContainerID, r.IfName, alternative)
@@ -180,8 +180,8 @@ func (s *Server) link(ctx context.Context, r wire.Request, iface sandbox.Interfa
 	return s.relink(iface, names, free)
 }
 
-// relink keeps the veth of an earlier ADD of the same container when it is whole; otherwise it is made anew, under the name that Open
-// vSwitch does not hold.
+// relink reuses an intact veth of an earlier ADD of the same container. Otherwise it deletes the leftovers and creates the veth under a
+// name that no port of Open vSwitch has.
 func (s *Server) relink(iface sandbox.Interface, names []string, free string) (string, error) {
 	for _, name := range names {
 		iface.HostName = name
@@ -189,7 +189,7 @@ func (s *Server) relink(iface sandbox.Interface, names []string, free string) (s
 		case err != nil:
 			return "", err
 		case intact:
-			return name, iface.Resize() // it may have been made for tunnels of another MTU
+			return name, iface.Resize() // the earlier ADD may have used another MTU
 		}
 		if err := sandbox.Remove(name); err != nil {
 			return "", err
@@ -220,8 +220,8 @@ func attachmentOf(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.
 	}
 }
 
-// logicalPort is the name of the logical switch port: `<pod>.<namespace>`, with the provider behind it unless that is ovn. The name of the
-// virtual machine that the pod runs, if any, stands for the pod's.
+// logicalPort returns the name of the logical switch port: `<pod>.<namespace>`, with the suffix `.<provider>` unless the provider is ovn.
+// If the pod runs a virtual machine, the name of the machine replaces the pod's.
 func logicalPort(pod *metav1.PartialObjectMetadata, provider string) string {
 	name := v1.PortOwner(pod) + "." + pod.Namespace
 	if provider != v1.ProviderOVN {
@@ -230,7 +230,7 @@ func logicalPort(pod *metav1.PartialObjectMetadata, provider string) string {
 	return name
 }
 
-// prefixes are the addresses with the length of the subnet's CIDR that holds them.
+// prefixes returns the addresses, each with the prefix length of the subnet's CIDR that contains it.
 func prefixes(network v1.PodNetwork) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(network.Addresses))
 	for _, address := range network.Addresses {
@@ -243,7 +243,7 @@ func prefixes(network v1.PodNetwork) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// cidrOf is the index of the CIDR, and of the gateway, that goes with an address; -1 when there is none.
+// cidrOf returns the index of the CIDR that contains an address, which is also the index of its gateway; -1 if no CIDR does.
 func cidrOf(network v1.PodNetwork, address netip.Addr) int {
 	for i, cidr := range network.CIDRs {
 		if cidr.Contains(address) {

@@ -16,8 +16,8 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// del detaches one interface of one container. It looks at nothing but the container: the pod, and the namespace, may be gone, and
-// a later container of the same pod keeps its port.
+// del detaches one interface of one container. It uses only the container's ID: the pod and the network namespace may be deleted already,
+// and a later container of the same pod keeps its port.
 func (s *Server) del(ctx context.Context, r wire.Request) (*wire.Response, error) {
 	if r.ContainerID == "" || r.IfName == "" {
 		return nil, cni.NewError(cni.ErrInvalidEnvironmentVariables, "CNI_CONTAINERID or CNI_IFNAME is missing", "")
@@ -25,7 +25,7 @@ func (s *Server) del(ctx context.Context, r wire.Request) (*wire.Response, error
 	return nil, s.detach(ctx, r.ContainerID, r.IfName, always)
 }
 
-// gc detaches every container of a network that its runtime no longer knows.
+// gc detaches every container of a network that is not in the runtime's list of valid attachments.
 func (s *Server) gc(ctx context.Context, r wire.Request) (*wire.Response, error) {
 	valid := make(map[cni.GCAttachment]bool, len(r.ValidAttachments))
 	for _, attachment := range r.ValidAttachments {
@@ -44,8 +44,8 @@ func (s *Server) gc(ctx context.Context, r wire.Request) (*wire.Response, error)
 	return nil, errors.Join(failed...)
 }
 
-// Sweep detaches what nobody will ask to detach any more: containers whose pod is gone, and ports whose device went with its
-// namespace, as after a DEL while the agent was down, or a reboot. Pods must be synced.
+// Sweep detaches stale attachments for which no DEL will arrive: containers whose pod is deleted, and ports whose device disappeared with
+// its namespace. Both occur after a reboot, or a DEL while the agent was down. Pods must be synced.
 func (s *Server) Sweep(ctx context.Context) error {
 	attachments, err := s.Bridge.Attachments(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) Sweep(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// condition says, in its turn on the container, whether an attachment is to go.
+// condition reports whether an attachment must be removed. It is called with the interface locked.
 type condition func(context.Context, ovs.Attachment) (bool, error)
 
 func always(context.Context, ovs.Attachment) (bool, error) { return true, nil }
@@ -76,8 +76,8 @@ func (s *Server) gone(ctx context.Context, a ovs.Attachment) (bool, error) {
 	return !there, err
 }
 
-// detach removes the ports and the veths of one interface of one container, if the condition holds. The port goes first: Open
-// vSwitch must not look for a device that is gone.
+// detach removes the ports and the veths of one interface of one container, if the condition holds. It removes the port before the
+// device, so that Open vSwitch does not look for a missing device.
 func (s *Server) detach(ctx context.Context, containerID, ifName string, when condition) error {
 	unlock, err := s.turn(ctx, "del", containerID, ifName)
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *Server) check(ctx context.Context, r wire.Request) (*wire.Response, err
 	return nil, nil
 }
 
-// checkPort finds the container's port, which must be the pod's and have its flows.
+// checkPort returns the container's port. It must belong to the pod's logical port and have its flows installed.
 func (s *Server) checkPort(ctx context.Context, r wire.Request) (ovs.Attachment, error) {
 	pod, err := s.Pods.get(ctx, types.NamespacedName{Namespace: r.PodNamespace, Name: r.PodName})
 	if err != nil {

@@ -30,11 +30,11 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
-// followers bounds how many pods are renumbered at a time.
+// followers bounds how many pods are renumbered concurrently.
 const followers = 4
 
-// SetupWithManager has containers that run follow their subnet, whose CIDRs and gateways may change. What a container was brought to
-// stands in Open vSwitch, so that nothing but that is looked at for pods of which nothing has changed, at the agent's start as well.
+// SetupWithManager adds a controller that updates running containers when the CIDRs or gateways of their subnet change. Open vSwitch
+// records the state applied to each container. For an unchanged pod only this record is read, also when the agent starts.
 func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
@@ -60,7 +60,7 @@ func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 	return mgr.Add(s)
 }
 
-// numbering are the annotations of all networks that a change of a subnet changes on a pod that runs.
+// numbering returns the CIDR and gateway annotations of all networks of a pod: a change of a subnet rewrites them on running pods.
 func numbering(annotations map[string]string) map[string]string {
 	out := map[string]string{}
 	for key, value := range annotations {
@@ -72,13 +72,14 @@ func numbering(annotations map[string]string) map[string]string {
 	return out
 }
 
-// renumbers is false for pods that get their network only now: their ADD waits for that.
+// renumbers reports whether an update of a pod changes its numbering. It is false for a pod that had none before: its ADD waits for it.
 func renumbers(before, after map[string]string) bool {
 	was := numbering(before)
 	return len(was) > 0 && !maps.Equal(was, numbering(after))
 }
 
-// follow brings every interface of a pod to what its annotations say, and records probe ports that an earlier version did not.
+// follow brings every interface of a pod in line with the pod's annotations. It also adds the probe ports that an earlier version did not
+// record.
 func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 	pod, err := s.Pods.get(ctx, key)
 	if pod == nil {
@@ -91,7 +92,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 			continue
 		}
 		network, missing := allocation(pod, "", provider)
-		if missing != "" { // the controller is about to write it again
+		if missing != "" { // the controller writes it again soon
 			continue
 		}
 		attachments, err := s.Bridge.AttachmentsOf(ctx, logicalPort(pod, provider))
@@ -106,7 +107,7 @@ func (s *Server) follow(ctx context.Context, key types.NamespacedName) error {
 	return errors.Join(failed...)
 }
 
-// catchUp does what follow could not do while there was no port: the annotations, or the MTU, may have changed since the ADD has read them.
+// catchUp applies the changes of annotations and MTU since the ADD has read them: follow skips a container that has no port yet.
 func (s *Server) catchUp(ctx context.Context, name string, had v1.PodNetwork) error {
 	a, found, err := s.Bridge.Find(ctx, name)
 	if err != nil || !found {
@@ -126,7 +127,7 @@ func (s *Server) renumberInTurn(ctx context.Context, a ovs.Attachment, network v
 	return s.inTurn(ctx, a, func(a ovs.Attachment) error { return s.renumber(ctx, a, network) })
 }
 
-// inTurn locks an interface and calls f with what its port has now, unless the port is gone.
+// inTurn locks an interface and calls f with the current record of its port. It does nothing if the port was deleted.
 func (s *Server) inTurn(ctx context.Context, a ovs.Attachment, f func(ovs.Attachment) error) error {
 	unlock, err := s.locks.lock(ctx, a.ContainerID, a.IfName)
 	if err != nil {
@@ -140,8 +141,8 @@ func (s *Server) inTurn(ctx context.Context, a ovs.Attachment, f func(ovs.Attach
 	return f(a)
 }
 
-// renumber brings the interface of a container to the CIDRs and gateways of its network, and then takes note of that. Addresses themselves
-// never change while a pod runs.
+// renumber applies the CIDRs and gateways of a network to the interface of a container, then records them in Open vSwitch. The addresses
+// of a running pod never change.
 func (s *Server) renumber(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) error {
 	if numbered(a, network) || a.PodUID != string(network.UID) || !slices.Equal(a.Addresses, network.Addresses) {
 		return nil
@@ -153,7 +154,7 @@ func (s *Server) renumber(ctx context.Context, a ovs.Attachment, network v1.PodN
 	}
 	switch err := iface.Renumber(moved(a.Gateways, network.Gateways)); {
 	case errors.Is(err, sandbox.ErrNoNamespace):
-		return nil // the container is gone, and its DEL is to come
+		return nil // the container was deleted, and its DEL follows
 	case err != nil:
 		return fmt.Errorf("container %s of pod %s/%s: %w", a.ContainerID, a.PodNamespace, a.PodName, err)
 	}
@@ -165,7 +166,7 @@ func numbered(a ovs.Attachment, network v1.PodNetwork) bool {
 	return slices.Equal(a.CIDRs, network.CIDRs) && slices.Equal(a.Gateways, network.Gateways)
 }
 
-// moved are the gateways that have another one of their family in their place.
+// moved maps each old gateway that differs from the new one of its family to that new gateway.
 func moved(before, after []netip.Addr) map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
 	for _, old := range before {
@@ -178,7 +179,8 @@ func moved(before, after []netip.Addr) map[netip.Addr]netip.Addr {
 	return out
 }
 
-// followed makes the interface that the result of an ADD describes what its port says that it was brought to since.
+// followed updates the interface that an ADD result describes to the CIDRs and gateways that its port records: they may have changed
+// since the ADD.
 func followed(iface *sandbox.Interface, result *types100.Result, port ovs.Attachment) {
 	now := v1.PodNetwork{CIDRs: port.CIDRs}
 	for i, p := range iface.Addresses {

@@ -18,9 +18,9 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// FuzzRequest sends a request body to the socket's handler, with an operation that reads all of the request and of the pod's routes
-// annotation, and touches neither Open vSwitch nor the kernel. There is no panic. The response is one that the plugin can read: a result, or
-// an error with a CNI error code. Routes of the result have a gateway of the family of their destination.
+// FuzzRequest sends a request body to the socket's handler, with an operation that reads the whole request and the pod's routes
+// annotation but uses neither Open vSwitch nor the kernel. The handler must not panic. The plugin must be able to read the response: a
+// result, or an error with a CNI error code. Routes of the result have a gateway of the family of their destination.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{}`), "")
 	f.Add([]byte(`{"network":"kiln","provider":"ovn","pod_name":"a","pod_namespace":"b","pod_uid":"u","container_id":"c","net_ns":"/n",`+
@@ -46,7 +46,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// readAll is the part of ADD and of CHECK that depends on the request and on the pod alone.
+// readAll is the part of ADD and CHECK that depends on the request and the pod only.
 func readAll(t *testing.T, r wire.Request, annotation string) (*wire.Response, error) {
 	if err := required(r); err != nil {
 		return nil, err

@@ -9,14 +9,14 @@ import (
 	"sync"
 )
 
-// locks order the operations on one interface of one container: a runtime that gave up on an ADD may ask for the next thing while
-// the first still runs. The zero value is ready.
+// locks serializes the operations on one interface of one container: a runtime whose ADD timed out may send the next operation while the
+// ADD still runs. The zero value is ready.
 type locks struct {
 	mu   sync.Mutex
 	held map[string]chan struct{}
 }
 
-// lock waits for its turn, at most until ctx ends, and returns the function that ends it.
+// lock waits until the interface is free, or ctx ends, and returns the function that unlocks it.
 func (l *locks) lock(ctx context.Context, containerID, ifName string) (func(), error) {
 	key := containerID + "/" + ifName
 	for {
@@ -32,7 +32,7 @@ func (l *locks) lock(ctx context.Context, containerID, ifName string) (func(), e
 	}
 }
 
-// try takes the lock, or returns a channel that is closed when its holder is done.
+// try takes the lock, or returns a channel that is closed when the holder releases it.
 func (l *locks) try(key string) (<-chan struct{}, func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Metrics under Kube-OVN's names, and the legs of an operation.
+// Metrics under Kube-OVN's names, and the durations of the legs (stages) of an operation.
 var (
 	operationSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "cni_op_latency_seconds",
@@ -44,11 +44,11 @@ func observe(node, operationPath string, code int, took time.Duration) {
 	operationSeconds.WithLabelValues(node, path.Base(operationPath), strconv.Itoa(code)).Observe(took.Seconds())
 }
 
-// Legs of operations. Those of an ADD are taken one after another, except that the port is added and waited for while the container's
-// end is configured.
+// Legs (stages) of operations. The legs of an ADD run one after another, except that the port legs run in parallel with configure and
+// probe.
 const (
 	legTurn        = "turn"         // until an earlier operation on the same interface has ended
-	legAddress     = "address"      // ADD: until the controller's annotation is there
+	legAddress     = "address"      // ADD: until the controller has written its annotation
 	legLink        = "link"         // the veth: made, or deleted
 	legPort        = "port"         // the transaction of Open vSwitch's database
 	legConfigure   = "configure"    // ADD: configuration of the container's namespace
@@ -58,7 +58,7 @@ const (
 	legFlows       = "flows"        // ADD: from there until ovn-controller has installed the flows
 )
 
-// timed takes a leg of an operation and records how long it took.
+// timed runs one leg of an operation and records its duration.
 func (s *Server) timed(method, leg string, f func() error) error {
 	began := time.Now()
 	err := f()
@@ -66,7 +66,7 @@ func (s *Server) timed(method, leg string, f func() error) error {
 	return err
 }
 
-// turn waits until no other operation on the interface runs, and returns the function that lets the next one begin.
+// turn waits until no other operation on the interface runs, locks it, and returns the function that unlocks it.
 func (s *Server) turn(ctx context.Context, method, containerID, ifName string) (unlock func(), err error) {
 	err = s.timed(method, legTurn, func() error {
 		unlock, err = s.locks.lock(ctx, containerID, ifName)

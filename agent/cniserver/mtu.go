@@ -19,10 +19,10 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
-// retry is the pause before Open vSwitch, which did not answer, is asked again.
+// retry is the delay before the ports are read again after Open vSwitch returned an error.
 const retry = time.Second
 
-// enqueueAll adds the pods of all ports whenever the MTU of pods has changed.
+// enqueueAll enqueues the pods of all ports whenever the MTU of pods has changed.
 func (s *Server) enqueueAll(ctx context.Context, add func(reconcile.Request)) {
 	var again <-chan time.Time
 	for {
@@ -43,7 +43,7 @@ func (s *Server) enqueueAll(ctx context.Context, add func(reconcile.Request)) {
 	}
 }
 
-// resizeInTurn is resize for who has not the turn on the container. One that is as it should be is not waited for.
+// resizeInTurn calls resize with the interface locked. If the MTU is right already, it does not wait for the lock.
 func (s *Server) resizeInTurn(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) error {
 	if want, err := s.otherMTU(ctx, a, network); want == 0 || err != nil {
 		return err
@@ -56,7 +56,7 @@ func (s *Server) resizeInTurn(ctx context.Context, a ovs.Attachment, network v1.
 	return s.resize(ctx, a, network)
 }
 
-// resize gives a container's link the MTU of its subnet, or that of pods on this node.
+// resize sets the MTU of a container's link to the MTU of its subnet, or to the node's MTU of pods if the subnet sets none.
 func (s *Server) resize(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) error {
 	want, err := s.otherMTU(ctx, a, network)
 	if want == 0 || err != nil {
@@ -67,13 +67,14 @@ func (s *Server) resize(ctx context.Context, a ovs.Attachment, network v1.PodNet
 		iface.Addresses = append(iface.Addresses, netip.PrefixFrom(address, address.BitLen()))
 	}
 	err = iface.Resize()
-	if err != nil && !errors.Is(err, sandbox.ErrNoNamespace) { // without one, its DEL is to come
+	if err != nil && !errors.Is(err, sandbox.ErrNoNamespace) { // then the container was deleted, and its DEL follows
 		return fmt.Errorf("container %s of pod %s/%s: %w", a.ContainerID, a.PodNamespace, a.PodName, err)
 	}
 	return nil
 }
 
-// otherMTU is the one that a container is to have, where it has another; else 0. What the host's end has is what it was given.
+// otherMTU returns the desired MTU of a container if the host's end has a different one, and 0 otherwise. The host's end shows the
+// applied MTU because Resize sets it last.
 func (s *Server) otherMTU(ctx context.Context, a ovs.Attachment, network v1.PodNetwork) (int, error) {
 	want := network.MTU
 	if want == 0 {

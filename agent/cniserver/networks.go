@@ -20,11 +20,11 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// Where no admission policy prevents it, users can write a pod's annotations, and the node acts on them. So the annotations have to agree
+// If no admission policy prevents it, users can write a pod's annotations, which the node acts on. Therefore the annotations must agree
 // with the subnet, which only administrators and the controller write.
 
-// unfit returns why a pod's network does not agree with its subnet, or "". The watch of subnets may be behind the watch of pods: a network
-// that is unfit now may fit when the subnet changes.
+// unfit returns the reason why a pod's network does not agree with its subnet, or "". The watch of subnets may lag behind the watch of
+// pods, so a network that is unfit now may fit after the subnet changes.
 func (p *Pods) unfit(ctx context.Context, network v1.PodNetwork) (string, error) {
 	subnet := &v1.Subnet{}
 	err := p.cache.Get(ctx, client.ObjectKey{Name: network.LogicalSwitch}, subnet, client.UnsafeDisableDeepCopy)

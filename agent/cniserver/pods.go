@@ -23,10 +23,10 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// eventTimeout bounds the look at events that explains why a pod has no address.
+// eventTimeout bounds the request for the events that explain why a pod has no address.
 const eventTimeout = 2 * time.Second
 
-// Pods knows this node's pods from a watch and wakes those who wait for one. Only metadata is kept.
+// Pods caches the metadata of this node's pods from a watch and wakes requests that wait for a pod.
 type Pods struct {
 	cache  client.Reader
 	api    client.Reader
@@ -65,7 +65,7 @@ func NewPods(ctx context.Context, c cache.Cache, api client.Reader) (*Pods, erro
 	return p, nil
 }
 
-// Synced reports whether every pod of the node has been seen.
+// Synced reports whether the watch has delivered every existing pod of the node.
 func (p *Pods) Synced() bool { return p.synced() }
 
 func (p *Pods) wake(object any) {
@@ -98,7 +98,7 @@ func (p *Pods) watch(key types.NamespacedName) (<-chan struct{}, func()) {
 	}
 }
 
-// Exists reports whether the pod of that UID is on this node; any UID when it is empty. It is right only once Synced.
+// Exists reports whether this node has the pod of that UID, or a pod of any UID if uid is empty. The result is valid only after Synced.
 func (p *Pods) Exists(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
 	pod, err := p.get(ctx, key)
 	if pod == nil {
@@ -107,8 +107,8 @@ func (p *Pods) Exists(ctx context.Context, key types.NamespacedName, uid types.U
 	return isPod(pod, uid), nil
 }
 
-// isPod reports whether a pod is that of a UID, any when it is empty. Of a static pod the kubelet tells the runtime its own: the API server
-// has a mirror of it, with another.
+// isPod reports whether a pod has that UID; an empty uid matches every pod. For a static pod, the kubelet passes the UID of its own pod
+// to the runtime. The mirror pod in the API server has another UID and names the kubelet's in an annotation.
 func isPod(pod *metav1.PartialObjectMetadata, uid types.UID) bool {
 	return uid == "" || pod.UID == uid || pod.Annotations[corev1.MirrorPodAnnotationKey] == string(uid)
 }
@@ -124,14 +124,14 @@ func (p *Pods) get(ctx context.Context, key types.NamespacedName) (*metav1.Parti
 	return pod, nil
 }
 
-// podDeletedError is the error of an ADD whose pod was deleted meanwhile. Nothing has to be done about it.
+// podDeletedError is the error of an ADD whose pod was deleted before the ADD finished. It needs no action.
 type podDeletedError string
 
 func (e podDeletedError) Error() string { return string(e) }
 
-// Wait returns the pod of that UID (of any, when it is empty) and its network by a provider, as soon as the controller has allocated
-// it. It is woken by the watch. The error names the missing part. Wait returns it
-// when ctx ends, and at once when the pod is deleted or has a deletion timestamp: the kubelet stops a pod only after its ADD has returned.
+// Wait returns the pod of that UID (of any, if uid is empty) and its network of a provider as soon as the controller has allocated it;
+// the watch wakes it. Otherwise it returns an error that names the missing part when ctx ends. It returns at once if the pod is deleted
+// or has a deletion timestamp: the kubelet stops a pod only after its ADD has returned.
 func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID, provider string) (*metav1.PartialObjectMetadata, v1.PodNetwork, error) {
 	changed, stop := p.watch(key)
 	defer stop()
@@ -166,19 +166,19 @@ func (p *Pods) Wait(ctx context.Context, key types.NamespacedName, uid types.UID
 	}
 }
 
-// deleted asks the API server whether there is no pod of that UID (of any, when it is empty): the pod may have been created and deleted before
-// the watch reported it. Without an answer it is not known to be deleted.
+// deleted reports whether the API server has no pod of that UID (of any, if uid is empty): the pod may have been created and deleted
+// before the watch reported it. If the request fails, the pod counts as existing.
 func (p *Pods) deleted(ctx context.Context, key types.NamespacedName, uid types.UID) bool {
 	pod := PodMetadata()
 	err := p.api.Get(ctx, key, pod)
 	return apierrors.IsNotFound(err) || err == nil && !isPod(pod, uid)
 }
 
-// errPodDeleted is the cause of the end of a context of WhilePresent.
+// errPodDeleted is the context.Cause that WhilePresent sets when the pod is deleted.
 var errPodDeleted = errors.New("the pod was deleted")
 
-// WhilePresent returns a context that ends with ctx, and when the pod of that UID (of any, when it is empty) is deleted or has a deletion
-// timestamp: context.Cause is errPodDeleted then. The watch of pods ends it. The returned function frees its resources.
+// WhilePresent returns a context that ends with ctx. It also ends, with the cause errPodDeleted, when the watch reports that the pod of
+// that UID (of any, if uid is empty) is deleted or has a deletion timestamp. The returned function frees its resources.
 func (p *Pods) WhilePresent(ctx context.Context, key types.NamespacedName, uid types.UID) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	changed, stop := p.watch(key)
@@ -200,7 +200,7 @@ func (p *Pods) WhilePresent(ctx context.Context, key types.NamespacedName, uid t
 	return ctx, func() { cancel(nil) }
 }
 
-// allocation is the pod's network, or what is missing for it.
+// allocation returns the pod's network, or a description of the missing part.
 func allocation(pod *metav1.PartialObjectMetadata, uid types.UID, provider string) (network v1.PodNetwork, missing string) {
 	switch {
 	case pod == nil:
@@ -220,7 +220,7 @@ func allocation(pod *metav1.PartialObjectMetadata, uid types.UID, provider strin
 	return network, ""
 }
 
-// explain is the controller's latest warning about a pod, for the end of an error message.
+// explain returns the controller's latest warning event about a pod, as a suffix of an error message.
 func (p *Pods) explain(pod *metav1.PartialObjectMetadata) string {
 	if pod == nil {
 		return ""

@@ -21,14 +21,14 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// needsProbeLink reports whether the node reaches a pod by a probe link: in a custom VPC the pod's addresses mean nothing, or something else, on
-// the node. The kubelet uses the addresses of the first network only.
+// needsProbeLink reports whether the node reaches a pod through a probe link. It does in a custom VPC, whose addresses may be unknown or
+// used otherwise on the node. The kubelet uses the addresses of the first network only.
 func needsProbeLink(network v1.PodNetwork) bool {
 	return network.Provider == v1.ProviderOVN && network.LogicalRouter != "" && network.LogicalRouter != v1.DefaultVpc
 }
 
-// probePorts returns the ports of a pod to which the kubelet connects by a probe link; nil when there is no such link. It reads the pod from the
-// API server, since the watch of pods has metadata only, and does so for pods of custom VPCs alone.
+// probePorts returns the ports of a pod to which the kubelet connects through a probe link; nil if the pod needs no such link. It reads
+// the pod from the API server because the watch of pods has metadata only. Only pods of custom VPCs cost this request.
 func (s *Server) probePorts(ctx context.Context, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) ([]uint16, error) {
 	if !needsProbeLink(network) {
 		return nil, nil
@@ -53,7 +53,7 @@ func (p *Pods) read(ctx context.Context, key types.NamespacedName, uid types.UID
 	return pod, nil
 }
 
-// probeLink is the link that an attachment needs; nil when no port of it is probed.
+// probeLink returns the probe link that an attachment needs; nil if none of its ports is probed.
 func probeLink(r wire.Request, a ovs.Attachment) *sandbox.Probe {
 	if len(a.ProbePorts) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func probeLink(r wire.Request, a ovs.Attachment) *sandbox.Probe {
 	return &sandbox.Probe{NetNS: r.NetNS, HostName: sandbox.ProbeName(r.ContainerID, r.IfName), Addresses: a.Addresses}
 }
 
-// recordProbePorts records the ports of a pod at its port in Open vSwitch, if an earlier version made that.
+// recordProbePorts records the probed ports of a pod at its port in Open vSwitch, if an earlier version created that port without them.
 func (s *Server) recordProbePorts(ctx context.Context, pod *metav1.PartialObjectMetadata, a ovs.Attachment, network v1.PodNetwork) error {
 	if a.ProbePorts != nil || !needsProbeLink(network) || a.PodUID != string(network.UID) {
 		return nil

@@ -26,7 +26,7 @@ var everything = map[bool]netip.Prefix{
 	true:  netip.PrefixFrom(netip.IPv6Unspecified(), 0),
 }
 
-// gateways are the subnet's gateways that the pod has an address beside.
+// gateways returns the gateways of those CIDRs of the subnet in which the pod has an address.
 func gateways(network v1.PodNetwork) []netip.Addr {
 	var out []netip.Addr
 	for _, address := range network.Addresses {
@@ -37,8 +37,9 @@ func gateways(network v1.PodNetwork) []netip.Addr {
 	return out
 }
 
-// routes of a container: everything through the subnet's gateways, unless the pod's annotation says otherwise, then what the network configuration and the pod's annotation
-// ask for. A route without a gateway goes through the subnet's; of two to one destination the later counts.
+// routes returns a container's routes: the default routes through the subnet's gateways, unless the pod's annotation disables them, then
+// the routes of the network configuration, then the pod annotation's routes. A route without a gateway uses the subnet's. A later route
+// replaces an earlier one to the same destination.
 func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNetwork) ([]sandbox.Route, error) {
 	request, err := v1.ParsePodRequestOf(pod.Annotations, r.Provider)
 	if err != nil {
@@ -66,7 +67,8 @@ func routes(r wire.Request, pod *metav1.PartialObjectMetadata, network v1.PodNet
 	return resolve(append(asked, request.Routes...), via)
 }
 
-// resolve fills in what routes leave open: the destination, which is everything, and the gateway, which is that of the family in via.
+// resolve fills in the missing fields of routes: the destination defaults to all addresses, the gateway to the one in via of the route's
+// family.
 func resolve(asked []v1.Route, via map[bool]netip.Addr) ([]sandbox.Route, error) {
 	var out []sandbox.Route
 	for _, route := range asked {
@@ -86,7 +88,7 @@ func resolve(asked []v1.Route, via map[bool]netip.Addr) ([]sandbox.Route, error)
 	return out, nil
 }
 
-// resultOf is the result of an ADD in the latest version: the host's end, the container's, and its addresses.
+// resultOf returns the result of an ADD in the latest CNI version: the host's end, the container's end, and its addresses and routes.
 func resultOf(iface sandbox.Interface, network v1.PodNetwork, dns cni.DNS) *types100.Result {
 	result := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
@@ -109,7 +111,7 @@ func resultOf(iface sandbox.Interface, network v1.PodNetwork, dns cni.DNS) *type
 	return result
 }
 
-// interfaceIn is what an earlier result says of the container's interface. It is the inverse of resultOf.
+// interfaceIn returns the container's interface as an earlier result describes it. It is the inverse of resultOf.
 func interfaceIn(result *types100.Result, netns, ifName string) (sandbox.Interface, error) {
 	iface := sandbox.Interface{NetNS: netns, Name: ifName}
 	if slices.Contains(result.Interfaces, nil) || slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {

@@ -107,7 +107,7 @@ func TestResultIsReadBackInEveryVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if version == "0.4.0" { // which has no MTU
+		if version == "0.4.0" { // version 0.4.0 has no MTU
 			got.MTU = want.MTU
 		}
 		if !reflect.DeepEqual(got, want) {

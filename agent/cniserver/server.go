@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cniserver answers the CNI plugin: it attaches containers of this node to the integration bridge and detaches them.
-// Every operation is idempotent and keyed by container and interface; one cut short anywhere is finished, or undone, by the next.
+// Package cniserver serves the requests of the CNI plugin: it attaches containers of this node to the integration bridge and detaches
+// them. Every operation is idempotent and keyed by container and interface. The next operation completes or undoes an interrupted one.
 package cniserver
 
 import (
@@ -27,7 +27,8 @@ import (
 const (
 	// maxRequest bounds a request, in bytes: a GC lists every container of the node.
 	maxRequest = 4 << 20
-	// shutdownGrace is what operations in flight have to finish. Those that still wait then fail with "try again later".
+	// shutdownGrace is the time in which operations in flight may finish at shutdown. The connections of the remaining ones are closed,
+	// and the plugin returns "try again later" to the runtime.
 	shutdownGrace = 3 * time.Second
 )
 
@@ -41,11 +42,11 @@ type Server struct {
 	Pods   *Pods
 	// Probes makes the node's routes to pods of custom VPCs.
 	Probes *probes.Controller
-	// MTU of pods on subnets that say nothing of it, in bytes.
+	// MTU returns the MTU in bytes of pods whose subnet sets none.
 	MTU func(context.Context) (int, error)
-	// MTUChanged tells that it is another one than before.
+	// MTUChanged receives a value after the result of MTU has changed.
 	MTUChanged <-chan struct{}
-	// Ready returns nil when containers can be attached now, and otherwise what is missing.
+	// Ready returns nil when containers can be attached now, and otherwise an error that names the missing prerequisite.
 	Ready func(context.Context) error
 
 	locks locks
@@ -80,8 +81,8 @@ func (s *Server) Start(ctx context.Context) error {
 // NeedLeaderElection is false: every node serves its own pods.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// listen makes the socket appear under its path with its final mode, in place of one that a predecessor left: there is no moment
-// without a socket, and none in which others than root may use it.
+// listen creates the socket under a temporary path, sets its mode and renames it, replacing the socket of a previous agent. At every
+// moment a socket exists at path, and only root can use it.
 func listen(path string) (net.Listener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -145,13 +146,14 @@ func (s *Server) serve(path string, op operation) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
 		if response != nil {
-			// A runtime that is gone does not read the answer; it asks again.
+			// If the runtime has closed the connection, the response is lost; the runtime retries the operation.
 			_ = json.NewEncoder(w).Encode(response)
 		}
 	})
 }
 
-// cniError is err with the code by which a runtime tells what to do (CNI spec 1.1, "Error").
+// cniError converts err to a CNI error. The code selects the runtime's reaction (CNI spec 1.1, "Error"): temporary errors get "try again
+// later".
 func cniError(err error) *types.Error {
 	var already *types.Error
 	passing := []error{context.DeadlineExceeded, context.Canceled, ovs.ErrDisconnected, ovs.ErrNoBridge}
