@@ -22,10 +22,10 @@ import (
 // checksumFeature is the kernel's name of transmit checksum offload of a veth.
 const checksumFeature = "tx-checksum-ip-generic"
 
-// minIPv6MTU is the least with which the kernel has IPv6 on a device (RFC 8200, section 5).
+// minIPv6MTU is the smallest MTU at which the kernel enables IPv6 on a device (RFC 8200, section 5).
 const minIPv6MTU = 1280
 
-// Configure makes the container's end be as i says: hardware address, MTU, up, its addresses and no others, its routes.
+// Configure applies i to the container's end: hardware address, MTU, state up, exactly its addresses (and link-local ones), its routes.
 func (i Interface) Configure() error {
 	if err := i.inside(i.ignoreAdvertisements, i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes); err != nil {
 		return fmt.Errorf("configure %w", err)
@@ -33,10 +33,10 @@ func (i Interface) Configure() error {
 	return nil
 }
 
-// step does one thing with the container's end, through a socket of its namespace.
+// step is one operation on the container's end, through a socket of its namespace.
 type step func(netlinksafe.Handle, netlink.Link) error
 
-// inside takes steps with the container's end, in its namespace, until one fails.
+// inside runs steps on the container's end, in its namespace, until one fails.
 func (i Interface) inside(steps ...step) error {
 	namespace, err := open(i.NetNS)
 	if err != nil {
@@ -69,9 +69,9 @@ func (i Interface) take(steps []step) error {
 	return nil
 }
 
-// ignoreAdvertisements keeps other pods of the subnet from giving this one routes, addresses and an MTU by router advertisements
-// (RFC 4861, section 11.2). OVN's ACLs let advertisements of any port pass (ovn-northd(8), ls_in_acl_eval, priority 65532). The pod has all that
-// it needs from its annotations. It is done before the link is up.
+// ignoreAdvertisements prevents other pods of the subnet from adding routes, addresses and an MTU to this one by router advertisements
+// (RFC 4861, section 11.2). OVN's ACLs let advertisements of any port pass (ovn-northd(8), ls_in_acl_eval, priority 65532). The pod does
+// not need them, since its annotations have all parameters. This step runs before the link is up.
 func (i Interface) ignoreAdvertisements(netlinksafe.Handle, netlink.Link) error {
 	err := writeSysctl("net/ipv6/conf/"+i.Name+"/accept_ra", "0")
 	if errors.Is(err, os.ErrNotExist) { // a kernel without IPv6
@@ -80,7 +80,7 @@ func (i Interface) ignoreAdvertisements(netlinksafe.Handle, netlink.Link) error 
 	return err
 }
 
-// enableIPv6 undoes what nodes without IPv6 of their own hand on to new namespaces.
+// enableIPv6 clears disable_ipv6, which new namespaces inherit on nodes that have IPv6 disabled.
 func (i Interface) enableIPv6(netlinksafe.Handle, netlink.Link) error {
 	if !i.hasIPv6() {
 		return nil
@@ -100,8 +100,8 @@ func (i Interface) hasIPv6() bool {
 	return slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
-// CheckFamilies returns an error when the kernel does not have the family of one of the addresses. One without IPv6 refuses to do anything
-// with its addresses, and says of each step something else.
+// CheckFamilies returns an error if the kernel does not support the family of one of the addresses. Without this check, each step would
+// fail on such a kernel with a different error.
 func CheckFamilies(addresses []netip.Prefix) error {
 	i := slices.IndexFunc(addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	if i < 0 {
@@ -201,7 +201,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf is n with the address's host bits. Routes to everything have no network in some versions of netlink.
+// prefixOf returns n as a prefix with the address's host bits. Some versions of netlink return default routes with a nil network.
 func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// MTU of the host's end of a veth, in bytes; 0 when it is not there.
+// MTU returns the MTU of the host's end of a veth, in bytes; 0 if there is no such link.
 func MTU(hostName string) (int, error) {
 	link, err := find(hostName)
 	if link == nil {
@@ -18,7 +18,8 @@ func MTU(hostName string) (int, error) {
 	return link.Attrs().MTU, nil
 }
 
-// Resize gives both ends of a running container's link the MTU of i, the host's end last: that tells whether it was done.
+// Resize sets the MTU of i on both ends of a running container's link. It sets the host's end last, so that its MTU shows whether Resize
+// is complete.
 func (i Interface) Resize() error {
 	if err := i.inside(i.setMTU); err != nil {
 		return fmt.Errorf("resize %w", err)

@@ -28,7 +28,7 @@ func TestHostName(t *testing.T) {
 		}
 		names[name] = what
 	}
-	// The name is how an agent finds what its predecessor made: it must not change between versions.
+	// An agent finds the devices of its previous version by name, so the name must not change between versions.
 	if got := sandbox.HostName(id, "eth0", 0); got != "b66785ef9b54_h" {
 		t.Errorf("the name has changed to %s", got)
 	}

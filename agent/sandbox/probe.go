@@ -19,37 +19,37 @@ import (
 )
 
 const (
-	// ProbePrefix begins the names of the node's ends of probe links. No other device's name does.
+	// ProbePrefix begins the names of the node's ends of probe links. No other device's name has it.
 	ProbePrefix = "probe"
-	// probeInside is the container's end.
+	// probeInside is the name of the container's end.
 	probeInside = "probe0"
 )
 
-// The ends of a probe link know each other's hardware addresses, so that nothing has to be asked for: who answers such questions is up to
-// settings of the container's. The node's addresses are the same on every link; link-local ones are nobody else's there (RFC 3927, RFC 4291).
+// Both ends of a probe link have static neighbour entries, because the container's settings may prevent ARP and neighbour discovery
+// replies. The node's addresses are the same on every link; they are link-local, so they are not in use elsewhere on the link (RFC 3927,
+// RFC 4291).
 var (
 	probeSources = map[bool]netip.Addr{true: netip.MustParseAddr("169.254.254.3"), false: netip.MustParseAddr("fe80::a9fe:fe03")}
 	nodeMAC      = net.HardwareAddr{0x0a, 0x4b, 0xa9, 0xfe, 0xfe, 0x03}
 	insideMAC    = net.HardwareAddr{0x0a, 0x4b, 0xa9, 0xfe, 0xfe, 0x04}
 )
 
-// Probe is a link between the node and a container whose addresses mean nothing, or something else, on the node: by it the kubelet reaches
-// the container, from an address of the link alone.
+// Probe is a link between the node and a container whose addresses are unknown or used otherwise on the node. The kubelet reaches the
+// container through it, always from the source address ProbeSource.
 type Probe struct {
-	// NetNS is the path of the container's namespace, HostName the node's end.
+	// NetNS is the path of the container's namespace, HostName the name of the node's end.
 	NetNS     string
 	HostName  string
 	Addresses []netip.Addr
 }
 
-// ProbeName is the name of the node's end of the probe link of a container's interface. It takes all of the 15 characters that the kernel
-// allows.
+// ProbeName returns the name of the node's end of the probe link of a container's interface. It has 15 characters, the kernel's limit.
 func ProbeName(containerID, ifName string) string {
 	sum := sha256.Sum256([]byte(containerID + "/" + ifName))
 	return ProbePrefix + hex.EncodeToString(sum[:5])
 }
 
-// ProbeSource is the node's address on probe links, of the family of a pod's address.
+// ProbeSource returns the node's address on probe links, of the family of a pod's address.
 func ProbeSource(address netip.Addr) netip.Addr { return probeSources[address.Is4()] }
 
 // Create makes the link and replaces the link of an earlier attempt. The kernel deletes the link together with the container's namespace.
@@ -85,7 +85,7 @@ func (p Probe) add(namespace ns.NetNS) error {
 	return netlink.LinkAdd(veth)
 }
 
-// configureInside gives the container the way back. The link has no address there.
+// configureInside gives the container a route and a neighbour entry for replies to the node. Its end of the link has no address.
 func (p Probe) configureInside() error {
 	kernel, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -114,7 +114,7 @@ func (p Probe) configureInside() error {
 	return nil
 }
 
-// configureNode gives the node's end its addresses, and the container's as neighbours.
+// configureNode adds the node's addresses, and neighbour entries for the container's addresses, to the node's end.
 func (p Probe) configureNode() error {
 	kernel, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -128,7 +128,7 @@ func (p Probe) configureNode() error {
 	if err := p.prepare(p.HostName); err != nil {
 		return err
 	}
-	for _, v4 := range p.families() { // before the link is up: a route needs its source, and other ADDs add routes to links that are up
+	for _, v4 := range p.families() { // before the link is up: a route needs its source, and concurrent ADDs add routes to links that are up
 		source := probeSources[v4]
 		if err := addAddress(kernel, link, netip.PrefixFrom(source, source.BitLen())); err != nil {
 			return err
@@ -145,8 +145,8 @@ func (p Probe) configureNode() error {
 	return nil
 }
 
-// prepare sets what the kernel is to do with an end: answers may come from an address whose way, for the namespace, is another one; IPv6 is
-// there when the container has it, and no router's advertisements are heard.
+// prepare sets the kernel parameters of one end. Loose rp_filter accepts packets from an address that the namespace routes through
+// another device. IPv6 is enabled if the container has an IPv6 address, and router advertisements are ignored.
 func (p Probe) prepare(name string) error {
 	settings := [][2]string{{"net/ipv4/conf/" + name + "/rp_filter", "2"}}
 	for _, v4 := range p.families() {
@@ -162,7 +162,7 @@ func (p Probe) prepare(name string) error {
 	return nil
 }
 
-// families are those of the addresses; true is IPv4.
+// families returns the family of each address; true is IPv4.
 func (p Probe) families() []bool {
 	var out []bool
 	for _, address := range p.Addresses {

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// doomed is the group (ip-link(8)) of links that are about to be deleted; "kiln" in ASCII, so that it is nobody else's. What a
-// crash leaves in it goes with the next ones.
+// doomed is the group (ip-link(8)) of links that are about to be deleted. It is "kiln" in ASCII, so that it does not collide with other
+// groups. Links that a crash leaves in the group are deleted with the next batch.
 const doomed = 0x6b696c6e
 
-// removals are deletions of links. The kernel deletes one at a time, with a grace period of RCU for each, but a group of links with
-// one for all. So those that come while one is under way are deleted together.
+// removals are pending deletions of links. The kernel serializes deletions and waits for an RCU grace period in each request, but a
+// request that deletes a group of links waits only once. Removals that arrive while one is in progress are therefore deleted as one
+// batch.
 var removals struct {
 	sync.Mutex
 	waiting []removal
@@ -31,10 +32,10 @@ type removal struct {
 	done chan error
 }
 
-// Remove deletes the host's end of a veth, and with it the container's. One that is not there is no error.
+// Remove deletes the host's end of a veth, and with it the container's end. It succeeds if the link does not exist.
 //
-// It returns when the kernel says that the devices are gone, which takes a millisecond. The kernel's answer to the request comes when it
-// has freed them as well, after a grace period of RCU: 15 milliseconds that nobody has to wait for.
+// It returns when the kernel has announced the deletion, after about a millisecond. The kernel acknowledges the request only after it has
+// freed the devices, an RCU grace period (15 milliseconds) later. No caller needs to wait for that.
 func Remove(hostName string) error {
 	link, err := find(hostName)
 	if link == nil {
@@ -54,7 +55,7 @@ func Remove(hostName string) error {
 	return nil
 }
 
-// RemoveAll deletes the host's ends of all links to containers, and nobody else's links.
+// RemoveAll deletes the host's ends of all links to containers, and no other links.
 func RemoveAll() error {
 	links, err := netlinksafe.LinkList()
 	if err != nil {
@@ -69,7 +70,7 @@ func RemoveAll() error {
 	return errors.Join(failed...)
 }
 
-// removeAll deletes what waits, until nothing does.
+// removeAll deletes pending removals in batches until none is left.
 func removeAll() {
 	for {
 		removals.Lock()
@@ -106,7 +107,7 @@ func removeBatch(batch []removal) error {
 	}
 }
 
-// deleteLinks returns when the kernel has freed the devices.
+// deleteLinks returns after the kernel has freed the devices.
 func deleteLinks(batch []removal) error {
 	if len(batch) == 1 {
 		return unlessGone(netlink.LinkDel(batch[0].link))
@@ -129,8 +130,9 @@ func unlessGone(err error) error {
 	return err
 }
 
-// watchGone returns a channel that is closed when the kernel has said of all these devices of the host that they are deleted, and a function
-// to call in the end. The channel stays open when the kernel had too much to say for the socket: its answer to the request counts then.
+// watchGone returns a channel that is closed when the kernel has announced the deletion of all these devices of the host, and a function
+// that ends the watch. If the socket overflows, the channel stays open, and the caller must use the kernel's acknowledgement of the
+// request.
 func watchGone(indexes map[int]bool) (<-chan struct{}, func(), error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -140,14 +142,14 @@ func watchGone(indexes map[int]bool) (<-chan struct{}, func(), error) {
 	go func() {
 		for {
 			messages, _, err := socket.Receive()
-			if err != nil { // closed, or it has lost messages
+			if err != nil { // closed, or messages were lost
 				return
 			}
 			for _, m := range messages {
 				if m.Header.Type != unix.RTM_DELLINK {
 					continue
 				}
-				// A device that only leaves a bridge is announced in the bridge's family.
+				// The kernel announces a device that leaves a bridge, but still exists, with the bridge's family.
 				if info := nl.DeserializeIfInfomsg(m.Data); info.Family == unix.AF_UNSPEC {
 					delete(indexes, int(info.Index))
 				}

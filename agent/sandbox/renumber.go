@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Renumber gives the interface of a running container the prefix lengths of i.Addresses, and sends through the new gateway of each pair
-// in moved what went through the old one. No connection breaks: the container has its addresses at every moment, and its other
-// addresses and routes, which may be its own doing, stay as they are.
+// Renumber changes the prefix lengths of a running container's addresses to those of i.Addresses. Routes through the old gateway of a
+// pair in moved change to its new gateway. No connection breaks, because the container has its addresses at every moment. Other addresses
+// and routes, which the container may have added itself, stay.
 func (i Interface) Renumber(moved map[netip.Addr]netip.Addr) error {
 	move := func(kernel netlinksafe.Handle, link netlink.Link) error { return moveRoutes(kernel, link, moved) }
 	if err := i.inside(i.lengthen, move, i.dropFormer); err != nil {
@@ -27,8 +27,8 @@ func (i Interface) Renumber(moved map[netip.Addr]netip.Addr) error {
 	return nil
 }
 
-// lengthen adds the addresses with their new lengths. Of IPv4 a device may have both at a time. Of IPv6 it may not: lo has the address
-// until the device has it again.
+// lengthen adds the addresses with their new prefix lengths. A device can have one IPv4 address with two lengths, but not one IPv6
+// address. An IPv6 address is therefore on lo while it is replaced on the device.
 func (i Interface) lengthen(kernel netlinksafe.Handle, link netlink.Link) error {
 	have, err := addressesOf(kernel, link)
 	if err != nil {
@@ -66,10 +66,11 @@ func lengthenByLo(kernel netlinksafe.Handle, link netlink.Link, have []prefixed,
 	return addInForce(kernel, link, p)
 }
 
-// patience is for a kernel that has much else to do. It is needed only when a device is down, or the kernel's messages were too many.
+// patience bounds the wait for the kernel's message. The wait reaches this bound only if a device is down or messages were lost.
 const patience = time.Second
 
-// addInForce adds an IPv6 address and waits until packets to it are taken: the kernel makes the route by which it takes them later.
+// addInForce adds an IPv6 address and waits until the kernel has added its local route: only then does the kernel accept packets to the
+// address.
 func addInForce(kernel netlinksafe.Handle, link netlink.Link, p netip.Prefix) error {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
@@ -97,7 +98,7 @@ func addInForce(kernel netlinksafe.Handle, link netlink.Link, p netip.Prefix) er
 	}
 }
 
-// dropFormer takes the addresses away where they have other lengths, and from lo.
+// dropFormer deletes the addresses that have a previous prefix length from the device, and all of them from lo.
 func (i Interface) dropFormer(kernel netlinksafe.Handle, link netlink.Link) error {
 	lo, err := kernel.LinkByName("lo")
 	if err != nil {
@@ -141,7 +142,7 @@ func moveRoutes(kernel netlinksafe.Handle, link netlink.Link, moved map[netip.Ad
 	return nil
 }
 
-// prefixed is an address of a device, as the kernel says it and as a prefix.
+// prefixed is an address of a device in netlink's form and as a prefix.
 type prefixed struct {
 	netlink.Addr
 	prefix netip.Prefix
@@ -161,7 +162,8 @@ func addressesOf(kernel netlinksafe.Handle, link netlink.Link) ([]prefixed, erro
 	return out, nil
 }
 
-// addAddress skips duplicate address detection: the allocator gives no address twice, and a pod must not wait a second for its own.
+// addAddress skips duplicate address detection: the allocator never assigns an address twice, and detection would delay the pod by a
+// second.
 func addAddress(kernel netlinksafe.Handle, link netlink.Link, p netip.Prefix) error {
 	address := &netlink.Addr{IPNet: ipNet(p)}
 	if p.Addr().Is6() {

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sandbox gives a container's network namespace its interface: a veth whose other end stays on the host, with addresses
-// and routes. Every operation is idempotent and states what is to be there, so that one cut short is finished by the next.
+// Package sandbox configures a container's network namespace: a veth whose other end stays on the host, its addresses and its routes.
+// Every operation is idempotent and declares the desired state, so the next operation completes an interrupted one.
 package sandbox
 
 import (
@@ -21,17 +21,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Route of a container; its gateway is on the link.
+// Route is a route of a container; its gateway is on the link.
 type Route struct {
 	To  netip.Prefix
 	Via netip.Addr
 }
 
-// Interface is what a container's network namespace is to have.
+// Interface is the desired interface in a container's network namespace.
 type Interface struct {
 	// NetNS is the path of the namespace.
 	NetNS string
-	// Name in the namespace, and HostName of the other end.
+	// Name is the device's name in the namespace, HostName the name of the other end.
 	Name     string
 	HostName string
 	MAC      net.HardwareAddr
@@ -39,25 +39,25 @@ type Interface struct {
 	MTU       int
 	Addresses []netip.Prefix
 	Routes    []Route
-	// ComputeChecksums makes the container's kernel fill in the checksums of what it sends, which no device does in Open vSwitch's
-	// userspace datapath.
+	// ComputeChecksums makes the container's kernel compute the checksums of packets that it sends: Open vSwitch's userspace datapath
+	// does not offload them.
 	ComputeChecksums bool
 }
 
 var (
-	// ErrNoNamespace says that a path is no network namespace, or no longer.
+	// ErrNoNamespace means that a path is not, or no longer, a network namespace.
 	ErrNoNamespace = errors.New("there is no such network namespace")
-	// ErrExists says that there is a device already, on the host or in the namespace.
+	// ErrExists means that the device exists already, on the host or in the namespace.
 	ErrExists = errors.New("there is a device of that name")
 )
 
-// HasLink reports whether the host's end of a veth is there. It lives as long as the container's namespace.
+// HasLink reports whether the host's end of a veth exists. It exists as long as the container's namespace.
 func HasLink(hostName string) (bool, error) {
 	link, err := find(hostName)
 	return link != nil, err
 }
 
-// LinkIndex returns the index of a link of the host; 0 when there is none of that name.
+// LinkIndex returns the index of a link of the host; 0 if there is no link of that name.
 func LinkIndex(hostName string) (int, error) {
 	link, err := find(hostName)
 	if link == nil {
@@ -74,7 +74,7 @@ func open(path string) (ns.NetNS, error) {
 	return namespace, nil
 }
 
-// Intact reports whether the veth is there: both ends, under their names, joined to each other.
+// Intact reports whether both ends of the veth exist under their names and are peers.
 func (i Interface) Intact() (bool, error) {
 	namespace, err := open(i.NetNS)
 	if err != nil {
@@ -98,12 +98,12 @@ func (i Interface) Intact() (bool, error) {
 	return intact, err
 }
 
-// making is held while a veth is made. The kernel makes one at a time as well (rtnl_lock), but who writes disable_ipv6 does not wait for that
-// lock: the write is begun again and again, and twenty pods at once spent half of the agent's time in it.
+// making serializes the creation of veths, which the kernel serializes too (rtnl_lock). A write to disable_ipv6 does not sleep on that
+// lock: the kernel restarts it until the lock is free. Twenty concurrent pods spent half of the agent's CPU time in these restarts.
 var making sync.Mutex
 
-// Create makes the veth, the container's end directly in its namespace, and brings the host's end up. It returns ErrExists when there
-// is a device of either name already.
+// Create creates the veth, with the container's end directly in its namespace, and brings the host's end up. It returns ErrExists if a
+// device of either name exists.
 func (i Interface) Create() error {
 	namespace, err := open(i.NetNS)
 	if err != nil {
@@ -130,7 +130,8 @@ func (i Interface) Create() error {
 	case err != nil:
 		return fmt.Errorf("create veth %s with %s in %s: %w", i.HostName, i.Name, i.NetNS, err)
 	}
-	// The node must not hear what a pod sends on this link, router advertisements above all: frames are Open vSwitch's alone.
+	// The node's IP stack must not process IPv6 from the pod, especially router advertisements: only Open vSwitch may receive frames of
+	// this link.
 	if err := writeSysctl("net/ipv6/conf/"+i.HostName+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -140,7 +141,7 @@ func (i Interface) Create() error {
 	return nil
 }
 
-// find returns nil when there is no link of that name.
+// find returns nil if there is no link of that name.
 func find(name string) (netlink.Link, error) {
 	link, err := netlinksafe.LinkByName(name)
 	if err == nil {
@@ -153,11 +154,11 @@ func find(name string) (netlink.Link, error) {
 	return nil, fmt.Errorf("look for link %s: %w", name, err)
 }
 
-// Sysctls is the directory by which kernel parameters are written. A container without all privileges can only read its own /proc/sys, so the
-// node's is mounted elsewhere: what is below net is of the network namespace that the writer is in, wherever it is mounted.
+// Sysctls is the directory through which kernel parameters are written. An unprivileged container can only read its own /proc/sys, so the
+// node's is mounted at another path. The files below net always belong to the network namespace of the writing thread.
 var Sysctls = "/proc/sys"
 
-// setSysctl writes a kernel parameter of the current network namespace, unless it has the value: key is its path below /proc/sys.
+// setSysctl writes a kernel parameter of the current network namespace, unless it has the value already: key is its path below /proc/sys.
 func setSysctl(key, value string) error {
 	have, err := os.ReadFile("/proc/sys/" + key)
 	if err != nil {

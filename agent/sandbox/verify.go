@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Verify compares the namespace with what i says and names the first difference. Of its fields only those that are set count.
+// Verify compares the namespace with i and returns the first difference as an error. It ignores the zero fields of i.
 func (i Interface) Verify() error {
 	intact, err := i.Intact()
 	if err != nil {
