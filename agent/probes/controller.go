@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	// resync is how often routes and rules are compared again without an event: the kernel reports no changes of rules here.
+	// resync is the interval of comparisons without an event: nothing here watches the kernel's rules.
 	resync = time.Minute
-	// maxPorts bounds the ports of a pod: each port on a node is a rule, and the kernel compares a packet with one rule after another.
+	// maxPorts bounds the ports of a pod. Each port on a node is a rule, and the kernel evaluates rules linearly for each packet.
 	maxPorts = 16
 )
 
@@ -52,7 +52,7 @@ type Controller struct {
 	Bridge   *ovs.Bridge
 	Services k8s.ServiceCIDRs
 	Recorder events.EventRecorder
-	// APIServer is the host by which the agent reaches the API server; names are not resolved.
+	// APIServer is the host under which the agent reaches the API server; it is used only if it is an address.
 	APIServer string
 
 	feed  k8s.Feed
@@ -61,12 +61,12 @@ type Controller struct {
 
 	passes passes
 
-	mu       sync.Mutex // of a pass
+	mu       sync.Mutex // serializes passes
 	watching bool
-	reported map[string]string // by port, the addresses without routes as an event has reported them
+	reported map[string]string // by port: the addresses without routes, as reported by the last event
 }
 
-// seen holds the ports and addresses of the last pass. Only events about them start another one.
+// seen holds the ports and addresses of the last pass. Only their events start another pass.
 type seen struct {
 	ports     map[string]bool // of Open vSwitch
 	addresses map[netip.Addr]bool
@@ -78,7 +78,7 @@ type pod struct {
 	link int
 }
 
-// Ports returns the ports of a pod to which the kubelet connects. It reports an event when there are more than Kiln makes rules for.
+// Ports returns the ports of a pod to which the kubelet connects, at most maxPorts of them. It reports an event on a pod that has more.
 func (p *Controller) Ports(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
 	ports := PortsOf(pod, addresses)
 	if len(ports) <= maxPorts {
@@ -90,19 +90,19 @@ func (p *Controller) Ports(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
 	return ports[:maxPorts]
 }
 
-// Wake starts a pass soon. It does not block.
+// Wake requests a pass. It does not block.
 func (p *Controller) Wake() { p.feed.Add("") }
 
-// Reconcile makes a pass.
+// Reconcile runs a pass.
 func (p *Controller) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: k8s.Periodic(resync)}, p.Apply(ctx)
 }
 
-// Apply adds the wanted routes and rules of probes and removes all others. It is idempotent. Concurrent calls share passes: many pods that
-// start at once cost a few passes, not one each.
+// Apply adds the wanted routes and rules of probes and removes all others. It is idempotent. Concurrent calls share passes: many pods
+// that start concurrently need a few passes, not one each.
 func (p *Controller) Apply(ctx context.Context) error { return p.passes.join(ctx, p.apply) }
 
-// apply makes one pass.
+// apply runs one pass.
 func (p *Controller) apply(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (p *Controller) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.remember(pods) // before caches are read: later changes start another pass
+	p.remember(pods) // before the caches are read, so that later changes start another pass
 	routes, rules, err := kernelState()
 	if err != nil {
 		return err
@@ -150,8 +150,8 @@ func probed(attachments []ovs.Attachment) ([]pod, error) {
 	return out, nil
 }
 
-// awaited reports whether the ports of a pod with a probe link are not known yet: an earlier version made its link, and the CNI server is about
-// to record its ports.
+// awaited reports whether a pod with a probe link has no recorded ports: an earlier version created the link, and the CNI server has not
+// recorded the ports yet.
 func awaited(attachments []ovs.Attachment) (bool, error) {
 	for _, a := range attachments {
 		if a.ProbePorts != nil {
@@ -175,8 +175,8 @@ func (p *Controller) remember(pods []pod) {
 	p.seen.Store(&now)
 }
 
-// want returns the routes to pods, but to addresses that are reserved, and reports an event on each pod with such an address. connected are
-// the destinations that have routes already.
+// want returns the routes to pods, except routes to reserved addresses, and reports an event on each pod with such an address. connected
+// are the destinations that have routes already.
 func (p *Controller) want(ctx context.Context, pods []pod, connected map[destination]bool) (map[route]bool, error) {
 	if len(pods) == 0 {
 		p.reported = nil

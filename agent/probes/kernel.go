@@ -25,18 +25,18 @@ const (
 	legacyTable = 0x6b696c70
 	// protocol marks routes and rules of probes (rtnetlink(7), rtm_protocol).
 	protocol = 76
-	// priority of the rules: after the local table, before all that users have.
+	// priority of the rules: after the rule of the local table, before every rule of users.
 	priority = 75
 )
 
-// route leads packets of the node itself to one port of an address into a pod.
+// route directs packets that the node itself sends to one port of an address to a pod's probe link.
 type route struct {
 	port    uint16
 	address netip.Addr
 	link    int
 }
 
-// destination is an address behind a pod's probe link.
+// destination is an address reached through a pod's probe link.
 type destination struct {
 	address netip.Addr
 	link    int
@@ -100,7 +100,7 @@ func compare(want map[route]bool, routes []netlink.Route, rules []netlink.Rule, 
 func (d difference) apply() error {
 	var failed []error
 	for _, r := range d.addRoutes {
-		// The link of a pod that ends at this moment cannot have routes.
+		// The link of a pod that is being deleted cannot have routes.
 		if err := netlink.RouteReplace(r.kernel()); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENETDOWN) {
 			failed = append(failed, fmt.Errorf("add probe route to port %d of %s: %w", r.port, r.address, err))
 		}
@@ -123,8 +123,8 @@ func (d difference) apply() error {
 	return errors.Join(failed...)
 }
 
-// kernel returns the route as netlink has it. Of pods with the same address the one that was connected first is reached: the metric is the
-// index of its link, which is lower.
+// kernel returns the route in netlink's form. If several pods have the same address, the one connected first receives the packets: the
+// metric is the index of the link, and an older link has a lower index.
 func (r route) kernel() *netlink.Route {
 	return &netlink.Route{
 		LinkIndex: r.link, Dst: &net.IPNet{IP: r.address.AsSlice(), Mask: net.CIDRMask(r.address.BitLen(), r.address.BitLen())},
@@ -132,7 +132,7 @@ func (r route) kernel() *netlink.Route {
 	}
 }
 
-// routeOf is the inverse of kernel; false for a route that kernel does not make.
+// routeOf is the inverse of kernel. It returns false for a route that kernel does not return.
 func routeOf(r netlink.Route) (route, bool) {
 	if r.Dst == nil || r.Table == legacyTable || r.Priority != r.LinkIndex {
 		return route{}, false
@@ -169,7 +169,7 @@ func (r rule) kernel() *netlink.Rule {
 	return out
 }
 
-// ruleOf is the inverse of kernel; false for a rule that kernel does not make.
+// ruleOf is the inverse of kernel. It returns false for a rule that kernel does not return.
 func ruleOf(r netlink.Rule) (rule, bool) {
 	if r.Dport == nil {
 		return rule{}, false

@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// passes runs one pass at a time. Calls that come during a pass wait for the next one and share it, since the running pass may have read its
-// inputs before they came.
+// passes runs one pass at a time. Calls that arrive during a pass wait for the next one and share it, since the running pass may have
+// read its inputs before the calls.
 type passes struct {
 	mu      sync.Mutex
 	running bool
-	next    *pass // has not begun; nil when no call waits for it
+	next    *pass // the pass that has not started; nil if no call waits for one
 }
 
 type pass struct {
@@ -21,7 +21,7 @@ type pass struct {
 	err  error
 }
 
-// join makes a pass that begins after the call, or waits for one that another call has requested. The pass continues when ctx ends.
+// join requests a pass that begins after the call, or waits for one that another call has requested. The pass continues when ctx ends.
 func (p *passes) join(ctx context.Context, run func(context.Context) error) error {
 	p.mu.Lock()
 	if p.next == nil {
@@ -41,7 +41,7 @@ func (p *passes) join(ctx context.Context, run func(context.Context) error) erro
 	}
 }
 
-// run makes passes until no call waits for one.
+// run runs passes until no call waits for one.
 func (p *passes) run(ctx context.Context, run func(context.Context) error) {
 	for {
 		p.mu.Lock()
@@ -51,7 +51,7 @@ func (p *passes) run(ctx context.Context, run func(context.Context) error) {
 		if begun == nil {
 			return
 		}
-		limited, cancel := context.WithTimeout(ctx, resync) // caches that are not synced yet block a pass, and ADDs wait for it
+		limited, cancel := context.WithTimeout(ctx, resync) // unsynced caches block a pass, and ADDs wait for it
 		begun.err = run(limited)
 		cancel()
 		close(begun.done)

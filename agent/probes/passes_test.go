@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-// Calls that come during a pass share the next one, which begins after all of them.
+// Calls that arrive during a pass share the next one, which begins after all of them.
 func TestConcurrentCallsShareAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p passes
@@ -48,7 +48,7 @@ func TestConcurrentCallsShareAPass(t *testing.T) {
 	})
 }
 
-// A call that ends does not end the pass of others.
+// A canceled call does not cancel the pass of other calls.
 func TestACallThatEndsLeavesThePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p passes

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PortsOf returns the TCP ports at the pod's own addresses to which the kubelet connects for probes and lifecycle hooks, of containers and
-// of sidecars (init containers that are restarted). They are sorted, and fixed when the pod is created. Ephemeral containers have none.
+// PortsOf returns the TCP ports at the pod's addresses to which the kubelet connects for probes and lifecycle hooks of containers and
+// sidecars (restartable init containers). They are sorted, and fixed when the pod is created. Ephemeral containers have none.
 func PortsOf(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
-	ports := []uint16{} // not nil: "none" differs from "not known"
+	ports := []uint16{} // not nil: "none" differs from "unknown"
 	for _, c := range watchedContainers(pod) {
 		for _, h := range handlersOf(&c) {
 			if port, ok := portOf(&c, h, addresses); ok {
@@ -28,7 +28,7 @@ func PortsOf(pod *corev1.Pod, addresses []netip.Addr) []uint16 {
 	return slices.Compact(ports)
 }
 
-// watchedContainers are the containers that may have probes and hooks.
+// watchedContainers returns the containers that may have probes and hooks.
 func watchedContainers(pod *corev1.Pod) []corev1.Container {
 	out := slices.Clone(pod.Spec.Containers)
 	for _, c := range pod.Spec.InitContainers {
@@ -58,7 +58,7 @@ func handlersOf(c *corev1.Container) []corev1.ProbeHandler {
 	return out
 }
 
-// portOf returns the port that a handler connects to at the pod's addresses; false when it connects to none there.
+// portOf returns the port at the pod's addresses to which a handler connects; false if it connects to none of them.
 func portOf(c *corev1.Container, h corev1.ProbeHandler, addresses []netip.Addr) (uint16, bool) {
 	switch {
 	case h.HTTPGet != nil:
@@ -71,8 +71,8 @@ func portOf(c *corev1.Container, h corev1.ProbeHandler, addresses []netip.Addr) 
 	return 0, false
 }
 
-// resolve finds a port as the kubelet does (pkg/probe/util.go, ResolveContainerPort): a name refers to a port of the same container, or else
-// has to be a number. A handler with another host than the pod does not connect to the pod.
+// resolve resolves a port as the kubelet does (pkg/probe/util.go, ResolveContainerPort): a string is the name of a port of the same
+// container, or else a number. A handler with another host than the pod's addresses does not connect to the pod.
 func resolve(c *corev1.Container, host string, port intstr.IntOrString, addresses []netip.Addr) (uint16, bool) {
 	if host != "" {
 		if address, err := netip.ParseAddr(host); err != nil || !slices.Contains(addresses, address) {

@@ -26,18 +26,19 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
-// resolverConfig names the DNS resolvers of the node: the kubelet copies its own list to a pod with dnsPolicy Default, such as the agent's.
+// resolverConfig lists the DNS resolvers of the node: the kubelet copies its own list to a pod with dnsPolicy Default, such as the
+// agent's.
 const resolverConfig = "/etc/resolv.conf"
 
 // apiServer is the Service of the API server, in the namespace default.
 const apiServer = "kubernetes"
 
-// reserved are addresses that the node itself has to reach elsewhere than in a pod, each with a description.
+// reserved holds the addresses that the node must reach elsewhere than in a pod, each with a description.
 type reserved struct {
 	addresses map[netip.Addr]string
 	networks  map[netip.Prefix]string
-	// external are the external IPs and load balancer addresses of Services. Users choose them, so they are reserved against pods without
-	// routes only: otherwise a Service could end the probes of a pod that runs.
+	// external are the external IPs and load balancer addresses of Services. Users choose them, so they are reserved only against pods
+	// without routes: otherwise a Service could stop the probes of a running pod.
 	external map[netip.Addr]string
 }
 
@@ -47,8 +48,8 @@ func (r *reserved) add(addresses []netip.Addr, description string) {
 	}
 }
 
-// against describes the owner of an address that is reserved against a pod; "" when it is not. connected says that the pod has routes to the
-// address already.
+// against returns the description of a reserved address; "" if the address is not reserved against the pod. connected means that the pod
+// has routes to the address already.
 func (r *reserved) against(address netip.Addr, connected bool) string {
 	if description := r.addresses[address]; description != "" {
 		return description
@@ -68,7 +69,7 @@ func (r *reserved) against(address netip.Addr, connected bool) string {
 	return slices.Min(found)
 }
 
-// reserved gathers them, from caches and from the kernel.
+// reserved reads the reserved addresses from caches and from the kernel.
 func (p *Controller) reserved(ctx context.Context) (*reserved, error) {
 	r := &reserved{addresses: map[netip.Addr]string{}, networks: map[netip.Prefix]string{}, external: map[netip.Addr]string{}}
 	for _, read := range []func(context.Context, *reserved) error{p.readServices, p.readNodes, p.readAPIServer} {
@@ -104,7 +105,8 @@ func (p *Controller) readServices(ctx context.Context, r *reserved) error {
 	return nil
 }
 
-// readNodes reads the addresses of nodes from the IP objects of their ports, the only ones in the cache: a Node object changes with every heartbeat.
+// readNodes reads the addresses of nodes from the IP objects of their ports, the only ones in the cache. A Node object would change with
+// every status update.
 func (p *Controller) readNodes(ctx context.Context, r *reserved) error {
 	var list v1.IPList
 	if err := p.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -179,7 +181,7 @@ func serviceAddresses(s *corev1.Service) []netip.Addr {
 	return append(k8s.ClusterIPs(s), externalAddresses(s)...)
 }
 
-// externalAddresses returns the external IPs of a Service and the addresses of its load balancer, including one that Kiln does not serve.
+// externalAddresses returns the external IPs of a Service and the addresses of its load balancer, also if Kiln does not serve that one.
 func externalAddresses(s *corev1.Service) []netip.Addr {
 	out := parse(s.Spec.ExternalIPs...)
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
@@ -188,7 +190,7 @@ func externalAddresses(s *corev1.Service) []netip.Addr {
 	return out
 }
 
-// nodeAddresses returns the addresses of the node whose IP object it is.
+// nodeAddresses returns the addresses of the node to which an IP object belongs.
 func nodeAddresses(ip *v1.IP) []netip.Addr {
 	var out []netip.Addr
 	for _, key := range v1.AnnotationsOf(v1.OnIP) {

@@ -25,8 +25,8 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// SetupWithManager has the controller woken by its Feed and by Open vSwitch; and by Services, nodes and the API server's endpoints from the
-// first pod with probes on, since nodes without such pods need not hold all Services.
+// SetupWithManager registers the controller with its Feed and the events of Open vSwitch. It watches Services, nodes and the API server's
+// endpoints only from the first pod with probes on, so that nodes without such pods do not cache all Services.
 func (p *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	p.mu.Lock() // the manager may start the controller at once
 	defer p.mu.Unlock()
@@ -58,7 +58,7 @@ func (p *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// wake enqueues the one request of the controller.
+// wake enqueues the controller's only request.
 var wake = handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 	return []reconcile.Request{k8s.Request("")}
 })
