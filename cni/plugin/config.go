@@ -22,8 +22,8 @@ type config struct {
 	ServerSocket string         `json:"server_socket"`
 	Provider     string         `json:"provider"`
 	Routes       []*types.Route `json:"routes"`
-	// Valid and Attachments are what GC is told to keep: libcni says both, and runtimes that go by the text of CNI spec 1.1.0 the second
-	// only. Nil is that nothing was said; null is none.
+	// Valid and Attachments list the attachments that GC must retain. libcni sends both; runtimes that follow the text of CNI spec 1.1.0
+	// send only the second. Nil means that the key is missing; JSON null is an empty list.
 	Valid       json.RawMessage `json:"cni.dev/valid-attachments"`
 	Attachments json.RawMessage `json:"cni.dev/attachments"`
 
@@ -31,7 +31,7 @@ type config struct {
 	previous *types100.Result
 }
 
-// identity is what a Kubernetes runtime passes in CNI_ARGS. A field's name is its key there.
+// identity holds the values that a Kubernetes runtime passes in CNI_ARGS. The name of a field is its key there.
 type identity struct {
 	types.CommonArgs
 	K8S_POD_NAME      types.UnmarshallableString
@@ -50,7 +50,7 @@ func parse(args *skel.CmdArgs) (*config, error) {
 			return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("routes[%d] has no dst", i), "")
 		}
 	}
-	c.identity.IgnoreUnknown = true // runtimes pass keys of their own
+	c.identity.IgnoreUnknown = true // runtimes add their own keys
 	if err := types.LoadArgs(args.Args, &c.identity); err != nil {
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS is not valid", err.Error())
 	}
@@ -73,13 +73,13 @@ func parse(args *skel.CmdArgs) (*config, error) {
 
 func hasNoDestination(r *types.Route) bool { return r == nil || r.Dst.IP == nil }
 
-// isIncomplete reports whether a result has an element that its JSON does not carry to the agent.
+// isIncomplete reports whether a result has an element that is lost when the result is encoded for the agent.
 func isIncomplete(r *types100.Result) bool {
 	return slices.Contains(r.Interfaces, nil) || slices.ContainsFunc(r.Routes, hasNoDestination) ||
 		slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip == nil || ip.Address.IP == nil })
 }
 
-// attachments are those that GC is to keep. Without a word about them none could be told from all.
+// attachments returns the attachments that GC must retain. A missing list is an error: treated as empty, it would remove all attachments.
 func (c *config) attachments() (keep []types.GCAttachment, err error) {
 	told := c.Valid
 	if told == nil {

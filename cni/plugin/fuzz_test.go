@@ -15,8 +15,8 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// FuzzParse reads any network configuration and any CNI_ARGS. There is no panic, and each error has a CNI error code. The request that
-// follows survives the protocol of the agent's socket.
+// FuzzParse parses any network configuration and any CNI_ARGS. parse must not panic, and each error has a CNI error code. The resulting
+// request survives the protocol of the agent's socket.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"1.0.0","name":"kiln","type":"kiln","server_socket":"/s","routes":[{"dst":"192.0.2.0/24"}]}`),
 		"IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID=u")

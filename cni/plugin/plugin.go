@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin is the CNI plugin: it hands every operation to the agent of the node and its answer to the runtime. It keeps
-// no state and touches nothing itself.
+// Package plugin is the CNI plugin: it forwards every operation to the node's agent and returns the agent's response to the runtime. It
+// is stateless and changes nothing on the node itself.
 package plugin
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// Time that each operation may take before the plugin gives up. That of ADD is above the agent's own limit, whose message says
-// what it waited for, and below the two minutes that the kubelet gives a runtime.
+// Timeouts of operations. The timeout of ADD is longer than the agent's own limit, whose error message names the missing prerequisite. It
+// is shorter than the two minutes that the kubelet allows the runtime.
 const (
 	addTimeout   = 110 * time.Second
 	shortTimeout = 20 * time.Second
 )
 
-// Main runs the operation that the environment names, as CNI spec 1.1 says, and exits.
+// Main runs the operation that the environment selects, as specified by CNI spec 1.1, and exits.
 func Main() {
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status},
 		version.All, "kube-ovn: attaches pods to OVN through the agent of the node")
@@ -46,8 +46,8 @@ func add(args *skel.CmdArgs) error {
 	return types.PrintResult(result, c.CNIVersion)
 }
 
-// del succeeds when no agent listens: the runtime then deletes the network namespace, and with it the veth; the agent removes
-// what is left in Open vSwitch when it starts. So a node whose agent is down can still stop pods.
+// del succeeds if no agent listens: the runtime then deletes the network namespace, and with it the veth; the agent removes the stale
+// ports from Open vSwitch when it starts. So pods can be stopped on a node whose agent is down.
 func del(args *skel.CmdArgs) error {
 	c, err := parse(args)
 	if err != nil {
@@ -100,7 +100,7 @@ func status(args *skel.CmdArgs) error {
 	return failure(c.client().Status(ctx), types.ErrPluginNotAvailable)
 }
 
-// failure is err as the runtime must see it: the agent's own error unchanged, and code for one of the transport.
+// failure converts err for the runtime: an error of the agent is unchanged, and an error of the transport gets code.
 func failure(err error, code uint) error {
 	var answered *types.Error
 	switch {

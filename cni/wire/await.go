@@ -12,12 +12,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// absence is how long an ADD waits for an agent that does not listen. An agent that is replaced is back in a few seconds, while the kubelet tries a
-// sandbox that failed again only after ten and more.
+// absence is how long an ADD waits for an agent that does not listen. An agent that is replaced listens again after a few seconds,
+// whereas the kubelet retries a failed sandbox only after ten seconds or more.
 const absence = 30 * time.Second
 
-// listens waits until an agent listens on the socket, and says whether one does. The agent renames its socket to this path when it listens
-// (package cniserver), which is the event that ends the wait.
+// listens waits until an agent listens on the socket, and reports whether one does. The agent renames its socket to this path when it
+// listens (package cniserver); this event ends the wait.
 func (c *Client) listens(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, absence)
 	defer cancel()

@@ -18,21 +18,21 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// maxResponse bounds what a client reads, in bytes.
+// maxResponse bounds the size of a response, in bytes.
 const maxResponse = 1 << 20
 
-// Client calls the agent of this node. It is made for one call in a short process, so it keeps no connection.
+// Client calls the agent of this node. It is for one call in a short-lived process, so it reuses no connection.
 type Client struct{ socket string }
 
 // NewClient returns a client of the agent that listens on socket.
 func NewClient(socket string) *Client { return &Client{socket: socket} }
 
-// Unavailable says that err means that no agent listens: the operation was not begun.
+// Unavailable reports whether err means that no agent listens. The operation has not started then.
 func Unavailable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
-// Add attaches a container and returns its result. It waits for an agent that does not listen, 30 seconds at most.
+// Add attaches a container and returns its result. If no agent listens, it waits for one for at most 30 seconds.
 func (c *Client) Add(ctx context.Context, r Request) (*types100.Result, error) {
 	res, err := c.call(ctx, PathAdd, r)
 	if Unavailable(err) && c.listens(ctx) {
@@ -47,7 +47,7 @@ func (c *Client) Add(ctx context.Context, r Request) (*types100.Result, error) {
 	return res.Result, nil
 }
 
-// Del detaches a container. It succeeds when there is nothing to detach.
+// Del detaches a container. It succeeds if there is nothing to detach.
 func (c *Client) Del(ctx context.Context, r Request) error {
 	_, err := c.call(ctx, PathDel, r)
 	return err
@@ -59,7 +59,7 @@ func (c *Client) Check(ctx context.Context, r Request) error {
 	return err
 }
 
-// Status says whether the agent can attach containers now.
+// Status returns an error if the agent cannot attach containers now.
 func (c *Client) Status(ctx context.Context) error {
 	_, err := c.call(ctx, PathStatus, Request{})
 	return err
@@ -71,7 +71,7 @@ func (c *Client) GC(ctx context.Context, r Request) error {
 	return err
 }
 
-// call posts r. An error that the agent answered is a *types.Error; any other comes from the transport.
+// call posts r. An error that the agent returned is a *types.Error; any other error comes from the transport.
 func (c *Client) call(ctx context.Context, path string, r Request) (*Response, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -96,8 +96,9 @@ func (c *Client) call(ctx context.Context, path string, r Request) (*Response, e
 	return res, nil
 }
 
-// post is one request of HTTP/1.0 (RFC 1945) and its answer: the status with its reason, and the body, which in 1.0 is never chunked and
-// ends with the connection. net/http would do the same, and with it TLS would be half of a program that is executed for every pod.
+// post sends one HTTP/1.0 request (RFC 1945) and returns the response: its status with the reason, and its body, which in 1.0 is never
+// chunked and ends with the connection. net/http could do this too, but it links TLS, which would be half of a program that runs for
+// every pod.
 func (c *Client) post(ctx context.Context, path string, body []byte) (status string, content []byte, err error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", c.socket)
@@ -105,7 +106,7 @@ func (c *Client) post(ctx context.Context, path string, body []byte) (status str
 		return "", nil, err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // what is read or written then fails
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // pending reads and writes then fail
 	status, content, err = exchange(conn, path, body)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()

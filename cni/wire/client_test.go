@@ -40,8 +40,8 @@ func TestClient(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		body   string
-		code   uint   // of the error, when it is the agent's
-		err    string // in the error
+		code   uint   // of the error, if the agent returned it
+		err    string // substring of the error
 	}{
 		"a result":                   {200, `{"result":{"cniVersion":"1.1.0"}}`, 0, ""},
 		"an error of the agent":      {503, `{"error":{"code":11,"msg":"waits"}}`, 11, "waits"},
@@ -72,7 +72,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// An agent that dies while it answers must not look as if it had answered.
+// A response that is cut short because the agent died must not look like a complete one.
 func TestAnAnswerThatIsCutShort(t *testing.T) {
 	const whole = "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{\"result\":{\"cniVersion\":\"1.1.0\"}}"
 	for length := range len(whole) + 1 {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// FuzzAnswer has an agent send any bytes as its answer. The client returns a result or an error, and does not panic. It does not report an agent that answered as unavailable, because the plugin would then repeat an operation that has begun.
+// FuzzAnswer makes an agent send arbitrary bytes as its response. The client returns a result or an error, and does not panic. It does
+// not report an agent that responded as unavailable, because the plugin would then repeat an operation that has started.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{\"result\":{\"cniVersion\":\"1.1.0\"}}"))
 	f.Add([]byte("HTTP/1.1 503 Service Unavailable\r\n\r\n{\"error\":{\"code\":11,\"msg\":\"waits\"}}"))
@@ -35,7 +36,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// answerEach answers one connection with each of the answers until the listener closes.
+// answerEach sends one of the answers on each connection until the listener closes.
 func answerEach(listener net.Listener, answers <-chan []byte) {
 	request := make([]byte, 1<<16)
 	for answer := range answers {
