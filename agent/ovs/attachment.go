@@ -12,8 +12,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
-// Keys of an Interface's external_ids. The first four are ovn-controller's (ovn-controller(8), ovs-vswitchd.conf.db(5)); those of
-// pods are Kube-OVN's as far as it has them.
+// Keys of an Interface's external_ids. The first four are ovn-controller's (ovn-controller(8), ovs-vswitchd.conf.db(5)). The other keys
+// are Kube-OVN's, if it has an equivalent.
 const (
 	keyLogicalPort  = "iface-id"
 	keyVersion      = "iface-id-ver"
@@ -35,17 +35,17 @@ const (
 // vendor marks the ports of pods and nodes.
 const vendor = "kube-ovn"
 
-// Attachment is one interface of one container, as a port of the integration bridge.
+// Attachment is one interface of one container, connected to a port of the integration bridge.
 type Attachment struct {
 	// Name of the port and of the host's end of the veth.
 	Name string
-	// LogicalPort is the name of the logical switch port that this port is. At most one port of the bridge is it.
+	// LogicalPort is the name of the logical switch port. At most one port of the bridge has it.
 	LogicalPort string
-	// PodUID is handed to ovn-controller as iface-id-ver: a port of a pod's predecessor is never taken for the pod's.
+	// PodUID is passed to ovn-controller as iface-id-ver, so that it does not bind the port of an earlier pod of the same name.
 	PodUID       string
 	PodName      string
 	PodNamespace string
-	// ContainerID and IfName are the runtime's key of an attachment, Network the name of its configuration.
+	// ContainerID and IfName are the runtime's key of an attachment; Network is the name of its configuration.
 	ContainerID string
 	IfName      string
 	Network     string
@@ -53,11 +53,11 @@ type Attachment struct {
 	NetNS     string
 	MAC       string
 	Addresses []netip.Addr
-	// CIDRs and Gateways are those of the subnet that the container's interface was brought to. Ports of earlier versions say none.
+	// CIDRs and Gateways are the subnet's values that are applied to the container's interface. Ports of earlier versions have none.
 	CIDRs    []netip.Prefix
 	Gateways []netip.Addr
-	// ProbePorts are the TCP ports to which the kubelet connects, of pods of custom VPCs. Nil is not known: ports of earlier versions, and of
-	// other pods, say none. Empty is known to be none.
+	// ProbePorts are the TCP ports to which the kubelet connects, for pods of custom VPCs. Nil means unknown: ports of earlier versions,
+	// and of other pods, have none recorded. Empty means that the kubelet connects to none.
 	ProbePorts []uint16
 }
 
@@ -83,7 +83,7 @@ func (a Attachment) externalIDs() map[string]string {
 	return ids
 }
 
-// attachmentOf reads a row back; false when the row is no pod's.
+// attachmentOf parses a row. It returns false if the row does not belong to a pod.
 func attachmentOf(row *vswitch.Interface) (Attachment, bool) {
 	ids := row.ExternalIDs
 	if ids[keyVendor] != vendor || ids[keyContainer] == "" {
@@ -140,7 +140,7 @@ func split[T any](list string, parse func(string) (T, error)) (values []T) {
 	return values
 }
 
-// is reports whether the row says all that a says. Keys of others, such as ovn-installed, do not count.
+// is reports whether the row has all values of a. It ignores other keys, such as ovn-installed.
 func (a Attachment) is(row *vswitch.Interface) bool {
 	return row.Type == "" && row.Error == nil && holds(row.ExternalIDs, a.externalIDs())
 }
@@ -154,7 +154,7 @@ func holds(have, want map[string]string) bool {
 	return true
 }
 
-// PortError is what ovs-vswitchd says about an interface that it cannot use.
+// PortError is the error that ovs-vswitchd reports for an interface that it cannot use.
 type PortError struct{ Port, Reason string }
 
 // Error names the port and the reason.

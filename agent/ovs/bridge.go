@@ -20,31 +20,31 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
-// IntegrationBridge is the bridge that ovn-controller makes and programs.
+// IntegrationBridge is the bridge that ovn-controller creates and programs.
 const IntegrationBridge = "br-int"
 
-// Limits of one transaction, and of one look at the replica: libovsdb holds both back while the server is away.
+// Timeouts of one transaction, and of one read of the replica: libovsdb blocks both while the server is disconnected.
 const (
 	transactTimeout = 10 * time.Second
 	readTimeout     = 5 * time.Second
 )
 
-// Errors that pass by themselves.
+// Temporary errors.
 var (
-	// ErrDisconnected says that the Open vSwitch database cannot be reached.
+	// ErrDisconnected means that the Open vSwitch database cannot be reached.
 	ErrDisconnected = errors.New("the Open vSwitch database does not answer; see the pod ovs-ovn of this node")
-	// ErrNoBridge says that ovn-controller has not made the integration bridge yet.
+	// ErrNoBridge means that ovn-controller has not created the integration bridge yet.
 	ErrNoBridge = errors.New("there is no bridge br-int; ovn-controller makes it, see the pod ovs-ovn of this node")
 )
 
-// Bridge is the integration bridge. Its methods may be called from any goroutine.
+// Bridge is the integration bridge. Its methods are safe for concurrent use.
 type Bridge struct {
 	client   *client.Client
 	changes  watchers
 	requests committer
 }
 
-// New returns the integration bridge of the database that c is connected to. The bridge itself need not be there yet.
+// New returns the integration bridge of the database that c is connected to. The bridge itself need not exist yet.
 func New(c *client.Client) *Bridge {
 	b := &Bridge{client: c}
 	signal := func(_ string, row model.Model) { b.changes.signal(nameOf(row)) }
@@ -60,8 +60,8 @@ func New(c *client.Client) *Bridge {
 	return b
 }
 
-// onlyPorts reports whether a bridge has changed in nothing but its ports. Those tell of themselves, and on a node one comes or goes with
-// every pod.
+// onlyPorts reports whether an update of a bridge changes only its list of ports. Such an update is redundant, because ports have their
+// own events, and occurs with every pod.
 func onlyPorts(before, after model.Model) bool {
 	old, ok := before.(*vswitch.Bridge)
 	bridge, same := after.(*vswitch.Bridge)
@@ -73,7 +73,7 @@ func onlyPorts(before, after model.Model) bool {
 	return but.Equals(old)
 }
 
-// nameOf is the name under which watchers wait for a row: that of an interface, port or bridge, and "" for everything else.
+// nameOf returns the name under which watchers wait for a row: the name of an interface, port or bridge, and "" for other rows.
 func nameOf(row model.Model) string {
 	switch row := row.(type) {
 	case *vswitch.Interface:
@@ -86,11 +86,11 @@ func nameOf(row model.Model) string {
 	return ""
 }
 
-// Subscribe calls f with the name of each interface, port or bridge that changes, and with "" when anything else does, such as the
-// settings in Open_vSwitch. That ports come to a bridge or leave it is no change of the bridge. f must not block.
+// Subscribe calls f with the name of each interface, port or bridge that changes, and with "" for other rows, such as the settings in
+// Open_vSwitch. Adding a port to a bridge, or removing one, is not a change of the bridge. f must not block.
 func (b *Bridge) Subscribe(f func(name string)) { b.changes.subscribe(f) }
 
-// Ready returns nil when the database is connected and the integration bridge is there.
+// Ready returns nil if the database is connected and the integration bridge exists.
 func (b *Bridge) Ready(ctx context.Context) error {
 	if !b.client.Connected() {
 		return ErrDisconnected
@@ -99,7 +99,7 @@ func (b *Bridge) Ready(ctx context.Context) error {
 	return err
 }
 
-// Userspace reports whether ovs-vswitchd forwards by itself (datapath_type netdev) instead of the kernel.
+// Userspace reports whether ovs-vswitchd forwards packets itself (datapath_type netdev) instead of the kernel.
 func (b *Bridge) Userspace(ctx context.Context) (bool, error) {
 	row, err := b.row(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (b *Bridge) Userspace(ctx context.Context) (bool, error) {
 	return row.DatapathType == "netdev", nil
 }
 
-// Encapsulation returns the address of this node's tunnels, the first where there are several (ovn-controller(8)).
+// Encapsulation returns the address of this node's tunnels, the first one if there are several (ovn-controller(8)).
 func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, error) {
 	var rows []vswitch.OpenvSwitch
 	if err := b.list(ctx, b.client, &rows); err != nil {
@@ -125,7 +125,7 @@ func (b *Bridge) Encapsulation(ctx context.Context) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// row is the integration bridge from the cache.
+// row returns the integration bridge from the replica.
 func (b *Bridge) row(ctx context.Context) (*vswitch.Bridge, error) {
 	row := &vswitch.Bridge{Name: IntegrationBridge}
 	switch err := b.get(ctx, row); {
@@ -137,7 +137,7 @@ func (b *Bridge) row(ctx context.Context) (*vswitch.Bridge, error) {
 	return row, nil
 }
 
-// iface is an interface from the cache; nil when there is none of that name.
+// iface returns an interface from the replica; nil if there is none of that name.
 func (b *Bridge) iface(ctx context.Context, name string) (*vswitch.Interface, error) {
 	row := &vswitch.Interface{Name: name}
 	switch err := b.get(ctx, row); {

@@ -12,7 +12,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
-// On a node a port comes or goes with every pod, and whoever watches the bridge looks at the whole node.
+// Every pod adds or removes a port, and subscribers reconcile the whole node when the bridge changes.
 func TestPortsAreNoChangeOfTheirBridge(t *testing.T) {
 	b := newBridge(t)
 	changed := make(chan string, 100)
@@ -27,7 +27,7 @@ func TestPortsAreNoChangeOfTheirBridge(t *testing.T) {
 		return nil
 	}
 	must(t, b.attaching("first", "lsp")(t.Context()))
-	until("first") // what was there before is told as well, and before this
+	until("first") // existing rows are reported too, before this one
 	must(t, b.attaching("p0", "lsp0")(t.Context()))
 	must(t, b.detaching("p0")(t.Context()))
 	must(t, b.attaching("p1", "lsp1")(t.Context()))

@@ -24,13 +24,13 @@ import (
 const maxBatch = 100
 
 var (
-	// errRefused says that the server answered a transaction with an error.
+	// errRefused means that the server returned an error for a transaction.
 	errRefused = errors.New("transaction refused by Open vSwitch")
-	// errNoAnswer says that a transaction was sent, and the connection ended before the answer.
+	// errNoAnswer means that a transaction was sent, and the connection ended before the response.
 	errNoAnswer = errors.New("the transaction got no answer")
 )
 
-// reconnectPause is between two echoes of reconnected.
+// reconnectPause is the interval between two echoes of reconnected.
 const reconnectPause = 20 * time.Millisecond
 
 var transactions = prometheus.NewCounter(prometheus.CounterOpts{
@@ -40,7 +40,7 @@ var transactions = prometheus.NewCounter(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(transactions) }
 
-// change is what a request asks of the database, in terms of the replica as it is.
+// change is what a request must write, computed from the current replica.
 type change struct {
 	operations []ovsdb.Operation
 	// added and removed are ports of the bridge: UUIDs, or names of rows that operations insert.
@@ -54,23 +54,24 @@ func (c change) empty() bool {
 // request waits to become part of a transaction.
 type request struct {
 	ctx context.Context
-	// keys are what the request is about. Of two requests with a key in common the later is planned when the earlier is committed.
+	// keys are the objects that the request may change. If two requests share a key, the later one is planned after the earlier one is
+	// committed.
 	keys []string
-	// plan is given a prefix for the names of rows that it inserts.
+	// plan computes the change. The names of rows that it inserts must begin with prefix.
 	plan func(ctx context.Context, prefix string) (change, error)
 
 	change change
 	done   chan error
 }
 
-// committer is the queue of requests. One transaction is under way at a time, and what comes meanwhile goes with the next.
+// committer is the queue of requests. One transaction is in flight at a time; requests that arrive meanwhile share the next one.
 type committer struct {
 	mu      sync.Mutex
 	waiting []*request
 	running bool
 }
 
-// commit has a request planned and committed. When ctx ends first, it is committed all the same if it was under way.
+// commit plans and commits a request. It returns when ctx ends, but does not cancel a transaction in flight.
 func (b *Bridge) commit(ctx context.Context, keys []string, plan func(context.Context, string) (change, error)) error {
 	r := &request{ctx: ctx, keys: keys, plan: plan, done: make(chan error, 1)}
 	if b.requests.put(r) {
@@ -84,7 +85,7 @@ func (b *Bridge) commit(ctx context.Context, keys []string, plan func(context.Co
 	}
 }
 
-// put reports whether the caller has to see to it that the queue is worked off.
+// put queues a request and reports whether the caller must start a worker.
 func (c *committer) put(r *request) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,12 +95,12 @@ func (c *committer) put(r *request) bool {
 	return begin
 }
 
-// take returns the requests of the next transaction; none when there are no more, and then whoever puts the next one begins anew.
+// take returns the requests of the next transaction. If there are none, the worker ends, and the next put requests a new one.
 func (c *committer) take() []*request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var batch, rest []*request
-	taken := map[string]bool{} // also by those that have to wait: order is kept
+	taken := map[string]bool{} // also keys of requests that wait: the order of requests with a common key is kept
 	for _, r := range c.waiting {
 		if len(batch) < maxBatch && !slices.ContainsFunc(r.keys, func(key string) bool { return taken[key] }) {
 			batch = append(batch, r)
@@ -120,11 +121,11 @@ func (b *Bridge) work() {
 	}
 }
 
-// send plans requests as the replica is now and commits them in one transaction.
+// send plans requests against the current replica and commits them in one transaction.
 func (b *Bridge) send(requests []*request) batch.Attempt[*request] {
 	var attempt batch.Attempt[*request]
 	for i, r := range requests {
-		err := r.ctx.Err() // the caller has given up
+		err := r.ctx.Err() // the caller no longer waits
 		if err == nil {
 			r.change, err = r.plan(r.ctx, fmt.Sprintf("r%d_", i))
 		}
@@ -151,9 +152,9 @@ func (b *Bridge) send(requests []*request) batch.Attempt[*request] {
 	return attempt
 }
 
-// reconnected waits until the client has connected again and its replica has the outcome of the transaction. The client reconnects by itself, but
-// libovsdb v0.8.1 reports no reconnection, and Connected stays true after a loss. So this polls with an echo, which the closed connection refuses
-// and which the client holds back until the new connection has read the database. It runs only after a lost transaction.
+// reconnected waits until the client has reconnected and its replica has the outcome of the transaction. The client reconnects by itself,
+// but libovsdb v0.8.1 does not report it, and Connected stays true after a connection loss. So this polls with an echo, which fails on
+// the closed connection and blocks until the new connection has read the database. It runs only after a transaction without a response.
 func (b *Bridge) reconnected() bool {
 	return wait.PollUntilContextTimeout(context.Background(), reconnectPause, transactTimeout, true, func(ctx context.Context) (bool, error) {
 		return b.client.Echo(ctx) == nil, nil
@@ -164,7 +165,7 @@ func (b *Bridge) transact(requests []*request) error {
 	if !b.client.Connected() {
 		return ErrDisconnected
 	}
-	// The transaction is not one caller's: it ends in its own time.
+	// The transaction has its own timeout because it serves several callers.
 	ctx, cancel := context.WithTimeout(context.Background(), transactTimeout)
 	defer cancel()
 	operations, err := b.merge(ctx, requests)
@@ -185,7 +186,8 @@ func (b *Bridge) transact(requests []*request) error {
 	return nil
 }
 
-// merge is the operations of requests, with one for the ports of the bridge. Rows go with the last reference to them.
+// merge returns the operations of requests and one mutation of the bridge's ports. ovsdb-server deletes rows that are no longer
+// referenced.
 func (b *Bridge) merge(ctx context.Context, requests []*request) ([]ovsdb.Operation, error) {
 	var operations []ovsdb.Operation
 	var added, removed []string

@@ -27,13 +27,13 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// newBridge is br-int in a database of its own. There is no ovs-vswitchd.
+// newBridge returns br-int in a new database. There is no ovs-vswitchd.
 func newBridge(t *testing.T) *Bridge {
 	t.Helper()
 	return newBridgeBehind(t, func(socket string) string { return socket })
 }
 
-// newBridgeBehind is newBridge, which reaches the database's socket by another one.
+// newBridgeBehind is like newBridge, but connects through the socket that the function returns for the database's socket.
 func newBridgeBehind(t *testing.T, by func(socket string) string) *Bridge {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ovs") // t.TempDir is too long for a socket
@@ -55,7 +55,7 @@ func newBridgeBehind(t *testing.T, by func(socket string) string) *Bridge {
 	must(t, err)
 	t.Cleanup(c.Close)
 	b := New(c)
-	// A port that is no interface of its own name, so that a pod's port of that name is refused: names of ports are unique.
+	// A port whose interface has another name. Since names of ports are unique, ovsdb-server refuses a pod's port of that name.
 	b.write(t, &vswitch.Interface{UUID: "bond1", Name: "bond1"}, &vswitch.Port{UUID: "bond", Name: "taken", Interfaces: []string{"bond1"}},
 		&vswitch.Bridge{UUID: "bridge", Name: IntegrationBridge, Ports: []string{"bond"}}, &vswitch.OpenvSwitch{Bridges: []string{"bridge"}})
 	return b
@@ -75,8 +75,8 @@ func (b *Bridge) write(t *testing.T, rows ...any) {
 	must(t, err)
 }
 
-// together has requests made while another transaction seems to be under way, and returns what became of each and how many transactions
-// they took.
+// together sends requests while another transaction seems to be in flight. It returns the outcome of each request and the number of
+// transactions that they needed.
 func (b *Bridge) together(t *testing.T, requests ...func(context.Context) error) ([]error, int) {
 	t.Helper()
 	b.requests.running = true
@@ -116,7 +116,7 @@ func (b *Bridge) detaching(name string) func(context.Context) error {
 	return func(ctx context.Context) error { return b.Detach(ctx, name) }
 }
 
-// names of the pods' ports, in any order.
+// names returns the names of the pods' ports.
 func (b *Bridge) names(t *testing.T) map[string]bool {
 	t.Helper()
 	attachments, err := b.Attachments(t.Context())
@@ -173,7 +173,7 @@ func TestAPortThatIsRefusedFailsAlone(t *testing.T) {
 	}
 }
 
-// A request that makes the server end the connection fails alone, too.
+// If a request makes the server close the connection, the other requests of the transaction still succeed.
 func TestAPortThatEndsTheConnectionFailsAlone(t *testing.T) {
 	b := newBridgeBehind(t, func(socket string) string {
 		return passing(t, socket, func(request []byte) bool { return bytes.Contains(request, []byte("poison")) }, never)
@@ -200,7 +200,7 @@ func TestAPortThatEndsTheConnectionFailsAlone(t *testing.T) {
 	}
 }
 
-// A transaction whose answer is lost was committed. Its requests succeed, and nothing is written twice.
+// A transaction whose response is lost was committed. Its requests succeed, and nothing is written twice.
 func TestALostAnswerFailsNoRequest(t *testing.T) {
 	lose := make(chan struct{}, 1)
 	b := newBridgeBehind(t, func(socket string) string { return passing(t, socket, never, losing(lose)) })
@@ -225,7 +225,7 @@ func TestALostAnswerFailsNoRequest(t *testing.T) {
 
 func never([]byte) bool { return false }
 
-// losing is true for the first message after each element of the channel.
+// losing returns true for the first message after each element of the channel.
 func losing(lose <-chan struct{}) func([]byte) bool {
 	return func([]byte) bool {
 		select {
@@ -237,7 +237,8 @@ func losing(lose <-chan struct{}) func([]byte) bool {
 	}
 }
 
-// passing makes a socket in front of another one. It closes a connection instead of passing a request, or an answer, for which a function is true.
+// passing returns a socket that forwards to another one. It closes a connection instead of forwarding a request, or a response, for which
+// a function returns true.
 func passing(t *testing.T, socket string, cutRequest, cutAnswer func([]byte) bool) string {
 	t.Helper()
 	listener, err := net.Listen("unix", socket+".passing")

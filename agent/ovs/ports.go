@@ -17,8 +17,8 @@ import (
 
 func isNotFound(err error) bool { return errors.Is(err, client.ErrNotFound) }
 
-// Attach makes a port of the bridge say what a says, in one transaction, and removes every other port that claims to be the same
-// logical port. It is idempotent. It does not wait for anyone to act on the port: see WaitInstalled.
+// Attach creates or updates the port of a in one transaction, and removes every other port with the same logical port. It is idempotent.
+// It does not wait until ovs-vswitchd and ovn-controller have processed the port: see WaitPort and WaitInstalled.
 func (b *Bridge) Attach(ctx context.Context, a Attachment) error {
 	err := b.commit(ctx, []string{a.Name, logicalPortKey(a.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
 		return b.attach(ctx, a, prefix)
@@ -29,7 +29,7 @@ func (b *Bridge) Attach(ctx context.Context, a Attachment) error {
 	return nil
 }
 
-// logicalPortKey keeps requests for one logical port apart: each removes what the one before left.
+// logicalPortKey returns the key that serializes requests for one logical port: each removes the ports of the previous one.
 func logicalPortKey(name string) string { return "logical port " + name }
 
 func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (change, error) {
@@ -57,7 +57,7 @@ func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (chang
 	return c, err
 }
 
-// Detach removes ports in one transaction. Names that are not there are no error.
+// Detach removes ports in one transaction. It ignores missing ports.
 func (b *Bridge) Detach(ctx context.Context, names ...string) error {
 	err := b.commit(ctx, names, func(ctx context.Context, _ string) (c change, err error) {
 		c.removed, err = b.ports(ctx, names)
@@ -69,7 +69,7 @@ func (b *Bridge) Detach(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Find returns the attachment in the port of that name; false when there is none, or the port is no pod's.
+// Find returns the attachment of the port of that name; false if there is no such port, or it does not belong to a pod.
 func (b *Bridge) Find(ctx context.Context, name string) (Attachment, bool, error) {
 	row, err := b.iface(ctx, name)
 	if err != nil || row == nil {
@@ -79,7 +79,7 @@ func (b *Bridge) Find(ctx context.Context, name string) (Attachment, bool, error
 	return a, ok, nil
 }
 
-// Attachments returns every pod's port.
+// Attachments returns the attachments of all pods.
 func (b *Bridge) Attachments(ctx context.Context) ([]Attachment, error) {
 	if !b.client.Connected() {
 		return nil, ErrDisconnected
@@ -97,7 +97,7 @@ func (b *Bridge) Attachments(ctx context.Context) ([]Attachment, error) {
 	return out, nil
 }
 
-// AttachmentsOf returns the pods' ports that are a logical port: one, as a rule.
+// AttachmentsOf returns the attachments of a logical port, normally one.
 func (b *Bridge) AttachmentsOf(ctx context.Context, logicalPort string) ([]Attachment, error) {
 	rows, err := b.claiming(ctx, logicalPort)
 	if err != nil {
@@ -112,7 +112,7 @@ func (b *Bridge) AttachmentsOf(ctx context.Context, logicalPort string) ([]Attac
 	return out, nil
 }
 
-// rivals are the ports that claim to be logicalPort, save the one called except.
+// rivals returns the conflicting ports: all ports with that logical port except the named one.
 func (b *Bridge) rivals(ctx context.Context, logicalPort, except string) ([]string, error) {
 	rows, err := b.claiming(ctx, logicalPort)
 	if err != nil {
@@ -127,7 +127,7 @@ func (b *Bridge) rivals(ctx context.Context, logicalPort, except string) ([]stri
 	return b.ports(ctx, names)
 }
 
-// claiming are the interfaces that claim to be a logical port.
+// claiming returns the interfaces whose iface-id is the logical port.
 func (b *Bridge) claiming(ctx context.Context, logicalPort string) ([]vswitch.Interface, error) {
 	var rows []vswitch.Interface
 	index := &vswitch.Interface{ExternalIDs: map[string]string{keyLogicalPort: logicalPort}}
@@ -137,7 +137,7 @@ func (b *Bridge) claiming(ctx context.Context, logicalPort string) ([]vswitch.In
 	return rows, nil
 }
 
-// ports are the UUIDs of those ports that are there.
+// ports returns the UUIDs of the ports of these names that exist.
 func (b *Bridge) ports(ctx context.Context, names []string) ([]string, error) {
 	var ports []string
 	for _, name := range names {
@@ -153,7 +153,7 @@ func (b *Bridge) ports(ctx context.Context, names []string) ([]string, error) {
 	return ports, nil
 }
 
-// insert adds to c an interface with a port of its own.
+// insert adds to c an interface and a port for it.
 func (b *Bridge) insert(c *change, iface *vswitch.Interface, prefix string) error {
 	iface.UUID = prefix + "interface"
 	port := &vswitch.Port{UUID: prefix + "port", Name: iface.Name, Interfaces: []string{iface.UUID}}
@@ -168,7 +168,7 @@ func (b *Bridge) insert(c *change, iface *vswitch.Interface, prefix string) erro
 	return nil
 }
 
-// Internal is a port that ovs-vswitchd itself makes a device for.
+// Internal is a port whose device ovs-vswitchd creates.
 type Internal struct {
 	Name        string
 	LogicalPort string
@@ -176,7 +176,7 @@ type Internal struct {
 	MTU         int
 }
 
-// EnsureInternal makes an internal port of the bridge be as given, in one transaction. It is idempotent.
+// EnsureInternal creates or updates an internal port of the bridge in one transaction. It is idempotent.
 func (b *Bridge) EnsureInternal(ctx context.Context, p Internal) error {
 	err := b.commit(ctx, []string{p.Name, logicalPortKey(p.LogicalPort)}, func(ctx context.Context, prefix string) (change, error) {
 		return b.ensureInternal(ctx, p, prefix)
@@ -208,7 +208,8 @@ func (b *Bridge) ensureInternal(ctx context.Context, p Internal, prefix string) 
 	return c, err
 }
 
-// merge keeps the keys of others, but not that a port was installed as another logical port.
+// merge adds the wanted keys to the existing ones and keeps keys of other programs. If the logical port or its version changes, it drops
+// ovn-installed, which refers to the previous one.
 func merge(have, want map[string]string) map[string]string {
 	out := maps.Clone(have)
 	if have[keyLogicalPort] != want[keyLogicalPort] || have[keyVersion] != want[keyVersion] {
@@ -222,13 +223,14 @@ func equal[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// Installed reports whether ovn-controller has installed the flows of a port, and what ovs-vswitchd says against it.
+// Installed reports whether ovn-controller has installed the flows of a port. It returns a PortError if ovs-vswitchd reports an error for
+// the port.
 func (b *Bridge) Installed(ctx context.Context, name string) (bool, error) {
 	return b.holds(ctx, name, installed)
 }
 
-// WaitPort waits until ovs-vswitchd has given a port its number, woken by the database's monitor. It gives up when ovs-vswitchd
-// refuses the interface, and when ctx ends.
+// WaitPort waits for an event of the database until ovs-vswitchd has assigned a port its number. It returns an error if ovs-vswitchd
+// reports an error for the interface, or when ctx ends.
 func (b *Bridge) WaitPort(ctx context.Context, name string) error {
 	return b.wait(ctx, name, func(row *vswitch.Interface) bool { return row.Ofport != nil && *row.Ofport > 0 })
 }
@@ -256,7 +258,8 @@ func (b *Bridge) wait(ctx context.Context, name string, until func(*vswitch.Inte
 	}
 }
 
-// holds reports whether an interface is there and as asked, and what ovs-vswitchd says against it.
+// holds reports whether an interface exists and satisfies the condition. It returns a PortError if ovs-vswitchd reports an error for the
+// interface.
 func (b *Bridge) holds(ctx context.Context, name string, asked func(*vswitch.Interface) bool) (bool, error) {
 	row, err := b.iface(ctx, name)
 	switch {

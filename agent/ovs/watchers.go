@@ -5,15 +5,15 @@ package ovs
 
 import "sync"
 
-// watchers wakes those who wait for a row of a name. The zero value is ready.
+// watchers wakes goroutines that wait for a row of a name. The zero value is ready.
 type watchers struct {
 	mu          sync.Mutex
 	byName      map[string]map[chan struct{}]struct{}
 	subscribers []func(string)
 }
 
-// watch returns a channel that has an element after each change of name, and a function to call in the end. Several changes may
-// leave one element: the watcher looks at the row, not at the change.
+// watch returns a channel that receives an element after each change of name, and a function that ends the watch. Several changes may be
+// merged into one element, so the watcher must read the row.
 func (w *watchers) watch(name string) (<-chan struct{}, func()) {
 	changed := make(chan struct{}, 1)
 	w.mu.Lock()
