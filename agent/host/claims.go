@@ -15,13 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimTable is a routing table that no rule looks up ("kiln" in ASCII). A route in it is a note that the address which it goes to was put
-// on an interface by the agent: the kernel keeps no such note with the address itself before Linux 5.18 (IFA_PROTO).
+// claimTable is a routing table that no rule uses ("kiln" in ASCII). A route in it records that the agent added its destination to an
+// interface: before Linux 5.18 (IFA_PROTO) the kernel does not record the origin of an address.
 const claimTable = 0x6b696c6e
 
-// setClaims makes the node answer for addresses: each is put on the interface whose network it is in, unless the node has it anyway. One
-// that is in no network of the node is left to whoever routes it there. Addresses of earlier calls that are not wanted any more go; those
-// that someone else put there stay. It is idempotent, and returns the interfaces that have the addresses.
+// setClaims makes the node answer ARP and neighbour requests for addresses. It adds each address to the interface whose network contains
+// it, unless the node has the address already. An address in no network of the node must be routed to the node by other means. Stale
+// addresses of earlier calls are removed; addresses added by others stay. It is idempotent, and returns the indexes of the interfaces
+// that have the addresses.
 func setClaims(want []netip.Addr) (links []int, err error) {
 	noted, err := claimNotes()
 	if err != nil || len(want) == 0 && len(noted) == 0 {
@@ -49,7 +50,7 @@ func setClaims(want []netip.Addr) (links []int, err error) {
 	return links, errors.Join(failed...)
 }
 
-// claimNotes are the addresses that the agent put on interfaces.
+// claimNotes returns the recorded addresses, each with the route that records it.
 func claimNotes() (map[netip.Addr]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: routeProtocol, Table: claimTable}
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
@@ -65,7 +66,7 @@ func claimNotes() (map[netip.Addr]netlink.Route, error) {
 	return out, nil
 }
 
-// claim puts an address on the interface whose network it is in, and returns the interface that has it; 0 for none.
+// claim adds an address to the interface whose network contains it, and returns the index of the interface that has it; 0 for none.
 func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err error) {
 	network := 0
 	for _, a := range list {
@@ -90,10 +91,10 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 	}
 	host := ipNet(netip.PrefixFrom(address, address.BitLen()))
 	note := &netlink.Route{Dst: host, Table: claimTable, Protocol: routeProtocol, Type: unix.RTN_BLACKHOLE}
-	if err := netlink.RouteReplace(note); err != nil { // before the address: what was not noted would never be taken away
+	if err := netlink.RouteReplace(note); err != nil { // before the address: an address without a record would never be removed
 		return 0, fmt.Errorf("note it: %w", err)
 	}
-	// Not preferred: the node itself opens no connection from it.
+	// The address is deprecated (preferred lifetime 0), so that the node does not use it as a source of its own connections.
 	err = netlink.AddrAdd(device, &netlink.Addr{IPNet: host, ValidLft: math.MaxUint32, PreferedLft: 0})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return 0, fmt.Errorf("put it on %s: %w", device.Attrs().Name, err)

@@ -15,9 +15,10 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
-// CleanUp takes from the node what this package and the sandboxes have made on it: the network configuration and the plugin first, so that
-// no pod is attached any more, then links to pods, rules, routes, addresses and the nftables table. (Package probes removes its own rules.) It may
-// be interrupted after any step and called again. Kernel settings stay: their previous values are not recorded, and other programs may need the present ones.
+// CleanUp removes from the node everything that this package and package sandbox have created. It starts with the network configuration
+// and the plugin, so that no more pods are attached, and continues with links to pods, rules, routes, addresses and the nftables table.
+// (Package probes removes its own rules.) It may be interrupted after any step and called again. Kernel parameters stay: their previous
+// values are not recorded, and other programs may need the current ones.
 func CleanUp(ctx context.Context, p Plugin) error {
 	if err := p.Remove(); err != nil {
 		return err
@@ -32,7 +33,8 @@ func CleanUp(ctx context.Context, p Plugin) error {
 	)
 }
 
-// Remove takes the network configuration away, then the plugin. What else Install copies is common to all CNI plugins and stays.
+// Remove deletes the network configuration, then the plugin. The other programs that Install copies may be in use by other CNI plugins
+// and stay.
 func (p *Plugin) Remove() error {
 	for _, path := range []string{filepath.Join(p.ConfDir, ConfigName), filepath.Join(p.BinDir, NetworkName)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -48,7 +50,7 @@ func removeTable(ctx context.Context) error {
 		return fmt.Errorf("open nftables: %w", err)
 	}
 	tx := nft.NewTransaction()
-	tx.Add(&knftables.Table{}) // so that there is one to delete
+	tx.Add(&knftables.Table{}) // so that the deletion does not fail
 	tx.Delete(&knftables.Table{})
 	if err := nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", NATTable, err)

@@ -15,17 +15,17 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Egress is what this node does as a gateway of subnets, beside masquerading.
+// Egress is this node's configuration as a gateway of subnets, in addition to Masquerade.
 type Egress struct {
-	// Gateway: the node may be the centralized gateway of a subnet.
+	// Gateway reports whether the node may be the centralized gateway of a subnet.
 	Gateway bool
-	// Claims are the addresses that traffic leaves this node with, and that no other node has: it answers for them.
+	// Claims are the egress addresses that only this node uses; it answers ARP and neighbour requests for them.
 	Claims []netip.Addr
-	// External are the ways out through routers outside.
+	// External are the routes through external gateways.
 	External []External
 }
 
-// External sends what comes from a prefix to a router outside, by a routing table of its own.
+// External routes traffic from a prefix to an external gateway, through a policy rule and its own routing table.
 type External struct {
 	From     netip.Prefix
 	Via      netip.Addr
@@ -33,21 +33,21 @@ type External struct {
 	Table    int
 }
 
-// SourceNAT is the address that traffic from a prefix leaves with.
+// SourceNAT is the source address to which traffic from a prefix is translated.
 type SourceNAT struct {
 	From netip.Prefix
 	To   netip.Addr
 }
 
-// Policy is which traffic of a subnet is translated; that which no rule matches is.
+// Policy selects the traffic of a subnet that is translated. Traffic that matches no rule is translated.
 type Policy struct {
 	Subnet string
 	From   []netip.Prefix
 	Rules  []gateway.NATRule
 }
 
-// addEgress adds what the node does for the subnets that may leave through it, the oldest first. Of prefixes that overlap, as a subnet's
-// may that the controller has not found right, the first counts.
+// addEgress adds the configuration for the subnets whose traffic may leave through this node, oldest first. CIDRs of subnets may overlap
+// until the controller has validated them; then the oldest subnet keeps its CIDR.
 func (p *Plan) addEgress(node *corev1.Node, subnets []v1.Subnet) {
 	var list []*v1.Subnet
 	for i := range subnets {
@@ -63,7 +63,7 @@ func (p *Plan) addEgress(node *corev1.Node, subnets []v1.Subnet) {
 		cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 		spec, specErr := gateway.Parse(&s.Spec)
 		if err != nil || specErr != nil {
-			continue // the subnet's own condition says so
+			continue // the controller reports it in the subnet's condition
 		}
 		cidrs = slices.DeleteFunc(cidrs, func(c netip.Prefix) bool { return slices.ContainsFunc(taken, c.Overlaps) })
 		taken = append(taken, cidrs...)
@@ -115,7 +115,7 @@ func (p *Plan) addEgressIPs(spec gateway.Spec, node string, cidrs []netip.Prefix
 	}
 }
 
-// policyOf leaves out rules that cannot be read: the subnet's own condition says so.
+// policyOf skips rules that cannot be parsed; the controller reports them in the subnet's condition.
 func policyOf(s *v1.Subnet, cidrs []netip.Prefix) Policy {
 	policy := Policy{Subnet: s.Name}
 	for _, cidr := range cidrs {

@@ -32,13 +32,13 @@ import (
 	"github.com/kiln-net/kiln/agent/ovs"
 )
 
-// resubscribe is the pause before netlink is listened to again after it failed.
+// resubscribe is the delay before the netlink subscriptions are renewed after a failure.
 const resubscribe = time.Second
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// SetupWithManager has the reconciler woken by this node, subnets, the kernel and Open vSwitch. The manager's cache is to hold this
-// node only.
+// SetupWithManager runs the reconciler on events of this node, subnets, VPCs, the kernel and Open vSwitch. The manager's cache must
+// contain this node only.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: r.Node}}
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
@@ -67,7 +67,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// carriesChanged passes VPCs that this node begins or ceases to carry.
+// carriesChanged passes VPCs whose traffic this node starts or stops carrying.
 func (r *Reconciler) carriesChanged() predicate.Predicate {
 	is := func(o client.Object) bool { return carries(r.Node, o.(*v1.Vpc)) }
 	return predicate.Funcs{
@@ -77,7 +77,7 @@ func (r *Reconciler) carriesChanged() predicate.Predicate {
 	}
 }
 
-// links is a set of interfaces, by their indexes.
+// links is a set of interfaces, by index.
 type links struct {
 	mu      sync.Mutex
 	indexes []int
@@ -95,8 +95,9 @@ func (l *links) has(index int) bool {
 	return slices.Contains(l.indexes, index)
 }
 
-// listen calls changed when something that the agent made may have gone: ovn0, one of its addresses, a route; when the tunnel's interface
-// changes; or one of r.links. When the kernel drops messages it begins again. Whenever it has begun, it calls changed for what it may have missed.
+// listen calls changed when the kernel reports a change of ovn0, its addresses, a route of the agent, the tunnel's interface, or one of
+// r.links. If the kernel drops messages, it subscribes again. After each subscription it calls changed, because events may have been
+// missed.
 func (r *Reconciler) listen(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		if err := r.listenOnce(ctx, changed); err != nil && ctx.Err() == nil {
@@ -144,7 +145,7 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 	}
 	changed()
 	r.networksChanged()
-	index := 0 // of ovn0, as last seen
+	index := 0 // of ovn0, as last reported
 	for {
 		select {
 		case update := <-links:

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What happens before the kernel is listened to, or between one time and the next, nobody tells of.
+// No event reports changes before the first netlink subscription, or between two subscriptions.
 func TestWhatWasMissedIsLookedForOnceTheKernelIsListenedTo(t *testing.T) {
 	ctx, looked := context.WithTimeout(t.Context(), time.Minute)
 	defer looked()

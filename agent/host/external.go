@@ -15,17 +15,18 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// external is one of the agent's routes in the table of an external gateway: the default route through it, or one that leaves what
-// stays in the cluster to the tables that follow (RTN_THROW, rtnetlink(7)).
+// external identifies one of the agent's routes in the table of an external gateway. It is the default route through the gateway, or an
+// exception (RTN_THROW, rtnetlink(7)) that leaves traffic within the cluster to the next tables.
 type external struct {
 	table int
 	to    netip.Prefix
 }
 
-// setExternal makes the agent's rules, and the tables that they look up, be those given. What goes to the cluster is excepted. It is
-// idempotent, and touches no rule and no route of others. It returns the interfaces through which the gateways are reached.
+// setExternal sets the agent's rules, and the routes of the tables that they use, to the given ones. Traffic to cluster prefixes is
+// excepted. It is idempotent, and does not change rules and routes of others. It returns the indexes of the interfaces through which the
+// gateways are reached.
 func setExternal(want []External, cluster []netip.Prefix) (links []int, err error) {
-	routes := map[external]netip.Addr{} // the gateway; invalid for a throw
+	routes := map[external]netip.Addr{} // by route: the gateway; invalid for a throw
 	for _, e := range want {
 		routes[external{e.Table, anywhere(e.Via)}] = e.Via
 		for _, p := range cluster {
@@ -49,7 +50,7 @@ func setExternal(want []External, cluster []netip.Prefix) (links []int, err erro
 		delete(have, key)
 	}
 	failed = append(failed, setRules(want))
-	for key, r := range have { // after the rules that looked it up
+	for key, r := range have { // after the rules that used it
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 			failed = append(failed, fmt.Errorf("delete route to %s of table %d: %w", key.to, key.table, err))
 		}
@@ -62,7 +63,7 @@ func setExternalRoute(key external, via netip.Addr, have map[external]netlink.Ro
 	if via.IsValid() {
 		want.Type, want.Gw = unix.RTN_UNICAST, via.AsSlice()
 	}
-	write := netlink.RouteAdd // refuses to replace a route of someone else
+	write := netlink.RouteAdd // does not replace a route of another owner
 	if current, exists := have[key]; exists {
 		if current.Type == want.Type && current.Gw.Equal(want.Gw) {
 			return interfaceOf(current), nil
@@ -82,12 +83,12 @@ func setExternalRoute(key external, via netip.Addr, have map[external]netlink.Ro
 	}
 	made, err := netlink.RouteGet(via.AsSlice())
 	if err != nil || len(made) == 0 {
-		return 0, nil // it went away again: an event or the next pass tells
+		return 0, nil // the route was deleted again; an event or the next pass restores it
 	}
 	return made[0].LinkIndex, nil
 }
 
-// interfaceOf is 0 for a route through none.
+// interfaceOf returns the index of the route's interface; 0 for a route without one.
 func interfaceOf(r netlink.Route) int {
 	if r.Type != unix.RTN_UNICAST {
 		return 0
@@ -95,7 +96,7 @@ func interfaceOf(r netlink.Route) int {
 	return r.LinkIndex
 }
 
-// externalRoutes are the agent's routes in other tables than its own and main.
+// externalRoutes returns the agent's routes in all tables except main and claimTable.
 func externalRoutes() (map[external]netlink.Route, error) {
 	filter := &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_UNSPEC} // every table
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
@@ -111,7 +112,7 @@ func externalRoutes() (map[external]netlink.Route, error) {
 	return out, nil
 }
 
-// destination of a route; netlink may leave out that of a default route.
+// destination returns the destination of a route; netlink may omit it for a default route.
 func destination(r netlink.Route) netip.Prefix {
 	if r.Dst != nil {
 		return prefixOf(r.Dst)
@@ -129,7 +130,7 @@ func anywhere(like netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// policyRule is what the agent's rules differ in.
+// policyRule has the fields in which the agent's rules differ.
 type policyRule struct {
 	from            netip.Prefix
 	priority, table int

@@ -18,11 +18,11 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
-// JoinInterface is the node's own port on the subnet `join`: an internal port of the integration bridge.
+// JoinInterface is the node's port on the subnet `join`: an internal port of the integration bridge.
 const JoinInterface = "ovn0"
 
-// setJoinInterface gives ovn0 its hardware address, MTU and addresses, and no other addresses, and brings it up. It is idempotent.
-// When ovs-vswitchd has not made the device it returns a Waiting.
+// setJoinInterface sets the hardware address, MTU and addresses of ovn0, removes other addresses except link-local ones, and brings it
+// up. It is idempotent. If ovs-vswitchd has not created the device yet, it returns a Waiting.
 func setJoinInterface(mac net.HardwareAddr, mtu int, addresses []netip.Prefix) (netlink.Link, error) {
 	link, err := netlinksafe.LinkByName(JoinInterface)
 	var missing netlink.LinkNotFoundError
@@ -52,7 +52,7 @@ func setJoinInterface(mac net.HardwareAddr, mtu int, addresses []netip.Prefix) (
 		return nil, fmt.Errorf("addresses of %s: %w", JoinInterface, err)
 	}
 	if slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
-		// A node whose other interfaces are to be without IPv6 hands that on to new ones.
+		// New interfaces inherit disable_ipv6 on a node that disables IPv6 by default.
 		if err := sysctl("net/ipv6/conf/"+JoinInterface+"/disable_ipv6", "0"); err != nil {
 			return nil, err
 		}
@@ -82,7 +82,7 @@ func setAddresses(link netlink.Link, want []netip.Prefix) error {
 		}
 		address := &netlink.Addr{IPNet: ipNet(p)}
 		if p.Addr().Is6() {
-			address.Flags = unix.IFA_F_NODAD // the allocator gives no address twice
+			address.Flags = unix.IFA_F_NODAD // the allocator never assigns an address twice
 		}
 		if err := netlink.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add address %s to %s: %w", p, JoinInterface, err)
@@ -95,7 +95,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf is the zero Prefix when n is no network.
+// prefixOf returns n as a prefix with the address's host bits; the zero Prefix if n is nil.
 func prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}

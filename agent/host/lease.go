@@ -20,21 +20,21 @@ import (
 	"github.com/kiln-net/kiln/internal/gateway"
 )
 
-// Lease says to the controller that this node serves as a gateway, by renewing a Lease while it may be that of a subnet or a VPC and its
-// network serves. Other nodes write nothing, but that they have given up a Lease of before.
+// Lease sends the controller heartbeats of this node as a gateway: it renews a Lease object while the node may be a gateway of a subnet
+// or a VPC and its network serves. Other nodes write nothing, except to release a Lease that they held before.
 type Lease struct {
 	Client    client.Client
 	Node      string
 	Namespace string
-	// Wanted reports whether the node may be a gateway, once that is known, and Ready is nil while its network serves.
+	// Wanted reports whether the node may be a gateway, and whether this is known yet. Ready returns nil while its network serves.
 	Wanted func() (wanted, known bool)
 	Ready  func(context.Context) error
 
-	released bool   // the Lease is given up, or was never there
-	failed   string // what was logged last
+	released bool   // the Lease is released, or never existed
+	failed   string // the error that was logged last
 }
 
-// Start renews until ctx ends (manager.Runnable). The last renewal asks for time until this node's next agent renews.
+// Start renews the Lease until ctx ends (manager.Runnable). The last renewal extends it until the next agent of this node can renew it.
 func (l *Lease) Start(ctx context.Context) error {
 	tick := time.NewTicker(gateway.RenewEvery)
 	defer tick.Stop()
@@ -49,8 +49,8 @@ func (l *Lease) Start(ctx context.Context) error {
 	}
 }
 
-// step renews the Lease, or gives it up when the node is no gateway any more: one that just ran out would keep the node from being chosen.
-// While the network does not serve that is right.
+// step renews the Lease, or releases it if the node is no longer a gateway: with an expired Lease, the node would not be chosen again.
+// While the network does not serve, it does nothing, so that the Lease expires.
 func (l *Lease) step(ctx context.Context, tolerance time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 2*gateway.RenewEvery)
 	defer cancel()

@@ -13,18 +13,20 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TunnelBridge holds the tunnel interface and its address in the userspace datapath.
+// TunnelBridge is the bridge that has the tunnel interface and its address in the userspace datapath.
 const TunnelBridge = "br-phy"
 
-// minMTU is what every IPv4 host takes (RFC 791). Pods with IPv6 need 1280 (RFC 8200, section 5); the kernel refuses them less.
+// minMTU is the packet size that every IPv4 host must accept (RFC 791). Pods with IPv6 need 1280 (RFC 8200, section 5); the kernel
+// enforces that.
 const minMTU = 576
 
-// Overhead of tunnels over IPv4 in bytes, by type: outer headers, and for geneve room for options. An IPv6 header is 20 bytes longer.
+// overhead is the overhead of tunnels over IPv4 in bytes, by type: outer headers and, for geneve, space for options. An IPv6 header has
+// 20 bytes more.
 var overhead = map[string]int{"geneve": 100, "vxlan": 50}
 
 const ipv6Overhead = 20
 
-// PodMTU is the MTU of pods whose traffic is tunnelled from encapsulation address through an interface of that MTU.
+// PodMTU returns the MTU of pods whose traffic is tunnelled from the address encapsulation through an interface with MTU tunnelMTU.
 func PodMTU(tunnelMTU int, tunnelType string, encapsulation netip.Addr) (int, error) {
 	headers, known := overhead[tunnelType]
 	if !known {
@@ -39,11 +41,11 @@ func PodMTU(tunnelMTU int, tunnelType string, encapsulation netip.Addr) (int, er
 	return 0, fmt.Errorf("the tunnel interface has an MTU of %d: pods would have %d, less than %d", tunnelMTU, tunnelMTU-headers, minMTU)
 }
 
-// tunnel is the interface of tunnels, as last seen, and what it leaves of its MTU.
+// tunnel is the last known state of the tunnel interface, and the resulting MTU of pods.
 type tunnel struct{ index, mtu, podMTU int }
 
-// MTU of pods on subnets that say nothing of it, in bytes: the one configured, or what tunnels leave. It is what the last pass of the
-// reconciler found, so that an ADD does not search the node's interfaces.
+// MTU returns the MTU in bytes of pods whose subnet sets none: the configured MTU, or the tunnel interface's without the tunnel overhead.
+// It uses the result of the last pass, so that an ADD does not search the node's interfaces.
 func (r *Reconciler) MTU(ctx context.Context) (int, error) {
 	if known := r.tunnel.Load(); known != nil {
 		return known.podMTU, nil
@@ -56,7 +58,7 @@ func (r *Reconciler) findMTU(ctx context.Context) (int, error) {
 	if err == nil && r.podMTU.Swap(int64(mtu)) != int64(mtu) {
 		select {
 		case r.MTUChanged <- struct{}{}:
-		default: // it is heard already
+		default: // an event is pending already
 		}
 	}
 	return mtu, err
@@ -66,7 +68,7 @@ func (r *Reconciler) lookForMTU(ctx context.Context) (int, error) {
 	if r.FixedMTU != 0 {
 		return r.FixedMTU, nil
 	}
-	r.tunnel.Store(nil) // until it is found again
+	r.tunnel.Store(nil) // until a link is found
 	address, err := r.Bridge.Encapsulation(ctx)
 	if err != nil {
 		return 0, err
@@ -83,7 +85,7 @@ func (r *Reconciler) lookForMTU(ctx context.Context) (int, error) {
 	return mtu, nil
 }
 
-// tunnelLink is br-phy where there is one, else the interface configured, else the one that has the encapsulation address.
+// tunnelLink returns br-phy if it exists, else the configured interface, else the interface that has the encapsulation address.
 func tunnelLink(configured string, encapsulation netip.Addr) (netlink.Link, error) {
 	for _, name := range []string{TunnelBridge, configured} {
 		if name == "" {

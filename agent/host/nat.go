@@ -14,9 +14,9 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Names in nftables. Sets have the family's digit behind them.
+// Names in nftables. Names of sets and maps have the family's digit as suffix.
 const (
-	// NATTable is the agent's table, of the inet family. Nobody else writes to it.
+	// NATTable is the agent's table, of the inet family. No other program writes to it.
 	NATTable    = "kiln"
 	chainNAT    = "postrouting"
 	setCluster  = "cluster"
@@ -24,34 +24,34 @@ const (
 	setNode     = "node"
 	setCentral  = "central"
 	setJoin     = "join"
-	// chainForward refuses what lost its translation, and what would go from one VPC to another.
+	// chainForward rejects packets of connections whose translation was on another gateway, and packets between VPCs.
 	chainForward = "forward"
-	// chainProbes sees what pods of custom VPCs send on the links by which they are probed.
+	// chainProbes filters packets that pods of custom VPCs send on probe links.
 	chainProbes = "probes"
-	// chainOutgoing sees what leaves subnets with natOutgoing, and chainTranslate what of it is translated.
+	// chainOutgoing receives traffic that leaves subnets with natOutgoing; chainTranslate receives the part of it that is translated.
 	chainOutgoing  = "outgoing"
 	chainTranslate = "translate"
-	// mapPolicies leads from a subnet to the chain of its rules, whose name begins with policyPrefix.
+	// mapPolicies maps a subnet to the chain of its rules, whose name begins with policyPrefix.
 	mapPolicies  = "policies"
 	policyPrefix = "policy-"
 	// mapEgress leads from a subnet to the address that it leaves with.
 	mapEgress = "egress"
 )
 
-// spelling is how nftables spells a family.
+// spelling holds nftables' keywords for a family.
 type spelling struct {
 	family             ipfamily.Family
 	suffix, key, value string
 }
 
-// families are those that the agent writes rules for.
+// families are the families for which the agent writes rules.
 var families = []spelling{
 	{ipfamily.IPv4, "4", "ip", "ipv4_addr"},
 	{ipfamily.IPv6, "6", "ip6", "ipv6_addr"},
 }
 
-// setMasquerade makes the agent's table be as m says, in one transaction: connections keep the translation they have. Nothing in it
-// is about single pods. A packet that another table drops stays dropped, whatever this one says (nft(8), "verdict statements").
+// setMasquerade sets the agent's table to m in one transaction: connections keep their translation. The table has no entries for single
+// pods. A packet that another table drops stays dropped, whatever the verdict of this one (nft(8), "verdict statements").
 func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) error {
 	stale, err := staleChains(ctx, nft, m.Policies)
 	if err != nil {
@@ -123,7 +123,7 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 
 type rule struct{ text, why string }
 
-// rules of one family. A NAT chain sees the first packet of a connection only.
+// rules returns the NAT rules of one family. A NAT chain processes only the first packet of a connection.
 func rules(key, suffix string) []rule {
 	cluster, outgoing, node := "@"+setCluster+suffix, "@"+setOutgoing+suffix, "@"+setNode+suffix
 	text := func(parts ...any) string { return knftables.Concat(parts...) }
@@ -142,8 +142,9 @@ func rules(key, suffix string) []rule {
 	}}
 }
 
-// forwardRules of one family. Orphans are packets of TCP connections that this node did not see begin, of sources whose traffic is all
-// translated. They cannot go on: the address that they came from outside is another gateway's, and this one must not show the pod's.
+// forwardRules returns the forward rules of one family. The first rejects packets of TCP connections whose start this node did not see,
+// from sources whose traffic is always translated. Another gateway has their translation, and this node must not expose the pod's
+// address.
 func forwardRules(f spelling) []rule {
 	text := func(parts ...any) string { return knftables.Concat(parts...) }
 	undue := text("iifname", JoinInterface, "oifname", JoinInterface, f.key, "saddr @"+setJoin+f.suffix, "ct status & dnat == 0")

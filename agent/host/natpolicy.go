@@ -18,7 +18,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// policyChain is the name of the chain of a subnet's rules: names of subnets may be longer than those of chains.
+// policyChain returns the name of the chain of a subnet's rules. It is a hash, because a subnet's name may be longer than nftables allows
+// for a chain.
 func policyChain(subnet string) string {
 	sum := sha256.Sum256([]byte(subnet))
 	return policyPrefix + hex.EncodeToString(sum[:6])
@@ -32,7 +33,7 @@ func policyChains(policies []Policy) []string {
 	return names
 }
 
-// staleChains are those of subnets that have no rules any more.
+// staleChains returns the chains of subnets that no longer have rules.
 func staleChains(ctx context.Context, nft knftables.Interface, policies []Policy) ([]string, error) {
 	names, err := nft.List(ctx, "chains")
 	if err != nil && !knftables.IsNotFound(err) {
@@ -67,8 +68,8 @@ func setMaps(tx *knftables.Transaction, m Masquerade, f spelling) {
 	}
 }
 
-// setOutgoingChains writes what becomes of traffic that leaves a subnet with natOutgoing: its rules in order, and translation for what
-// none of them matches.
+// setOutgoingChains writes the chains for traffic that leaves subnets with natOutgoing: each subnet's rules in order, then translation of
+// traffic that matches none of them.
 func setOutgoingChains(tx *knftables.Transaction, policies []Policy) {
 	add := func(chain, text, why string) {
 		r := &knftables.Rule{Chain: chain, Rule: text}
@@ -95,7 +96,7 @@ func setOutgoingChains(tx *knftables.Transaction, policies []Policy) {
 	}
 }
 
-// natRule is one rule in one family.
+// natRule returns the text of one rule in one family.
 func natRule(r gateway.NATRule, f spelling) string {
 	parts := []any{"meta nfproto", nfproto[f.key]}
 	for _, side := range []struct {

@@ -16,31 +16,31 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Plan is what the node's own network is to be. It follows from the node, the subnets and the settings alone.
+// Plan is the desired state of the node's network. It depends on the node, the subnets, the VPCs and the settings only.
 type Plan struct {
-	// Addresses of ovn0, with the length of the join subnet's CIDR.
+	// Addresses of ovn0, with the prefix length of the join subnet's CIDR.
 	Addresses []netip.Prefix
 	Routes    []Route
 	Masquerade
 	Egress
 }
 
-// Masquerade is what keeps its source address when it leaves the overlay through this node, and what does not. Prefixes of a list
-// are disjoint and sorted.
+// Masquerade selects the traffic that keeps its source address when it leaves the overlay through this node, and the traffic that is
+// translated. The prefixes of each list are disjoint and sorted.
 type Masquerade struct {
-	// Cluster is every address of the overlay and of Services: what goes there keeps its source.
+	// Cluster has all prefixes of the overlay and of Services: traffic to them keeps its source address.
 	Cluster []netip.Prefix
-	// Outgoing is the subnets whose traffic to everything else leaves with the node's address, the join subnet among them.
+	// Outgoing has the subnets whose traffic to all other destinations is translated to the node's address, including the join subnet.
 	Outgoing []netip.Prefix
-	// Node is the addresses of this node that the overlay routes back to it.
+	// Node has the addresses of this node that the overlay routes back to it.
 	Node []netip.Prefix
-	// Central is what of Outgoing leaves through gateway nodes, and of which everything is translated.
+	// Central is the part of Outgoing that leaves through gateway nodes and is always translated.
 	Central []netip.Prefix
-	// Join is the join subnet, from which what leaves custom VPCs comes.
+	// Join is the join subnet, the source of traffic that leaves custom VPCs.
 	Join []netip.Prefix
-	// SourceNAT is the subnets of Outgoing that leave with another address than the node's.
+	// SourceNAT has the subnets of Outgoing that are translated to another address than the node's.
 	SourceNAT []SourceNAT
-	// Policies are those of the subnets of Outgoing that are not translated altogether.
+	// Policies has the subnets of Outgoing of which only a part of the traffic is translated.
 	Policies []Policy
 }
 
@@ -48,11 +48,11 @@ type Masquerade struct {
 type Route struct {
 	To  netip.Prefix
 	Via netip.Addr
-	// Source is the node's address, so that pods see the node as the API does; invalid when it has none of the family.
+	// Source is the node's address, so that pods see the node under the address in its Node object; invalid if it has none of the family.
 	Source netip.Addr
 }
 
-// NewPlan computes the plan. join is the node's own port, as its annotations give it.
+// NewPlan computes the plan. join is the node's port, parsed from the node's annotations.
 func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, services []netip.Prefix) (Plan, error) {
 	var plan Plan
 	for _, address := range join.Addresses {
@@ -67,7 +67,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 		plan.Node = append(plan.Node, netip.PrefixFrom(address, address.BitLen()))
 	}
 	plan.Cluster, plan.Join = slices.Concat(services, join.CIDRs), disjoint(join.CIDRs)
-	// What leaves a custom VPC comes from an address of the join subnet, which nobody outside knows.
+	// Traffic that leaves a custom VPC has a source address of the join subnet, to which hosts outside have no route.
 	plan.Outgoing, plan.Central = slices.Clone(join.CIDRs), slices.Clone(join.CIDRs)
 	for i := range subnets {
 		subnet := &subnets[i]
@@ -76,7 +76,7 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 		}
 		cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
 		if err != nil {
-			continue // the subnet's own condition says so
+			continue // the controller reports it in the subnet's condition
 		}
 		plan.Cluster = append(plan.Cluster, cidrs...)
 		if subnet.Spec.NATOutgoing {
@@ -89,13 +89,13 @@ func NewPlan(join v1.PodNetwork, node *corev1.Node, subnets []v1.Subnet, service
 	return plan, nil
 }
 
-// routed reports whether the node reaches a subnet through ovn0: those of the default VPC in the overlay. One that is deleted is in force until
-// its addresses are free.
+// routed reports whether the node reaches a subnet through ovn0: the subnet is an overlay subnet of the default VPC and not the join
+// subnet. A subnet that is being deleted counts until its addresses are free.
 func routed(subnet *v1.Subnet, join string) bool {
 	return subnet.Name != join && gateway.Routed(subnet)
 }
 
-// routesTo leaves out a CIDR that holds an address of the node itself: the node would lose its own network.
+// routesTo skips a CIDR that contains an address of the node itself: with such a route the node would lose its own network.
 func routesTo(cidrs []netip.Prefix, gateways, node []netip.Addr) []Route {
 	var out []Route
 	for _, cidr := range cidrs {
@@ -108,7 +108,7 @@ func routesTo(cidrs []netip.Prefix, gateways, node []netip.Addr) []Route {
 	return out
 }
 
-// ofFamily is the first address of the CIDR's family; invalid when there is none.
+// ofFamily returns the first address of the CIDR's family; invalid if there is none.
 func ofFamily(addresses []netip.Addr, cidr netip.Prefix) netip.Addr {
 	for _, address := range addresses {
 		if ipfamily.Of(address) == ipfamily.Of(cidr.Addr()) {
@@ -118,7 +118,7 @@ func ofFamily(addresses []netip.Addr, cidr netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// InternalIPs of a node, in the order of its status.
+// InternalIPs returns the InternalIP addresses of a node, in the order of its status.
 func InternalIPs(node *corev1.Node) []netip.Addr {
 	var out []netip.Addr
 	for _, address := range node.Status.Addresses {
@@ -129,7 +129,7 @@ func InternalIPs(node *corev1.Node) []netip.Addr {
 	return out
 }
 
-// disjoint sorts prefixes and drops those within another: of two prefixes that overlap, one holds the other.
+// disjoint sorts prefixes and drops those within another one. If two prefixes overlap, one contains the other.
 func disjoint(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
 	for _, p := range prefixes {

@@ -134,7 +134,7 @@ func TestNewPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What leaves custom VPCs comes from the join subnet, on every node.
+			// Traffic that leaves custom VPCs has a source address of the join subnet, on every node.
 			join := prefixes("100.64.0.0/16", "fd00:100:64::/112")[:len(c.join.CIDRs)]
 			c.want.Join = join
 			c.want.Outgoing = disjoint(append(c.want.Outgoing, join...))

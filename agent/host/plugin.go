@@ -15,27 +15,28 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// ConfigName is the network configuration's file. The runtime takes the first by name.
+// ConfigName is the file of the network configuration. The runtime uses the first file in lexical order.
 const ConfigName = "01-kube-ovn.conflist"
 
-// NetworkName is the network's name in its configuration.
+// NetworkName is the name of the network in its configuration.
 const NetworkName = "kube-ovn"
 
-// Plugin is what the container runtime needs to call the agent. It is never removed: while the agent is away, the plugin says so.
+// Plugin installs the files with which the container runtime calls the agent. Only CleanUp removes them: while the agent is down, the
+// plugin reports that to the runtime.
 type Plugin struct {
 	// Source is the directory of plugins in the agent's image.
 	Source string
-	// BinDir and ConfDir are the container runtime's.
+	// BinDir and ConfDir are the directories of the container runtime.
 	BinDir  string
 	ConfDir string
-	// Socket of the agent.
+	// Socket is the path of the agent's socket.
 	Socket string
 
-	installed bool // programs are compared once in a process: the source is in its own image
+	installed bool // programs are compared once per process, because the source is in the process's own image
 }
 
-// Install copies the programs that differ, then writes the network configuration if that does: its appearance is the sign that pods
-// can be attached. A program in execution keeps its file.
+// Install copies the programs that differ. Then it writes the network configuration, if that differs: its existence makes the runtime
+// attach pods. A running program keeps its old file.
 func (p *Plugin) Install() error {
 	if !p.installed {
 		if err := errors.Join(removeUnfinished(p.BinDir), removeUnfinished(p.ConfDir), p.installPrograms()); err != nil {
@@ -67,8 +68,8 @@ func (p *Plugin) installPrograms() error {
 	return nil
 }
 
-// Config is the network configuration list for an agent at socket. cniVersion is what every runtime in use takes; cniVersions lets
-// newer ones choose (CNI spec 1.1).
+// Config returns the network configuration list for an agent at socket. Every runtime in use supports cniVersion; newer ones may choose
+// from cniVersions (CNI spec 1.1).
 func Config(socket string) ([]byte, error) {
 	content, err := json.MarshalIndent(map[string]any{
 		"name":        NetworkName,
@@ -85,10 +86,10 @@ func Config(socket string) ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
-// unfinished is the name of what has not got its own yet: no runtime takes it for a configuration or a plugin.
+// unfinished is the pattern of temporary file names. Runtimes do not use such files as configurations or plugins.
 const unfinished = ".kiln-*"
 
-// removeUnfinished takes away what an agent left that was killed.
+// removeUnfinished removes temporary files of an agent that was killed.
 func removeUnfinished(directory string) error {
 	left, err := filepath.Glob(filepath.Join(directory, unfinished))
 	for _, path := range left {
@@ -100,7 +101,7 @@ func removeUnfinished(directory string) error {
 	return nil
 }
 
-// replace makes a file have this content, all at once, if it has another.
+// replace atomically gives a file this content, if it has another.
 func replace(path string, content []byte, mode fs.FileMode) (err error) {
 	have, err := os.ReadFile(path)
 	if err == nil && bytes.Equal(have, content) {

@@ -38,7 +38,7 @@ func TestInstall(t *testing.T) {
 	write(filepath.Join(bin, "loopback"), "same", 0o755)
 	write(filepath.Join(bin, "bridge"), "someone else's", 0o755)
 	for _, directory := range []string{bin, conf} {
-		write(filepath.Join(directory, ".kiln-4711"), "half of wh", 0o600) // as an agent leaves that is killed
+		write(filepath.Join(directory, ".kiln-4711"), "half of wh", 0o600) // left by an agent that was killed
 	}
 	running, err := os.Open(filepath.Join(bin, "kube-ovn"))
 	if err != nil {

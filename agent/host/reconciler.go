@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the node's own place in the overlay: its port ovn0 on the join subnet, routes to subnets through it, source NAT of
-// what leaves, and what tells the kubelet that the network serves. One reconciler makes all of it so, woken by the node, subnets,
-// netlink and Open vSwitch.
+// Package host configures the node's own network: its port ovn0 on the join subnet, routes to subnets through it, source NAT of traffic
+// that leaves the overlay, and the node condition that reports whether the network serves. One reconciler does all of this, on events of
+// the node, subnets, VPCs, netlink and Open vSwitch.
 package host
 
 import (
@@ -29,17 +29,17 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// resync is how often everything is made so again without an event. It is for nftables, whose changes by others nobody reports here:
-// knftables has no monitor.
+// resync is the interval of passes without an event. They restore nftables after changes by other programs, for which there are no
+// events: knftables has no monitor.
 const resync = time.Minute
 
-// Waiting says what the node waits for. It passes by itself, and an event tells when.
+// Waiting names a missing prerequisite. It resolves without the agent, and an event reports that.
 type Waiting string
 
-// Error says what is waited for.
+// Error names the missing prerequisite.
 func (w Waiting) Error() string { return "waiting for " + string(w) }
 
-// Reconciler makes the node's network so. It has one worker.
+// Reconciler reconciles the node's network. It has one worker.
 type Reconciler struct {
 	// Client reads nodes and subnets from caches, and writes the node's status.
 	Client client.Client
@@ -50,28 +50,29 @@ type Reconciler struct {
 	NFT knftables.Interface
 	// Services are the CIDRs of Services.
 	Services k8s.ServiceCIDRs
-	// FixedMTU of pods in bytes; 0 for what tunnels leave.
+	// FixedMTU is the MTU of pods in bytes; 0 to compute it from the tunnel interface.
 	FixedMTU int
-	// TunnelType is geneve or vxlan, TunnelInterface the one configured, if any.
+	// TunnelType is geneve or vxlan; TunnelInterface is the configured interface, if any.
 	TunnelType      string
 	TunnelInterface string
-	// MTUChanged hears when the MTU of pods is another one than before. It holds one.
+	// MTUChanged receives an element after the MTU of pods has changed. It has a buffer of one.
 	MTUChanged chan<- struct{}
-	// NetworksChanged, unless nil, is called when a network may have been connected to the node, or disconnected (IsConnected). It does not block.
+	// NetworksChanged, if set, is called when a network may have been connected to the node, or disconnected (IsConnected). It does not
+	// block.
 	NetworksChanged func()
 	// Plugin is installed once pods can be attached.
 	Plugin Plugin
 
-	tunnel  atomic.Pointer[tunnel] // nil when it is not known
-	podMTU  atomic.Int64           // as MTUChanged was told; 0 before the first
+	tunnel  atomic.Pointer[tunnel] // nil while unknown
+	podMTU  atomic.Int64           // the last one reported to MTUChanged; 0 at first
 	status  status
-	gateway atomic.Pointer[bool] // the node may carry what leaves a subnet or a VPC; nil while that is not known
-	links   links                // those that the node's part as a gateway depends on
-	served  Masquerade           // what nftables was last told
-	at      time.Time            // and when
+	gateway atomic.Pointer[bool] // the node may carry traffic that leaves a subnet or a VPC; nil while unknown
+	links   links                // the interfaces on which the node's part as a gateway depends
+	served  Masquerade           // the last state written to nftables
+	at      time.Time            // the time of that write
 }
 
-// Reconcile makes everything so. It knows one object only: this node.
+// Reconcile runs a pass over the node's network. This node is the only object of the queue.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: r.Node}, node); err != nil {
@@ -98,8 +99,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return ctrl.Result{}, errors.Join(problem, err)
 }
 
-// connect takes the node's network from nothing to serving, each step on what the one before made. What keeps the node from reaching one
-// subnet, or from being its gateway, is partial: the rest serves.
+// connect configures the node's network in ordered steps. An error that affects the routes to one subnet, or the node's part as a
+// gateway, is returned as partial: the rest of the network serves.
 func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) (problem, partial error) {
 	plan, err := r.plan(ctx, node)
 	if err != nil {
@@ -109,7 +110,7 @@ func (r *Reconciler) connect(ctx context.Context, node *corev1.Node) (problem, p
 	return r.follow(ctx, node, plan)
 }
 
-// plan is what the node's network is to be.
+// plan returns the desired state of the node's network.
 func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error) {
 	join, err := v1.ParsePodNetwork(node.Annotations)
 	if err != nil {
@@ -135,7 +136,7 @@ func (r *Reconciler) plan(ctx context.Context, node *corev1.Node) (joined, error
 	return joined{plan, join.MAC}, err
 }
 
-// carries reports whether a node carries what leaves a VPC, or is the one to take its place.
+// carries reports whether a node is the active or the standby gateway of a VPC.
 func carries(node string, vpc *v1.Vpc) bool {
 	t := vpc.Status.Transit
 	return t != nil && (t.Node == node || t.Standby == node)
@@ -147,7 +148,7 @@ type joined struct {
 	mac net.HardwareAddr
 }
 
-// follow makes the node's network what the plan says.
+// follow applies the plan to the node.
 func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined) (problem, partial error) {
 	if err := r.Bridge.Ready(ctx); err != nil {
 		return Waiting(err.Error()), nil
@@ -184,7 +185,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	return r.Plugin.Install(), partial
 }
 
-// serveAsGateway makes the node's part as a gateway so.
+// serveAsGateway applies the plan's egress addresses and external gateways.
 func (r *Reconciler) serveAsGateway(plan Plan) error {
 	claimed, claimErr := setClaims(plan.Claims)
 	routed, routeErr := setExternal(plan.External, plan.Cluster)
@@ -192,13 +193,13 @@ func (r *Reconciler) serveAsGateway(plan Plan) error {
 	return errors.Join(claimErr, routeErr)
 }
 
-// Gateway reports whether the node may carry what leaves a subnet or a VPC. It is not known before the first pass.
+// Gateway reports whether the node may carry traffic that leaves a subnet or a VPC. known is false before the first pass.
 func (r *Reconciler) Gateway() (wanted, known bool) {
 	g := r.gateway.Load()
 	return g != nil && *g, g != nil
 }
 
-// masquerade writes to nftables when there is something new, and at each resync: others may have flushed the table.
+// masquerade writes to nftables if m has changed, and at each resync: other programs may have flushed the table.
 func (r *Reconciler) masquerade(ctx context.Context, m Masquerade) error {
 	if reflect.DeepEqual(r.served, m) && time.Since(r.at) < resync/2 {
 		return nil
@@ -210,7 +211,7 @@ func (r *Reconciler) masquerade(ctx context.Context, m Masquerade) error {
 	return nil
 }
 
-// Ready returns nil while the node's network serves, and otherwise what is missing.
+// Ready returns nil while the node's network serves, and otherwise an error that names the missing prerequisite.
 func (r *Reconciler) Ready(ctx context.Context) error {
 	if err := r.Bridge.Ready(ctx); err != nil {
 		return err

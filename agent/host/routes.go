@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeProtocol marks the agent's routes (rtnetlink(7), rtm_protocol): it touches no others.
+// routeProtocol marks the agent's routes (rtnetlink(7), rtm_protocol). The agent changes no other routes.
 const routeProtocol = netlink.RouteProtocol(75)
 
-// setRoutes makes the agent's routes in the main table be those given, through link. It is idempotent. Routes that someone else has stay
-// and are told apart in taken: which CIDR a subnet has is not up to the node.
+// setRoutes sets the agent's routes through link in the main table to the given ones. It is idempotent. Conflicting routes of other
+// owners stay and are reported in taken, because the node cannot change the CIDR of a subnet.
 func setRoutes(link netlink.Link, want []Route) (taken, err error) {
 	have, err := ownRoutes()
 	if err != nil {
@@ -30,7 +30,7 @@ func setRoutes(link netlink.Link, want []Route) (taken, err error) {
 		if exists && current.LinkIndex == link.Attrs().Index && routeOf(current) == r {
 			continue
 		}
-		write := netlink.RouteAdd // refuses to replace a route of someone else
+		write := netlink.RouteAdd // does not replace a route of another owner
 		if exists {
 			write = netlink.RouteReplace
 		}
@@ -86,8 +86,8 @@ func routeOf(r netlink.Route) Route {
 	return out
 }
 
-// IsConnected reports whether a route leads to a network that is directly connected, by the main table: hosts there are reached without a
-// gateway. Default routes and link-local addresses do not count.
+// IsConnected reports whether a route of the main table leads to a directly connected network, whose hosts are reached without a gateway.
+// Default routes and link-local networks do not count.
 func IsConnected(r *netlink.Route) bool {
 	if r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST || r.Gw != nil || r.Via != nil || r.Dst == nil {
 		return false

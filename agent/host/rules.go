@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules returns the routing rules of every family that the kernel supports. A kernel that was started with ipv6.disable=1 refuses to list
-// IPv6 rules.
+// Rules returns the routing rules of every family that the kernel supports. A kernel started with ipv6.disable=1 does not list IPv6
+// rules.
 func Rules() ([]netlink.Rule, error) {
 	var list []netlink.Rule
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {

@@ -16,25 +16,25 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// conditionGrace is how long the network may be away, as in a restart of Open vSwitch, before the node says so: the condition keeps
-// new pods off the node.
+// conditionGrace is how long the network may be down, as during a restart of Open vSwitch, before the node's condition reports it: the
+// condition keeps new pods off the node.
 const conditionGrace = 30 * time.Second
 
-// Reasons of the node's condition NetworkUnavailable.
+// Reasons of the node condition NetworkUnavailable.
 const (
 	ReasonServing    = "JoinInterfaceServing"
 	ReasonNotServing = "JoinInterfaceNotServing"
 )
 
-// status is how the last pass went.
+// status is the result of the last pass.
 type status struct {
 	mu     sync.Mutex
 	passed bool
 	err    error
-	since  time.Time // of the first failure in a row
+	since  time.Time // the first of the consecutive failures
 }
 
-// set records a pass, and returns whether it differs from the one before and for how long the network has been away.
+// set records the result of a pass. It returns whether it differs from the previous one, and for how long the network has been down.
 func (s *status) set(err error, now time.Time) (changed bool, down time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +61,9 @@ func (s *status) get() error {
 	return s.err
 }
 
-// condition is what the node's NetworkUnavailable is to become; nil when it is right, or the network only just went away. A node
-// that never served keeps what it was registered with. What does not serve while the rest does is in the message.
+// condition returns the new NetworkUnavailable condition of the node. It returns nil if the present condition is right, or the network
+// has been down for less than conditionGrace. Until then, a new node keeps the condition it was registered with. Partial errors are in
+// the message.
 func (r *Reconciler) condition(node *corev1.Node, err, partial error, down time.Duration) *corev1.NodeCondition {
 	want := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReasonServing,
@@ -84,12 +85,12 @@ func (r *Reconciler) condition(node *corev1.Node, err, partial error, down time.
 	return &want
 }
 
-// words are those of errors that were joined, in an order that does not change from pass to pass.
+// words returns the messages of joined errors in sorted order, so that the text is the same in every pass.
 func words(err error) string {
 	return strings.Join(slices.Sorted(strings.SplitSeq(err.Error(), "\n")), "; ")
 }
 
-// report writes one condition of the node and leaves the others, which are the kubelet's.
+// report writes one condition of the node and keeps the others, which the kubelet owns.
 func (r *Reconciler) report(ctx context.Context, node *corev1.Node, condition corev1.NodeCondition) error {
 	now := metav1.Now()
 	condition.LastHeartbeatTime, condition.LastTransitionTime = now, now

@@ -24,7 +24,7 @@ func TestConditionFollowsTheNetwork(t *testing.T) {
 		err     error
 		after   time.Duration
 		changed bool
-		want    corev1.ConditionStatus // empty: nothing is written
+		want    corev1.ConditionStatus // empty if nothing is written
 	}{
 		{"it serves", nil, 0, true, corev1.ConditionFalse},
 		{"it still serves", nil, time.Minute, false, ""},

@@ -11,7 +11,8 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// rightChanged passes subnets whose spec, or what the controller has found of it, has changed. The rest of the status changes with every pod.
+// rightChanged passes subnets whose spec, or whose validation by the controller, has changed. The rest of the status changes with every
+// pod.
 func rightChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1.Subnet)
@@ -20,8 +21,8 @@ func rightChanged() predicate.Predicate {
 	}}
 }
 
-// inForce are subnets as the node follows them: a spec that is wrong, or not looked at yet, changes nothing. It may hold the address of the
-// API server, which every node would lose. What was right before stays, as it does in OVN.
+// inForce returns the subnets with the specs that the node applies: the last validated ones, as in OVN. A spec that is invalid or not
+// validated yet is not applied, because its CIDR may contain the address of the API server, to which every node would lose the route.
 func inForce(subnets []v1.Subnet) []v1.Subnet {
 	out := make([]v1.Subnet, 0, len(subnets))
 	for _, s := range subnets {

@@ -16,14 +16,14 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// setForwarding lets the node forward between the overlay and its other interfaces, in the families of its join addresses.
+// setForwarding enables forwarding between the overlay and the node's other interfaces, for the families of its join addresses.
 func setForwarding(addresses []netip.Prefix) error {
 	has := func(f ipfamily.Family) bool {
 		return slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return ipfamily.Of(p.Addr()) == f })
 	}
 	if has(ipfamily.IPv4) {
-		// rp_filter 2: a source need only be reachable, not through this interface. The larger one of an interface's and of "all"
-		// counts, so that this holds where "all" is strict (ip-sysctl).
+		// With rp_filter 2 a source must be reachable, but not through this interface. The kernel uses the larger value of the
+		// interface's and of "all", so that 2 also overrides a strict "all" (ip-sysctl).
 		err := errors.Join(
 			sysctl("net/ipv4/ip_forward", "1"),
 			sysctl("net/ipv4/conf/"+JoinInterface+"/rp_filter", "2"),
@@ -42,8 +42,8 @@ func setForwarding(addresses []netip.Prefix) error {
 	return nil
 }
 
-// looseReversePath lets an interface take what comes back to an address of its own by another way than the routes say: a source need only
-// be reachable (rp_filter 2, ip-sysctl).
+// looseReversePath makes an interface accept packets to its addresses whose source is routed through another interface: with rp_filter 2
+// a source only has to be reachable (ip-sysctl).
 func looseReversePath(name string) error {
 	key := "net/ipv4/conf/" + name + "/rp_filter"
 	if value(key) == "2" || value(key) != "1" && value("net/ipv4/conf/all/rp_filter") != "1" {
@@ -52,8 +52,8 @@ func looseReversePath(name string) error {
 	return sysctl(key, "2")
 }
 
-// keepRouterAdvertisements keeps the default route of interfaces that learn it: the kernel ignores advertisements on a node that
-// forwards unless accept_ra is 2 (ip-sysctl). It goes through every interface, those of pods too, but only when the node does not
+// keepRouterAdvertisements preserves default routes learned from router advertisements: on a node that forwards, the kernel ignores
+// advertisements unless accept_ra is 2 (ip-sysctl). It changes every interface, including those of pods, but only if the node does not
 // forward yet.
 func keepRouterAdvertisements() error {
 	const directory = "/proc/sys/net/ipv6/conf"
@@ -79,7 +79,7 @@ func keepRouterAdvertisements() error {
 	return nil
 }
 
-// value of a kernel parameter; empty when it is not there, as that of an interface that just went.
+// value returns a kernel parameter; "" if it does not exist, as after the deletion of its interface.
 func value(key string) string {
 	content, err := os.ReadFile("/proc/sys/" + key)
 	if err != nil {
@@ -88,7 +88,7 @@ func value(key string) string {
 	return strings.TrimSpace(string(content))
 }
 
-// sysctl sets a kernel parameter, unless it has the value: writing one may reset others.
+// sysctl sets a kernel parameter unless it has the value already, because writing a parameter may reset others.
 func sysctl(key, want string) error {
 	if value(key) == want {
 		return nil

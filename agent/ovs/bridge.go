@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ovs is the integration bridge of this node as the agent uses it: ports of pods and of the node itself, added and removed
-// in one transaction each, and waiting for what ovn-controller and ovs-vswitchd say about them.
+// Package ovs gives the agent access to the integration bridge of this node. It adds and removes ports of pods and of the node in one
+// transaction each, and waits for the state that ovn-controller and ovs-vswitchd report about them.
 package ovs
 
 import (

@@ -40,7 +40,7 @@ var transactions = prometheus.NewCounter(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(transactions) }
 
-// change is what a request must write, computed from the current replica.
+// change holds the operations that a request needs, computed from the current replica.
 type change struct {
 	operations []ovsdb.Operation
 	// added and removed are ports of the bridge: UUIDs, or names of rows that operations insert.
