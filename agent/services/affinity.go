@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// forgetClients lets clients go from endpoints that are gone. It is a second step: until then they meet a dead endpoint, as those
-// whose connection is just being made.
+// forgetClients deletes the affinity of clients to removed endpoints. It runs after the write; until then such clients get connection
+// errors, like clients that connect while an endpoint is removed.
 func (w *writer) forgetClients(ctx context.Context, now current) error {
 	if len(now) == 0 {
 		return nil
@@ -31,7 +31,7 @@ func (w *writer) forgetClients(ctx context.Context, now current) error {
 			}
 			tx := w.nft.NewTransaction()
 			tx.Delete(&knftables.Element{Map: name, Key: e.Key})
-			if err := w.nft.Run(ctx, tx); err != nil && !knftables.IsNotFound(err) { // it may have ended by itself
+			if err := w.nft.Run(ctx, tx); err != nil && !knftables.IsNotFound(err) { // it may have expired
 				return fmt.Errorf("delete from nftables map %s: %w", name, err)
 			}
 		}
@@ -39,7 +39,7 @@ func (w *writer) forgetClients(ctx context.Context, now current) error {
 	return nil
 }
 
-// lost reports whether an endpoint is none of a front's any more. A front that is a node port has any address.
+// lost reports whether an endpoint is no longer one of a front's endpoints. The front of a node port matches any address.
 func (c current) lost(at place, endpoint netip.AddrPort) bool {
 	endpoints, known := c[at]
 	if !known {
@@ -49,7 +49,7 @@ func (c current) lost(at place, endpoint netip.AddrPort) bool {
 	return known && !endpoints[endpoint]
 }
 
-// parseAffinity reads an element of mapAffinity: at which front a client has which endpoint.
+// parseAffinity parses an element of mapAffinity: the front and the endpoint that a client is assigned there.
 func parseAffinity(f family, e *knftables.Element) (at place, endpoint netip.AddrPort, ok bool) {
 	if len(e.Key) != 4 || len(e.Value) != 2 {
 		return at, endpoint, false
@@ -62,7 +62,8 @@ func parseAffinity(f family, e *knftables.Element) (at place, endpoint netip.Add
 	return place{f, protocolName(e.Key[1]), front}, endpoint, err == nil
 }
 
-// protocolName is the name of a protocol as nft(8) lists it: by name where the system has protocols(5), by number (IANA) elsewhere.
+// protocolName returns the name of a protocol that nft(8) has listed: nft prints names if the system has protocols(5), and numbers (IANA)
+// otherwise.
 func protocolName(listed string) string {
 	switch listed {
 	case "6":

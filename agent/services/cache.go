@@ -16,11 +16,11 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// labelProxyName says that another program serves a Service.
+// labelProxyName marks Services that another program serves.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// Watched are the kinds that a Proxy reads, without the Services that others serve, and of each object what it reads: all of them are on
-// every node. Without a Proxy the API server's are the only EndpointSlices.
+// Watched returns the kinds that a Proxy reads. To save memory, because they are cached on every node, it excludes Services of other
+// proxies, and objects are trimmed to the fields that are read. Without a Proxy, it selects only the EndpointSlices of the API server.
 func Watched(served bool) map[client.Object]cache.ByObject {
 	slices := cache.ByObject{Label: without(corev1.IsHeadlessService), Transform: trimSlice}
 	if !served {
@@ -38,7 +38,7 @@ func Watched(served bool) map[client.Object]cache.ByObject {
 func without(keys ...string) labels.Selector {
 	selector := labels.NewSelector()
 	for _, key := range keys {
-		if r, err := labels.NewRequirement(key, selection.DoesNotExist, nil); err == nil { // it is well-formed
+		if r, err := labels.NewRequirement(key, selection.DoesNotExist, nil); err == nil { // the key is well-formed
 			selector = selector.Add(*r)
 		}
 	}
@@ -51,7 +51,7 @@ func trimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// The keys of the annotations that the agent reads.
+// Keys of the annotations that the agent reads.
 var (
 	keysOfIP      = v1.Keys(v1.AnnotationsOf(v1.OnIP))
 	keysOfService = v1.Keys(v1.AnnotationsOf(v1.OnService))

@@ -11,16 +11,16 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// claims is which Services want each place. The one with the best right has it, on every node and whatever came first.
+// claims records which Services request each place. The Service with the best right gets the place. The result is the same on every node
+// and does not depend on the order of events.
 type claims struct {
-	// of is who wants a place, the best right first.
+	// of has the rights of the Services that request a place, best first.
 	of map[place][]k8s.Right
-	// wanted is what each Service wants.
+	// wanted has the places that each Service requests.
 	wanted map[types.NamespacedName][]place
 }
 
-// register takes down what a Service wants, in place of what it wanted before. It returns the other Services that have a place now which
-// they did not have, or have one no more.
+// register replaces the places that a Service requests. It returns the other Services that gain or lose a place by that.
 func (c *claims) register(change *change) (affected []types.NamespacedName) {
 	if c.of == nil {
 		c.of, c.wanted = map[place][]k8s.Right{}, map[types.NamespacedName][]place{}
@@ -55,7 +55,7 @@ func (c *claims) register(change *change) (affected []types.NamespacedName) {
 	return affected
 }
 
-// add is called once for each front of a Service; a place that it wants twice is one.
+// add is called for each front of a Service and ignores a place that the Service has requested already.
 func (c *claims) add(at place, right k8s.Right) {
 	rights := c.of[at]
 	if slices.ContainsFunc(rights, func(o k8s.Right) bool { return o.Service == right.Service }) {
@@ -80,7 +80,7 @@ func (c *claims) withdraw(at place, service types.NamespacedName) {
 	c.of[at] = left
 }
 
-// holder is the Service that has a place; none when nobody wants it.
+// holder returns the Service that has a place; the zero name if no Service requests it.
 func (c *claims) holder(at place) types.NamespacedName {
 	if rights := c.of[at]; len(rights) > 0 {
 		return rights[0].Service
@@ -88,7 +88,7 @@ func (c *claims) holder(at place) types.NamespacedName {
 	return types.NamespacedName{}
 }
 
-// settle takes the fronts that another Service has, and those that are there twice, out of pools.
+// settle removes from pools duplicate fronts and fronts whose place another Service has.
 func (c *claims) settle(service types.NamespacedName, pools []pool) {
 	seen := map[place]bool{}
 	for i := range pools {

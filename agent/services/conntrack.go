@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stale finds connections of UDP to endpoints that are gone. A client that goes on from one port would stay with such an endpoint for
-// as long as it talks; of TCP it would learn.
+// stale matches UDP connections to removed endpoints. A UDP client that keeps its source port would keep using the removed endpoint as
+// long as it sends packets. A TCP client gets an error and reconnects.
 type stale struct {
 	family family
 	current
 }
 
-// MatchConntrackFlow reports whether an entry is to go (netlink.CustomConntrackFilter).
+// MatchConntrackFlow reports whether an entry must be deleted (netlink.CustomConntrackFilter).
 func (s stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if flow.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
@@ -31,7 +31,7 @@ func (s stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if !known {
 		at.front = netip.AddrPortFrom(netip.Addr{}, to.Port())
 		if endpoints, known = s.current[at]; from == to {
-			return false // to the node itself, or through it
+			return false // not translated: a connection to the node itself, or one that it forwards
 		}
 	}
 	return known && !endpoints[from]
@@ -42,7 +42,7 @@ func addrPort(ip net.IP, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(address.Unmap(), port)
 }
 
-// endStale deletes connections of UDP to endpoints that are gone.
+// endStale deletes UDP connections to removed endpoints.
 func endStale(now current) error {
 	if len(now) == 0 {
 		return nil

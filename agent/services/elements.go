@@ -13,13 +13,13 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// family is how Kubernetes and nftables spell a family.
+// family holds the names of an address family in Kubernetes and nftables.
 type family struct {
 	name           corev1.IPFamily
 	addresses      discoveryv1.AddressType
 	v6             bool
 	suffix         string // of names in the table
-	key, value     string // the header and its addresses' type
+	key, value     string // the header, and the type of its addresses
 	nfproto        string
 	loopback, zero string
 }
@@ -29,21 +29,22 @@ var families = []family{
 	{corev1.IPv6Protocol, discoveryv1.AddressTypeIPv6, true, "6", "ip6", "ipv6_addr", "ipv6", "::1", "::"},
 }
 
-// element is one of a set or map of the table: the object's name and the key as nftables writes it.
+// element is an element of a set or map of the table: the name of the object, and the key in nftables' syntax.
 type element struct{ object, key string }
 
-// chain is one of those that many Services share: it leads to one of n slots, keeps a client for n seconds, or has the guard of the number n.
+// chain is a chain that many Services share. Depending on its kind, n is the number of slots, the affinity timeout in seconds, or the
+// number of the guard.
 type chain struct {
 	kind string
 	n    int
 }
 
-// Kinds of chains. Their names are put together: node-, for node ports; sticky-, for affinity; then one of these.
+// Kinds of chains. A kind may have prefixes: node- for node ports, then sticky- for affinity.
 const (
-	kindPick     = "pick"     // answers have to come back through this node
-	kindKeep     = "keep"     // the endpoint sees the client's own address
-	kindRemember = "remember" // writes down who got which endpoint
-	kindGuard    = "guard"    // with the family's digit: lets some clients in
+	kindPick     = "pick"     // translates the source too, so that replies return through this node
+	kindKeep     = "keep"     // the endpoint receives the client's own address
+	kindRemember = "remember" // records the endpoint of a client
+	kindGuard    = "guard"    // with the family's digit: admits some clients
 	prefixNode   = "node-"
 	prefixSticky = "sticky-"
 )
@@ -58,7 +59,7 @@ const (
 	verdictDrop   = "drop"
 )
 
-// chainOf is the chain that a map's value leads to.
+// chainOf returns the chain to which the value of a map element refers.
 func chainOf(value string) (chain, bool) {
 	name, ok := strings.CutPrefix(value, verdictPrefix)
 	if !ok {
@@ -70,7 +71,7 @@ func chainOf(value string) (chain, bool) {
 	return parseChain(name)
 }
 
-// parseChain reads a name as chain.name wrote it.
+// parseChain is the inverse of chain.name.
 func parseChain(name string) (chain, bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 0 {
@@ -80,7 +81,7 @@ func parseChain(name string) (chain, bool) {
 	return chain{name[:i], n}, err == nil
 }
 
-// elements calls add for everything that a pool has in the table.
+// elements calls add for every element of a pool in the table.
 func (p *pool) elements(add func(e element, value string)) {
 	for _, f := range p.fronts {
 		p.frontElements(f, add)
@@ -117,7 +118,8 @@ func (p *pool) frontElements(f front, add func(e element, value string)) {
 	}
 }
 
-// verdict leads to one of the first n slots; without any, nowhere: there are endpoints, but none that the client may have.
+// verdict returns a verdict that selects one of the first n slots. If n is 0, it drops packets: all endpoints are on other nodes and the
+// policy is Local.
 func (p *pool) verdict(kind string, node bool, n int) string {
 	if n == 0 {
 		return verdictDrop

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// health answers load balancers outside which ask, at a port of a Service's own, whether this node has endpoints of it
-// (spec.healthCheckNodePort).
+// health serves the health checks of external load balancers: each Service with spec.healthCheckNodePort has a port that reports whether
+// this node has endpoints of it.
 type health struct {
 	checks map[types.NamespacedName]*check
 }
@@ -29,7 +29,8 @@ type check struct {
 	end   context.CancelFunc
 }
 
-// set makes a Service's server answer with a number of endpoints, until ctx ends; port 0 ends it before.
+// set starts or updates the server of a Service with the number of its endpoints. The server runs until ctx ends, or set is called with
+// port 0.
 func (h *health) set(ctx context.Context, service types.NamespacedName, port int32, count int) {
 	c := h.checks[service]
 	if c != nil && c.port != port {
@@ -52,8 +53,8 @@ func (h *health) set(ctx context.Context, service types.NamespacedName, port int
 	c.count.Store(int32(count)) //nolint:gosec // endpoints of one node
 }
 
-// serve answers until ctx ends. The port may be another program's for a while: kube-proxy's, in whose place the agent comes, or that of a
-// Service's server that is just ending. Nothing tells when it is free.
+// serve serves until ctx ends. Another program may still use the port: kube-proxy, which the agent replaces, or the stopping server of
+// another Service. Since no event reports that a port is free, serve retries.
 func (c *check) serve(ctx context.Context, service types.NamespacedName) {
 	server := &http.Server{Handler: c.handler(service), ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
@@ -76,7 +77,7 @@ func (c *check) serve(ctx context.Context, service types.NamespacedName) {
 	}
 }
 
-// handler answers as kube-proxy does: 200 while there are endpoints here, 503 otherwise.
+// handler responds as kube-proxy does: 200 if there are endpoints on this node, 503 otherwise.
 func (c *check) handler(service types.NamespacedName) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		count := c.count.Load()

@@ -16,34 +16,34 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// pool is one port of a Service in one family: where it is reached, and by which endpoints it is served.
+// pool is one port of a Service in one family, with its fronts and endpoints.
 type pool struct {
 	port   string // its name
 	proto  string // tcp, udp or sctp
 	family family
 	fronts []front
-	// slots are the endpoints, those of this node first. An endpoint keeps its slot as long as it can, so that a change is small.
+	// slots are the endpoints, this node's first. An endpoint keeps its slot if possible, so that few elements change.
 	slots []netip.AddrPort
-	local int // how many slots are of this node
-	// internalLocal and externalLocal say that clients inside and outside get this node's endpoints only.
+	local int // number of slots of this node
+	// internalLocal and externalLocal restrict clients inside, or outside, to this node's endpoints.
 	internalLocal, externalLocal bool
-	peer                         string // the other node whose node ports these are; empty for the Service's own fronts
-	affinity                     int32  // how long a client stays with an endpoint, in seconds; 0 for no affinity
+	peer                         string // the node whose node ports these are; empty for the Service's own fronts
+	affinity                     int32  // how long a client keeps its endpoint, in seconds; 0 for no affinity
 }
 
-// front is an address and a port of a Service. Without an address it is a node port: every address of the node is one.
+// front is an address and a port of a Service. A front without an address is a node port, at every address of the node.
 type front struct {
 	address  netip.Addr
 	port     uint16
-	external bool // clients outside are expected at it
-	// guard says which clients get in; nil for all.
+	external bool // for clients outside
+	// guard restricts the clients; nil admits all.
 	guard *guard
 }
 
-// given reports whether the API server gave the front to the Service alone: a ClusterIP, or a node port.
+// given reports whether the API server assigned the front to this Service exclusively: a ClusterIP or a node port.
 func (f front) given() bool { return !f.external || !f.address.IsValid() }
 
-// place names a front among those of all Services: no two of them may have it.
+// place identifies a front among the fronts of all Services. Only one Service can have it.
 type place struct {
 	family family
 	proto  string
@@ -54,15 +54,15 @@ func (p *pool) place(f front) place {
 	return place{p.family, p.proto, netip.AddrPortFrom(f.address, f.port)}
 }
 
-// served reports whether the node is to serve a Service. Those of other VPCs are served there: their endpoints' addresses mean
-// nothing here.
+// served reports whether the node serves a Service. Services of custom VPCs are served within their VPC, because the addresses of their
+// endpoints are not valid on the node.
 func served(s *corev1.Service) bool {
 	return k8s.VpcNoted(s) == v1.DefaultVpc && s.Spec.Type != corev1.ServiceTypeExternalName && len(s.Spec.ClusterIPs) > 0 &&
 		s.Spec.ClusterIPs[0] != corev1.ClusterIPNone
 }
 
-// poolsOf is what a node does for a Service. before is what it does so far: endpoints keep their slots. addressesOf are another node's
-// addresses.
+// poolsOf returns the desired pools of a Service on a node. before are its present pools, so that endpoints keep their slots. addressesOf
+// returns another node's addresses.
 func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, before []pool, addressesOf func(node string) []netip.Addr) []pool {
 	if !served(s) {
 		return nil
@@ -96,7 +96,7 @@ func poolsOf(s *corev1.Service, of []*discoveryv1.EndpointSlice, node string, be
 	return pools
 }
 
-// poolKey names a pool among those of its Service.
+// poolKey identifies a pool among the pools of its Service.
 type poolKey struct {
 	port, proto, peer string
 	v6                bool
@@ -104,7 +104,7 @@ type poolKey struct {
 
 func (p *pool) key() poolKey { return poolKey{p.port, p.proto, p.peer, p.family.v6} }
 
-// slotsByPool are the slots that pools have.
+// slotsByPool returns the slots of pools by key.
 func slotsByPool(pools []pool) map[poolKey][]netip.AddrPort {
 	slots := make(map[poolKey][]netip.AddrPort, len(pools))
 	for i := range pools {
@@ -113,8 +113,9 @@ func slotsByPool(pools []pool) map[poolKey][]netip.AddrPort {
 	return slots
 }
 
-// peers are the node ports of other nodes, as this node itself uses them where the policy is Local. Such a node would let the endpoint see
-// this node's address, and the endpoint would answer this node, which does not know it. So the endpoint is chosen here, among that node's.
+// peers returns pools for the node ports of other nodes, which this node serves to itself if the policy is Local. Otherwise the endpoint
+// would see this node's address as the client and reply directly to this node, which has no connection to the endpoint. So this node
+// chooses among the endpoints of the other node itself.
 func (p *pool) peers(of []endpoints.Port, port *corev1.ServicePort, node string, old map[poolKey][]netip.AddrPort, addressesOf func(string) []netip.Addr) []pool {
 	served := p.byNode(of)
 	delete(served, node)
@@ -134,7 +135,7 @@ func (p *pool) peers(of []endpoints.Port, port *corev1.ServicePort, node string,
 	return pools
 }
 
-// byNode are the endpoints that serve a port for clients of one node each: its ready ones or, without any, those that still serve.
+// byNode returns the endpoints of a port by node: the node's ready endpoints or, if it has none, its serving terminating ones.
 func (p *pool) byNode(of []endpoints.Port) map[string][]netip.AddrPort {
 	ready, draining := map[string][]netip.AddrPort{}, map[string][]netip.AddrPort{}
 	p.each(of, func(address netip.AddrPort, node string, terminates bool) {
@@ -170,7 +171,7 @@ func affinityOf(s *corev1.Service) int32 {
 	return corev1.DefaultClientIPServiceAffinitySeconds
 }
 
-// frontsOf are where each port is reached in one family, without the port. An address that is given twice is one front.
+// frontsOf returns the addresses of a Service in one family, without ports and duplicates.
 func frontsOf(s *corev1.Service, f family) []front {
 	var fronts []front
 	seen := map[netip.Addr]bool{}
@@ -199,7 +200,7 @@ func frontsOf(s *corev1.Service, f family) []front {
 	return fronts
 }
 
-// frontsAt are where one port is reached.
+// frontsAt returns the fronts of one port.
 func frontsAt(of []front, s *corev1.Service, port *corev1.ServicePort, f family) []front {
 	fronts := slices.Clone(of)
 	for i := range fronts {
@@ -211,8 +212,9 @@ func frontsAt(of []front, s *corev1.Service, port *corev1.ServicePort, f family)
 	return fronts
 }
 
-// endpoints are those that serve a port, of this node and of all: the ready ones or, where there is none, those that still serve while
-// they terminate. When that is so of this node only, and its clients want no other, its terminating ones serve beside the rest.
+// endpoints returns the endpoints of a port: those of this node, and all. They are the ready ones or, if there are none, the serving
+// terminating ones. If only this node has no ready endpoint, and a Local policy restricts clients to it, its serving terminating
+// endpoints are added.
 func (p *pool) endpoints(of []endpoints.Port, node string) (here, all []netip.AddrPort) {
 	var ready, draining, readyHere, drainingHere []netip.AddrPort
 	p.each(of, func(address netip.AddrPort, on string, terminates bool) {
@@ -236,7 +238,7 @@ func (p *pool) endpoints(of []endpoints.Port, node string) (here, all []netip.Ad
 	return readyHere, ready
 }
 
-// each calls f for the endpoints that serve a port, with their nodes, "" where none is named, and whether they terminate.
+// each calls f for each serving endpoint of a port, with the name of its node ("" if unknown) and whether it is terminating.
 func (p *pool) each(of []endpoints.Port, f func(address netip.AddrPort, node string, terminates bool)) {
 	for _, at := range of {
 		for i := range at.Slice.Endpoints {
@@ -252,7 +254,7 @@ func (p *pool) each(of []endpoints.Port, f func(address netip.AddrPort, node str
 	}
 }
 
-// endpoint reads where an endpoint is and whether it serves, at all or while it terminates.
+// endpoint returns the address of an endpoint, whether it serves, and whether it is terminating.
 func endpoint(e *discoveryv1.Endpoint, port uint16, f family) (address netip.AddrPort, serves, terminates bool) {
 	if len(e.Addresses) == 0 {
 		return address, false, false

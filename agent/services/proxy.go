@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package services makes Services reachable from the node itself and from outside: ClusterIPs, external addresses and node ports. Pods
-// reach them by OVN's load balancers. It keeps maps of an nftables table of its own, and one change of a Service is some elements of them.
+// reach Services through OVN's load balancers. The package writes to its own nftables table. A change of a Service changes only a few
+// elements of its maps.
 //
-// How the table finds an endpoint: a packet's address, protocol and port lead, by the map `fronts`, to the chain of as many endpoints as
-// the Service has; that chain draws a number and finds, by the map `endpoints`, the endpoint with this number. No rule is of one
-// Service, and however many there are, a packet takes two look-ups.
+// The table selects an endpoint with two map look-ups, however many Services there are, and has no rule for a single Service. First, the
+// map `fronts` maps a packet's address, protocol and port to the chain for the Service's number of endpoints. Then this chain draws a
+// random number, and the map `endpoints` returns the endpoint with this number.
 package services
 
 import (
@@ -34,9 +35,9 @@ import (
 )
 
 const (
-	// resync is how often the table is looked at without an event: nobody reports here what others do to nftables.
+	// resync is the interval of checks of the table without an event: no event reports changes that other programs make in nftables.
 	resync = time.Minute
-	// retry is how long a write that failed waits.
+	// retry is the delay after a failed write.
 	retry = time.Second
 )
 
@@ -47,9 +48,9 @@ type Proxy struct {
 	Node string
 	// NFT writes the inet table Table.
 	NFT knftables.Interface
-	// CIDRs are those of Services: what nobody serves there is refused.
+	// CIDRs are the CIDRs of Services: connections to their unserved addresses are rejected.
 	CIDRs k8s.ServiceCIDRs
-	// Rival is told of when something else serves Services on the node; nil where nobody is to hear.
+	// Rival, if set, detects whether kube-proxy serves Services on the node too, and reports the conflict.
 	Rival *Rival
 
 	mu     sync.Mutex
@@ -62,11 +63,11 @@ type Proxy struct {
 	health health
 }
 
-// Start serves until ctx ends (manager.Runnable). What is in the kernel stays.
+// Start runs until ctx ends (manager.Runnable). The kernel's state stays.
 func (p *Proxy) Start(ctx context.Context) error {
 	p.dirty, p.wake, p.writer = map[types.NamespacedName]bool{}, make(chan struct{}, 1), newWriter(p.NFT)
 	switch err := p.watch(ctx); {
-	case ctx.Err() != nil: // an end while caches are read is no failure
+	case ctx.Err() != nil: // shutdown while caches are read is not an error
 		return nil
 	case err != nil:
 		return err
@@ -75,7 +76,7 @@ func (p *Proxy) Start(ctx context.Context) error {
 	return nil
 }
 
-// loop writes whenever something has changed. A change that comes during a write waits for the next one, with all that come meanwhile.
+// loop writes changes. Changes that arrive during a write are batched in the next one.
 func (p *Proxy) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -115,12 +116,12 @@ func (p *Proxy) lookForRivals(ctx context.Context) {
 	}
 }
 
-// addressesOf are another node's own addresses; none while nothing is known of it.
+// addressesOf returns a function that returns the addresses of another node; none while its IP object is not in the cache.
 func (p *Proxy) addressesOf(ctx context.Context) func(node string) []netip.Addr {
 	return func(node string) []netip.Addr {
 		ip := &v1.IP{}
 		if err := p.Cache.Get(ctx, client.ObjectKey{Name: v1.NodePortName(node)}, ip, client.UnsafeDisableDeepCopy); err != nil {
-			return nil // a node that is about to come, or gone
+			return nil // a node that is new or deleted
 		}
 		addresses, err := ipfamily.ParseAddrs(ip.Annotations[v1.AnnotationNodeAddresses.Key()])
 		if err != nil {
@@ -130,7 +131,7 @@ func (p *Proxy) addressesOf(ctx context.Context) func(node string) []netip.Addr 
 	}
 }
 
-// sync writes what has changed, or everything.
+// sync writes the changed Services, or the whole table.
 func (p *Proxy) sync(ctx context.Context, whole bool) error {
 	began := time.Now()
 	touched, cidrs, err := p.touched(ctx)
@@ -161,7 +162,7 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 		err = p.writer.update(ctx, p.writer.take(wanted))
 	}
 	if err != nil {
-		p.mark(touched) // those that are gone above all, which no list has
+		p.mark(touched) // needed for deleted Services, which no list contains
 		return err
 	}
 	udp, sticky := affected(before, wanted, whole)
@@ -172,8 +173,8 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 	return errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky))
 }
 
-// withRivals adds what Services are to have that lose a place to these, or may have now what these gave up. The caches may have changed since: of
-// two changes of a Service the newer one counts.
+// withRivals adds the changes of Services that lose a place to the wanted ones, or may get a place that these release. The caches may
+// have changed in between: of two changes of one Service, the newer one is used.
 func (p *Proxy) withRivals(ctx context.Context, wanted []change) ([]change, error) {
 	there := map[types.NamespacedName]bool{}
 	for next := wanted; len(next) > 0; {
@@ -200,14 +201,14 @@ func (p *Proxy) withRivals(ctx context.Context, wanted []change) ([]change, erro
 	return wanted, nil
 }
 
-// answer lets the servers of health checks know.
+// answer updates the health check servers.
 func (p *Proxy) answer(ctx context.Context, of []change) {
 	for _, c := range of {
 		p.health.set(ctx, c.service, c.healthPort, c.readyHere)
 	}
 }
 
-// all are the Services there are, and those that are gone, among which are the touched ones and what is in the table.
+// all returns all existing Services and the deleted ones that are touched or still in the table.
 func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]types.NamespacedName, error) {
 	var list corev1.ServiceList
 	if err := p.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -230,7 +231,8 @@ func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]type
 	return out, nil
 }
 
-// wanted is what Services are to have, as the caches know them, and what others are to have that are within their bounds now, or exceed them.
+// wanted computes the changes of Services from the caches. It also returns changes of other Services that now exceed a bound, or no
+// longer do.
 func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change, error) {
 	var all []inputs
 	there := map[types.NamespacedName]bool{}
@@ -251,13 +253,13 @@ func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change
 		}
 	}
 	out := make([]change, 0, len(all))
-	for _, in := range all { // once all of them are in the budget
+	for _, in := range all { // after the budget includes all of them
 		out = append(out, p.change(ctx, in))
 	}
 	return out, nil
 }
 
-// inputs are what a node's part in a Service follows from; service is nil when it is gone.
+// inputs are the objects on which a node's part in a Service depends; service is nil if it was deleted.
 type inputs struct {
 	key     types.NamespacedName
 	service *corev1.Service
@@ -279,7 +281,7 @@ func (p *Proxy) inputs(ctx context.Context, key types.NamespacedName) (in inputs
 	return in, nil
 }
 
-// spend records what a Service costs and returns the others for which it has changed whether they are served.
+// spend records the cost of a Service. It returns the other Services whose verdict (within the bounds or not) changes.
 func (p *Proxy) spend(in inputs) []types.NamespacedName {
 	expense := budget.Object{Key: in.key}
 	if in.service != nil && served(in.service) {
@@ -289,7 +291,7 @@ func (p *Proxy) spend(in inputs) []types.NamespacedName {
 	return others
 }
 
-// change is what a Service is to have: nothing when it exceeds a bound. The controller reports that, by an event.
+// change returns the desired state of a Service: empty if it exceeds a bound, which the controller reports by an event.
 func (p *Proxy) change(ctx context.Context, in inputs) change {
 	c := change{service: in.key}
 	if in.service == nil {
@@ -320,10 +322,10 @@ func (p *Proxy) slices(ctx context.Context, service types.NamespacedName) ([]*di
 	return out, nil
 }
 
-// Remove deletes the table: another program serves Services on this node.
+// Remove deletes the table. It is for nodes on which another program serves Services.
 func Remove(ctx context.Context, nft knftables.Interface) error {
 	tx := nft.NewTransaction()
-	tx.Add(&knftables.Table{}) // so that there is one to delete
+	tx.Add(&knftables.Table{}) // so that the deletion does not fail
 	tx.Delete(&knftables.Table{})
 	if err := nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", Table, err)

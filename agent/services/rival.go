@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// What kube-proxy has in the kernel, by its modes.
+// Traces of kube-proxy in the kernel, by mode.
 const (
 	proxyTable     = "kube-proxy"    // nftables, in each family
 	proxyChain     = "KUBE-SERVICES" // iptables, in table nat of each family
@@ -31,7 +31,7 @@ const (
 	ReasonNoRules    = "NoRules"
 )
 
-// Rival tells, by a condition of the node, whether kube-proxy's rules are on it.
+// Rival detects kube-proxy's rules on the node and reports them as a condition of the node.
 type Rival struct {
 	Client client.Client
 	Node   string
@@ -39,14 +39,14 @@ type Rival struct {
 	tables []rivalTable
 }
 
-// rivalTable is a table in which kube-proxy has chains; any chain counts when chain is empty.
+// rivalTable is a table in which kube-proxy has chains; if chain is empty, any chain counts.
 type rivalTable struct {
 	nft   knftables.Interface
 	chain string
 	words string
 }
 
-// NewRival returns a Rival of this network namespace.
+// NewRival returns a Rival for the current network namespace.
 func NewRival(c client.Client, node string) (*Rival, error) {
 	r := &Rival{Client: c, Node: node}
 	for _, family := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
@@ -61,7 +61,7 @@ func NewRival(c client.Client, node string) (*Rival, error) {
 	return r, nil
 }
 
-// Look finds out what of kube-proxy's is there, and says so. It writes only what is new.
+// Look looks for kube-proxy's rules and sets the condition. It writes only changes.
 func (r *Rival) Look(ctx context.Context) error {
 	found, err := r.find(ctx)
 	if err != nil {
@@ -96,12 +96,12 @@ func (r *Rival) find(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-// Forget takes the condition away: kube-proxy serves the node.
+// Forget removes the condition: kube-proxy serves Services on the node.
 func (r *Rival) Forget(ctx context.Context) error {
 	return r.patch(ctx, func(have *corev1.NodeCondition) *corev1.NodeCondition { return nil })
 }
 
-// tell sets the condition; one that says that nothing is there is not made for its own sake.
+// tell sets the condition. It does not create a condition with status False.
 func (r *Rival) tell(ctx context.Context, want corev1.NodeCondition) error {
 	want.Type = v1alpha1.NodeConditionKubeProxy
 	return r.patch(ctx, func(have *corev1.NodeCondition) *corev1.NodeCondition {
@@ -116,7 +116,7 @@ func (r *Rival) tell(ctx context.Context, want corev1.NodeCondition) error {
 	})
 }
 
-// patch makes of the condition what change does, nil for none.
+// patch replaces the condition by the result of change; nil removes it.
 func (r *Rival) patch(ctx context.Context, change func(*corev1.NodeCondition) *corev1.NodeCondition) error {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: r.Node}, node); err != nil {

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// arrange gives each endpoint a slot: those of this node, which are part of all, the first ones, the others those behind. An endpoint
-// stays in its slot if it can.
+// arrange assigns slots to endpoints: the first ones to the endpoints of this node (here, a subset of all), the next ones to the others.
+// An endpoint keeps its slot if possible.
 func arrange(old, here, all []netip.AddrPort) (slots []netip.AddrPort, local int) {
 	mine, others := map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{}
 	for _, e := range here {
@@ -27,7 +27,8 @@ func arrange(old, here, all []netip.AddrPort) (slots []netip.AddrPort, local int
 	return slots, local
 }
 
-// fill puts what is wanted into slots, each where it was before if that is one of them; from is the place of the first.
+// fill assigns the wanted endpoints to slots. An endpoint keeps its old slot if that is one of them; from is the index of slots[0] in
+// old.
 func fill(slots, old []netip.AddrPort, from int, wanted map[netip.AddrPort]bool) {
 	for i := range slots {
 		if at := from + i; at < len(old) && wanted[old[at]] {

@@ -13,23 +13,23 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Table is the table of this package, of the inet family. Nobody else writes to it.
+// Table is this package's table, of the inet family. No other program writes to it.
 const Table = "kiln-services"
 
-// Sets and maps, once per family: the family's digit stands behind the name. Those of fronts exist once more for node ports, with keys
-// that have no address; prefixNode stands before the name.
+// Sets and maps. Each exists once per family, with the family's digit as suffix. Those with fronts as keys exist a second time for node
+// ports, with the prefix prefixNode and keys without an address.
 const (
-	mapFronts    = "fronts"    // to the chain that chooses an endpoint
-	mapOutside   = "outside"   // the same for clients that get this node's endpoints only: those outside, at node ports pods as well
+	mapFronts    = "fronts"    // from a front to the chain that chooses an endpoint
+	mapOutside   = "outside"   // the same for clients restricted to this node's endpoints: clients outside, and at node ports pods as well
 	mapEndpoints = "endpoints" // from a front and a slot to the endpoint
-	mapSticky    = "sticky"    // to the chain that writes down who got which endpoint
+	mapSticky    = "sticky"    // from a front to the chain that records the endpoint of a client
 	setRefused   = "refused"   // fronts without endpoints
-	mapGuards    = "guards"    // from fronts that are for some clients only to the chain that lets these in
-	mapAffinity  = "affinity"  // from a front and a client to its endpoint; the kernel fills it
+	mapGuards    = "guards"    // from restricted fronts to the chain that admits their clients
+	mapAffinity  = "affinity"  // from a front and a client to its endpoint; the kernel adds the elements
 	setServices  = "services"  // the CIDRs of Services
 )
 
-// Chains that are always there.
+// Chains that exist without any Service.
 const (
 	chainPrerouting  = "prerouting"
 	chainOutput      = "output"
@@ -37,24 +37,24 @@ const (
 	chainInput       = "input"
 	chainOutside     = "from-outside"
 	chainServices    = "services"
-	chainNew         = "new"    // after the endpoint was chosen
-	chainRefuse      = "refuse" // and what nobody serves
+	chainNew         = "new"    // after an endpoint was chosen
+	chainRefuse      = "refuse" // also rejects connections to unserved addresses
 	chainRefusal     = "refusal"
 	chainForward     = "forward"
 	chainFilterOut   = "filter-output"
 )
 
-// masquerade is the bit of a packet's mark that says that its source has to be this node's: the same as kube-proxy's and the kubelet's,
-// which others keep clear of. It is taken off again before the packet leaves.
+// masquerade is the mark bit that requests translation of a packet's source to this node's address. kube-proxy and the kubelet use the
+// same bit, so other programs avoid it. It is cleared before the packet leaves.
 const masquerade = "0x4000"
 
-// overlay is the interface through which everything from pods comes (agent/host).
+// overlay is the interface that receives all traffic from pods (agent/host).
 const overlay = "ovn0"
 
-// affinitySize bounds how many clients are remembered, in each family.
+// affinitySize bounds the number of clients with a recorded endpoint, in each family.
 const affinitySize = 1 << 18
 
-// object is the name of a set or map of a family, of fronts with an address or of node ports.
+// object returns the name of a set or map of a family, for fronts with an address or for node ports.
 func (f family) object(name string, node bool) string {
 	if node {
 		name = prefixNode + name
@@ -68,7 +68,7 @@ func isSet(object string) bool {
 	return name == setRefused || name == setServices
 }
 
-// declare adds the table, its sets, maps and chains, and leaves all of them empty but for what the kernel filled.
+// declare adds the table, its sets, maps and chains, and empties all of them except the affinity maps, which the kernel fills.
 func declare(tx *knftables.Transaction, services []netip.Prefix) {
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("Services, from this node and from outside")})
 	for _, f := range families {
@@ -106,8 +106,8 @@ func declareObjects(tx *knftables.Transaction, f family, node bool) {
 		tx.Add(m)
 		tx.Flush(m)
 	}
-	// What numgen returns has no name among types. Expressions stand for their types: that of the port is one which says nothing of the
-	// protocol, or nft would limit rules with this map to it.
+	// The type of numgen's result has no name, so the map's type is given by expressions. The port's expression must not imply a
+	// protocol, because nft would restrict rules that use the map to this protocol.
 	endpoints := &knftables.Map{
 		Name:   f.object(mapEndpoints, node),
 		TypeOf: slot + "meta l4proto . ct original proto-dst . numgen random mod 2 : " + f.key + " daddr . ct original proto-dst",
@@ -119,7 +119,7 @@ func declareObjects(tx *knftables.Transaction, f family, node bool) {
 	tx.Flush(refused)
 }
 
-// concat joins types with dots, and what a map leads to with a colon.
+// concat joins the types of a map's key and value: dots within each, and a colon between them.
 func concat(parts ...string) string {
 	return strings.ReplaceAll(strings.Join(parts, " . "), ". : .", ":")
 }
@@ -150,7 +150,8 @@ func declareChains(tx *knftables.Transaction) {
 	}
 }
 
-// staticRules are the chains and rules that are there whatever Services there are. A NAT chain sees the first packet of a connection.
+// staticRules returns pairs of chain and rule that do not depend on Services. A NAT chain processes only the first packet of a
+// connection.
 func staticRules() [][2]string {
 	rules := [][2]string{
 		{chainPrerouting, "jump " + chainOutside},
@@ -188,7 +189,7 @@ func staticRules() [][2]string {
 	return rules
 }
 
-// rules of a chain that many Services share.
+// rules returns the rules of a chain that many Services share.
 func (c chain) rules() []string {
 	var rules []string
 	if c.kind == kindRemember {
@@ -202,7 +203,7 @@ func (c chain) rules() []string {
 	node, sticky := strings.HasPrefix(c.kind, prefixNode), strings.Contains(c.kind, prefixSticky)
 	if strings.HasSuffix(c.kind, kindPick) {
 		rules = append(rules, "fib saddr type != local meta mark set meta mark | "+masquerade)
-	} else if node { // an endpoint would answer a pod without this node
+	} else if node { // otherwise the endpoint would reply to a pod directly, bypassing this node
 		rules = append(rules, "iifname "+overlay+" meta mark set meta mark | "+masquerade)
 	}
 	for _, f := range families {

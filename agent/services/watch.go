@@ -17,13 +17,13 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// indexService finds EndpointSlices by the Service that they are of.
+// indexService finds EndpointSlices by their Service.
 const indexService = "endpointslice.service"
 
 // indexLocal finds Services by their externalTrafficPolicy.
 const indexLocal = "service.external"
 
-// watch follows Services, their EndpointSlices and the CIDRs of Services.
+// watch registers event handlers for Services, EndpointSlices, the CIDRs of Services, and IP objects of nodes. It waits for the caches.
 func (p *Proxy) watch(ctx context.Context) error {
 	err := p.Cache.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(o client.Object) []string {
 		return []string{o.GetLabels()[discoveryv1.LabelServiceName]}
@@ -66,7 +66,7 @@ func (p *Proxy) watch(ctx context.Context) error {
 	return nil
 }
 
-// handler calls touch for each object that is, was or becomes something.
+// handler calls touch for each added or deleted object, and for the old and the new state of an updated one.
 func handler(touch func(client.Object)) toolscache.ResourceEventHandler {
 	call := func(o any) {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
@@ -88,11 +88,11 @@ func (p *Proxy) touch(services ...types.NamespacedName) {
 	p.mark(services)
 	select {
 	case p.wake <- struct{}{}:
-	default: // somebody did
+	default: // a wake-up is pending already
 	}
 }
 
-// mark has the next pass, whenever it comes, look at Services.
+// mark adds Services to the next pass, without waking the loop.
 func (p *Proxy) mark(services []types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *Proxy) touchNodes() {
 	p.touch()
 }
 
-// touched returns what has changed since it was asked last.
+// touched returns the changes since its last call, and clears them.
 func (p *Proxy) touched(ctx context.Context) (services []types.NamespacedName, cidrs bool, err error) {
 	p.mu.Lock()
 	nodes := p.nodes
@@ -136,7 +136,7 @@ func (p *Proxy) touched(ctx context.Context) (services []types.NamespacedName, c
 	return services, cidrs, nil
 }
 
-// touchLocal touches the Services whose node ports on other nodes this node serves for itself.
+// touchLocal marks the Services for which this node serves the node ports of other nodes to itself.
 func (p *Proxy) touchLocal(ctx context.Context) error {
 	var list corev1.ServiceList
 	err := p.Cache.List(ctx, &list, client.MatchingFields{indexLocal: string(corev1.ServiceExternalTrafficPolicyLocal)}, client.UnsafeDisableDeepCopy)

@@ -15,19 +15,19 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// writer keeps the table equal to what Services want, by differences.
+// writer keeps the table equal to the wanted state of Services, by writing differences.
 type writer struct {
 	nft    knftables.Interface
 	claims claims
 	have   map[types.NamespacedName][]pool
-	// uses counts the elements that lead to a chain. One that nobody uses stays until there are more than spareChains of them.
+	// uses counts the elements that refer to a chain. Unused chains stay until there are more than spareChains of them.
 	uses     map[chain]int
 	unused   map[chain]bool
 	guards   map[chain]*guard
 	services []netip.Prefix
 }
 
-// spareChains is how many unused chains are kept: a Service that scales passes through many sizes, and back.
+// spareChains is the number of unused chains that are retained: a Service that scales needs chains of many sizes, often repeatedly.
 const spareChains = 32
 
 func newWriter(nft knftables.Interface) *writer {
@@ -36,26 +36,26 @@ func newWriter(nft knftables.Interface) *writer {
 	return w
 }
 
-// forget makes the writer know nothing, as at its start; the next write has to be a rewrite.
+// forget resets the writer to its initial state; the next write must be a rewrite.
 func (w *writer) forget() {
 	w.claims, w.have = claims{}, map[types.NamespacedName][]pool{}
 	w.uses, w.unused, w.guards = map[chain]int{}, map[chain]bool{}, map[chain]*guard{}
 }
 
-// change is what one Service is to have; nothing when it is gone.
+// change is the desired state of one Service; without pools if it was deleted.
 type change struct {
 	service types.NamespacedName
 	since   metav1.Time // when the Service was created
 	pools   []pool
-	// healthPort is where load balancers outside ask for the number of its ready endpoints here; 0 for nowhere.
+	// healthPort is the port at which external load balancers request the number of ready endpoints on this node; 0 for none.
 	healthPort int32
 	readyHere  int
 }
 
-// current is, by front, the endpoints that clients may go on with.
+// current holds, by front, the endpoints that clients may continue to use.
 type current map[place]map[netip.AddrPort]bool
 
-// before is what Services have so far.
+// before returns the recorded pools of the Services in changes.
 func (w *writer) before(changes []change) map[types.NamespacedName][]pool {
 	out := make(map[types.NamespacedName][]pool, len(changes))
 	for _, c := range changes {
@@ -64,7 +64,7 @@ func (w *writer) before(changes []change) map[types.NamespacedName][]pool {
 	return out
 }
 
-// register takes down what Services want, and returns others on which that has an effect: take has to be told of all of them.
+// register records the places that Services request, and returns the other Services affected by that. All of them must be passed to take.
 func (w *writer) register(changes []change) (affected []types.NamespacedName) {
 	for i := range changes {
 		affected = append(affected, w.claims.register(&changes[i])...)
@@ -72,8 +72,8 @@ func (w *writer) register(changes []change) (affected []types.NamespacedName) {
 	return affected
 }
 
-// affected are those fronts of UDP, and those with session affinity, whose endpoints have changed. The changes are written: fronts that
-// another Service has are none of theirs.
+// affected returns the endpoints of changed Services by front: of UDP fronts, and of fronts with session affinity. It must run after
+// take, which removes fronts that another Service has.
 func affected(before map[types.NamespacedName][]pool, changes []change, whole bool) (udp, sticky current) {
 	udp, sticky = current{}, current{}
 	record := func(p *pool, endpoints []netip.AddrPort) {
@@ -101,7 +101,7 @@ func affected(before map[types.NamespacedName][]pool, changes []change, whole bo
 			record(&before[c.service][i], nil)
 		}
 	}
-	for _, c := range changes { // after all that is given up: one may have now what another one had
+	for _, c := range changes { // after the released fronts, because another Service may have one of them now
 		for i := range c.pools {
 			record(&c.pools[i], c.pools[i].slots)
 		}
@@ -109,12 +109,13 @@ func affected(before map[types.NamespacedName][]pool, changes []change, whole bo
 	return udp, sticky
 }
 
-// difference is between two states of Services' elements.
+// difference is the difference between two states of the table's elements.
 type difference struct {
 	gone, come map[element]string
 }
 
-// take records what registered Services are to have, and returns the difference. What one gives up another may have at once.
+// take records the desired state of registered Services and returns the difference. One Service may release an element and another get it
+// in the same difference.
 func (w *writer) take(changes []change) difference {
 	d := difference{gone: map[element]string{}, come: map[element]string{}}
 	for _, c := range changes {
@@ -150,7 +151,7 @@ func (d *difference) add(e element, value string) {
 	d.come[e] = value
 }
 
-// update writes a difference, in one transaction.
+// update writes a difference in one transaction.
 func (w *writer) update(ctx context.Context, d difference) error {
 	if len(d.gone)+len(d.come) == 0 {
 		return nil
@@ -167,7 +168,7 @@ func (w *writer) update(ctx context.Context, d difference) error {
 	return nil
 }
 
-// write adds chains that come into use, and elements.
+// write adds elements, and the chains that they need.
 func (w *writer) write(tx *knftables.Transaction, d difference) {
 	for _, value := range d.come {
 		c, ok := chainOf(value)
@@ -218,7 +219,7 @@ func (e element) of(value string) *knftables.Element {
 	return element
 }
 
-// rewrite makes the whole table be so, whatever it is, in one transaction. Clients stay with their endpoints.
+// rewrite replaces the whole table in one transaction, whatever its state. Clients keep their endpoints (session affinity).
 func (w *writer) rewrite(ctx context.Context, services []netip.Prefix, changes []change) error {
 	chains, err := w.chains(ctx)
 	if err != nil {
@@ -242,7 +243,7 @@ func (w *writer) rewrite(ctx context.Context, services []netip.Prefix, changes [
 	return nil
 }
 
-// chains are those of a table that an earlier process left which many Services share.
+// chains returns the shared chains of the table, as an earlier process may have left them.
 func (w *writer) chains(ctx context.Context) ([]chain, error) {
 	names, err := w.nft.List(ctx, "chains")
 	if err != nil && !knftables.IsNotFound(err) {
@@ -258,8 +259,8 @@ func (w *writer) chains(ctx context.Context) ([]chain, error) {
 	return out, nil
 }
 
-// tidy deletes unused chains once they are many. It is apart from the transaction that matters: kernels have refused to delete a chain
-// that an element led to a moment ago. Then it stays, and is tried again.
+// tidy deletes unused chains if there are many. It uses a separate transaction, because kernels have refused to delete a chain that an
+// element referred to a moment before. If the deletion fails, the chains stay until the next attempt.
 func (w *writer) tidy(ctx context.Context) {
 	if len(w.unused) <= spareChains {
 		return
@@ -277,7 +278,7 @@ func (w *writer) tidy(ctx context.Context) {
 	}
 }
 
-// intact reports whether the table's own rules are there: others may have flushed it.
+// intact reports whether the static rules exist: other programs may have flushed the table.
 func (w *writer) intact(ctx context.Context) bool {
 	want := 0
 	for _, r := range staticRules() {
