@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is the node agent, kube-ovn-cni: the CNI server and the node's own network, wired together.
+// Package agent is the node agent, kube-ovn-cni. It connects the CNI server, the node's network, the Services proxy and the routes of
+// probes.
 package agent
 
 import (
@@ -44,38 +45,38 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// sweepInterval is how often ports that nobody will ask to detach are looked for. Nothing depends on it being short.
+// sweepInterval is the interval at which stale ports, for which no DEL will arrive, are removed. Nothing depends on a short interval.
 const sweepInterval = 5 * time.Minute
 
 // Options of the agent.
 type Options struct {
-	// Node is this node's name, Namespace that of the agent's pod.
+	// Node is this node's name, Namespace the namespace of the agent's pod.
 	Node      string
 	Namespace string
 	// Services are the CIDRs of Services, at most one per family.
 	Services []netip.Prefix
-	// ServeServices: this agent, and not a kube-proxy, makes Services reachable from the node and from outside.
+	// ServeServices makes this agent, instead of a kube-proxy, serve Services to the node and to clients outside.
 	ServeServices bool
-	// TunnelType is geneve or vxlan, TunnelInterface the interface configured for tunnels, if any.
+	// TunnelType is geneve or vxlan; TunnelInterface is the interface configured for tunnels, if any.
 	TunnelType      string
 	TunnelInterface string
-	// MTU of pods in bytes; 0 for what tunnels leave.
+	// MTU of pods in bytes; 0 to compute it from the tunnel interface.
 	MTU int
-	// PluginSource is the directory of CNI plugins in the image; they are copied to CNIBinDir, and CNIConfDir gets the conflist.
+	// PluginSource is the directory of CNI plugins in the image. They are copied to CNIBinDir, and the conflist is written to CNIConfDir.
 	PluginSource string
 	CNIBinDir    string
 	CNIConfDir   string
-	// CNISocket to listen on, and OVSSocket of the Open vSwitch database.
+	// CNISocket is the socket on which the agent listens, OVSSocket the socket of the Open vSwitch database.
 	CNISocket string
 	OVSSocket string
-	// Address serves metrics, /healthz and /readyz.
+	// Address is the listen address of metrics, /healthz and /readyz.
 	Address string
-	// Sysctls is where kernel parameters are written; /proc/sys when empty.
+	// Sysctls is the directory through which kernel parameters are written; /proc/sys when empty.
 	Sysctls string
 }
 
-// Run runs the agent until ctx ends. Pods keep what they have when it stops. Health is served from the beginning; the rest begins
-// once Open vSwitch is there.
+// Run runs the agent until ctx ends. Pods keep their network after it stops. Health is served from the beginning; the other parts start
+// when Open vSwitch is available.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if o.Sysctls != "" {
 		sandbox.Sysctls = o.Sysctls
@@ -101,7 +102,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	err = mgr.Start(ctx)
-	if database != nil { // only now: operations in flight were given time to finish
+	if database != nil { // only after Start, which gives operations in flight time to finish
 		database.Close()
 	}
 	if err != nil {
@@ -110,7 +111,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return nil
 }
 
-// serve adds the node's network and the CNI server to a manager that runs.
+// serve adds the node's network, the CNI server and the Services proxy to a running manager.
 func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge, nft knftables.Interface, ready *readiness) error {
 	cidrs, err := k8s.NewServiceCIDRs(mgr.GetRESTMapper(), mgr.GetClient(), o.Services)
 	if err != nil {
@@ -157,7 +158,7 @@ func serve(ctx context.Context, mgr ctrl.Manager, o Options, bridge *ovs.Bridge,
 	return nil
 }
 
-// hostOf returns the host by which the API server is reached.
+// hostOf returns the host part of the API server's URL.
 func hostOf(config *rest.Config) string {
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -166,7 +167,8 @@ func hostOf(config *rest.Config) string {
 	return server.Hostname()
 }
 
-// serveServices makes Services reachable from this node and from outside, or leaves that to others.
+// serveServices starts the Services proxy. If another program serves Services, it removes the proxy's table and the node's condition
+// instead.
 func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs k8s.ServiceCIDRs) error {
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
 	if err != nil {
@@ -178,7 +180,7 @@ func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs k8s.S
 	}
 	if !o.ServeServices {
 		forget := manager.RunnableFunc(func(ctx context.Context) error {
-			if err := rival.Forget(ctx); err != nil { // the condition is no reason to end
+			if err := rival.Forget(ctx); err != nil { // a failure to remove the condition must not end the agent
 				log.FromContext(ctx).Error(err, "cannot take the node's condition about kube-proxy away")
 			}
 			return nil
@@ -191,7 +193,7 @@ func serveServices(ctx context.Context, mgr ctrl.Manager, o Options, cidrs k8s.S
 	return nil
 }
 
-// readiness answers /readyz before there is something to ask.
+// readiness serves /readyz before the CNI server exists.
 type readiness struct {
 	ask atomic.Pointer[func(context.Context) error]
 }
@@ -206,10 +208,11 @@ func (r *readiness) check(request *http.Request) error {
 	return (*ask)(request.Context())
 }
 
-// connect tries until ovsdb-server is there: the pod ovs-ovn may start later than this one. It returns nil when ctx ends first.
+// connect retries until ovsdb-server accepts the connection: the pod ovs-ovn may start later than this one. It returns nil if ctx ends
+// first.
 func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 	var database *ovsdbclient.Client
-	// DelayFunc, since a Backoff by itself ends where its pauses have grown to Cap.
+	// DelayFunc, because a Backoff alone stops when its delay reaches Cap.
 	pauses := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.1, Steps: math.MaxInt32, Cap: 3 * time.Second}.DelayFunc()
 	err := pauses.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		var err error
@@ -225,7 +228,7 @@ func connect(ctx context.Context, socket string) (*ovsdbclient.Client, error) {
 	return database, nil
 }
 
-// newManager watches this node, its pods, all subnets and VPCs and, where the agent serves them, Services.
+// newManager returns a manager whose caches hold only the objects that the agent reads, and which serves metrics and health.
 func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	err := errors.Join(corev1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme),
@@ -254,7 +257,7 @@ func newManager(config *rest.Config, o Options, ready healthz.Checker) (ctrl.Man
 	return mgr, nil
 }
 
-// watched are the objects whose watches are narrowed.
+// watched returns the kinds of which the caches hold only a part.
 func watched(o Options) map[client.Object]cache.ByObject {
 	objects := services.Watched(o.ServeServices)
 	objects[&corev1.Pod{}] = cache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)}
@@ -262,7 +265,7 @@ func watched(o Options) map[client.Object]cache.ByObject {
 	return objects
 }
 
-// trimNode drops what is large and not used.
+// trimNode drops large fields that the agent does not use.
 func trimNode(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.ManagedFields, node.Status.Images, node.Status.VolumesAttached, node.Status.VolumesInUse = nil, nil, nil, nil
@@ -270,7 +273,7 @@ func trimNode(object any) (any, error) {
 	return object, nil
 }
 
-// sweeper detaches what was left behind: once every pod is known, and now and then.
+// sweeper removes stale ports: once when the watch has delivered all pods, and then periodically.
 func sweeper(mgr ctrl.Manager, server *cniserver.Server) manager.Runnable {
 	return manager.RunnableFunc(func(ctx context.Context) error {
 		if !mgr.GetCache().WaitForCacheSync(ctx) {

@@ -15,13 +15,13 @@ import (
 	"github.com/kiln-net/kiln/agent/services"
 )
 
-// CleanUp takes everything from the node that agents have made on it, but what is Open vSwitch's. No agent may run meanwhile. It may be
-// interrupted after any step and called again.
+// CleanUp removes everything that agents have created on the node, except the content of Open vSwitch's database. No agent may run at
+// that time. It may be interrupted after any step and called again.
 func CleanUp(ctx context.Context, o Options) error {
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	// Services last: pods' network goes before that of the node itself.
+	// Services last: the network of pods is removed before Services become unreachable from the node.
 	return errors.Join(host.CleanUp(ctx, host.Plugin{BinDir: o.CNIBinDir, ConfDir: o.CNIConfDir}), probes.Remove(), services.Remove(ctx, nft))
 }
