@@ -20,11 +20,11 @@ import (
 
 func init() { commands = append(commands, newCleanUpCommand) }
 
-// cleanUpOptions say where Kiln has been on the node.
+// cleanUpOptions locate Kiln's state on the node.
 type cleanUpOptions struct {
 	agent agent.Options
 	ovs   ovs.Options
-	// dataDir of the databases, whose files are to go; empty to keep them.
+	// dataDir is the directory whose database files are deleted; empty to keep them.
 	dataDir string
 	health  string
 }
@@ -66,7 +66,7 @@ func runCleanUp(ctx context.Context, o cleanUpOptions) error {
 	return supervisor.ServeHealth(ctx, o.health, func(context.Context) error { return nil }, version.Own)
 }
 
-// cleanUp goes from pods to the node's own network: what fails keeps nothing that comes after it.
+// cleanUp removes pods' network first and the node's own network afterwards. A failed step does not prevent the later ones.
 func cleanUp(ctx context.Context, o cleanUpOptions) error {
 	err := errors.Join(agent.CleanUp(ctx, o.agent), ovs.CleanUp(ctx, o.ovs))
 	if o.dataDir != "" {

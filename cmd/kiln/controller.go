@@ -23,7 +23,7 @@ import (
 
 func init() { commands = append(commands, newControllerCommand) }
 
-// Addresses of the join subnet when none are given.
+// defaultJoinCIDRs are the CIDRs of the join subnet if none are given.
 var defaultJoinCIDRs = map[ipfamily.Family]netip.Prefix{
 	ipfamily.IPv4: netip.MustParsePrefix("100.64.0.0/16"),
 	ipfamily.IPv6: netip.MustParsePrefix("fd00:100:64::/112"),
@@ -32,24 +32,24 @@ var defaultJoinCIDRs = map[ipfamily.Family]netip.Prefix{
 // controllerOptions are the flags of `kiln controller`.
 type controllerOptions struct {
 	podCIDRs, joinCIDRs, serviceCIDRs []netip.Prefix
-	// tlsDirectory holds the certificate for the northbound database.
+	// tlsDirectory contains the certificate for the northbound database.
 	tlsDirectory string
-	// address serves metrics, /healthz and /readyz.
+	// address is the listen address of metrics, /healthz and /readyz.
 	address string
-	// pprofAddress serves profiles; nothing does when it is empty.
+	// pprofAddress is the listen address of profiles; empty to serve none.
 	pprofAddress string
-	// own is the pod, which holds the leader's Lease.
+	// own identifies the process's pod, which holds the leader's Lease.
 	own      k8s.Identity
 	election electionOptions
-	// keepVMIP keeps the addresses of KubeVirt's virtual machines.
+	// keepVMIP retains the addresses of KubeVirt's virtual machines.
 	keepVMIP bool
-	// membership, clusterAccess and portSecurity apply to objects that do not set their own (v1alpha1.Tenancy).
+	// membership, clusterAccess and portSecurity are defaults of objects that do not set their own (v1alpha1.Tenancy).
 	membership    v1alpha1.Membership
 	clusterAccess kubeovnv1.ClusterAccess
 	portSecurity  kubeovnv1.PortSecurity
 }
 
-// electionOptions time the leader's Lease (coordination.k8s.io/v1).
+// electionOptions are the parameters of leader election (coordination.k8s.io/v1, Lease).
 type electionOptions struct {
 	enabled                                   bool
 	leaseDuration, renewDeadline, retryPeriod time.Duration
@@ -91,7 +91,7 @@ func newControllerCommand() *cobra.Command {
 	return cmd
 }
 
-// parse reads the flags that are lists of CIDRs and the environment, and checks the flags with a few values.
+// parse parses the CIDR flags, checks the enumerated flags, and reads the process's identity from the environment.
 func (o *controllerOptions) parse(pods, joins, services string) error {
 	for _, flag := range []struct {
 		name, value string

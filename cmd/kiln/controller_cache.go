@@ -17,8 +17,9 @@ import (
 	"github.com/kiln-net/kiln/internal/intern"
 )
 
-// trimmedCache keeps of each object what the controllers read, because every pod and node of the cluster is in it, and of what many
-// objects have in common one copy. Objects are only ever patched by differences, so that what is not kept is not lost.
+// trimmedCache saves memory, because the cache contains every pod and node of the cluster. It keeps only the fields that the controllers
+// read, and stores values that many objects share once. Controllers write objects only by patches of differences, so dropped fields are
+// not lost.
 func trimmedCache() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -49,7 +50,7 @@ func trimPod(o any) (any, error) {
 	return o, nil
 }
 
-// trimContainers keeps the ports that policies can name.
+// trimContainers keeps the named ports, to which policies can refer.
 func trimContainers(containers []corev1.Container) []corev1.Container {
 	var kept []corev1.Container
 	for i := range containers {
@@ -68,7 +69,7 @@ func trimContainers(containers []corev1.Container) []corev1.Container {
 	return kept
 }
 
-// keepers are the owners that keep addresses for their pods.
+// keepers returns the owners that make pods retain their addresses.
 func keepers(owners []metav1.OwnerReference) []metav1.OwnerReference {
 	for _, o := range owners {
 		if (o.Kind == "StatefulSet" || o.Kind == "VirtualMachineInstance") && o.Controller != nil && *o.Controller {
@@ -80,7 +81,7 @@ func keepers(owners []metav1.OwnerReference) []metav1.OwnerReference {
 	return nil
 }
 
-// trimStatefulSet keeps which pods a StatefulSet wants.
+// trimStatefulSet keeps the fields that determine the set's pods.
 func trimStatefulSet(o any) (any, error) {
 	if set, ok := o.(*appsv1.StatefulSet); ok {
 		set.TypeMeta = metav1.TypeMeta{}
@@ -99,7 +100,7 @@ func trimNode(o any) (any, error) {
 	return o, nil
 }
 
-// trimConditions keeps whether a node serves, and not since when.
+// trimConditions keeps the status of the conditions that show whether a node serves, without their times.
 func trimConditions(conditions []corev1.NodeCondition) []corev1.NodeCondition {
 	var kept []corev1.NodeCondition
 	for _, c := range conditions {
@@ -124,7 +125,7 @@ func trimIP(o any) (any, error) {
 	return o, nil
 }
 
-// trimMeta keeps what names an object and its labels.
+// trimMeta keeps an object's identity, its times, and its labels.
 func trimMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: meta.Name, Namespace: intern.String(meta.Namespace), UID: meta.UID, ResourceVersion: meta.ResourceVersion,
@@ -133,15 +134,15 @@ func trimMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// pack packs what only this object has.
+// pack stores the strings that are unique to this object in one allocation.
 func pack(meta *metav1.ObjectMeta, others ...*string) {
 	uid := string(meta.UID)
 	intern.Pack(append(others, &meta.Name, &uid, &meta.ResourceVersion)...)
 	meta.UID = types.UID(uid)
 }
 
-// networkAnnotations leaves those whose domain is a network's (kubeovnv1.Annotation.For). It changes the map: a transformation has its
-// object for itself.
+// networkAnnotations keeps the annotations with the domain of a network (kubeovnv1.Annotation.For). It modifies the map, which is safe
+// because a transformation owns its object.
 func networkAnnotations(uid types.UID, annotations map[string]string) map[string]string {
 	for key, value := range annotations {
 		switch {
@@ -161,7 +162,7 @@ func ofNetwork(key string) bool {
 	return strings.HasSuffix(domain, kubeovnv1.AnnotationDomain) && domain != "kubectl"+kubeovnv1.AnnotationDomain
 }
 
-// partOf is s, as a part of whole if it is one.
+// partOf returns s as a substring of whole, if it is one, so that both share memory.
 func partOf(whole, s string) string {
 	if i := strings.Index(whole, s); i >= 0 {
 		return whole[i : i+len(s)]

@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	// healthPeriod is between two looks at the engine. Nothing is written while they find the same.
+	// healthPeriod is the interval of checks of the engine. The condition is written only when it changes.
 	healthPeriod = 2 * time.Second
-	// healthTimeout bounds a write, and the pause after one that failed.
+	// healthTimeout bounds a write, and the delay after a failed one.
 	healthTimeout = 30 * time.Second
-	// silence is how long a leader may be without a commit: an engine that can write has one every CanaryInterval, and a transaction without an
-	// answer is given up after 30 s.
+	// silence is how long a leader may be without a commit. A healthy engine commits at least every CanaryInterval, and a transaction
+	// without a response times out after 30 s.
 	silence = northbound.CanaryInterval + 45*time.Second
-	// namedOwners are named in the condition.
+	// namedOwners is the number of owners that the condition names.
 	namedOwners = 5
 	// refusalPatience is how long a refusal must last before the condition reports it. Shorter refusals need no action.
 	refusalPatience = 10 * time.Second
 )
 
-// tellHealth keeps the condition v1alpha1.PodConditionNorthbound on the process's own pod up to date until ctx ends. The operator reads it
-// there.
+// tellHealth updates the condition v1alpha1.PodConditionNorthbound of the process's own pod until ctx ends. The operator reads the
+// condition.
 func (p *controllerProcess) tellHealth(ctx context.Context, engine *northbound.Engine) error {
 	clients, err := kubernetes.NewForConfig(p.config)
 	if err != nil {
@@ -91,7 +91,7 @@ func health(acknowledged time.Time, refused []northbound.Refusal, now time.Time)
 		var names []string
 		for _, r := range refused[:min(len(refused), namedOwners)] {
 			why := r.Err
-			if errors.Is(why, northbound.ErrNoAnswer) { // the rest of the text is of the connection
+			if errors.Is(why, northbound.ErrNoAnswer) { // the rest of the text describes the connection
 				why = northbound.ErrNoAnswer
 			}
 			names = append(names, fmt.Sprintf("%s (%s)", r.Owner, why))

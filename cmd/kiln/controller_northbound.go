@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// northboundName is what the certificates of the northbound servers say.
+	// northboundName is the DNS name in the certificates of the northbound servers.
 	northboundName = "ovn-nb"
-	// northboundPort is where they take clients.
+	// northboundPort is the servers' port for clients.
 	northboundPort = 6641
 )
 
-// members are the addresses of the northbound database, as the OVNCluster's status lists them.
+// members follows the addresses of the northbound database in the OVNCluster's status.
 type members struct {
 	clusters <-chan *v1alpha1.OVNCluster
-	// clusterID of the newest state.
+	// clusterID is the database's cluster ID in the newest status.
 	clusterID string
 }
 
@@ -38,11 +38,11 @@ func watchMembers(ctx context.Context, config *rest.Config) (*members, error) {
 	return &members{clusters: clusters}, nil
 }
 
-// errAnotherDatabase ends the process: all that it remembers is of a database that is not there any more.
+// errAnotherDatabase ends the process, because its in-memory state belongs to a database that no longer exists.
 var errAnotherDatabase = errors.New("the northbound database was made anew")
 
-// next waits until the addresses are others than those known. An empty list does not count: it says that the operator knows no
-// better. Another cluster ID than the one that was known is an error.
+// next waits until the addresses differ from the known ones and returns them. It ignores an empty list, which means that the operator has
+// no information. A changed cluster ID is an error.
 func (m *members) next(ctx context.Context, known []string) ([]string, error) {
 	for {
 		select {
@@ -63,7 +63,7 @@ func (m *members) next(ctx context.Context, known []string) ([]string, error) {
 	}
 }
 
-// follow calls set with every change of the addresses until ctx ends, or the database is another one.
+// follow calls set with every change of the addresses. It returns nil when ctx ends, and an error if the cluster ID changes.
 func (m *members) follow(ctx context.Context, set func([]string)) error {
 	var known []string
 	for {
@@ -79,7 +79,7 @@ func (m *members) follow(ctx context.Context, set func([]string)) error {
 	}
 }
 
-// connect returns a session, however long that takes. It starts anew when the addresses change meanwhile.
+// connect waits for a session without a time limit. If the addresses change meanwhile, it restarts with the new ones.
 func (p *controllerProcess) connect(ctx context.Context, m *members) (*ovsdbclient.Session, error) {
 	config, err := ovsdbclient.LoadTLS(p.options.tlsDirectory, northboundName)
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *controllerProcess) connect(ctx context.Context, m *members) (*ovsdbclie
 	}
 }
 
-// dial tries to connect until the addresses are others, which it then returns.
+// dial tries to connect until the addresses change, and then returns the new ones.
 func (m *members) dial(ctx context.Context, o ovsdbclient.Options) (session *ovsdbclient.Session, others []string, err error) {
 	attempt, stop := context.WithCancel(ctx)
 	defer stop()

@@ -33,10 +33,10 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// controllerAddress is where the process under test serves its health; members listen on other addresses of the loopback network.
+// controllerAddress is the listen address of the tested process's health; members listen on other addresses of the loopback network.
 var controllerAddress = healthAt(1)
 
-// healthAt is where a process serves its health, on an address of this run's own.
+// healthAt returns the address of a process's health, which is unique to this run.
 func healthAt(host byte) string {
 	return netip.AddrPortFrom(supervisortest.Loopback(host), 10660).String()
 }
@@ -69,7 +69,7 @@ func TestControllerFromTheOVNClusterToAPod(t *testing.T) {
 	moveTo(t, c, cluster, 3)
 	must(t, c.Create(ctx, newPod("second")))
 	await(t, func() string { return allocated(c, "second", "10.16.0.3,fd00:10:16::3") })
-	await(t, func() string { // pods do not wait for the node's
+	await(t, func() string { // the second pod does not wait for the node's port
 		ports := strings.Join(server.Names("Logical_Switch_Port"), " ")
 		if ports != "first.default join-ovn-cluster node-n1 ovn-default-ovn-cluster second.default" {
 			return "ports in the database: " + ports

@@ -13,11 +13,13 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
 
-// writtenPause is the pause before each round of reconciles after a start: subscribers of the northbound engine wake keys in it.
+// writtenPause is the delay before each round of reconciles after a start. In this time subscribers of the northbound engine enqueue
+// keys.
 const writtenPause = time.Second
 
-// tellWritten labels the pod with the northbound database's cluster ID once the objects of the start have been reconciled, however much changes
-// meanwhile. After a recovery ovn-northd waits for the label, because it deletes the southbound rows of objects whose northbound rows are missing.
+// tellWritten labels the pod with the northbound database's cluster ID after all objects that exist at the start have been reconciled.
+// Later changes do not delay the label. After a recovery ovn-northd waits for it, because ovn-northd deletes the southbound rows of
+// missing northbound rows.
 func (p *controllerProcess) tellWritten(ctx context.Context, clusterID string) error {
 	if p.gate.WaitWritten(ctx, writtenPause) != nil || clusterID == "" {
 		return nil

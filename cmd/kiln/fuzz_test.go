@@ -71,11 +71,11 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
-// fuzzCluster is an API server with `kiln controller` in this process, so that a fuzz target sees which code an object reaches.
+// fuzzCluster is an API server with `kiln controller` in this process, so that the fuzzer measures the coverage of the controllers.
 type fuzzCluster struct {
 	client.Client
 	log *errorLog
-	// passes is how many passes the reconcilers had made when they were last at rest.
+	// passes is the number of reconciler passes when the reconcilers were last idle.
 	passes float64
 }
 
@@ -141,13 +141,13 @@ func readEdits(t testing.TB) (edits []edit) {
 	return edits
 }
 
-// Times within which a reconciler begins to work on a change, and between two looks at the reconcilers.
+// reaction bounds the time until a reconciler starts to work on a change; look is the interval of checks for that.
 const (
 	reaction = 50 * time.Millisecond
 	look     = 4 * time.Millisecond
 )
 
-// rest waits until no reconciler works. A change that no reconciler waits for passes after the reaction time.
+// rest waits until all reconcilers are idle. After a change that starts no pass it returns after the reaction time.
 func (c *fuzzCluster) rest(t testing.TB) {
 	t.Helper()
 	before, began, last := c.passes, time.Now(), -1.0
@@ -159,12 +159,12 @@ func (c *fuzzCluster) rest(t testing.TB) {
 	})
 }
 
-// busyMetrics are zero when no reconciler has something to do.
+// busyMetrics are zero when all reconcilers are idle.
 var busyMetrics = []string{"workqueue_depth", "controller_runtime_active_workers"}
 
 func positive(m *dto.Metric) bool { return m.GetGauge().GetValue() > 0 }
 
-// activity returns how many passes all reconcilers of this process have made, and whether any reconciler has something to do.
+// activity returns the number of passes of all reconcilers of this process, and whether any reconciler has work.
 func activity(t testing.TB) (passes float64, working bool) {
 	t.Helper()
 	families, err := ctrlmetrics.Registry.Gather()

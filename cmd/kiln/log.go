@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// envLogLevel is the verbosity of the log, from 0 (info) on. The operator sets it from the OVNCluster.
+// envLogLevel is the environment variable with the log's verbosity, from 0 (info) up. The operator sets it from the OVNCluster.
 const envLogLevel = "KILN_LOG_LEVEL"
 
-// setLogger makes the log of this process: JSON lines on standard error, for controller-runtime and client-go (klog) alike.
+// setLogger sets the logger of this process: JSON lines on standard error, for controller-runtime and client-go (klog).
 func setLogger() error {
 	verbosity := 0
 	if s := os.Getenv(envLogLevel); s != "" {
@@ -37,8 +37,8 @@ func setLogger() error {
 	return nil
 }
 
-// lazySink keeps the values of a logger until something is logged. Zap writes them down at once, which takes 5 kB for each pass of a
-// reconciler, of which hardly one logs anything.
+// lazySink delays the encoding of a logger's values until something is logged. Zap encodes them immediately, which allocates 5 kB for
+// each pass of a reconciler, and few passes log anything.
 type lazySink struct {
 	logr.LogSink
 	values []any

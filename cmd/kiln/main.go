@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// kiln is every long-running process of Kiln: one binary with a subcommand per process, so that an image holds one copy of the
-// Kubernetes client.
+// kiln is the program of all long-running processes of Kiln: one binary with a subcommand per process, so that an image contains only one
+// copy of the Kubernetes client.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// commands are the processes; each file of this package adds its own from init.
+// commands are the constructors of the subcommands; each file of this package adds its own from init.
 var commands []func() *cobra.Command
 
 func main() {

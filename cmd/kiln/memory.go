@@ -12,29 +12,27 @@ import (
 )
 
 const (
-	// gcPercent is how much of what lives may be added before garbage is collected, where GOGC does not say. Most of what the
-	// controller holds is there for good: with Go's 100, half of its memory would be garbage.
+	// gcPercent is the GC percentage (GOGC) if the environment does not set one. Most of the controller's heap is long-lived, so with
+	// Go's default of 100 up to half of its memory would be garbage.
 	gcPercent = 50
-	// settledAfter is when that begins. Until then a process may have what makes it fast: collecting as often at the start would make
-	// that a quarter longer.
+	// settledAfter is the delay before gcPercent applies. With it from the beginning, the start would take a quarter longer.
 	settledAfter = 10 * time.Second
-	// restPeriod is how long a process must have rested before it gives memory back to the system.
+	// restPeriod is how long a process must be idle before it returns memory to the operating system.
 	restPeriod = 5 * time.Second
 )
 
-// Bytes that a process allocates. Between two times that it gives memory back are at least as many periods as the one goes into the
-// other: more than a minute.
+// Thresholds of allocated bytes. An idle process returns memory at most once in workBytes/restBytes periods, which is more than a minute.
 const (
-	// restBytes in a period are at most what one that rests allocates: for its Lease, for probes and for a pod now and then.
+	// restBytes is the most that an idle process allocates in a period: for its Lease, for probes and for an occasional pod.
 	restBytes = 2 << 20
-	// workBytes are what is worth a collection of everything to give back.
+	// workBytes is the least allocation that justifies a full collection to return memory.
 	workBytes = 32 << 20
 )
 
-// thrift decides when a process gives back what its work has left behind: after it was read into memory, and after each burst.
+// thrift decides when a process returns memory: after its start, and after each burst of work.
 type thrift struct{ seen, gaveBack uint64 }
 
-// due is asked once in a period, and told all that was allocated since the start.
+// due reports whether to return memory now. It must be called once per period with the bytes allocated since the start.
 func (t *thrift) due(allocated uint64) bool {
 	rested := allocated-t.seen <= restBytes
 	t.seen = allocated
@@ -45,7 +43,7 @@ func (t *thrift) due(allocated uint64) bool {
 	return true
 }
 
-// economize has the process take less memory, until ctx ends.
+// economize reduces the memory use of the process until ctx ends.
 func economize(ctx context.Context) {
 	if os.Getenv("GOGC") == "" {
 		defer time.AfterFunc(settledAfter, func() { debug.SetGCPercent(gcPercent) }).Stop()

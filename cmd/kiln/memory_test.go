@@ -9,7 +9,7 @@ func TestMemoryIsGivenBackAfterWorkOnly(t *testing.T) {
 	const start, burst = 200 << 20, 500 << 20
 	for _, tt := range []struct {
 		name    string
-		periods []uint64 // bytes allocated in each
+		periods []uint64 // bytes allocated in each period
 		want    int
 	}{
 		{"a start", []uint64{start, start, 1 << 20, 1 << 20}, 1},

@@ -30,17 +30,17 @@ import (
 func init() { commands = append(commands, newOperatorCommand) }
 
 const (
-	// operatorAddress serves metrics, /healthz and /readyz.
+	// operatorAddress is the listen address of metrics, /healthz and /readyz.
 	operatorAddress = ":10670"
 	// operatorRenewDeadline is how long the leader tries to renew its Lease before it gives up.
 	operatorRenewDeadline = 10 * time.Second
 )
 
-// operatorOptions are what the operator learns from its environment.
+// operatorOptions are the operator's parameters from its environment.
 type operatorOptions struct {
 	// own is the operator's pod, in the namespace of every operand. The components run its image.
 	own k8s.Identity
-	// image of the components instead, when not empty.
+	// image of the components; if empty, the operator's own image.
 	image string
 }
 
@@ -73,7 +73,7 @@ func runOperator(ctx context.Context, o operatorOptions) error {
 	if err != nil {
 		return fmt.Errorf("load the API server's address and credentials: %w", err)
 	}
-	kubeconfig.QPS = -1 // the API server's priority and fairness decides; a pass applies some forty objects at once
+	kubeconfig.QPS = -1 // the API server's priority and fairness limits the rate; a pass applies about forty objects
 	if o.image == "" {
 		if o.image, err = ownImage(ctx, kubeconfig, o); err != nil {
 			return err
@@ -134,7 +134,7 @@ func setupOperator(mgr ctrl.Manager, o operatorOptions) error {
 	return chassis.SetupWithManager(mgr)
 }
 
-// ownImage is the image that this process runs, as its pod names it.
+// ownImage returns the image of this process from its pod.
 func ownImage(ctx context.Context, kubeconfig *rest.Config, o operatorOptions) (string, error) {
 	c, err := client.New(kubeconfig, client.Options{})
 	if err != nil {

@@ -23,14 +23,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
 
-// content is what a database holds of the controller's: NB_Global tells of databases and of leaders.
+// content returns the rows that the controller owns. NB_Global is excluded, because its values depend on the database and the leader.
 func content(server *nbtest.Server) map[string]map[string]nbtest.Row {
 	all := server.Dump()
 	delete(all, nb.NBGlobalTable)
 	return all
 }
 
-// settled is what the database holds once that was the same for a while: nobody tells when the last controller is done.
+// settled returns the database's content after it was unchanged for a while: no event reports that the last controller is done.
 func settled(t *testing.T, server *nbtest.Server) (last map[string]map[string]nbtest.Row) {
 	t.Helper()
 	since := time.Now()
@@ -46,8 +46,8 @@ func settled(t *testing.T, server *nbtest.Server) (last map[string]map[string]nb
 	return last
 }
 
-// TestTheDatabaseIsRebuiltFromTheAPI makes the northbound database anew, empty, behind a running controller: it ends, and the next one writes
-// what there was, row for row, and says when that is done.
+// TestTheDatabaseIsRebuiltFromTheAPI replaces the northbound database by an empty one while a controller runs. This controller ends. The
+// next one writes the same content, row for row, and reports when that is complete.
 func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
@@ -83,7 +83,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	stop()
 	fresh := nbtest.Start(t)
 	listen(t, certificates, 8, fresh)
-	cluster.Status.Northbound.ClusterID = "" // while the database is made anew
+	cluster.Status.Northbound.ClusterID = "" // while the database is recreated
 	cluster.Status.Northbound.Recovery = &v1alpha1.RecoveryStatus{ID: "r", Phase: v1alpha1.RecoveryCreating}
 	must(t, c.Status().Update(t.Context(), cluster))
 	cluster.Status.Northbound.ClusterID, cluster.Status.Northbound.Recovery.Phase = "two", v1alpha1.RecoveryFilling
@@ -98,7 +98,7 @@ func TestTheDatabaseIsRebuiltFromTheAPI(t *testing.T) {
 	}
 }
 
-// populate makes a few of everything.
+// populate creates a few objects of every kind.
 func populate(t *testing.T, c client.Client) {
 	t.Helper()
 	must(t, c.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/podlabel"
 )
 
-// surroundings are what every supervisor gets from Kubernetes.
+// surroundings are the parameters that every supervisor gets from Kubernetes.
 type surroundings struct {
 	node, pod, namespace, address string
 
@@ -26,7 +26,8 @@ type surroundings struct {
 	clusters <-chan *v1alpha1.OVNCluster
 }
 
-// surround sets up the log, reads the downward API's variables and begins to watch the OVNCluster. It does not wait for the API server.
+// surround sets up the log, reads the variables of the downward API and starts to watch the OVNCluster. It does not wait for the API
+// server.
 func surround(ctx context.Context) (surroundings, error) {
 	var s surroundings
 	if err := setLogger(); err != nil {
@@ -50,7 +51,8 @@ func surround(ctx context.Context) (surroundings, error) {
 	return s, err
 }
 
-// leads returns a channel whose values become the pod's label, and a function that runs until ctx ends and the label is withdrawn.
+// leads returns a channel whose values are written to the pod's label, and a function that writes them. The function returns after ctx
+// has ended and the label is removed.
 func (s surroundings) leads(key string) (leads chan bool, run func(context.Context) error) {
 	leads = make(chan bool)
 	label := podlabel.Label{Pods: s.client.CoreV1().Pods(s.namespace), Pod: s.pod, Key: key, Log: ctrl.Log}

@@ -38,10 +38,10 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// long are flags by which nobody loses the Lease, however busy the machine is, and is noticed soon when the Lease has run out.
+// long are flags with which no leader loses the Lease on a busy machine, and another process notices soon that the Lease has expired.
 var long = []string{"--leader-elect-lease-duration=24h", "--leader-elect-renew-deadline=23h", "--leader-elect-retry-period=500ms"}
 
-// envController makes the test's own program `kiln controller`: a process that can be killed, and of which there can be many.
+// envController makes the test's program run `kiln controller`: a process that can be killed and started several times.
 const envController = "KILN_TEST_CONTROLLER"
 
 func TestMain(m *testing.M) {
@@ -59,8 +59,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestAWarmStandbyTakesOver kills the leader. The standby has read everything by then, so that it asks the API server for no list
-// between the Lease and the first new pod.
+// TestAWarmStandbyTakesOver kills the leader. The standby has read all collections by then, so it lists nothing between taking the Lease
+// and handling the first new pod.
 func TestAWarmStandbyTakesOver(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
@@ -99,8 +99,8 @@ func TestAWarmStandbyTakesOver(t *testing.T) {
 	}
 }
 
-// TestALeaderThatStartsAgainKeepsItsLease kills the leader of a Lease that does not run out while the test runs. The process after it, in the same
-// pod, leads at once, and by a term of its own: the database takes nothing more from the one before.
+// TestALeaderThatStartsAgainKeepsItsLease kills the leader of a Lease that does not expire during the test. The next process in the same
+// pod leads at once with its own term: the database refuses further writes of the previous process.
 func TestALeaderThatStartsAgainKeepsItsLease(t *testing.T) {
 	c := startAPIServer(t)
 	certificates := newCertificates(t)
@@ -148,7 +148,7 @@ func TestADeposedLeaderGivesUpItsLease(t *testing.T) {
 	await(t, func() string { return allocated(c, "second", "10.16.0.3") })
 }
 
-// startController runs a controller as a process of its own, which ends with the test.
+// startController runs a controller in a child process, which ends with the test.
 func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address string, flags ...string) *daemontest.Daemon {
 	t.Helper()
 	program, err := os.Executable()
@@ -163,7 +163,7 @@ func startController(t *testing.T, c *nbtest.TLS, pod, kubeconfig, address strin
 	return daemontest.Start(t, "the controller at "+address, log, cmd).Hides(key).HidesToken(config.BearerToken)
 }
 
-// holder is who holds the controllers' Lease.
+// holder returns the holder of the controllers' Lease.
 func holder(t *testing.T, c client.Client) string {
 	t.Helper()
 	lease := &coordinationv1.Lease{}
@@ -171,21 +171,21 @@ func holder(t *testing.T, c client.Client) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// runOut ends the time of the Lease, whose holder does not live any more.
+// runOut expires the Lease of a holder that was killed.
 func runOut(t *testing.T, c client.Client) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: k8s.EventRecorder}}
 	must(t, c.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 }
 
-// requests are those that came through a proxy and read whole collections.
+// requests records the requests through a proxy that read whole collections.
 type requests struct {
 	mu    sync.Mutex
-	asked []string        // collections, in this order
-	read  map[string]bool // those whose whole content was passed on
+	asked []string        // collections, in order of the requests
+	read  map[string]bool // collections whose whole content was passed on
 }
 
-// countRequests starts a proxy of the API server, and gives the kubeconfig by which it is reached.
+// countRequests starts a proxy of the API server, and returns its kubeconfig.
 func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -200,7 +200,7 @@ func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			seen.add(r.In)
 			r.SetURL(to)
-			r.Out.Header.Set("Accept-Encoding", "identity") // so that passed can read it
+			r.Out.Header.Set("Accept-Encoding", "identity") // so that passed can parse it
 		},
 		ModifyResponse: func(r *http.Response) error {
 			if collectionOf(r.Request) != "" && r.StatusCode == http.StatusOK {
@@ -220,8 +220,8 @@ func countRequests(t *testing.T, kubeconfig string) (*requests, string) {
 	return seen, file
 }
 
-// collectionOf is the path of the collection that a request wants as a whole, with what is selected of its fields: a list, or a watch that
-// begins with one.
+// collectionOf returns the path of the collection that a request reads as a whole, and the selected fields. Such a request is a list, or
+// a watch that begins with the existing objects.
 func collectionOf(r *http.Request) string {
 	query := r.URL.Query()
 	whole := query.Get("watch") == "" || query.Get("sendInitialEvents") == "true"
@@ -242,12 +242,13 @@ func (s *requests) add(r *http.Request) {
 	s.asked = append(s.asked, what)
 }
 
-// passed is an answer with a whole collection, which ends with the answer or, in a watch, with a bookmark that says so.
+// passed reads a response with a whole collection. The collection ends with the response or, in a watch, with a bookmark that marks its
+// end.
 type passed struct {
 	io.ReadCloser
 	what string
 	to   *requests
-	last []byte // what was read before, as much as the mark may begin in
+	last []byte // the end of the previous read, in which the mark may begin
 }
 
 func (p *passed) Read(b []byte) (int, error) {
@@ -269,7 +270,7 @@ func (s *requests) lists() []string {
 	return slices.Clone(s.asked)
 }
 
-// whether a collection was read, in words when it was not.
+// whether returns "" if a collection was read, and otherwise an error message.
 func (s *requests) whether(kind string, by *daemontest.Daemon) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// kubectl-ko is a plugin of kubectl: `kubectl ko`.
+// kubectl-ko is a kubectl plugin: `kubectl ko`.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	log.SetLogger(logr.Discard()) // of the Kubernetes client, which says that it has none
+	log.SetLogger(logr.Discard()) // avoids the Kubernetes client's warning about a missing logger
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	err := kubectlko.NewCommand(os.Stdout, os.Stderr).ExecuteContext(ctx)
@@ -27,7 +27,7 @@ func main() {
 		return
 	}
 	if status := (utilexec.ExitError)(nil); errors.As(err, &status) && status.Exited() {
-		os.Exit(status.ExitStatus()) // of a program in a pod, which has said itself what is wrong
+		os.Exit(status.ExitStatus()) // the exit status of a program in a pod, which has printed its own error
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
 	os.Exit(1)
