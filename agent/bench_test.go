@@ -27,9 +27,9 @@ import (
 	"github.com/kiln-net/kiln/internal/daemontest"
 )
 
-// BenchmarkCNI attaches pods that have their addresses, and detaches them: in the agent alone, and as a runtime does it, which executes
-// two plugins. Open vSwitch is real; the flows of OVN are not in it, since the test plays ovn-controller and answers at once. An
-// iteration is one pod; -benchtime=100x takes a hundred. Besides the percentiles of ADD and DEL it gives the mean of each leg.
+// BenchmarkCNI attaches and detaches pods that already have addresses: with the agent alone, and as a runtime does, which executes two
+// plugins. Open vSwitch is real, but has no flows of OVN: the test plays ovn-controller and reports them as installed at once. An
+// iteration is one pod; -benchtime=100x measures a hundred. Besides the percentiles of ADD and DEL, it reports the mean of each leg.
 func BenchmarkCNI(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -41,7 +41,7 @@ func BenchmarkCNI(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			n := serving(b)
-			n.vsctl("set-fail-mode", "br-int", "secure") // as ovn-controller has it: a bridge that floods costs more with every port
+			n.vsctl("set-fail-mode", "br-int", "secure") // as ovn-controller sets it: a bridge that floods gets slower with every port
 			containers := make([]*container, b.N)
 			for i := range containers {
 				containers[i] = n.sandbox(n.pod(fmt.Sprintf("bench-%d", i), 1000+i), newID())
@@ -65,12 +65,12 @@ func BenchmarkCNI(b *testing.B) {
 				}
 				before = after
 			}
-			b.ReportMetric(0, "ns/op") // hides it: it says nothing here
+			b.ReportMetric(0, "ns/op") // hidden, because it has no meaning here
 		})
 	}
 }
 
-// operations are ADD and DEL of the agent, or of a runtime.
+// operations returns ADD and DEL of the agent, or of a runtime.
 func (n *node) operations(runtime bool) (add, del func(*container) error) {
 	if runtime {
 		return func(c *container) error { _, err := c.add(); return err }, (*container).del
@@ -80,13 +80,13 @@ func (n *node) operations(runtime bool) (add, del func(*container) error) {
 		func(c *container) error { return agent.Del(c.Context(), c.request()) }
 }
 
-// request is what the plugin asks the agent for the container.
+// request returns the request that the plugin sends to the agent for the container.
 func (c *container) request() wire.Request {
 	return wire.Request{Network: "kube-ovn", Provider: "ovn", PodName: c.pod.Name, PodNamespace: "default", PodUID: string(c.pod.UID),
 		ContainerID: c.id, NetNS: c.path, IfName: "eth0"}
 }
 
-// spent are the seconds that each leg ("add link") has taken so far, and each process of CPU ("agent").
+// spent returns the total seconds of each leg ("add link"), and the CPU seconds of each process ("agent").
 func (n *node) spent() map[string]float64 {
 	n.Helper()
 	out := map[string]float64{}
@@ -110,7 +110,7 @@ func (n *node) spent() map[string]float64 {
 	return out
 }
 
-// metric is what the agent says of one of its metrics now.
+// metric returns the current value of one of the agent's metrics.
 func (n *node) metric(name string) *dto.MetricFamily {
 	n.Helper()
 	answer, err := http.Get("http://" + healthPort + "/metrics")
@@ -122,7 +122,7 @@ func (n *node) metric(name string) *dto.MetricFamily {
 	return families[name]
 }
 
-// measure does something to every container, several at a time, and returns how long each took, in order.
+// measure runs f for every container, several concurrently, and returns the sorted durations.
 func measure(t testing.TB, containers []*container, workers int, f func(*container) error) []time.Duration {
 	t.Helper()
 	work := make(chan int)
@@ -154,7 +154,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// BenchmarkSandbox is the kernel's part alone: a container's interface made, configured and deleted.
+// BenchmarkSandbox measures the kernel's part: creating, configuring and deleting a container's interface.
 func BenchmarkSandbox(b *testing.B) {
 	interfaces := make([]sandbox.Interface, b.N)
 	for i := range interfaces {

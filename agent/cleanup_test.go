@@ -20,8 +20,8 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// kernelState is what the agent may change on a node, without what lives and ends with Open vSwitch, and
-// link-local and anycast addresses, which the kernel makes when it takes to forwarding.
+// kernelState returns the node's state that the agent may change. It excludes Open vSwitch's devices, and link-local and anycast
+// addresses, which the kernel adds when forwarding is enabled.
 func kernelState(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", `nft list tables
@@ -32,10 +32,10 @@ func kernelState(t *testing.T) string {
 	return string(out)
 }
 
-// TestCleanUp has an agent make all that it ever makes, and wants the node as it was before.
+// TestCleanUp makes an agent create everything that it can create, and expects the node's original state after the clean-up.
 func TestCleanUp(t *testing.T) {
 	n := newNode(t)
-	must(t, agent.CleanUp(t.Context(), n.options)) // what other tests' agents have left
+	must(t, agent.CleanUp(t.Context(), n.options)) // remove leftovers of agents of other tests
 	loopback := filepath.Join(n.options.CNIBinDir, "loopback")
 	must(t, os.WriteFile(loopback, []byte("of all plugins"), 0o755))
 	nodetest.NFT(t, "add table inet of-others")
@@ -71,7 +71,7 @@ func TestCleanUp(t *testing.T) {
 	n.agent.Kill()
 
 	interrupted, cancel := context.WithCancel(t.Context())
-	cancel() // nft cannot run: an error, and the rest is done
+	cancel() // nft cannot run: CleanUp returns an error, and completes the other steps
 	if err := agent.CleanUp(interrupted, n.options); !errors.Is(err, context.Canceled) {
 		t.Errorf("an interrupted clean-up says: %v", err)
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/kiln-net/kiln/internal/eventually"
 )
 
-// newID is a container's ID as containerd makes them.
+// newID returns a container ID in containerd's format.
 func newID() string {
 	return strings.ReplaceAll(uuid.NewString()+uuid.NewString(), "-", "")
 }
@@ -60,7 +60,7 @@ func TestCNI(t *testing.T) {
 	}
 }
 
-// in is the node in a subtest.
+// in returns the node for use in a subtest.
 func (n *node) in(t *testing.T) *node {
 	return &node{
 		TB: t, root: n.root, api: n.api, options: n.options, dir: n.dir, families: n.families,
@@ -140,7 +140,7 @@ func addWaits(t *testing.T, n *node) {
 	must(t, <-done)
 	c.mustDel()
 
-	// An ADD tells nobody that it waits: pods are deleted later and later after its begin, until one is that it waits for.
+	// A waiting ADD is not observable. The test deletes pods at increasing delays after the start of their ADD, until an ADD was waiting.
 	later := 50 * time.Millisecond
 	n.eventually("an ADD whose pod is deleted says so", func() bool {
 		later *= 2
@@ -162,7 +162,7 @@ func addComparesUIDs(t *testing.T, n *node) {
 	fresh := n.createPod("again")
 	copied := old.DeepCopy()
 	base := fresh.DeepCopy()
-	fresh.Annotations = copied.Annotations // with the predecessor's UID
+	fresh.Annotations = copied.Annotations // with the UID of the previous pod
 	must(t, n.api.Patch(t.Context(), fresh, client.MergeFrom(base)))
 
 	c := n.sandbox(fresh, newID())
@@ -190,7 +190,7 @@ func addStatic(t *testing.T, n *node) {
 	must(t, n.api.Create(t.Context(), mirror))
 	n.annotate(mirror, 35)
 	static := mirror.DeepCopy()
-	static.UID = hash // as the kubelet tells the runtime
+	static.UID = hash // the UID that the kubelet passes to the runtime
 	c := n.sandbox(static, newID())
 	c.mustAdd()
 	must(t, c.check())
@@ -217,14 +217,14 @@ func addTwice(t *testing.T, n *node) {
 }
 
 func addAfterHalf(t *testing.T, n *node) {
-	// After the veth, before the port: the devices alone.
+	// Interrupted after the veth, before the port: only the devices exist.
 	c := n.sandbox(n.pod("half", 50), newID())
 	left := sandbox.Interface{NetNS: c.path, Name: "eth0", HostName: sandbox.HostName(c.id, "eth0", 0), MAC: net.HardwareAddr{2, 9, 9, 9, 9, 9}, MTU: 1000}
 	must(t, left.Create())
 	c.mustAdd()
 	must(t, c.check())
 
-	// After the port, before addresses.
+	// Interrupted after the port, before addresses.
 	c.do(func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -328,7 +328,7 @@ func addAbandoned(t *testing.T, n *node) {
 	if _, err := c.addWithin(ctx); err == nil {
 		t.Fatal("ADD of a pod without addresses succeeded")
 	}
-	defer eventually.Record(t, time.Now()) // a DEL that waited for the abandoned ADD would take its 100 seconds
+	defer eventually.Record(t, time.Now()) // a DEL that waited for the abandoned ADD would take 100 seconds
 	c.mustDel()
 }
 
@@ -438,7 +438,7 @@ func gcRemoves(t *testing.T, n *node) {
 	other.mustDel()
 }
 
-// gc executes the plugin as a runtime does that is not of libcni, with more in the configuration.
+// gc executes the plugin as a runtime without libcni does, with additional keys in the configuration.
 func (c *container) gc(more string) error {
 	command := exec.Command(filepath.Join(c.options.CNIBinDir, "kube-ovn"))
 	command.Env = []string{"CNI_COMMAND=GC", "CNI_PATH=" + c.options.CNIBinDir}
@@ -450,7 +450,7 @@ func (c *container) gc(more string) error {
 	return nil
 }
 
-// renamed is the agent's conflist as a network of another name.
+// renamed returns the agent's conflist with another network name.
 func (n *node) renamed(name string) *libcni.NetworkConfigList {
 	n.Helper()
 	content, err := os.ReadFile(filepath.Join(n.options.CNIConfDir, "01-kube-ovn.conflist"))
@@ -474,7 +474,7 @@ func versions(t *testing.T, n *node) {
 			t.Errorf("the result has version %s, want %s", result.Version(), version)
 		}
 		c.list = list
-		if version != "0.3.1" { // which has no CHECK
+		if version != "0.3.1" { // version 0.3.1 has no CHECK
 			must(t, c.check())
 		}
 		c.mustDel()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Open vSwitch may take longer than the agent's pauses grow: its image may have to be pulled.
+// The start of Open vSwitch may take longer than the agent's longest retry delay: its image may have to be pulled.
 func TestConnectWaitsForOpenVSwitchHoweverLongItTakes(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "db.sock")
 	synctest.Test(t, func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestConnectWaitsForOpenVSwitchHoweverLongItTakes(t *testing.T) {
 			_, err := connect(ctx, socket)
 			ended <- err
 		}()
-		time.Sleep(10 * time.Minute) // of the test's own clock
+		time.Sleep(10 * time.Minute) // in the test's fake time
 		select {
 		case err := <-ended:
 			t.Fatalf("it gave up: %v", err)

@@ -33,7 +33,7 @@ func (n *node) createPod(name string) *corev1.Pod {
 	return n.createPodOf(name, corev1.PodSpec{Containers: []corev1.Container{{}}})
 }
 
-// createPodOf is createPod with a spec, whose containers get names and images.
+// createPodOf is like createPod, but with a spec, whose containers get names and images.
 func (n *node) createPodOf(name string, spec corev1.PodSpec) *corev1.Pod {
 	n.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Spec: spec}
@@ -47,7 +47,7 @@ func (n *node) createPodOf(name string, spec corev1.PodSpec) *corev1.Pod {
 	return pod
 }
 
-// addressesOf is the addresses of the pod with that number in the default subnet.
+// addressesOf returns the addresses of the pod with that number in the default subnet.
 func addressesOf(number int) []netip.Addr {
 	return []netip.Addr{
 		netip.AddrFrom4([4]byte{10, 16, byte(number >> 8), byte(number)}),
@@ -61,7 +61,7 @@ func (n *node) annotate(pod *corev1.Pod, number int) {
 	n.annotateIn(pod, number, "ovn-cluster")
 }
 
-// annotateIn is annotate for a pod of a VPC, whose subnet has the addresses of the default one.
+// annotateIn is like annotate, for a pod of a VPC whose subnet has the same CIDRs as the default one.
 func (n *node) annotateIn(pod *corev1.Pod, number int, vpc string) {
 	n.Helper()
 	subnet := "ovn-default"
@@ -80,7 +80,7 @@ func (n *node) annotateIn(pod *corev1.Pod, number int, vpc string) {
 	})
 }
 
-// tell writes a network into a pod's annotations, as the controller does and as users may.
+// tell writes a network into a pod's annotations, as the controller does, and as users can.
 func (n *node) tell(pod *corev1.Pod, network v1.PodNetwork) {
 	n.Helper()
 	base := pod.DeepCopy()
@@ -112,7 +112,8 @@ type container struct {
 	list *libcni.NetworkConfigList
 }
 
-// sandbox makes a network namespace and calls the plugin as the runtime would: with the conflist that the agent installed.
+// sandbox creates a network namespace for a pod. Its methods call the plugin as the runtime would: with the conflist that the agent
+// installed.
 func (n *node) sandbox(pod *corev1.Pod, id string) *container {
 	n.Helper()
 	namespace, err := testutils.NewNS()
@@ -138,7 +139,8 @@ func (c *container) runtime() *libcni.RuntimeConf {
 	}}
 }
 
-// patience bounds one operation of the runtime, and what is waited for, on a machine with much else to do. The agent gives an ADD up somewhat later.
+// patience bounds one operation of the runtime, and waits for events, on a busy machine. It is slightly below the agent's limit of an
+// ADD.
 const patience = 90 * time.Second
 
 func (c *container) add() (*types100.Result, error) {
@@ -177,7 +179,7 @@ func (c *container) check() error {
 	return c.cni.CheckNetworkList(context.Background(), c.list, c.runtime())
 }
 
-// vanish removes the namespace, as the runtime does in the end, and as a reboot does.
+// vanish removes the namespace, as the runtime does after DEL, and as a reboot does.
 func (c *container) vanish() {
 	c.Helper()
 	must(c.TB, errors.Join(c.ns.Close(), testutils.UnmountNS(c.ns)))
@@ -186,7 +188,7 @@ func (c *container) vanish() {
 	}
 }
 
-// port is the one interface in Open vSwitch of this container, and fails the test when there are more or none.
+// port returns the interface of this container in Open vSwitch. The test fails if there is not exactly one.
 func (c *container) port() (name string, ids map[string]string) {
 	c.Helper()
 	for row, iface := range c.interfaces() {

@@ -24,14 +24,14 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// grown is the default subnet with more addresses, and with its gateways where only those reach that know of it.
+// grown are larger CIDRs of the default subnet, and grownGWs gateways that are reachable only with these CIDRs.
 var (
 	grown     = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:10::/32")}
 	grownGWs  = []netip.Addr{netip.MustParseAddr("10.200.0.1"), netip.MustParseAddr("fd00:10:99::1")}
-	ownRoutes = []string{"192.0.2.0/24 via 10.16.0.77", "2001:db8::/64 via fd00:10:16::77"} // that a pod makes itself
+	ownRoutes = []string{"192.0.2.0/24 via 10.16.0.77", "2001:db8::/64 via fd00:10:16::77"} // added by the pod itself
 )
 
-// move writes other CIDRs and gateways on a pod, as the controller does when its subnet has changed.
+// move writes other CIDRs and gateways to a pod, as the controller does after a change of its subnet.
 func (n *node) move(pod *corev1.Pod, cidrs []netip.Prefix, gateways []netip.Addr) {
 	n.Helper()
 	base := pod.DeepCopy()
@@ -41,7 +41,7 @@ func (n *node) move(pod *corev1.Pod, cidrs []netip.Prefix, gateways []netip.Addr
 	must(n.TB, n.api.Patch(n.Context(), pod, client.MergeFrom(base)))
 }
 
-// numbers are the global addresses of eth0 and lo, and the routes through gateways.
+// numbers returns the global addresses of eth0 and lo, and the routes with a gateway.
 func (c *container) numbers() (addresses, routes []string) {
 	c.Helper()
 	c.do(func() error {
@@ -139,7 +139,7 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 	n.move(c.pod, grown, grownGWs)
 	n.startAgent()
 	c.hasMoved("the pod has followed what happened while the agent was away", grown, grownGWs, ownRoutes...)
-	n.waitReady() // pods are followed before that
+	n.waitReady() // pods are updated before the agent is ready
 	if err := c.check(); err != nil {
 		t.Errorf("CHECK with the result of the ADD: %v", err)
 	}
@@ -151,7 +151,7 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 	n.waitReady()
 }
 
-// An ADD that has read the annotations, and has no port yet, must not lose what is written then.
+// If annotations change after an ADD has read them, and before it has added the port, the change must not be lost.
 func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 	n := serving(t)
 	c := n.sandbox(n.pod("meanwhile", 32), newID())
@@ -175,7 +175,7 @@ func TestAnADDFollowsWhatChangesMeanwhile(t *testing.T) {
 	n.eventually("the pod has the MTU that tunnels leave now", func() bool { return c.mtus() == fmt.Sprint(podMTU-60, podMTU-60, podMTU-60) })
 }
 
-// followed is how often the agent has looked at a pod.
+// followed returns the number of passes of the agent's pod controller.
 func (n *node) followed() (passes float64) {
 	n.Helper()
 	answer, err := http.Get("http://" + healthPort + "/metrics")
@@ -191,7 +191,7 @@ func (n *node) followed() (passes float64) {
 	return passes
 }
 
-// talk opens a connection to another container, in a family, and returns what goes on with it.
+// talk opens a connection to another container, in a family, and returns a function that checks that the connection still works.
 func (c *container) talk(peer *container, family int) func() {
 	c.Helper()
 	to := netip.AddrPortFrom(splitAddrs(peer.pod.Annotations[v1.AnnotationIPAddress.Key()])[family], 7)

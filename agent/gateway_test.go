@@ -26,13 +26,13 @@ import (
 	"github.com/kiln-net/kiln/internal/gateway"
 )
 
-// change changes a subnet's spec to one with which nothing is wrong.
+// change changes a subnet's spec and marks it as valid.
 func (n *node) change(name string, f func(*v1.SubnetSpec)) {
 	n.Helper()
 	n.judge(n.changeOnly(name, f), nil)
 }
 
-// changeOnly leaves it to others to look at the spec.
+// changeOnly changes a subnet's spec without validating it.
 func (n *node) changeOnly(name string, f func(*v1.SubnetSpec)) *v1.Subnet {
 	n.Helper()
 	s := &v1.Subnet{}
@@ -43,7 +43,7 @@ func (n *node) changeOnly(name string, f func(*v1.SubnetSpec)) *v1.Subnet {
 	return s
 }
 
-// claimed are the addresses of an interface that are no networks.
+// claimed returns the single addresses (/32 and /128) of an interface.
 func claimed(name string) string {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -62,14 +62,14 @@ func claimed(name string) string {
 	return strings.Join(out, " ")
 }
 
-// ownState is what the agent keeps in the kernel beside ovn0: rules, and routes of other tables than main.
+// ownState returns the agent's routing rules, and its routes in tables other than main.
 func ownState() string {
 	out, _ := exec.Command("sh", "-c",
 		"for f in -4 -6; do ip $f rule show | grep 'proto 75'; ip $f route show table all proto 75 | grep table; done").CombinedOutput()
 	return string(out)
 }
 
-// seen waits until the receiver sees a connection to address come from want.
+// seen waits until connections to address have the source address want at the receiver.
 func (n *node) seen(from, to ns.NetNS, address, want netip.Addr) {
 	n.Helper()
 	n.eventually(fmt.Sprintf("%s sees %s", address, want), func() bool { return exchange(n.TB, from, to, address, "hello") == want })
@@ -99,7 +99,7 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 		n.losesItsTranslation(pod.ns, far, outside[i].Addr())
 	}
 
-	// What is not translated comes from the pod; the host outside has to know the way back.
+	// Without translation, packets have the pod's address as source, so the host outside needs a route to pods.
 	must(t, far.Do(func(ns.NetNS) error {
 		return errors.Join(addRoute(podCIDRs[0].String(), nodeIPs[0].Addr()), addRoute(podCIDRs[1].String(), nodeIPs[1].Addr()))
 	}))
@@ -167,7 +167,7 @@ func TestEgressAddressesAndNATRules(t *testing.T) {
 	n.seen(pod.ns, far, outside[0].Addr(), nodeIPs[0].Addr())
 }
 
-// connect opens a connection that the receiver sees come from want, and returns its ends.
+// connect opens a connection, checks that its source address at the receiver is want, and returns both ends.
 func (n *node) connect(from, to ns.NetNS, address, want netip.Addr) [2]net.Conn {
 	n.Helper()
 	var ends [2]net.Conn
@@ -205,7 +205,7 @@ func goesOn(t *testing.T, what string, ends [2]net.Conn) {
 	}
 }
 
-// losesItsTranslation checks that a connection which this gateway has not seen begin, as after a failover, ends at once.
+// losesItsTranslation checks that a connection which this gateway does not know, as after a failover, is reset at once.
 func (n *node) losesItsTranslation(from, to ns.NetNS, address netip.Addr) {
 	n.Helper()
 	var listener net.Listener
@@ -225,7 +225,7 @@ func (n *node) losesItsTranslation(from, to ns.NetNS, address netip.Addr) {
 		defer connection.Close()
 		must(n.TB, home.Do(func(ns.NetNS) error { return forgetConnections() }))
 		must(n.TB, connection.SetDeadline(time.Now().Add(patience)))
-		_, err = connection.Write([]byte("still there?")) // it may have ended at the last packet of its begin
+		_, err = connection.Write([]byte("still there?")) // the handshake's last packet may have caused the reset already
 		if err == nil {
 			_, err = connection.Read(make([]byte, 1))
 		}
@@ -236,7 +236,7 @@ func (n *node) losesItsTranslation(from, to ns.NetNS, address netip.Addr) {
 	}))
 }
 
-// forgetConnections empties the connection table of the current namespace.
+// forgetConnections flushes the conntrack table of the current namespace.
 func forgetConnections() error {
 	for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		if _, err := netlinksafe.ConntrackDeleteFilters(netlink.ConntrackTable, family, everything{}); err != nil {
@@ -367,7 +367,7 @@ func replaceAddress(link netlink.Link, prefix string) error {
 	return netlink.AddrReplace(link, address)
 }
 
-// lease is the node's Lease as a gateway; empty when there is none.
+// lease returns the node's Lease as a gateway; an empty one if it does not exist.
 func (n *node) lease() *coordinationv1.Lease {
 	n.Helper()
 	o := &coordinationv1.Lease{}
@@ -406,7 +406,7 @@ func TestGatewayRenewsItsLease(t *testing.T) {
 	n.waitReady()
 	renews()
 
-	n.server.Kill() // the node's data path does not answer any more
+	n.server.Kill() // the node's data path is down
 	n.eventually("readiness notices", func() bool { return n.health("/readyz") != 200 })
 	n.startDatabase()
 	n.waitReady()

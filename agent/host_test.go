@@ -32,7 +32,7 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// conflist is what the runtime reads; nil when the agent has not installed it.
+// conflist returns the content that the runtime reads; nil if the agent has not installed it.
 func (n *node) conflist() []byte {
 	content, _ := os.ReadFile(filepath.Join(n.options.CNIConfDir, host.ConfigName))
 	return content
@@ -92,7 +92,7 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	})
 }
 
-// touch makes ovn-controller look at a port again.
+// touch updates a port in the database, so that the simulated ovn-controller processes it again.
 func (n *node) touch(name string) {
 	n.Helper()
 	n.vsctl("set", "Interface", name, "external_ids:touched=yes")
@@ -141,7 +141,7 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 		must(t, n.api.Create(t.Context(), more))
 		n.eventually("the CIDR is in the table", func() bool { return strings.Contains(ruleset(t), cidr) })
 		n.rests()
-		more.Finalizers = nil // there is no controller of them here
+		more.Finalizers = nil // no controller removes them here
 		must(t, errors.Join(n.api.Update(t.Context(), more), n.api.Delete(t.Context(), more)))
 		n.eventually("the CIDR is in the table no more", func() bool { return !strings.Contains(ruleset(t), cidr) })
 
@@ -155,7 +155,7 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 	t.Run("everything comes back after ovs-vswitchd restarts", func(t *testing.T) {
 		n := n.in(t)
 		n.vswitchd.Kill()
-		must(t, sandbox.Remove(host.JoinInterface)) // as when it ends in good order
+		must(t, sandbox.Remove(host.JoinInterface)) // as a regular shutdown does
 		n.eventually("readiness notices", func() bool { return n.health("/readyz") != http.StatusOK })
 		n.startVSwitchd()
 		n.eventually("ovn0 is back with its addresses", func() bool { return hasAddress(host.JoinInterface, "100.64.0.2/16") })
@@ -175,8 +175,8 @@ func TestNodeRoutesAndRestores(t *testing.T) {
 	})
 }
 
-// rests waits until the node's network had no pass for two seconds: the kernel reports the end of changes, such as an IPv6 address that no other
-// host has, that late. A pass that is still due would hide that an event is missing.
+// rests waits until the host reconciler has had no pass for two seconds. The kernel reports the end of changes that late, such as the end
+// of duplicate address detection. A pending pass would hide a missing event.
 func (n *node) rests() {
 	n.Helper()
 	last, since := 0.0, time.Now()
@@ -270,7 +270,7 @@ func ruleset(t *testing.T) string {
 	return out
 }
 
-// router plays the logical router: a namespace on the bridge with every gateway's address.
+// router plays the logical router: a namespace on the bridge with the addresses of all gateways.
 func (n *node) router() ns.NetNS {
 	n.Helper()
 	var addresses []netip.Prefix
@@ -280,7 +280,7 @@ func (n *node) router() ns.NetNS {
 	return n.forwarder("router_h", net.HardwareAddr{2, 0, 0, 0, 0, 1}, addresses...)
 }
 
-// forwarder is a host on the integration bridge that forwards, and sends to this node what it knows nothing of.
+// forwarder is a host on the integration bridge that forwards packets. Its default route is this node.
 func (n *node) forwarder(port string, mac net.HardwareAddr, addresses ...netip.Prefix) ns.NetNS {
 	n.Helper()
 	namespace, err := testutils.NewNS()
@@ -307,13 +307,13 @@ func (n *node) forwarder(port string, mac net.HardwareAddr, addresses ...netip.P
 	return namespace
 }
 
-// farHost is the host on the other end of eth0. It has no route to pods.
+// farHost returns the host on the other end of eth0. It has no route to pods.
 func (n *node) farHost() ns.NetNS {
 	n.Helper()
 	return n.beyond("eth0-out", func(link netlink.Link) error { return addAddresses(link, outside...) })
 }
 
-// beyond moves an interface to a namespace of its own until the test ends, and has it set up there.
+// beyond moves an interface to a new namespace until the test ends, and sets it up there.
 func (n *node) beyond(name string, setUp func(link netlink.Link) error) ns.NetNS {
 	n.Helper()
 	namespace, err := testutils.NewNS()
@@ -338,13 +338,13 @@ func (n *node) beyond(name string, setUp func(link netlink.Link) error) ns.NetNS
 	return namespace
 }
 
-// exchange sends text over TCP from one namespace (nil is the node's) to another and returns who the receiver saw.
+// exchange sends text over TCP from one namespace (nil is the node's) to another and returns the source address at the receiver.
 func exchange(t testing.TB, from, to ns.NetNS, address netip.Addr, text string) netip.Addr {
 	t.Helper()
 	return exchangeAt(t, from, to, netip.AddrPortFrom(address, 0), text)
 }
 
-// exchangeAt is exchange with a port of the server; 0 for any.
+// exchangeAt is like exchange with a port of the server; 0 for any.
 func exchangeAt(t testing.TB, from, to ns.NetNS, server netip.AddrPort, text string) netip.Addr {
 	t.Helper()
 	in := func(namespace ns.NetNS, f func() error) error {
@@ -412,7 +412,7 @@ func TestAgentRestarts(t *testing.T) {
 		c.mustDel()
 		c.vanish()
 		must(t, n.api.Delete(t.Context(), c.pod, client.GracePeriodSeconds(0)))
-		c.port() // still there
+		c.port() // the port still exists
 
 		must(t, os.Remove(filepath.Join(n.options.CNIConfDir, host.ConfigName)))
 		n.startAgent()
@@ -471,7 +471,7 @@ func cidr(s string) *net.IPNet {
 	return network
 }
 
-// route is the route to a CIDR; nil when there is none.
+// route returns the route to a CIDR; nil if there is none.
 func route(n *node, to string) *netlink.Route {
 	n.Helper()
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: cidr(to)}, netlink.RT_FILTER_DST)

@@ -30,21 +30,21 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
-// The test program runs itself again: in namespaces of its own, which are the node, and there as the agent, so that the agent is a
-// process that can be killed.
+// The test program executes itself twice: in new namespaces, which simulate the node, and from there as the agent, so that tests can kill
+// the agent's process.
 const (
 	envAgent  = "KILN_TEST_AGENT"
 	envConfig = "KILN_TEST_KUBECONFIG"
-	// envWithoutIPv6 has the agent on a kernel that has no IPv6.
+	// envWithoutIPv6 simulates a kernel without IPv6 for the agent.
 	envWithoutIPv6 = "KILN_TEST_WITHOUT_IPV6"
-	// envDirectory holds what the tests make, envDirectory/plugins the CNI plugins.
+	// envDirectory is the directory for files of the tests; envDirectory/plugins has the CNI plugins.
 	envDirectory = "KILN_TEST_DIRECTORY"
 )
 
 var (
 	config     *rest.Config
 	kubeconfig string // a file, for the agent
-	token      string // by which the agent authenticates
+	token      string // with which the agent authenticates
 	plugins    string // the directory of the CNI plugins
 )
 
@@ -66,14 +66,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// slow are tests with an agent that finds its ovsdb-server dead: its requests end after 5 seconds, and it dials again after as many.
+// slow are tests in which the agent loses ovsdb-server: its requests time out after 5 seconds, and it reconnects after another 5.
 var slow = eventually.Allowed{
 	"TestGatewayRenewsItsLease":       {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
 	"TestNodesOfAVpcRenewTheirLeases": {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
 	"TestNodeRoutesAndRestores":       {Why: "the readiness check of a dead ovsdb-server takes 5 s", Base: 12 * time.Second},
 }
 
-// enter runs the tests in new namespaces. What has to be built is built before: modules cannot be fetched from a namespace without a network.
+// enter builds the plugins and runs the tests in new namespaces. It builds first, because the namespaces have no network to download
+// modules.
 func enter() (int, error) {
 	directory, err := os.MkdirTemp("", "kiln-agent")
 	if err != nil {
@@ -152,7 +153,7 @@ func startAPI(kubeconfigFile string) (*apiserver.Server, error) {
 	return server, os.WriteFile(kubeconfigFile, content, 0o600)
 }
 
-// runAgent is the agent's process.
+// runAgent runs the agent's process.
 func runAgent() error {
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	if os.Getenv(envWithoutIPv6) != "" {

@@ -11,7 +11,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// series returns the series of one of the agent's metrics that has exactly these labels, given as name, value and so on. It is nil when there is none.
+// series returns the series of one of the agent's metrics with exactly these labels, given as name, value and so on; nil if there is
+// none.
 func (n *node) series(name string, labels ...string) *dto.Metric {
 	n.Helper()
 	for _, m := range n.metric(name).GetMetric() {
@@ -26,7 +27,8 @@ func (n *node) series(name string, labels ...string) *dto.Metric {
 	return nil
 }
 
-// TestMetricsOfCNI has one ADD wait for its address and then for its flows, and reads what docs/metrics.md lists of the CNI server.
+// TestMetricsOfCNI makes one ADD wait for its address and then for its flows, and reads the CNI server's metrics that docs/metrics.md
+// lists.
 func TestMetricsOfCNI(t *testing.T) {
 	const pause = 300 * time.Millisecond
 	n := serving(t)

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// mtus are those of ovn0 and of both ends of a container's link.
+// mtus returns the MTUs of ovn0 and of both ends of a container's link.
 func (c *container) mtus() string {
 	c.Helper()
 	name, _ := c.port()
@@ -26,7 +26,7 @@ func (c *container) mtus() string {
 	return fmt.Sprint(c.link(host.JoinInterface).Attrs().MTU, inside, c.link(name).Attrs().MTU)
 }
 
-// What a pod sends in larger packets than the tunnels take would be lost.
+// Packets of pods that exceed the MTU of the tunnels would be lost.
 func TestPodsFollowTheMTUOfTunnels(t *testing.T) {
 	n := serving(t)
 	n.router()
@@ -63,5 +63,5 @@ func TestPodsFollowTheMTUOfTunnels(t *testing.T) {
 	must(t, netlink.LinkSetMTU(tunnels, tunnelMTU))
 	follow(podMTU)
 	n.vsctl("set", "Open_vSwitch", ".", "external_ids:ovn-encap-ip="+nodeIPs[1].Addr().String())
-	follow(podMTU - 20) // eth0 has as much, and headers of IPv6 take 20 bytes more
+	follow(podMTU - 20) // eth0 has the same MTU, and IPv6 headers have 20 bytes more
 }

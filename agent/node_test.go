@@ -44,7 +44,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Addresses of the node.
+// Parameters of the node.
 const (
 	nodeName   = "node-1"
 	healthPort = "127.0.0.1:10665"
@@ -65,18 +65,18 @@ var (
 // node is a node with Open vSwitch in its userspace datapath and the agent. The test plays ovn-controller and the controller.
 type node struct {
 	testing.TB
-	root    testing.TB // of the test that made the node
+	root    testing.TB // the test that created the node
 	api     client.Client
 	options agent.Options
 	dir     string
-	// families is how many the cluster has: 1 for IPv4 alone.
+	// families is the number of the cluster's address families; 1 means IPv4 only.
 	families int
 
 	ovs      *ovsdbclient.Client
 	server   *daemontest.Daemon // ovsdb-server
 	vswitchd *daemontest.Daemon
 	agent    *daemontest.Daemon
-	// idle keeps ovn-controller from installing flows.
+	// idle stops the simulated ovn-controller from installing flows.
 	idle atomic.Bool
 }
 
@@ -102,7 +102,7 @@ func newNode(t testing.TB) *node {
 	n.api, err = client.New(config, client.Options{Scheme: scheme})
 	must(t, err)
 	t.Cleanup(func() {
-		for _, name := range []string{"ovn0", "br-int", "ovs-netdev"} { // they outlive an ovs-vswitchd that is killed
+		for _, name := range []string{"ovn0", "br-int", "ovs-netdev"} { // they remain after ovs-vswitchd is killed
 			must(t, sandbox.Remove(name))
 		}
 	})
@@ -168,7 +168,7 @@ func (n *node) startVSwitchd() {
 	n.vswitchd = n.run("usr/lib/openvswitch-switch/ovs-vswitchd", "unix:"+n.options.OVSSocket, "--no-chdir", "--unixctl="+filepath.Join(n.dir, "vs.ctl"))
 }
 
-// playOVNController says of every port with a device and a logical port that its flows are installed.
+// playOVNController simulates ovn-controller: it sets ovn-installed on every interface that has a device and a logical port.
 func (n *node) playOVNController() {
 	install := func(row model.Model) {
 		iface, ok := row.(*vswitch.Interface)
@@ -189,7 +189,7 @@ func (n *node) playOVNController() {
 	})
 }
 
-// connectNode gives the node's namespace its interfaces: eth0 with the node's addresses and a default route, eth1 for tunnels. The
+// connectNode creates the interfaces of the node's namespace: eth0 with the node's addresses and a default route, eth1 for tunnels. The
 // other ends are eth0-out and eth1-out.
 func connectNode() error {
 	for name, addresses := range map[string][]netip.Prefix{"eth0": nodeIPs, "eth1": {netip.MustParsePrefix("192.168.77.1/24")}} {
@@ -211,7 +211,7 @@ func connectNode() error {
 	return errors.Join(addRoute("0.0.0.0/0", outside[0].Addr()), addRoute("::/0", outside[1].Addr()))
 }
 
-// connectIPv6 gives the node back what it loses when IPv6 is turned off.
+// connectIPv6 restores the addresses and routes that the node loses when IPv6 is disabled.
 func connectIPv6() error {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -220,7 +220,7 @@ func connectIPv6() error {
 	return errors.Join(addAddresses(link, nodeIPs[1]), addRoute("::/0", outside[1].Addr()))
 }
 
-// register creates the node's object and its subnets, as the kubelet and the controller would.
+// register creates the Node object and the subnets, as the kubelet and the controller would.
 func (n *node) register() {
 	n.Helper()
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
@@ -240,14 +240,14 @@ func (n *node) register() {
 	}
 }
 
-// create creates a subnet with which nothing is wrong.
+// create creates a subnet and marks it as valid.
 func (n *node) create(s *v1.Subnet) {
 	n.Helper()
 	must(n.TB, n.api.Create(n.Context(), s))
 	n.judge(s, nil)
 }
 
-// judge says what is wrong with a subnet's spec, as the controller would.
+// judge writes the result of a subnet's validation, as the controller would.
 func (n *node) judge(s *v1.Subnet, problem *validation.Problem) {
 	n.Helper()
 	k8s.SetConditions(&s.Status.Conditions, s.Generation, k8s.Validated(problem))
@@ -270,7 +270,7 @@ func (n *node) allocate() {
 	must(n.TB, n.api.Patch(n.Context(), object, client.MergeFrom(base)))
 }
 
-// startAgent starts the agent's process. It does not wait for it.
+// startAgent starts the agent's process. It does not wait until the agent is ready.
 func (n *node) startAgent() {
 	n.Helper()
 	self, err := os.Executable()
@@ -282,7 +282,7 @@ func (n *node) startAgent() {
 	n.agent = daemontest.Start(n.root, "the agent", filepath.Join(n.dir, "agent.log"), command).HidesToken(token)
 }
 
-// serving is a node whose agent can attach pods.
+// serving returns a node whose agent is ready to attach pods.
 func serving(t testing.TB) *node {
 	t.Helper()
 	n := newNode(t)
@@ -315,13 +315,14 @@ func (n *node) health(path string) int {
 	return answer.StatusCode
 }
 
-// eventually waits for something that happens in another process.
+// eventually waits for an event in another process.
 func (n *node) eventually(what string, holds func() bool) {
 	n.Helper()
 	eventually.Wait{For: what, Limit: patience}.Holds(n, holds)
 }
 
-// interfaces are the rows of containers by their names, read from the database itself: the cache of this client may not yet have what the agent's has.
+// interfaces returns the rows of containers by name. It reads them from the database, because this client's replica may lag behind the
+// agent's.
 func (n *node) interfaces() map[string]vswitch.Interface {
 	n.Helper()
 	results, err := n.ovs.Transact(n.Context(), ovsdb.Operation{
@@ -372,7 +373,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// detach removes a port behind the agent's back.
+// detach removes a port without the agent.
 func (n *node) detach(name string) {
 	n.Helper()
 	n.vsctl("del-port", "br-int", name)

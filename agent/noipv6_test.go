@@ -43,8 +43,8 @@ type seccompAnswer struct {
 	flags uint32
 }
 
-// withoutIPv6 makes this process, and those that it starts, see a kernel that was started with ipv6.disable=1: there are no sockets of the
-// family, and its requests to rtnetlink fail as they do there.
+// withoutIPv6 simulates a kernel started with ipv6.disable=1 for this process and its children: sockets of the family cannot be created,
+// and rtnetlink requests for it fail as on such a kernel.
 func withoutIPv6() error {
 	const number, family = 0, 16 // struct seccomp_data: nr, and the lower half of args[0]
 	filter := []unix.SockFilter{
@@ -67,13 +67,13 @@ func withoutIPv6() error {
 	return nil
 }
 
-// answer says of each request to the kernel what becomes of it.
+// answer decides for each intercepted system call whether it fails.
 func answer(listener uintptr) {
 	runtime.LockOSThread()
 	for {
 		var asked seccompNotification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&asked))); errno != 0 {
-			continue // it was interrupted, or who asked is gone
+			continue // interrupted, or the calling process ended
 		}
 		reply := seccompAnswer{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 		if refused := refusal(asked); refused != 0 {
@@ -83,11 +83,12 @@ func answer(listener uintptr) {
 	}
 }
 
-// refusal is what rtnetlink_rcv_msg of such a kernel says to a request; 0 when it is none of IPv6. Dumps of addresses and routes are those
-// of all families there; rules and neighbours have handlers for all families, which look for the one.
+// refusal returns the error of such a kernel (rtnetlink_rcv_msg) for a request; 0 if the request does not concern IPv6. Dumps of
+// addresses and routes fall back to all families there. Rules and neighbours have handlers for all families, which reject the missing
+// one.
 func refusal(asked seccompNotification) syscall.Errno {
 	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(int(asked.pid))); err != nil || asked.args[2] <= unix.NLMSG_HDRLEN {
-		return 0 // another process, or nothing but a header
+		return 0 // another process, or only a header
 	}
 	for option, want := range map[int]int{unix.SO_DOMAIN: unix.AF_NETLINK, unix.SO_PROTOCOL: unix.NETLINK_ROUTE} {
 		if have, err := unix.GetsockoptInt(int(asked.args[0]), unix.SOL_SOCKET, option); err != nil || have != want {
@@ -116,7 +117,7 @@ func refusal(asked seccompNotification) syscall.Errno {
 	return unix.EOPNOTSUPP
 }
 
-// nodeWithoutIPv6 is a node of one family, whose agent's process runs on what it takes for a kernel without IPv6.
+// nodeWithoutIPv6 returns an IPv4 node whose agent runs on a simulated kernel without IPv6.
 func nodeWithoutIPv6(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t)
@@ -170,7 +171,7 @@ func TestANodeWithoutIPv6SaysThatItIsMissing(t *testing.T) {
 	n.eventually("the node says what is missing", func() bool { return strings.Contains(n.readyz(), missing) })
 }
 
-// readyz is why the agent is not ready.
+// readyz returns the reason why the agent is not ready.
 func (n *node) readyz() string {
 	answer, err := http.Get("http://" + healthPort + "/readyz?verbose")
 	if err != nil {
@@ -181,7 +182,7 @@ func (n *node) readyz() string {
 	return string(text)
 }
 
-// An administrator may have turned IPv6 off for all interfaces; those of the overlay have it where the cluster has.
+// Even if an administrator disables IPv6 on all interfaces, the interfaces of the overlay have IPv6 if the cluster does.
 func TestANodeThatHasIPv6DisabledServesBothFamilies(t *testing.T) {
 	const all = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
 	n := newNode(t)
@@ -208,7 +209,7 @@ func TestANodeThatHasIPv6DisabledServesBothFamilies(t *testing.T) {
 		}
 		exchange(t, nil, second.ns, address, "hello")
 	}
-	must(t, os.WriteFile(all, []byte("1"), 0o644)) // again, on all that is there
+	must(t, os.WriteFile(all, []byte("1"), 0o644)) // again, now on all existing interfaces
 	n.eventually("ovn0 has its address and its route again", func() bool {
 		return hasAddress(host.JoinInterface, "fd00:100:64::2/112") && route(n, "fd00:10:16::/112") != nil
 	})

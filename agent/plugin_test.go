@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// maxPlugin bounds the plugin, in bytes: a node executes it for every pod, and reads it from the disk for the first.
+// maxPlugin bounds the plugin's size, in bytes: a node executes it for every pod, and the first time reads it from the disk.
 const maxPlugin = 5_000_000
 
 func TestThePluginIsSmall(t *testing.T) {

@@ -36,7 +36,7 @@ func watchPods(t *testing.T, n *node) *cniserver.Pods {
 	return pods
 }
 
-// The kubelet stops a pod only after its ADD has returned: an ADD that keeps waiting delays the deletion by up to its limit of 100 s.
+// The kubelet stops a pod only after its ADD has returned, so an ADD that keeps waiting delays the deletion by up to 100 s.
 func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 	n := newNode(t)
 	pods := watchPods(t, n)
@@ -66,8 +66,8 @@ func TestWaitEndsWhenThePodIsBeingDeleted(t *testing.T) {
 	}
 }
 
-// A node acts on the network in a pod's annotations only if it agrees with the subnet, since users can write annotations. Wait blocks until
-// the watch has received the subnet.
+// Users can write a pod's annotations, so a node uses the network in them only if it agrees with the subnet. Wait blocks until the watch
+// has received the subnet.
 func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 	n := newNode(t)
 	pods := watchPods(t, n)
@@ -162,7 +162,7 @@ func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 	}
 }
 
-// An ADD waits for the flows of its port as well.
+// An ADD also waits for the flows of its port.
 func TestADDEndsWhenThePodIsDeletedBeforeItsFlows(t *testing.T) {
 	n := serving(t)
 	n.idle.Store(true)
@@ -202,7 +202,7 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 	base := broken.DeepCopy()
 	broken.Annotations = map[string]string{v1.AnnotationMACAddress.Key(): "not-a-mac"}
 	must(t, n.api.Patch(t.Context(), broken, client.MergeFrom(base)))
-	other := n.pod("other", 500) // behind all that is to be known
+	other := n.pod("other", 500) // the last object, so that the cache has the others too
 	n.eventually("the last pod is known", func() bool {
 		known, err := pods.Exists(t.Context(), client.ObjectKeyFromObject(other), other.UID)
 		return known && err == nil

@@ -29,14 +29,14 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Ports of the pods of tests. Nothing listens on deadPort.
+// Ports of the test pods. Nothing listens on deadPort.
 const (
 	probePort uint16 = 8080
 	deadPort  uint16 = 8081
 	otherPort uint16 = 9000
 )
 
-// probing is the spec of a pod whose kubelet connects to TCP ports, one container for each.
+// probing returns the spec of a pod with TCP probes, in one container per port.
 func probing(ports ...uint16) corev1.PodSpec {
 	var spec corev1.PodSpec
 	for _, port := range ports {
@@ -46,7 +46,7 @@ func probing(ports ...uint16) corev1.PodSpec {
 	return spec
 }
 
-// probeRoutes are the node's routes to pods of custom VPCs: port, address and device.
+// probeRoutes returns the node's routes of probes as "port address".
 func probeRoutes(t *testing.T) (routes []string) {
 	t.Helper()
 	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: 76}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
@@ -58,11 +58,11 @@ func probeRoutes(t *testing.T) (routes []string) {
 	return routes
 }
 
-// probeRules are the ports of the rules of probes, of both families, as `ip rule` shows them.
+// probeRules returns the selectors of the rules of probes, of both families, as `ip rule` shows them.
 func probeRules(t *testing.T) (rules []string) {
 	t.Helper()
 	for _, family := range []string{"-4", "-6"} {
-		// The program ip reads the rules without our code and its library.
+		// The program ip reads the rules independently of our code and its library.
 		out, err := exec.Command("ip", family, "rule", "show", "priority", "75").CombinedOutput()
 		must(t, err)
 		for line := range strings.Lines(string(out)) {
@@ -73,7 +73,7 @@ func probeRules(t *testing.T) (rules []string) {
 	return rules
 }
 
-// rulesOf are the rules for ports as probeRules has them.
+// rulesOf returns the rules for ports in the form of probeRules.
 func rulesOf(ports ...uint16) (rules []string) {
 	for _, family := range []string{"-4", "-6"} {
 		for _, port := range ports {
@@ -83,7 +83,7 @@ func rulesOf(ports ...uint16) (rules []string) {
 	return rules
 }
 
-// routesTo are the routes to ports of addresses as probeRoutes has them.
+// routesTo returns the routes to ports of addresses in the form of probeRoutes.
 func routesTo(addresses []netip.Addr, ports ...uint16) (routes []string) {
 	for _, address := range addresses {
 		for _, port := range ports {
@@ -94,7 +94,7 @@ func routesTo(addresses []netip.Addr, ports ...uint16) (routes []string) {
 	return routes
 }
 
-// hasProbes waits for these routes and rules, and no others.
+// hasProbes waits until the node has exactly these routes and rules.
 func (n *node) hasProbes(t *testing.T, routes, rules []string) {
 	t.Helper()
 	want := slices.Sorted(slices.Values(rules))
@@ -103,10 +103,10 @@ func (n *node) hasProbes(t *testing.T, routes, rules []string) {
 	})
 }
 
-// device is the one by which the node itself sends to a TCP port.
+// device returns the device through which the node itself sends to a TCP port.
 func device(t *testing.T, address netip.Addr, port uint16) string {
 	t.Helper()
-	// The kernel's own look-up with a port: the netlink library has no such request.
+	// `ip route get` includes the port in the lookup; the netlink library does not support that.
 	out, err := exec.Command("ip", "route", "get", address.String(), "ipproto", "tcp", "dport", fmt.Sprint(port)).CombinedOutput()
 	must(t, err)
 	_, rest, _ := strings.Cut(string(out), " dev ")
@@ -148,7 +148,7 @@ func (n *node) added(pod *corev1.Pod) *container {
 	return c
 }
 
-// far are the networks of a custom VPC that the node reaches by its default routes.
+// far are networks of a custom VPC to which the node has only default routes.
 var far = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:51::/112")}
 
 // tenantAt adds a pod of a custom VPC with a probe of probePort, in a subnet with these networks.
@@ -169,7 +169,7 @@ func (n *node) tenantAt(name string, networks []netip.Prefix, addresses ...netip
 	return n.added(pod)
 }
 
-// warned waits for an event on a pod, whose message has the parts.
+// warned waits for a warning event on a pod whose message contains the parts.
 func (n *node) warned(pod *corev1.Pod, reason string, parts ...string) {
 	n.Helper()
 	n.eventually(fmt.Sprintf("event %s with %q", reason, parts), func() bool {
@@ -304,7 +304,7 @@ func TestEveryProbeAndHookReachesThePod(t *testing.T) {
 	}
 }
 
-// join makes an IP object of a node, as the controller would, until the returned function deletes it.
+// join creates the IP object of a node, as the controller would. The returned function deletes it.
 func (n *node) join(name string, addresses ...netip.Addr) (leave func()) {
 	n.Helper()
 	ip := &v1.IP{
@@ -345,7 +345,7 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 		defer func() { must(t, n.api.Delete(n.root.Context(), s)) }()
 		younger := n.tenantAt("younger", far[:1], addresses[0])
 		n.warned(younger.pod, probes.ReasonAddressReserved, "198.51.100.7 is an external address of Service default/taken")
-		n.hasProbes(t, routes, rules) // those of the older pod
+		n.hasProbes(t, routes, rules) // the older pod's
 		n.agent.Kill()
 		n.startAgent()
 		n.waitReady()
@@ -384,7 +384,7 @@ func TestAddressesThatTheNodeMustReachAreNotDiverted(t *testing.T) {
 	})
 }
 
-// cannotReachTheNode checks that the link passes answers only.
+// cannotReachTheNode checks that the link passes only replies.
 func (n *node) cannotReachTheNode(c *container, address netip.Addr) {
 	n.Helper()
 	to := address
@@ -456,7 +456,7 @@ func TestProbesOfAnEarlierVersionGetTheirPorts(t *testing.T) {
 	n.waitReady()
 }
 
-// shell sets up interfaces and routes as an administrator or an earlier version did: with the program ip, and not with the code under test.
+// shell sets up interfaces and routes with the program ip, as an administrator or an earlier version would, and not with the tested code.
 func shell(t *testing.T, script string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/agent/sandbox"
 )
 
-// Remove does not wait for all that the kernel does, so what it promises has to hold when it returns.
+// Remove returns before the kernel has freed the devices, so its guarantees must hold when it returns.
 func TestRemovedMeansGone(t *testing.T) {
 	var wait sync.WaitGroup
 	for range 20 {
@@ -28,7 +28,7 @@ func TestRemovedMeansGone(t *testing.T) {
 		t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
 		i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(newID(), "eth0", 0), MTU: podMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 		wait.Go(func() {
-			for range 5 { // under the same names, so that what is left would be in the way
+			for range 5 { // with the same names, so that leftovers would conflict
 				if err := errors.Join(i.Create(), sandbox.Remove(i.HostName)); err != nil {
 					t.Error(err)
 				}
@@ -73,8 +73,8 @@ func TestCreateSaysWhatIsInTheWay(t *testing.T) {
 	}
 }
 
-// TestRenumberKeepsAddressesInForce does it often, because the kernel makes the route by which it takes packets to an address some time after
-// it has answered that the address is there.
+// TestRenumberKeepsAddressesInForce renumbers many times: the kernel adds the local route of an IPv6 address some time after it has
+// confirmed the address.
 func TestRenumberKeepsAddressesInForce(t *testing.T) {
 	const times = 50
 	namespace, err := testutils.NewNS()
@@ -106,7 +106,7 @@ func TestRenumberKeepsAddressesInForce(t *testing.T) {
 			if inForce[address]--; inForce[address] == 0 {
 				t.Errorf("there was a moment without %s", address)
 			}
-			if gone++; gone == 2*times { // the IPv6 address goes from eth0 and from lo
+			if gone++; gone == 2*times { // the IPv6 address is removed from eth0 and from lo
 				return
 			}
 		}

@@ -22,7 +22,7 @@ func subnetOf(name, cidrs string) *v1.Subnet {
 	return &v1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.SubnetSpec{CIDRBlock: cidrs}}
 }
 
-// A wrong spec may hold the address of the API server, or of a network that the node uses.
+// An invalid spec may contain the address of the API server, or of a network that the node uses.
 func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 	n := serving(t)
 	wrong := &validation.Problem{Reason: validation.ReasonCIDRConflict, Message: "it holds the address of the API server"}
@@ -65,7 +65,7 @@ func TestASpecThatIsWrongChangesNothingOnTheNode(t *testing.T) {
 	}
 }
 
-// Neither an agent that starts, nor a node that has just been booted, nor one that is new has ever seen what was right.
+// A restarted agent, a rebooted node and a new node all use the validated spec from the status, because they have no state of their own.
 func TestANodeKnowsWhatWasRightWithoutHavingSeenIt(t *testing.T) {
 	n := serving(t)
 	n.create(subnetOf("second", "10.21.0.0/16,fd00:10:21::/112"))
@@ -98,7 +98,7 @@ func (n *node) link(name string) netlink.Link {
 	return link
 }
 
-// Its pods work until they are gone, and with them the subnet.
+// The subnet exists, and its pods work, until the last pod is deleted.
 func TestADeletedSubnetIsRoutedUntilItIsGone(t *testing.T) {
 	n := serving(t)
 	used := subnetOf("used", "10.21.0.0/16")

@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// transitIPs are the addresses of a VPC's way out.
+// transitIPs are the addresses of a VPC's gateway router.
 var transitIPs = []netip.Addr{netip.MustParseAddr("100.64.0.77"), netip.MustParseAddr("fd00:100:64::4d")}
 
 // TestWhatLeavesCustomVPCs sends from an address of the join subnet, as gateway routers of VPCs do.
@@ -75,7 +75,7 @@ func TestWhatLeavesCustomVPCs(t *testing.T) {
 	}
 }
 
-// listen listens in a namespace.
+// listen opens a listener in a namespace.
 func (n *node) listen(namespace ns.NetNS, address netip.Addr, port uint16) net.Listener {
 	n.Helper()
 	var listener net.Listener
@@ -118,7 +118,8 @@ func TestNodesOfAVpcRenewTheirLeases(t *testing.T) {
 	carry("other", "third")
 	gone()
 
-	// An agent that was away finds that it is not wanted any more: its Lease is not left to run out, which would be held against the node.
+	// A restarted agent whose node is no longer a gateway releases its Lease. An expired Lease would keep the node from being chosen
+	// again.
 	carry(nodeName, "other")
 	renews()
 	n.agent.Kill()
@@ -130,7 +131,7 @@ func TestNodesOfAVpcRenewTheirLeases(t *testing.T) {
 	n.waitReady()
 	gone()
 
-	// While the data path does not serve, it is left to run out.
+	// While the data path is down, the Lease is left to expire.
 	carry(nodeName, "other")
 	renews()
 	n.server.Kill()
