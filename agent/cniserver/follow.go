@@ -33,8 +33,8 @@ import (
 // followers bounds how many pods are renumbered concurrently.
 const followers = 4
 
-// SetupWithManager adds a controller that updates running containers when the CIDRs or gateways of their subnet change. Open vSwitch
-// records the state applied to each container. For an unchanged pod only this record is read, also when the agent starts.
+// SetupWithManager adds the server, and a controller that updates running containers when the CIDRs or gateways of their subnet change.
+// Open vSwitch records the state applied to each container. For an unchanged pod only this record is read, also when the agent starts.
 func (s *Server) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("pod").

@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// everything is the destination of a default route, by whether it is IPv6.
+// everything holds the destinations of default routes; the key is true for IPv6.
 var everything = map[bool]netip.Prefix{
 	false: netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 	true:  netip.PrefixFrom(netip.IPv6Unspecified(), 0),

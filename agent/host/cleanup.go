@@ -16,7 +16,7 @@ import (
 )
 
 // CleanUp removes from the node everything that this package and package sandbox have created. It starts with the network configuration
-// and the plugin, so that no more pods are attached, and continues with links to pods, rules, routes, addresses and the nftables table.
+// and the plugin, so that pods are no longer attached, and continues with links to pods, rules, routes, addresses and the nftables table.
 // (Package probes removes its own rules.) It may be interrupted after any step and called again. Kernel parameters stay: their previous
 // values are not recorded, and other programs may need the current ones.
 func CleanUp(ctx context.Context, p Plugin) error {

@@ -34,7 +34,7 @@ const (
 	// mapPolicies maps a subnet to the chain of its rules, whose name begins with policyPrefix.
 	mapPolicies  = "policies"
 	policyPrefix = "policy-"
-	// mapEgress leads from a subnet to the address that it leaves with.
+	// mapEgress maps a subnet to the source address of its translated traffic.
 	mapEgress = "egress"
 )
 

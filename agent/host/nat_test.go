@@ -44,7 +44,7 @@ func TestSetMasquerade(t *testing.T) {
 		{"ipv4-without-nat.nft", Masquerade{Cluster: prefixes("10.16.0.0/16"), Node: prefixes("192.0.2.1/32")}},
 	} {
 		t.Run(step.golden, func(t *testing.T) {
-			for range 2 { // the second time changes nothing
+			for range 2 { // the second time must not change anything
 				if err := setMasquerade(t.Context(), fake, step.m); err != nil {
 					t.Fatal(err)
 				}

@@ -53,7 +53,7 @@ func looseReversePath(name string) error {
 }
 
 // keepRouterAdvertisements preserves default routes learned from router advertisements: on a node that forwards, the kernel ignores
-// advertisements unless accept_ra is 2 (ip-sysctl). It changes every interface, including those of pods, but only if the node does not
+// advertisements unless accept_ra is 2 (ip-sysctl). It changes every interface, including the interfaces of pods, but only if the node does not
 // forward yet.
 func keepRouterAdvertisements() error {
 	const directory = "/proc/sys/net/ipv6/conf"

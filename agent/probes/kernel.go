@@ -141,7 +141,7 @@ func routeOf(r netlink.Route) (route, bool) {
 	return route{port: uint16(r.Table & 0xffff), address: address.Unmap(), link: r.LinkIndex}, ok
 }
 
-// connectedBy returns the destinations of routes of probes, including those of earlier versions.
+// connectedBy returns the destinations of routes of probes, including routes of earlier versions.
 func connectedBy(routes []netlink.Route) map[destination]bool {
 	found := map[destination]bool{}
 	for _, r := range routes {

@@ -199,7 +199,7 @@ func nodeAddresses(ip *v1.IP) []netip.Addr {
 	return out
 }
 
-// apiServerAddresses returns the addresses of an EndpointSlice, if it is one of the API server.
+// apiServerAddresses returns the addresses of an EndpointSlice of the API server; nil for other EndpointSlices.
 func apiServerAddresses(s *discoveryv1.EndpointSlice) []netip.Addr {
 	if s.Namespace != metav1.NamespaceDefault || s.Labels[discoveryv1.LabelServiceName] != apiServer {
 		return nil

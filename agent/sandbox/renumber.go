@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Renumber changes the prefix lengths of a running container's addresses to those of i.Addresses. Routes through the old gateway of a
+// Renumber changes the prefix lengths of a running container's addresses to the lengths in i.Addresses. Routes through the old gateway of a
 // pair in moved change to its new gateway. No connection breaks, because the container has its addresses at every moment. Other addresses
 // and routes, which the container may have added itself, stay.
 func (i Interface) Renumber(moved map[netip.Addr]netip.Addr) error {

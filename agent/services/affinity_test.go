@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// session returns the timeout of the element that keeps a client with its endpoint, and the time until it expires. It is false when there is no
-// such element.
+// session returns the timeout of the element that records a client's endpoint, and the time until it expires; false if there is no such
+// element.
 func (w *world) session(front netip.AddrPort, from netip.Addr) (timeout, expires time.Duration, ok bool) {
 	w.Helper()
 	name := map[bool]string{false: "affinity4", true: "affinity6"}[from.Is6()]
@@ -49,7 +49,7 @@ func (w *world) stickyFor(name string, seconds int32, addresses ...string) (fron
 	return fronts
 }
 
-// TestSessionAffinityExpires checks that a client may get another endpoint once timeoutSeconds have passed since its last connection.
+// TestSessionAffinityExpires checks that a client may get another endpoint after timeoutSeconds without a connection.
 func TestSessionAffinityExpires(t *testing.T) {
 	const timeout = 2 * time.Second
 	w := newWorld(t)
@@ -59,7 +59,7 @@ func TestSessionAffinityExpires(t *testing.T) {
 	for i, front := range fronts {
 		client, servers, listed := farIPs[i].Addr(), map[string]bool{}, false
 		several := eventually.Wait{For: "several endpoints serve one client", Limit: patience, Base: 30 * time.Second}
-		several.Empty(w, func() string { // a session each time
+		several.Empty(w, func() string { // a new session each time
 			began := time.Now()
 			got := w.ask(w.far, "tcp", front, shortly)
 			if got.err != nil {
@@ -84,7 +84,7 @@ func TestSessionAffinityExpires(t *testing.T) {
 	}
 }
 
-// TestConnectionsProlongSessions checks that the timeout of session affinity begins again with each connection.
+// TestConnectionsProlongSessions checks that each connection restarts the timeout of session affinity.
 func TestConnectionsProlongSessions(t *testing.T) {
 	const timeout = 1000 * time.Second
 	w := newWorld(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// cached are the caches of a Proxy with the objects of a fake API server.
+// cached simulates the caches of a Proxy with a fake API server.
 type cached struct {
 	cache.Cache
 	client.Reader
@@ -32,7 +32,7 @@ func (c cached) List(ctx context.Context, list client.ObjectList, opts ...client
 	return c.Reader.List(ctx, list, opts...)
 }
 
-// A cache may change during a pass. A Service that grows meanwhile can exclude one that the pass has just found within the bounds.
+// A cache may change during a pass. If a Service grows, it can exclude another one that the pass has just found within the bounds.
 func TestAServiceThatIsExcludedDuringAPassIsNotServed(t *testing.T) {
 	before := k8s.ServiceBounds
 	t.Cleanup(func() { k8s.ServiceBounds = before })
@@ -60,7 +60,7 @@ func TestAServiceThatIsExcludedDuringAPassIsNotServed(t *testing.T) {
 		p.writer.take(wanted)
 	}
 	pass(old, func() {})
-	pass(young, func() { // it takes the address of which it is the ClusterIP
+	pass(young, func() { // young takes the address from old, because it is young's ClusterIP
 		old.Spec.Ports = append(old.Spec.Ports, corev1.ServicePort{Name: "more", Port: 81, Protocol: corev1.ProtocolTCP})
 		if err := server.Update(t.Context(), old); err != nil {
 			t.Fatal(err)

@@ -19,8 +19,9 @@ import (
 // labelProxyName marks Services that another program serves.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// Watched returns the kinds that a Proxy reads. To save memory, because they are cached on every node, it excludes Services of other
-// proxies, and objects are trimmed to the fields that are read. Without a Proxy, it selects only the EndpointSlices of the API server.
+// Watched returns the kinds that a Proxy reads. To save memory, because they are cached on every node, it excludes headless Services and
+// Services of other proxies, and trims objects to the fields that are read. Without a Proxy, it selects only the EndpointSlices of the
+// API server.
 func Watched(served bool) map[client.Object]cache.ByObject {
 	slices := cache.ByObject{Label: without(corev1.IsHeadlessService), Transform: trimSlice}
 	if !served {

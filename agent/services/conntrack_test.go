@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What becomes of a Service that waits for an address of another one is nothing to that one's clients.
+// Changes of a Service that waits for an address do not affect the clients of the Service that has the address.
 func TestARivalDoesNotEndConnections(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.pod("a", 2), w.pod("b", 3), w.pod("c", 4)
@@ -30,7 +30,7 @@ func TestARivalDoesNotEndConnections(t *testing.T) {
 	t.Cleanup(func() { _ = connection.Close() })
 	first, err := talk(connection, "udp", patience)
 	must(t, err)
-	for i := range 20 { // an endpoint drawn anew is the same one now and then
+	for i := range 20 { // several rounds, because a newly drawn endpoint may by chance be the same one
 		w.serves("waiting", here([]*pod{c, a}[i%2]))
 		w.expect(nil, "udp", clusterIP(rival), nodeIPs[0].Addr(), []string{"c", "a"}[i%2])
 		if now, err := talk(connection, "udp", patience); err != nil || now != first {

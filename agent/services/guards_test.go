@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// guarded returns the change of a Service with loadBalancerSourceRanges and many ports.
+// guarded is a Service with many ports, each restricted to some clients.
 func guarded(name string, address byte, ports int, ranges ...string) change {
 	g := guardOf(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerSourceRanges: ranges}}, families[0])
 	c := change{service: types.NamespacedName{Namespace: "default", Name: name}}
@@ -28,7 +28,7 @@ func guarded(name string, address byte, ports int, ranges ...string) change {
 	return c
 }
 
-// A list of clients costs its length once, however many ports and Services have it, and its chain goes when none has it.
+// Ports and Services with the same list of clients share one chain, which is deleted after its last use.
 func TestListsOfClientsAreShared(t *testing.T) {
 	nft, err := knftables.New(knftables.InetFamily, Table)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestListsOfClientsAreShared(t *testing.T) {
 	}
 }
 
-// The table of an earlier version had sets of pairs, and rules with them.
+// The table of an earlier version had sets of pairs, and rules that used them.
 func TestSetsOfEarlierVersionsAreDeleted(t *testing.T) {
 	nft, err := knftables.New(knftables.InetFamily, Table)
 	if err != nil {

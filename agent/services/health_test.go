@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// healthOf is the state of a Service's health check; 0 while nobody answers.
+// healthOf returns the HTTP status of a Service's health check; 0 if no server listens.
 func healthOf(s *corev1.Service) int {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", s.Spec.HealthCheckNodePort))
 	if err != nil {
@@ -29,7 +29,7 @@ func local(s *corev1.ServiceSpec) {
 	s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// Where the agents come in kube-proxy's place, it has the ports of health checks until it is gone.
+// When agents replace kube-proxy, it still listens on the ports of health checks until it ends.
 func TestHealthChecksAreAnsweredOnceTheirPortIsFree(t *testing.T) {
 	w := emptyWorld(t)
 	s := w.service("checked", local)
@@ -47,7 +47,8 @@ func TestHealthChecksAreAnsweredOnceTheirPortIsFree(t *testing.T) {
 	})
 }
 
-// The Service goes in a pass that fails, since somebody has deleted the table: the pass that makes everything anew knows nothing of it.
+// The Service is deleted before a pass that fails, because the table was deleted. The next pass rewrites the table and does not find the
+// Service.
 func TestHealthChecksEndWithTheirService(t *testing.T) {
 	w := newWorld(t)
 	s := w.service("checked", local)

@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// metric is the value of a metric of this process; of a histogram the number of observations.
+// metric returns the value of a metric of this process; for a histogram, the number of observations.
 func (w *world) metric(name string) float64 {
 	w.Helper()
 	families, err := metrics.Registry.Gather()
@@ -31,7 +31,7 @@ func (w *world) metric(name string) float64 {
 func TestWhatIsMeasuredOfServices(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a", 2)
-	w.eventually(func() string { // the first pass serves what the API server has itself
+	w.eventually(func() string { // the first pass writes the API server's own Service
 		if n := w.metric("kiln_services_sync_seconds"); n == 0 {
 			return "nothing was written"
 		}
@@ -66,7 +66,7 @@ func TestWhatIsMeasuredOfServices(t *testing.T) {
 	})
 }
 
-// TestFailedWritesAreCounted puts a set where the proxy declares a map, which nft refuses until the table is deleted.
+// TestFailedWritesAreCounted adds a set with the name of one of the proxy's maps. nft refuses the map until the table is deleted.
 func TestFailedWritesAreCounted(t *testing.T) {
 	w := emptyWorld(t)
 	s := w.service("refused", nil)
@@ -77,7 +77,7 @@ func TestFailedWritesAreCounted(t *testing.T) {
 	before := w.metric(name)
 	w.start()
 	w.eventually(func() string {
-		if got := w.metric(name); got < before+2 { // it is tried again
+		if got := w.metric(name); got < before+2 { // at least one retry
 			return fmt.Sprintf("%s is %v, before the failures it was %v", name, got, before)
 		}
 		return ""

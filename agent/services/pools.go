@@ -212,7 +212,7 @@ func frontsAt(of []front, s *corev1.Service, port *corev1.ServicePort, f family)
 	return fronts
 }
 
-// endpoints returns the endpoints of a port: those of this node, and all. They are the ready ones or, if there are none, the serving
+// endpoints returns the endpoints of a port, on this node and in total. They are the ready ones or, if there are none, the serving
 // terminating ones. If only this node has no ready endpoint, and a Local policy restricts clients to it, its serving terminating
 // endpoints are added.
 func (p *pool) endpoints(of []endpoints.Port, node string) (here, all []netip.AddrPort) {

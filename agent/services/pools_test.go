@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/golden"
 )
 
-// TestElements compares what a node named `here` has of each Service in testdata/*.in.yaml, and that nftables takes it.
+// TestElements compares the elements of each Service in testdata/*.in.yaml on a node named `here`, and checks that nftables accepts them.
 func TestElements(t *testing.T) {
 	nft, err := knftables.New(knftables.InetFamily, Table)
 	if err != nil {

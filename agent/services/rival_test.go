@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// kubeProxy is the real one, in its nftables mode.
+// kubeProxy returns the command of the real kube-proxy in its nftables mode.
 func (w *world) kubeProxy(args ...string) *exec.Cmd {
 	args = append([]string{"--kubeconfig=" + kubeconfig, "--hostname-override=" + nodeName, "--proxy-mode=nftables",
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
@@ -36,7 +36,7 @@ func (w *world) kubeProxy(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// heldConnection is one through a Service to a server that says again what it hears.
+// heldConnection opens a connection through a Service to a server that echoes its input. The returned function checks the connection.
 func (w *world) heldConnection(p *pod) func() {
 	w.Helper()
 	must(w, p.ns.Do(func(ns.NetNS) error {
@@ -78,7 +78,7 @@ func (w *world) heldConnection(p *pod) func() {
 	w.Cleanup(func() { _ = connection.Close() })
 	return func() {
 		w.Helper()
-		_ = connection.SetDeadline(time.Time{}) // that of the last talk
+		_ = connection.SetDeadline(time.Time{}) // removes the previous deadline
 		if _, err := connection.Write([]byte("still")); err != nil {
 			w.Fatalf("the connection is gone: %v", err)
 		}
@@ -88,7 +88,7 @@ func (w *world) heldConnection(p *pod) func() {
 	}
 }
 
-// rivalry waits for the node's condition; status is empty when there is to be none.
+// rivalry waits for the node's condition; an empty status means no condition.
 func (w *world) rivalry(status corev1.ConditionStatus, text string) {
 	w.Helper()
 	w.eventually(func() string {
@@ -107,7 +107,8 @@ func (w *world) rivalry(status corev1.ConditionStatus, text string) {
 	})
 }
 
-// A cluster with kube-proxy changes to Kiln: Services answer all the time, a connection goes on, and while both are there the node says so.
+// A cluster migrates from kube-proxy to Kiln: Services stay reachable, a connection continues, and the node's condition reports while
+// both are active.
 func TestTakingOverFromKubeProxy(t *testing.T) {
 	w := emptyWorld(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Status: corev1.NodeStatus{
@@ -148,9 +149,9 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	nodetest.NFT(t, "add table ip nat; add chain ip nat KUBE-SERVICES")
 	t.Cleanup(func() { nodetest.NFT(t, "delete table ip nat") })
 	must(t, w.rival.Look(t.Context()))
-	w.rivalry(corev1.ConditionTrue, "table ip nat KUBE-SERVICES") // what its iptables mode leaves
+	w.rivalry(corev1.ConditionTrue, "table ip nat KUBE-SERVICES") // left by its iptables mode
 
-	// And back: the agent leaves Services to kube-proxy, and says nothing of it any more.
+	// Migration back: the agent leaves Services to kube-proxy and removes the condition.
 	w.stop()
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
 	must(t, err)

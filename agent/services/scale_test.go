@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// many is what n Services want that have one port and two endpoints each.
+// many returns the desired state of n Services with one port and two endpoints each.
 func many(n int) []change {
 	var out []change
 	for i := range n {
@@ -34,7 +34,7 @@ func many(n int) []change {
 	return out
 }
 
-// large is what a Service of n endpoints wants, with one of them in the middle missing if it says so.
+// large returns the desired state of a Service with n endpoints; if missing is set, without one in the middle.
 func large(n int, missing bool, before []pool) change {
 	var all []netip.AddrPort
 	for i := range n {
@@ -51,7 +51,7 @@ func large(n int, missing bool, before []pool) change {
 	return change{service: types.NamespacedName{Namespace: "large", Name: "large"}, pools: []pool{p}}
 }
 
-// One endpoint's change is as few elements among 5,000 Services and 1,000 endpoints as alone.
+// A change of one endpoint changes few elements, also with 5,000 Services and 1,000 endpoints.
 func TestOneEndpointIsAFewElements(t *testing.T) {
 	for _, c := range []struct{ services, endpoints int }{{0, 10}, {5000, 1000}} {
 		t.Run(fmt.Sprintf("%d Services, %d endpoints", c.services, c.endpoints), func(t *testing.T) {
@@ -66,7 +66,8 @@ func TestOneEndpointIsAFewElements(t *testing.T) {
 			}
 			for _, missing := range []bool{true, false} {
 				d := wanting(w, large(c.endpoints, missing, w.have[service.service]))
-				// At both fronts: where it leads; the last endpoint's slot, which goes or comes, and the one that it fills.
+				// Changed elements of each front: its chain, the slot of the last endpoint, and the slot that the endpoint moves to or
+				// from.
 				if n := len(d.gone) + len(d.come); n > 2*5 {
 					t.Errorf("%d elements change: %v, %v", n, d.gone, d.come)
 				}
@@ -86,7 +87,7 @@ func TestOneEndpointIsAFewElements(t *testing.T) {
 	}
 }
 
-// agrees checks that the table holds what a new writer would write, and nothing else.
+// agrees checks that the table has exactly the elements that a new writer would write.
 func agrees(t *testing.T, w *writer) {
 	t.Helper()
 	want := map[string][]string{}
@@ -106,7 +107,7 @@ func agrees(t *testing.T, w *writer) {
 		}
 		got := make([]string, 0, len(list))
 		for _, e := range list {
-			protocol := 0 // of the keys of node ports, which have no address
+			protocol := 0 // index in the keys of node ports, which have no address
 			if _, err := netip.ParseAddr(e.Key[0]); err == nil {
 				protocol = 1
 			}
@@ -121,7 +122,7 @@ func agrees(t *testing.T, w *writer) {
 	}
 }
 
-// A Service that scales through many sizes leaves few chains behind.
+// A Service that scales through many sizes leaves few chains.
 func TestChainsOfOtherSizesGo(t *testing.T) {
 	nft, err := knftables.New(knftables.InetFamily, Table)
 	if err != nil {
@@ -146,13 +147,13 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 	}
 }
 
-// wanting is the difference that some Services' wishes make, all of those on which they have an effect among them.
+// wanting returns the difference for the changes of some Services. The changes must include all affected Services.
 func wanting(w *writer, changes ...change) difference {
 	w.register(changes)
 	return w.take(changes)
 }
 
-// An older Service that comes to an address, and goes, moves the elements of it and no others, in one difference.
+// An older Service that requests an address, and releases it later, moves only the elements of this address, each time in one difference.
 func TestTheOlderServiceHasAPlace(t *testing.T) {
 	w := newWriter(nil)
 	at := netip.MustParseAddrPort("192.0.2.1:80")
@@ -187,7 +188,7 @@ func TestTheOlderServiceHasAPlace(t *testing.T) {
 	leads(w.take([]change{{service: old().service}, young()}), "10.16.0.3")
 
 	given := service("given", 3, "10.16.0.4:80")
-	given.pools[0].fronts[0].external = false // a ClusterIP, which nobody takes away
+	given.pools[0].fronts[0].external = false // a ClusterIP, to which no other Service has a better right
 	w.register([]change{given})
 	leads(w.take([]change{given, young()}), "10.16.0.4")
 	w.register([]change{old()})

@@ -20,13 +20,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// initOf is an INIT chunk, by which an SCTP association begins, with its common header (RFC 9260, 3.1 and 3.3.2).
+// initOf returns an INIT chunk, which begins an SCTP association, with its common header (RFC 9260, 3.1 and 3.3.2).
 func initOf(from, to uint16) []byte {
 	b := make([]byte, 32)
 	binary.BigEndian.PutUint16(b[0:], from)
 	binary.BigEndian.PutUint16(b[2:], to)
 	b[12] = 1                                      // INIT
-	binary.BigEndian.PutUint16(b[14:], 20)         // its length
+	binary.BigEndian.PutUint16(b[14:], 20)         // length
 	binary.BigEndian.PutUint32(b[16:], 0x6b696c6e) // initiate tag
 	binary.BigEndian.PutUint32(b[20:], 65536)      // receiver window
 	binary.BigEndian.PutUint16(b[24:], 1)          // outbound streams
@@ -35,7 +35,7 @@ func initOf(from, to uint16) []byte {
 	return b
 }
 
-// TestServicesOfSCTP begins associations on raw sockets, because a kernel that translates SCTP may have no SCTP of its own.
+// TestServicesOfSCTP begins associations on raw sockets, because a kernel that can translate SCTP may not support SCTP sockets.
 func TestServicesOfSCTP(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established"); err != nil {
 		// A kernel without SCTP connection tracking cannot translate these packets. TestElements checks the rules on every kernel.
@@ -62,7 +62,7 @@ func TestServicesOfSCTP(t *testing.T) {
 		name   string
 		from   ns.NetNS
 		to     netip.AddrPort
-		client netip.Addr // as the endpoint sees it
+		client netip.Addr // the source address at the endpoint
 	}{
 		{"the node at the ClusterIP", nil, at(s.Spec.ClusterIP, 38412), nodeIPs[0].Addr()},
 		{"the node at a node port", nil, netip.AddrPortFrom(nodeIPs[0].Addr(), uint16(s.Spec.Ports[0].NodePort)), nodeIPs[0].Addr()},
@@ -81,7 +81,7 @@ func TestServicesOfSCTP(t *testing.T) {
 	}
 }
 
-// associate sends an INIT from a namespace, nil for the node, and returns what the pod receives.
+// associate sends an INIT from a namespace (nil is the node's) and returns a description of the packet that the pod receives.
 func (w *world) associate(from ns.NetNS, p *pod, source uint16, to netip.AddrPort) string {
 	w.Helper()
 	network, own := "ip4:132", p.ips[0]

@@ -28,7 +28,7 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// service creates a Service of TCP and UDP at port 80. The API server has one family here: the other comes by external addresses.
+// service creates a Service with TCP and UDP port 80. The test's API server has IPv4 only, so IPv6 is tested with external addresses.
 func (w *world) service(name string, change func(*corev1.ServiceSpec)) *corev1.Service {
 	w.Helper()
 	s := &corev1.Service{
@@ -53,7 +53,7 @@ func (w *world) delete(o client.Object) {
 	must(w, client.IgnoreNotFound(w.client.Delete(ctx, o)))
 }
 
-// endpoint is a pod and how it is.
+// endpoint is a pod with its node and conditions.
 type endpoint struct {
 	*pod
 	node       string
@@ -74,7 +74,7 @@ func (e endpoint) unready() endpoint {
 	return e
 }
 
-// serves makes the EndpointSlices of a Service so, one for each family.
+// serves creates or updates the EndpointSlices of a Service, one for each family.
 func (w *world) serves(service string, endpoints ...endpoint) {
 	w.Helper()
 	for i, of := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
@@ -101,7 +101,8 @@ func (w *world) serves(service string, endpoints ...endpoint) {
 	}
 }
 
-// expect waits until all of 20 attempts end as wanted: servers are the ones that serve, all of them; client is who they see.
+// expect waits until 20 consecutive connections succeed, exactly the given servers have served them, and each saw clientAddress as the
+// source.
 func (w *world) expect(from ns.NetNS, network string, to netip.AddrPort, clientAddress netip.Addr, servers ...string) {
 	w.Helper()
 	slices.Sort(servers)
@@ -182,9 +183,9 @@ func TestServicesFromTheNodeAndFromOutside(t *testing.T) {
 		w.expect(w.far, network, at("198.51.100.80", 80), joinIPs[0].Addr(), "a", "b")
 		w.expect(w.far, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b")
 		w.expect(nil, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), nodeIPs[0].Addr(), "a", "b")
-		w.expect(b.ns, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b") // to itself as well
+		w.expect(b.ns, network, netip.AddrPortFrom(nodeIPs[0].Addr(), nodePorts[network]), joinIPs[0].Addr(), "a", "b") // a pod reaches itself, too
 	}
-	w.fails(w.far, "tcp", at("198.51.100.81", 80), errTimeout) // the load balancer's own
+	w.fails(w.far, "tcp", at("198.51.100.81", 80), errTimeout) // ipMode Proxy: only the load balancer serves it
 	w.fails(nil, "tcp", at("198.51.100.81", 80), errTimeout)
 
 	w.serves("web", here(a).draining(), elsewhere(b))
@@ -195,7 +196,7 @@ func TestServicesFromTheNodeAndFromOutside(t *testing.T) {
 	w.fails(w.far, "tcp", at("2001:db8::80", 80), syscall.ECONNREFUSED)
 	w.delete(s)
 	w.fails(nil, "tcp", clusterIP(s), syscall.ECONNREFUSED)
-	w.fails(w.far, "tcp", at("192.0.2.80", 80), errTimeout) // the node knows nothing of it
+	w.fails(w.far, "tcp", at("192.0.2.80", 80), errTimeout) // the node has no rule for it
 }
 
 func TestTrafficPolicies(t *testing.T) {
@@ -226,12 +227,12 @@ func TestTrafficPolicies(t *testing.T) {
 	w.serves("local", here(a), elsewhere(b))
 	healthy(http.StatusOK)
 	for i, external := range []string{"192.0.2.81", "2001:db8::81"} {
-		w.expect(w.far, "tcp", at(external, 80), farIPs[i].Addr(), "a") // its own address is kept
+		w.expect(w.far, "tcp", at(external, 80), farIPs[i].Addr(), "a") // the client's own address is kept
 	}
 	w.expect(w.far, "tcp", nodePort, farIPs[0].Addr(), "a")
-	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "a", "b") // the policy is for clients outside
+	w.expect(nil, "tcp", at("192.0.2.81", 80), nodeIPs[0].Addr(), "a", "b") // the policy applies to clients outside only
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
-	w.expect(b.ns, "tcp", nodePort, joinIPs[0].Addr(), "a") // a pod may be of another node, which is outside
+	w.expect(b.ns, "tcp", nodePort, joinIPs[0].Addr(), "a") // a pod may be on another node, so it counts as outside
 	w.expect(b.ns, "tcp", clusterIP(s), joinIPs[0].Addr(), "a")
 
 	w.serves("local", here(a).draining(), elsewhere(b))
@@ -256,8 +257,8 @@ func TestTrafficPolicies(t *testing.T) {
 	})
 }
 
-// TestNodePortsOfOtherNodes: where the policy is Local the node itself chooses among the endpoints of the node that it asks, and is seen
-// with its own address. Such a node would have to hide it.
+// TestNodePortsOfOtherNodes connects to the node port of another node of a Service with the policy Local. The node itself chooses among
+// the endpoints of that node, and the endpoint sees the node's own address. The other node would have to translate it.
 func TestNodePortsOfOtherNodes(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", 2), w.pod("b", 3)
@@ -271,7 +272,7 @@ func TestNodePortsOfOtherNodes(t *testing.T) {
 	w.serves("local", here(a), elsewhere(b).draining())
 	w.expect(nil, "tcp", port, nodeIPs[0].Addr(), "b")
 	w.serves("local", here(a))
-	w.fails(nil, "tcp", port, syscall.EHOSTUNREACH) // it is up to that node, which is not there
+	w.fails(nil, "tcp", port, syscall.EHOSTUNREACH) // packets go to that node, which does not exist
 	w.serves("local", here(a), elsewhere(b))
 	w.expect(nil, "tcp", port, nodeIPs[0].Addr(), "b")
 	must(t, w.client.Delete(t.Context(), ip))
@@ -279,7 +280,7 @@ func TestNodePortsOfOtherNodes(t *testing.T) {
 	w.delete(s)
 }
 
-// node makes the IP object by which other nodes know a node's addresses.
+// node creates the IP object from which other nodes read a node's addresses.
 func (w *world) node(name, addresses string) *v1.IP {
 	w.Helper()
 	ip := &v1.IP{
@@ -315,7 +316,7 @@ func TestAffinity(t *testing.T) {
 			}
 		}
 		w.stop()
-		w.start() // a restart forgets nobody
+		w.start() // session affinity survives a restart
 		others := slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.name == first.server })
 		for range 20 {
 			if a := w.ask(w.far, "tcp", front, shortly); a.server != first.server {
@@ -347,7 +348,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// A client of UDP that goes on from one port is not left with an endpoint that is gone.
+// A UDP client that keeps its source port moves from a removed endpoint to another one.
 func TestUDPFollowsEndpoints(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", 2), w.pod("b", 3)
@@ -385,7 +386,7 @@ func TestUDPFollowsEndpoints(t *testing.T) {
 		from("b")
 		w.stop()
 		w.serves("udp", here(a))
-		w.start() // what changed while nobody looked
+		w.start() // the change occurred while no proxy ran
 		from("a")
 		_ = c.Close()
 	}
@@ -403,12 +404,12 @@ func TestClientsOfLoadBalancers(t *testing.T) {
 	w.serves("guarded", here(a))
 	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a")
 	w.fails(w.far, "tcp", at("198.51.100.84", 80), errTimeout)
-	s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, " 172.30.0.99/32 ") // the API takes blanks
+	s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, " 172.30.0.99/32 ") // the API allows spaces
 	must(t, w.client.Update(t.Context(), s))
 	w.expect(w.far, "tcp", at("198.51.100.84", 80), joinIPs[0].Addr(), "a")
 }
 
-// loadBalancerSourceRanges hold for the node itself and for its pods as for anyone else.
+// loadBalancerSourceRanges apply to the node and to its pods, too.
 func TestSourceRangesHoldForPodsAndNodes(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", 2), w.pod("b", 3)
@@ -448,7 +449,7 @@ func TestSourceRangesHoldForPodsAndNodes(t *testing.T) {
 	w.fails(w.far, "tcp", front, errTimeout)
 }
 
-// Two Services may ask for one external address and port. The older one has it until it goes.
+// If two Services request the same external address and port, the older one has it until it is deleted.
 func TestOneAddressOfTwoServices(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", 2), w.pod("b", 3)
@@ -464,7 +465,7 @@ func TestOneAddressOfTwoServices(t *testing.T) {
 	w.expect(w.far, "tcp", at("192.0.2.85", 80), joinIPs[0].Addr(), "b")
 }
 
-// The older Service has an address that the younger one had first, as it would after a restart of the agent and as it does in OVN.
+// An older Service gets an address that a younger one had first. The result is the same after a restart of the agent, and in OVN.
 func TestTheOlderServiceTakesAnAddress(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", 2), w.pod("b", 3)
@@ -496,7 +497,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 	w.stop()
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
 	must(t, err)
-	for range 2 { // there is nothing the second time
+	for range 2 { // the second time nothing exists
 		must(t, services.Remove(t.Context(), nft))
 		if out, err := nodetest.TryNFT("list table inet " + services.Table); err == nil {
 			t.Fatalf("the table is still there: %s", out)
@@ -515,8 +516,8 @@ func TestRestartMakesTheTableSo(t *testing.T) {
 	w.expect(nil, "tcp", clusterIP(gone), nodeIPs[0].Addr(), "a")
 	w.stop()
 	w.start()
-	w.stop()                                                   // before it knows anything
-	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a") // it serves on
+	w.stop()                                                   // before the proxy has read anything
+	w.expect(nil, "tcp", clusterIP(s), nodeIPs[0].Addr(), "a") // the table still serves
 	w.delete(gone)
 	w.serves("kept", elsewhere(b))
 	nodetest.NFT(t, "add rule inet "+services.Table+" services drop")
@@ -525,7 +526,8 @@ func TestRestartMakesTheTableSo(t *testing.T) {
 	w.fails(nil, "tcp", clusterIP(gone), syscall.ECONNREFUSED)
 }
 
-// Services that exceed the bound of their namespace are not served until there is room; the oldest ones count first, by name those of one second.
+// Services that exceed the bound of their namespace are not served until there is room. Older Services take precedence; Services of the
+// same second are ordered by name.
 func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
 	before := k8s.ServiceBounds
 	w := emptyWorld(t)

@@ -41,8 +41,8 @@ const nodeName = "here"
 
 var (
 	config       *rest.Config
-	kubeconfig   string // the file that says the same
-	programs     string // where Kubernetes' are
+	kubeconfig   string // a file with the same content
+	programs     string // directory of Kubernetes' programs
 	serviceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}
 	far          ns.NetNS // a host outside
 	router       ns.NetNS // plays the logical router
@@ -110,7 +110,7 @@ var (
 	defaults = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 )
 
-// connectNode makes the node's interfaces. What is not to be routed anywhere goes to the host outside.
+// connectNode creates the node's interfaces. Its default routes lead to the host outside.
 func connectNode() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -131,7 +131,7 @@ func connectNode() error {
 	return connectRouter()
 }
 
-// connectRouter makes ovn0, the router behind it, and the router's bridge for pods.
+// connectRouter creates ovn0, the router behind it, and the router's bridge for pods.
 func connectRouter() (err error) {
 	if router, err = namespace("lr", joinGWs, joinIPs); err != nil {
 		return err
@@ -161,7 +161,7 @@ func connectRouter() (err error) {
 	})
 }
 
-// forward makes a namespace a router.
+// forward enables forwarding in the current namespace.
 func forward() error {
 	for file, value := range map[string]string{
 		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/default/rp_filter": "0",
@@ -175,7 +175,7 @@ func forward() error {
 	return nil
 }
 
-// address brings an interface up with addresses, and default routes by a gateway of each family.
+// address brings an interface up with addresses, and with default routes through a gateway of each family.
 func address(name string, addresses, gateways []netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -204,7 +204,7 @@ type world struct {
 	*testing.T
 	client client.Client
 	far    ns.NetNS
-	rival  *services.Rival // the proxies', if any
+	rival  *services.Rival // of the proxies, if any
 	stop   func()
 }
 
@@ -215,7 +215,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// emptyWorld has no proxy yet.
+// emptyWorld returns a world without a proxy.
 func emptyWorld(t *testing.T) *world {
 	t.Helper()
 	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
@@ -230,7 +230,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// namespace makes a network namespace with one interface, whose other end is on the node: <name>-node.
+// namespace creates a network namespace with one interface. The other end is in the current namespace and has the name <name>-node.
 func namespace(name string, addresses, gateways []netip.Prefix) (ns.NetNS, error) {
 	made, err := testutils.NewNS()
 	if err != nil {
@@ -279,7 +279,7 @@ func (w *world) start() {
 	w.Cleanup(w.stop)
 }
 
-// pod is an endpoint: servers in a namespace that say who asked.
+// pod is an endpoint: servers in a namespace that return the client's address.
 type pod struct {
 	name string
 	ns   ns.NetNS
@@ -314,7 +314,7 @@ func (w *world) pod(name string, n int) *pod {
 	return p
 }
 
-// serve answers at port 8080 with the server's name and the client's address.
+// serve responds at port 8080 with the server's name and the client's address.
 func (w *world) serve(name string, in ns.NetNS) {
 	w.Helper()
 	must(w, in.Do(func(ns.NetNS) error {
@@ -351,7 +351,7 @@ func (w *world) serve(name string, in ns.NetNS) {
 	}))
 }
 
-// answer is who served a client, and as whom it saw the client.
+// answer is a server's response: its name, and the client's address that it saw.
 type answer struct {
 	server, client string
 	err            error
@@ -364,13 +364,13 @@ func (a answer) String() string {
 	return a.server + " sees " + a.client
 }
 
-// Whoever asks again and again does not wait long for an answer; who asks once gives a machine with much else to do its time.
+// Time limits of a request: short for attempts that are repeated, long for single attempts on a busy machine.
 const (
 	shortly  = time.Second
 	patience = 2 * time.Minute
 )
 
-// ask connects from a namespace, nil for the node, and waits so long for it and for an answer.
+// ask connects from a namespace (nil is the node's) and reads the response. limit applies to each of both steps.
 func (w *world) ask(from ns.NetNS, network string, to netip.AddrPort, limit time.Duration) (a answer) {
 	w.Helper()
 	do := func(f func(ns.NetNS) error) error { return f(nil) }
@@ -402,7 +402,7 @@ func talk(c net.Conn, network string, limit time.Duration) (string, error) {
 	return string(buffer[:n]), err
 }
 
-// eventually waits until what returns nothing.
+// eventually waits until what returns "".
 func (w *world) eventually(what func() string) {
 	w.Helper()
 	if wrong := (eventually.Wait{Limit: patience}).Last(w, what); wrong != "" {

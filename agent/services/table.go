@@ -16,7 +16,7 @@ import (
 // Table is this package's table, of the inet family. No other program writes to it.
 const Table = "kiln-services"
 
-// Sets and maps. Each exists once per family, with the family's digit as suffix. Those with fronts as keys exist a second time for node
+// Sets and maps. Each exists once per family, with the family's digit as suffix. Objects with fronts as keys exist a second time for node
 // ports, with the prefix prefixNode and keys without an address.
 const (
 	mapFronts    = "fronts"    // from a front to the chain that chooses an endpoint
