@@ -3,7 +3,7 @@
 
 package supervisor
 
-// TLSArgs are the TLS options that all daemons of OVN and Open vSwitch share. They read the files again when these change.
+// TLSArgs returns the TLS options that all daemons of OVN and Open vSwitch share. The daemons reload the files when they change.
 func TLSArgs(key, certificate, authority string) []string {
 	return []string{
 		"--private-key=" + key,

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package supervisor starts, watches and stops the daemons of OVN and Open vSwitch. Its subpackages are one process of Kiln
-// each: ovsdb, northd and ovs.
+// Package supervisor starts, watches and stops the daemons of OVN and Open vSwitch. The subpackages ovsdb, northd and ovs
+// implement one Kiln process each.
 package supervisor
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
 )
 
-// stopGrace is how long a daemon may take to end by itself, less than Kubernetes' default of 30 s for the whole pod.
+// stopGrace is how long a daemon may take to exit by itself. It is less than the Kubernetes default of 30 s for the whole pod.
 const stopGrace = 20 * time.Second
 
-// Daemon says how to run one program in the foreground.
+// Daemon describes how to run one program in the foreground.
 type Daemon struct {
-	// Name in logs and messages: "ovsdb-server".
+	// Name of the daemon in logs and messages: "ovsdb-server".
 	Name string
 	// Argv is the program and its arguments.
 	Argv []string
@@ -34,9 +34,9 @@ type Daemon struct {
 	Env []string
 	// Control returns the path of the daemon's control socket for its process ID.
 	Control func(pid int) string
-	// Exit are arguments of the control command `exit`, such as "--restart" (ovn-controller(8)).
+	// Exit holds the arguments of the control command `exit`, such as "--restart" (ovn-controller(8)).
 	Exit []string
-	// Said is called with each line of the daemon's output. It must not block. Nil is allowed.
+	// Said is called with each line of the daemon's output. It must not block. It may be nil.
 	Said func(line string)
 	Log  logr.Logger
 }
@@ -56,7 +56,8 @@ func (d Daemon) Start() (*Process, error) {
 	p.cmd = exec.Command(d.Argv[0], d.Argv[1:]...)
 	p.cmd.Env = append(os.Environ(), d.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.tail, p.tail
-	// A process group of its own: signals of a terminal are the supervisor's to pass on, in the right order.
+	// The daemon gets its own process group: the supervisor receives the terminal's signals and stops the daemons in the right
+	// order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", d.Name, err)
@@ -69,7 +70,7 @@ func (d Daemon) Start() (*Process, error) {
 	return p, nil
 }
 
-// ended says how the daemon ended, with the last it said: the reason is hardly ever in the exit status.
+// ended returns an error with the exit status and the last output: the exit status rarely contains the reason.
 func (p *Process) ended(err error) error {
 	how := "exit status 0"
 	if err != nil {
@@ -81,7 +82,7 @@ func (p *Process) ended(err error) error {
 // Done is closed when the daemon has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how the daemon ended. It is set once Done is closed.
+// Err returns the error that describes how the daemon ended; nil until Done is closed.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -96,7 +97,8 @@ func (p *Process) Call(ctx context.Context, command string, args ...string) (str
 	return unixctl.Call(ctx, p.daemon.Control(p.cmd.Process.Pid), command, args...)
 }
 
-// Stop asks the daemon to exit and waits until it has. One that does not answer gets SIGTERM, one that does not end SIGKILL.
+// Stop requests the daemon to exit and waits until it has. It sends SIGTERM if the control socket fails, and SIGKILL after
+// stopGrace.
 func (p *Process) Stop() error {
 	select {
 	case <-p.done:
@@ -131,17 +133,17 @@ func (p *Process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// tail passes a daemon's output on and remembers its end.
+// tail forwards a daemon's output and keeps its last tailBytes bytes.
 type tail struct {
 	to   *os.File
 	said func(line string)
 
 	mu   sync.Mutex
 	end  []byte
-	line []byte // what has come of a line that is not complete
+	line []byte // an incomplete line
 }
 
-// tailBytes is what a termination message has room for, beside the rest of it.
+// tailBytes fits into a termination message together with the other parts of that message.
 const tailBytes = 1024
 
 // Write implements io.Writer.
@@ -154,7 +156,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return t.to.Write(b)
 }
 
-// split tells of complete lines. Only Write, which is not called twice at a time, calls it.
+// split calls said for each complete line. Only Write calls it, and Write is not called concurrently.
 func (t *tail) split(b []byte) {
 	if t.said == nil {
 		return

@@ -16,11 +16,11 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// readyTimeout bounds what a readiness probe may cost: the kubelet's own limit is a second by default.
+// readyTimeout bounds one readiness check. The kubelet's own limit is one second by default.
 const readyTimeout = 5 * time.Second
 
-// ServeHealth answers /healthz, which is 200 while the supervisor runs, and /readyz, which is 200 while ready returns nil and
-// else says why not, and the versions of what runs, on address until ctx ends.
+// ServeHealth serves three paths on address until ctx ends: /healthz returns 200 while the supervisor runs; /readyz returns 200
+// while ready returns nil, otherwise 503 with the error; version.Path returns the versions of the running programs.
 func ServeHealth(
 	ctx context.Context, address string, ready func(context.Context) error, versions func(context.Context) (version.Programs, error),
 ) error {
@@ -45,14 +45,14 @@ func ServeHealth(
 	return nil
 }
 
-// HealthAddress is the loopback address of a port, for probes of the kubelet of a host network's pod.
+// HealthAddress returns the loopback address with the port, for the kubelet's probes of a host-network pod.
 func HealthAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// terminationLog is where Kubernetes reads why a container ended (core/v1, Container.terminationMessagePath).
+// terminationLog is the file from which Kubernetes reads why a container ended (core/v1, Container.terminationMessagePath).
 const terminationLog = "/dev/termination-log"
 
-// ReportFailure leaves err as the container's termination message, and returns it. Without such a file, outside of Kubernetes,
-// it does nothing more.
+// ReportFailure writes err to the container's termination message and returns it. Outside of Kubernetes the file does not exist,
+// and ReportFailure only returns err.
 func ReportFailure(err error) error {
 	if err == nil {
 		return nil

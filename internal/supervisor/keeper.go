@@ -13,25 +13,26 @@ import (
 )
 
 const (
-	// firstDelay and lastDelay bound the pause before a daemon that did not run for long is started again; it doubles each time.
+	// firstDelay and lastDelay bound the back-off before a daemon that ended early is restarted; it doubles each time.
 	firstDelay = 500 * time.Millisecond
 	lastDelay  = 10 * time.Second
-	// retryDelay is the first pause of Retry.
+	// retryDelay is the first back-off of Retry.
 	retryDelay = 100 * time.Millisecond
-	// healthyAfter is how long a daemon must have run for its end to count as the first.
+	// healthyAfter is the run time after which the end of a daemon counts as its first failure.
 	healthyAfter = 30 * time.Second
-	// failureLimit is how many ends in a row make the supervisor give up, so that the kubelet starts the container again.
+	// failureLimit is the number of consecutive failures after which the supervisor gives up, so that the kubelet restarts the
+	// container.
 	failureLimit = 6
 )
 
-// ErrNotRunning is returned for calls of a daemon that is not running just now.
+// ErrNotRunning is returned for calls to a daemon that is not running at the moment.
 var ErrNotRunning = errors.New("not running")
 
-// Keeper keeps one daemon running: a daemon that ends is started again alone, because the others, and with a userspace
-// datapath the network itself, live on without it.
+// Keeper keeps one daemon running. It restarts only the daemon that ended: the other daemons, and with a userspace datapath the
+// network itself, continue without it.
 type Keeper struct {
 	Daemon Daemon
-	// After is the gate: the daemon is not started before it is closed. Nil is open.
+	// After is a gate: the daemon does not start until the channel is closed. A nil channel is an open gate.
 	After <-chan struct{}
 	// BeforeStop is called before the daemon is stopped, while it still serves.
 	BeforeStop func(context.Context)
@@ -40,8 +41,8 @@ type Keeper struct {
 	process *Process
 }
 
-// Run starts the daemon, again whenever it ends, until ctx ends and the daemon has stopped. It returns an error when the daemon
-// keeps failing.
+// Run starts the daemon and restarts it whenever it ends. After ctx ends it stops the daemon and returns. It returns an error
+// when the daemon keeps failing.
 func (k *Keeper) Run(ctx context.Context) error {
 	if k.After != nil {
 		select {
@@ -100,7 +101,7 @@ func (k *Keeper) set(p *Process) {
 	k.process = p
 }
 
-// Call runs one command on the control socket of the daemon as it runs now.
+// Call runs one command on the control socket of the current process.
 func (k *Keeper) Call(ctx context.Context, command string, args ...string) (string, error) {
 	k.mu.Lock()
 	process := k.process
@@ -111,7 +112,7 @@ func (k *Keeper) Call(ctx context.Context, command string, args ...string) (stri
 	return process.Call(ctx, command, args...)
 }
 
-// Pause waits for d, or less when ctx ends.
+// Pause waits for d or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -121,7 +122,7 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Retry calls f until it succeeds or ctx ends, with growing pauses between, and reports each failure.
+// Retry calls f until it succeeds or ctx ends. It reports each failure and backs off between attempts.
 func Retry(ctx context.Context, report func(error), f func() error) {
 	for delay := retryDelay; ctx.Err() == nil; delay = min(2*delay, lastDelay) {
 		err := f()
@@ -133,8 +134,8 @@ func Retry(ctx context.Context, report func(error), f func() error) {
 	}
 }
 
-// RunInOrder runs daemons, each once its gate is open, until ctx ends or one keeps failing. Then it stops them one after the
-// other, from the last to the first.
+// RunInOrder runs daemons, each once its gate is open, until ctx ends or one keeps failing. Then it stops them one by one, in
+// reverse order.
 func RunInOrder(ctx context.Context, keepers ...*Keeper) error {
 	gaveUp := make(chan struct{}, len(keepers))
 	stops := make([]func() error, 0, len(keepers))

@@ -15,7 +15,7 @@ import (
 	"github.com/go-logr/logr/testr"
 )
 
-// shell is a daemon without control socket: it is stopped by signal.
+// shell is a daemon without a control socket, so that it is stopped by a signal.
 func shell(t *testing.T, name, script string) Daemon {
 	t.Helper()
 	return Daemon{
