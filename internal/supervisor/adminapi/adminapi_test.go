@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// member is a database that remembers what it was asked.
+// member is a fake Database that records the calls.
 type member struct{ asked []string }
 
 var someStatus = Status{
@@ -43,16 +43,17 @@ func (m *member) Compact(context.Context) error {
 	return errors.New("cannot store a snapshot while leaving cluster")
 }
 
-// endpoints is how many there were so far: each has an address of its own.
+// endpoints counts the endpoints so far: each one listens on a different address.
 var endpoints byte
 
-// endpoint serves a member and returns its address and how to make clients' configurations.
+// endpoint serves a member. It returns the address, the directory of its TLS files, a function that makes clients' TLS
+// configurations, and the callers' CA.
 func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, config func(callers supervisortest.Authority, serverName string) *tls.Config, callers supervisortest.Authority) {
 	t.Helper()
 	servers, callers := supervisortest.NewAuthority(t, "servers"), supervisortest.NewAuthority(t, "admin")
 	dir = servers.TLSDir(t, "ovn-nb", map[string][]byte{"admin-ca.crt": callers.PEM})
 	endpoints++
-	address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 8, endpoints}), 6651) // nobody is given such a port by chance
+	address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 8, endpoints}), 6651) // the port is outside the ephemeral range, so no other process gets it by chance
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, address.String(), dir, Handler(db)) }()
@@ -75,7 +76,7 @@ func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, co
 	return address, dir, config, callers
 }
 
-// untilUp retries while the listener is not there yet.
+// untilUp retries until the listener accepts connections.
 func untilUp(t *testing.T, c *Client) (Status, error) {
 	t.Helper()
 	for {
@@ -130,7 +131,7 @@ func TestEndpointTrustsItsCallersOnly(t *testing.T) {
 		t.Errorf("a server of another name: %v", err)
 	}
 
-	// A rotated authority counts from the next connection on.
+	// A rotated CA applies from the next connection on.
 	if err := os.WriteFile(filepath.Join(dir, "admin-ca.crt"), strangers.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}

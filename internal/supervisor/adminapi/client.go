@@ -19,11 +19,11 @@ import (
 const (
 	// requestTimeout bounds one request. Members answer from memory.
 	requestTimeout = 10 * time.Second
-	// backupTimeout bounds the reading of a backup.
+	// backupTimeout bounds the download of a backup.
 	backupTimeout = 5 * time.Minute
 )
 
-// ErrUnsupported is returned for what a member of an older image does not know.
+// ErrUnsupported is returned for a request that a member of an older image does not support.
 var ErrUnsupported = errors.New("the member's image does not know this request")
 
 // Client calls the endpoint of one member. It is safe for concurrent use and is itself a Database.
@@ -34,8 +34,8 @@ type Client struct {
 
 var _ Database = (*Client)(nil)
 
-// NewClient returns a client of the endpoint at address. The configuration holds the operator's certificate, the authority of
-// the members and the server name to expect (`ovn-nb`, `ovn-sb`: addresses are not in members' certificates).
+// NewClient returns a client of the endpoint at address. config holds the operator's certificate, the CA of the members, and the
+// expected server name (`ovn-nb` or `ovn-sb`: members' certificates contain no addresses).
 func NewClient(address netip.AddrPort, config *tls.Config) *Client {
 	return &Client{
 		base: "https://" + address.String(),
@@ -98,7 +98,7 @@ func (c *Client) Compact(ctx context.Context) error {
 	return err
 }
 
-// Backup writes a backup of an Archive to a writer.
+// Backup downloads a backup from an Archive into a writer.
 func (c *Client) Backup(ctx context.Context, name string, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, backupTimeout)
 	defer cancel()
@@ -117,7 +117,7 @@ func (c *Client) Backup(ctx context.Context, name string, to io.Writer) error {
 	return nil
 }
 
-// send names method and address in its errors.
+// send sends a request without a body. Errors of http.Client already name the method and the address.
 func (c *Client) send(ctx context.Context, method, target string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.base+target, http.NoBody)
 	if err != nil {

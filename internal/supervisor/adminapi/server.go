@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 )
 
-// Handler serves a member. It answers errors of the member with 500 and their text.
+// Handler serves a member. Errors of the member are returned as status 500 with their text.
 func Handler(db Database) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", telling(db.Status))
@@ -34,7 +34,7 @@ func Handler(db Database) http.Handler {
 	return mux
 }
 
-// ArchiveHandler serves the backups of a claim.
+// ArchiveHandler serves the backups of an archive.
 func ArchiveHandler(a Archive) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", telling(a.Status))
@@ -46,13 +46,13 @@ func ArchiveHandler(a Archive) http.Handler {
 		}
 		defer file.Close()
 		if _, err := io.Copy(w, file); err != nil {
-			panic(http.ErrAbortHandler) // for the client to see that it has not got all
+			panic(http.ErrAbortHandler) // aborts the response, so that the client detects that it is truncated
 		}
 	})
 	return mux
 }
 
-// telling answers with what get returns.
+// telling returns a handler that responds with the result of get as JSON.
 func telling[T any](get func(context.Context) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		value, err := get(r.Context())
@@ -61,7 +61,7 @@ func telling[T any](get func(context.Context) (T, error)) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(value) // fails only when the client has gone
+		_ = json.NewEncoder(w).Encode(value) // fails only when the client has disconnected
 	}
 }
 
@@ -72,7 +72,7 @@ func answer(w http.ResponseWriter, err error) {
 }
 
 // ServerTLS returns the configuration of the endpoint's listener from a directory that holds tls.crt, tls.key and admin-ca.crt,
-// the authority of callers. The files are read at each handshake, which are few, so that rotated ones count at once.
+// the CA of callers. The files are read at each handshake (handshakes are rare), so that rotated files apply at once.
 func ServerTLS(dir string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -103,7 +103,7 @@ func load(dir string) (*tls.Config, error) {
 	}, nil
 }
 
-// Serve answers on address, `[::]:6651`, until ctx ends.
+// Serve serves on address (`[::]:6651`) until ctx ends.
 func Serve(ctx context.Context, address, tlsDir string, handler http.Handler) error {
 	listener, err := tls.Listen("tcp", address, ServerTLS(tlsDir))
 	if err != nil {
