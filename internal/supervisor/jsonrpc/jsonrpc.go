@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonrpc speaks JSON-RPC 1.0, as the control sockets of Open vSwitch's daemons (ovs-appctl(8)) and ovsdb-server's listeners
-// (RFC 7047, section 4) do: over Unix domain sockets or TLS.
+// Package jsonrpc is a JSON-RPC 1.0 client for the control sockets of Open vSwitch's daemons (ovs-appctl(8)) and for
+// ovsdb-server's listeners (RFC 7047, section 4), over Unix domain sockets or TLS.
 package jsonrpc
 
 import (
@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// Error is what the server answered in place of a result.
+// Error is an error response of the server.
 type Error struct {
-	// Text is the server's message: a string of a control socket, JSON of a database.
+	// Text is the server's message: a string from a control socket, JSON from a database.
 	Text string
 }
 
 func (e *Error) Error() string { return e.Text }
 
-// Notification is a message of the server that answers nothing: `update` of a monitor.
+// Notification is a message of the server that is not a response, such as `update` of a monitor.
 type Notification struct {
 	Method string
 	Params json.RawMessage
 }
 
-// Conn is one connection. Its methods are called from one goroutine.
+// Conn is one connection. It is not safe for concurrent use.
 type Conn struct {
 	conn    net.Conn
 	forget  func() bool
@@ -57,17 +57,17 @@ type message struct {
 	Error  json.RawMessage `json:"error"`
 }
 
-// Dial connects to a socket. The connection is closed, and whatever waits on it returns, when ctx ends.
+// Dial connects to a Unix socket. When ctx ends, the connection is closed and blocked calls return.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if err != nil {
-		return nil, err // names the socket already
+		return nil, err // already names the socket
 	}
 	return newConn(ctx, conn), nil
 }
 
-// DialTLS is Dial for an address with a port.
+// DialTLS is Dial for a TLS address with a port.
 func DialTLS(ctx context.Context, address string, config *tls.Config) (*Conn, error) {
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -77,7 +77,7 @@ func DialTLS(ctx context.Context, address string, config *tls.Config) (*Conn, er
 	return newConn(ctx, conn), nil
 }
 
-// dialTimeout bounds the handshake.
+// dialTimeout bounds connecting over TCP, including the TLS handshake.
 const dialTimeout = 5 * time.Second
 
 func newConn(ctx context.Context, conn net.Conn) *Conn {
@@ -91,8 +91,8 @@ func (c *Conn) Close() {
 	_ = c.conn.Close() // nothing is buffered that could fail to be written
 }
 
-// Call sends a request and waits for its answer, which is decoded into result (nil: thrown away). Notifications that come
-// before it are kept for Receive. An answer of the server that is an error is an *Error.
+// Call sends a request and waits for its response, which is decoded into result; a nil result discards it. Notifications that
+// arrive before the response are queued for Receive. An error response is returned as *Error.
 func (c *Conn) Call(method string, params, result any) error {
 	c.lastID++
 	id := c.lastID
@@ -133,7 +133,8 @@ func (c *Conn) Receive() (Notification, error) {
 	}
 }
 
-// read returns the next message that is not an echo request, which it answers: a server closes connections that do not.
+// read returns the next message other than an echo request. It answers echo requests, because a server closes connections that
+// do not.
 func (c *Conn) read() (message, error) {
 	for {
 		var m message
