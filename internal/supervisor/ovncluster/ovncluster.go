@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ovncluster gives supervisors the one OVNCluster by watch, and the addresses of databases out of it.
+// Package ovncluster watches the OVNCluster for supervisors and derives the addresses of databases from it.
 package ovncluster
 
 import (
@@ -23,8 +23,9 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// Watch returns a channel that gives the newest state of the OVNCluster `default`: first the present one, then each change. A
-// state that was not taken before the next came is skipped. Nothing comes while there is none. It lasts until ctx ends.
+// Watch returns a channel that delivers the newest state of the OVNCluster `default`: first the current one, then each change. A
+// state that was not received before the next one arrives is skipped. While the OVNCluster does not exist, the channel is empty.
+// The watch lasts until ctx ends.
 func Watch(ctx context.Context, config *rest.Config) (<-chan *v1alpha1.OVNCluster, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -36,7 +37,7 @@ func Watch(ctx context.Context, config *rest.Config) (<-chan *v1alpha1.OVNCluste
 	if err != nil {
 		return nil, fmt.Errorf("make the watch of OVNCluster: %w", err)
 	}
-	// The informer is waited for by its first event, not here: the API server may be away while the node starts.
+	// GetInformer does not wait for the sync: the API server may be unavailable while the node starts. The first event reports it.
 	informer, err := objects.GetInformer(ctx, &v1alpha1.OVNCluster{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch OVNCluster: %w", err)
@@ -53,18 +54,18 @@ func Watch(ctx context.Context, config *rest.Config) (<-chan *v1alpha1.OVNCluste
 	}); err != nil {
 		return nil, fmt.Errorf("watch OVNCluster: %w", err)
 	}
-	go func() { _ = objects.Start(ctx) }() // returns when ctx ends; failures are logged and tried again by the informer
+	go func() { _ = objects.Start(ctx) }() // returns when ctx ends; the informer logs failures and retries
 	return newest, nil
 }
 
-// mapper knows where OVNClusters are without asking the API server, which may be away.
+// mapper maps OVNCluster without discovery, because the API server may be unavailable.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	m.Add(v1alpha1.GroupVersion.WithKind("OVNCluster"), meta.RESTScopeRoot)
 	return m
 }
 
-// replace puts the value into a channel of one place, over one that nobody has taken. There is one writer.
+// replace puts the value into a channel of capacity one and discards an unreceived value. There must be only one writer.
 func replace[T any](c chan T, value T) {
 	select {
 	case <-c:
@@ -73,14 +74,14 @@ func replace[T any](c chan T, value T) {
 	c <- value
 }
 
-// Endpoint is a connection method of OVSDB over TLS (ovsdb(7)): ssl:192.0.2.1:6641, ssl:[2001:db8::1]:6641.
+// Endpoint returns a connection method of OVSDB over TLS (ovsdb(7)): ssl:192.0.2.1:6641, ssl:[2001:db8::1]:6641.
 func Endpoint(address netip.Addr, port int) string {
 	return "ssl:" + net.JoinHostPort(address.String(), strconv.Itoa(port))
 }
 
-// Endpoints are the members of a database at a port, in the status' order. Members that have not joined yet are left out, unless none
-// has, and so are those whose address does not parse. There are none while the database is made anew: nobody should leave what he has
-// for one that is not there yet.
+// Endpoints returns the members of a database at a port, in the order of the status. Members that have not joined yet are
+// omitted, unless none has joined; members with an invalid address are omitted, too. During a recovery Endpoints returns nil
+// until the new cluster exists, so that clients do not leave the old one too early.
 func Endpoints(db v1alpha1.DatabaseStatus, port int) []string {
 	if db.Recovering() && db.ClusterID == "" {
 		return nil

@@ -59,7 +59,7 @@ func TestWatchGivesTheNewestState(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, clusters, "the cluster is seen", func(*v1alpha1.OVNCluster) bool { return true })
-	for _, id := range []string{"one", "two", "three"} { // nobody takes these meanwhile
+	for _, id := range []string{"one", "two", "three"} { // the test does not receive these
 		cluster.Status.Northbound.ClusterID = id
 		if err := api.Status().Update(t.Context(), cluster); err != nil {
 			t.Fatal(err)
@@ -80,13 +80,13 @@ func until(t *testing.T, clusters <-chan *v1alpha1.OVNCluster, what string, seen
 	})
 }
 
-// A node starts without the API server: what it was told last is in its files.
+// A node must start without the API server: its last configuration is in local files.
 func TestWatchBeginsWithoutTheAPIServer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.Close(); err != nil { // nobody listens there
+	if err := listener.Close(); err != nil { // the address refuses connections from here on
 		t.Fatal(err)
 	}
 	if _, err := Watch(t.Context(), &rest.Config{Host: "http://" + listener.Addr().String()}); err != nil {
