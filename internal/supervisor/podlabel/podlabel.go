@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlabel keeps a label of the supervisor's own pod, by which Services select the leader.
+// Package podlabel maintains labels of the supervisor's own pod. Services select the leader by them.
 package podlabel
 
 import (
@@ -19,26 +19,26 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
-// The labels, which the Services ovn-nb, ovn-sb and ovn-northd select.
+// The labels by which the Services ovn-nb, ovn-sb and ovn-northd select their pods.
 const (
 	NorthboundLeader = "ovn-nb-leader"
 	SouthboundLeader = "ovn-sb-leader"
 	NorthdLeader     = "ovn-northd-leader"
 )
 
-// The labels by which those who write a database say which one they have brought up to date: its cluster ID.
+// The labels in which the writers of a database record the cluster ID of the database that they last brought up to date.
 const (
 	NorthboundWritten = "kubeovn.io/northbound-written"
 	SouthboundWritten = "kubeovn.io/southbound-written"
 )
 
-// NorthdMembers tells which members' addresses an ovn-northd runs with, as a hash.
+// NorthdMembers is the label with a hash of the database members' addresses that an ovn-northd runs with.
 const NorthdMembers = "kubeovn.io/northd-members"
 
-// withdrawTimeout bounds the last write, when the pod stops.
+// withdrawTimeout bounds the last write when the pod stops.
 const withdrawTimeout = 3 * time.Second
 
-// Label is one label of one pod: "true" or "false".
+// Label is one label of one pod. Run writes "true" or "false", Put and Follow write any value.
 type Label struct {
 	Pods corev1.PodInterface
 	Pod  string
@@ -46,8 +46,8 @@ type Label struct {
 	Log  logr.Logger
 }
 
-// Run writes what leads gives until ctx ends, and withdraws the label then. It retries what fails, always with the newest value.
-// The label a former container of the pod left is overwritten at once.
+// Run writes the values from leads until ctx ends, and then writes "false". It retries failures, always with the newest value. A
+// stale value from a previous container of the pod is overwritten at once.
 func (l Label) Run(ctx context.Context, leads <-chan bool) {
 	value := false
 	for {
@@ -71,12 +71,12 @@ func (l Label) Run(ctx context.Context, leads <-chan bool) {
 	}
 }
 
-// Put writes a value, however often that has to be tried, until ctx ends.
+// Put writes a value, with retries until it succeeds or ctx ends.
 func (l Label) Put(ctx context.Context, value string) {
 	supervisor.Retry(ctx, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(ctx, value) })
 }
 
-// Follow puts each value that comes, until ctx ends.
+// Follow writes each value from the channel until ctx ends. It receives the next value only after the current one is written.
 func (l Label) Follow(ctx context.Context, values <-chan string) {
 	for {
 		select {
@@ -96,8 +96,8 @@ func (l Label) withdraw() {
 	}
 }
 
-// patch writes the label through the subresource status, which accepts labels and ignores changes of the spec: the supervisor needs no
-// right to change pods themselves.
+// patch writes the label through the status subresource, which accepts labels and ignores changes of the spec. So the supervisor
+// needs no permission to change pods themselves.
 func (l Label) patch(ctx context.Context, value string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"labels": map[string]string{l.Key: value}},

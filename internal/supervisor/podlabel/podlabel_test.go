@@ -19,7 +19,7 @@ import (
 
 func TestLabelFollowsAndIsWithdrawn(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "ovn-central-nb-0", Labels: map[string]string{
-		"app": "ovn-central", NorthboundLeader: "true", // left by the container before
+		"app": "ovn-central", NorthboundLeader: "true", // left by the previous container
 	}}}
 	client := fake.NewClientset(pod)
 	written, failures := make(chan string, 100), 2
@@ -28,7 +28,7 @@ func TestLabelFollowsAndIsWithdrawn(t *testing.T) {
 		if !ok {
 			return false, nil, nil
 		}
-		if failures > 0 { // the API server is away at first
+		if failures > 0 { // the API server is unavailable at first
 			failures--
 			return true, nil, errors.New("connection refused")
 		}
