@@ -23,15 +23,16 @@ var (
 	keys [][]byte
 )
 
-// Secret adds a private key, which is a PEM file, to those that no log of this process may show. Keys of Issue are among them.
+// Secret registers a private key in PEM format that must not appear in any log of this process. Issue registers its keys itself.
 func Secret(key []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	keys = append(keys, key)
 }
 
-// Log returns a log for the supervisors of a test. The test fails at its end when this log or standard error, to which the daemons of supervisors
-// write, shows a private key. Supervisors have to end before that: Log is called before the test registers their end with Cleanup.
+// Log returns a logger for the supervisors of a test. At its end the test fails if a private key appears in this log or on
+// standard error, where supervisors copy the output of their daemons. Supervisors must end before that check: call Log before
+// the test registers their end with Cleanup.
 func Log(t testing.TB) logr.Logger {
 	t.Helper()
 	mu.Lock()
@@ -62,7 +63,7 @@ func (l *log) Write(text []byte) (int, error) {
 	return l.text.Write(text)
 }
 
-// record keeps standard error as well until the test is over.
+// record captures standard error, too, until the test ends.
 func record(t testing.TB) *log {
 	t.Helper()
 	l := &log{TB: t}

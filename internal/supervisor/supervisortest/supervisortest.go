@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package supervisortest gives tests the programs of OVN and Open vSwitch, and certificates for them.
+// Package supervisortest provides tests with the programs of OVN and Open vSwitch, and with certificates for them.
 package supervisortest
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
-// Program returns how to run a program of the root file system on this machine, whatever its own libraries are.
+// Program returns the command line that runs a program of the root file system on this machine, independent of the machine's
+// libraries.
 func Program(t testing.TB, path string) []string {
 	t.Helper()
 	command, err := prepared.Program(path)
@@ -33,7 +34,7 @@ func Program(t testing.TB, path string) []string {
 	return command
 }
 
-// File returns where a file of the root file system is on this machine.
+// File returns the path on this machine of a file of the root file system.
 func File(t testing.TB, path string) string {
 	t.Helper()
 	file, err := prepared.File(filepath.Join("rootfs", path))
@@ -41,7 +42,7 @@ func File(t testing.TB, path string) string {
 	return file
 }
 
-// RunDir makes a directory for sockets: the name that testing.T.TempDir gives one can be too long for their paths (unix(7)).
+// RunDir makes a directory for sockets. The path of testing.T.TempDir can exceed the length limit of socket paths (unix(7)).
 func RunDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "run")
@@ -50,23 +51,23 @@ func RunDir(t testing.TB) string {
 	return dir
 }
 
-// network is one of the loopback networks, as IPv4 has them.
+// network is the second and third byte of a random network inside 127.0.0.0/8.
 var network = [2]byte{byte(64 + mathrand.IntN(128)), byte(mathrand.IntN(256))}
 
-// Loopback is an address, from 1 on, of a loopback network that was drawn for this process: processes of tests in other packages, and in other
-// checkouts, listen on the same ports beside it.
+// Loopback returns the address with this host number (from 1) in the process's random loopback network. Test processes of other
+// packages and other checkouts listen on the same ports at the same time.
 func Loopback(host byte) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, network[0], network[1], host})
 }
 
-// Authority signs certificates.
+// Authority is a CA for tests.
 type Authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	PEM         []byte
 }
 
-// NewAuthority makes an authority.
+// NewAuthority makes a CA.
 func NewAuthority(t testing.TB, name string) Authority {
 	t.Helper()
 	key := newKey(t)
@@ -83,7 +84,7 @@ func NewAuthority(t testing.TB, name string) Authority {
 	return Authority{certificate: certificate, key: key, PEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
-// Issue returns a certificate and its key for a common name, which is a DNS name of it as well.
+// Issue returns a certificate and its key for a common name, which is also the certificate's DNS name.
 func (a Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	t.Helper()
 	own := newKey(t)
@@ -94,13 +95,13 @@ func (a Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	return a.Sign(t, name, own.Public()), key
 }
 
-// Sign returns a certificate, valid for an hour, of a public key.
+// Sign returns a certificate for a public key. It is valid for one hour.
 func (a Authority) Sign(t testing.TB, name string, key any) []byte {
 	t.Helper()
 	return a.SignUntil(t, name, key, time.Now().Add(time.Hour))
 }
 
-// SignUntil is Sign for a certificate that was good for two hours until then.
+// SignUntil is Sign with a certificate that is valid for two hours and expires at until.
 func (a Authority) SignUntil(t testing.TB, name string, key any, until time.Time) []byte {
 	t.Helper()
 	template := &x509.Certificate{
@@ -114,7 +115,7 @@ func (a Authority) SignUntil(t testing.TB, name string, key any, until time.Time
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// TLSDir makes a directory as processes mount it: tls.crt and tls.key of the name, and further files.
+// TLSDir makes a directory like the one that processes mount: tls.crt and tls.key for the name, and additional files.
 func (a Authority) TLSDir(t testing.TB, name string, files map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,8 +128,8 @@ func (a Authority) TLSDir(t testing.TB, name string, files map[string][]byte) st
 	return dir
 }
 
-// patience bounds what a test waits for, on a machine with much else to do: the first election after a leader stopped takes up to two
-// election timers, and elections in which a member does not get to vote in time are repeated.
+// patience bounds the waits of a test on a busy machine. The first election after a leader stops takes up to two election
+// timers, and an election is repeated if a member does not vote in time.
 const patience = 3 * time.Minute
 
 // Eventually waits until f returns nil.
@@ -137,8 +138,8 @@ func Eventually(t testing.TB, what string, f func() error) {
 	eventually.Wait{For: what, Limit: patience, Pause: 50 * time.Millisecond}.Succeeds(t, f)
 }
 
-// Watch makes the waits of a test fail at once when a supervisor ends that runs in a goroutine: its end is in done, which has room for it,
-// before ctx is over. The test takes the end from done when it expects one.
+// Watch makes the waits of a test fail at once when a supervisor that runs in a goroutine ends before ctx does. The supervisor
+// sends its result to done, which must be buffered. A test that expects the end receives it from done itself.
 func Watch(ctx context.Context, t testing.TB, what string, done chan error) {
 	t.Helper()
 	eventually.Watch(t, func() error {
