@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// Raft is one member's view of its cluster, as ovsdb-server's cluster/status tells it.
+// Raft is one member's view of its cluster, from ovsdb-server's cluster/status.
 type Raft struct {
-	// ClusterID and ServerID are UUIDs; ClusterID is empty while a joining member does not know it.
+	// ClusterID and ServerID are UUIDs; ClusterID is empty while a joining member has not learned it.
 	ClusterID, ServerID string
 	Address             string
-	// Status is "cluster member", or why the server is none just now: "joining cluster", "disconnected from the cluster (election
-	// timeout)", …
+	// Status is "cluster member", or why the server is not one at the moment: "joining cluster", "disconnected from the cluster
+	// (election timeout)", …
 	Status string
 	// Role is leader, follower or candidate.
 	Role string
 	Term int64
-	// LastIndex is that of the last entry in the member's log.
+	// LastIndex is the index of the last entry in the member's log.
 	LastIndex int64
 	// Leader is the first four digits of the leader's server ID; empty when there is none.
 	Leader string
@@ -30,13 +30,13 @@ type Raft struct {
 	Servers []RaftServer
 }
 
-// RaftServer is a member as others see it.
+// RaftServer is an entry of the list of servers in cluster/status.
 type RaftServer struct {
 	// ID is the first four digits of the server ID.
 	ID, Address string
 }
 
-// Connected reports whether this is a member of the cluster that knows a leader.
+// Connected reports whether the server is a member of the cluster and knows a leader.
 func (r Raft) Connected() bool { return r.Status == "cluster member" && r.Leader != "" }
 
 // LeaderAddress is the leader's address; empty when there is none.
@@ -56,7 +56,7 @@ var (
 	serverLine = regexp.MustCompile(`^\s+([0-9a-f]{4}) \([0-9a-f]{4} at (\S+)\)`)
 )
 
-// ParseRaft reads the text of `cluster/status`, which exists in no other form.
+// ParseRaft parses the text output of `cluster/status`; there is no structured output.
 func ParseRaft(text string) (Raft, error) {
 	var r Raft
 	inServers := false
@@ -86,7 +86,7 @@ func ParseRaft(text string) (Raft, error) {
 func (r *Raft) set(name, value string) error {
 	switch name {
 	case "Cluster ID":
-		if m := longID.FindStringSubmatch(value); m != nil { // else "not yet known"
+		if m := longID.FindStringSubmatch(value); m != nil { // otherwise "not yet known"
 			r.ClusterID = m[1]
 		}
 	case "Server ID":
@@ -119,7 +119,7 @@ func (r *Raft) set(name, value string) error {
 	return nil
 }
 
-// setLog reads the range of the log's entries, `[2, 5]`: the second number is that of the next one.
+// setLog parses the range of log entries, `[2, 5]`: the second number is the index of the next entry.
 func (r *Raft) setLog(value string) error {
 	_, next, _ := strings.Cut(strings.Trim(value, "[]"), ", ")
 	end, err := strconv.ParseInt(next, 10, 64)

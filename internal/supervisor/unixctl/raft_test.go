@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The texts are those of ovsdb-server 3.5.0.
+// The texts are output of ovsdb-server 3.5.0.
 func TestParseRaft(t *testing.T) {
 	servers := []RaftServer{
 		{ID: "f531", Address: "tcp:127.0.0.1:17643"}, {ID: "fc66", Address: "tcp:[::1]:17644"}, {ID: "1d06", Address: "tcp:[::1]:17645"},

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unixctl calls the control sockets of the daemons of OVN and Open vSwitch: what ovs-appctl(8) and ovn-appctl(8) do.
+// Package unixctl calls the control sockets of the daemons of OVN and Open vSwitch, like ovs-appctl(8) and ovn-appctl(8).
 package unixctl
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
-// callTimeout bounds one call. Daemons answer between two turns of their main loop, which may be long in ovn-northd.
+// callTimeout bounds one call. Daemons answer between two iterations of their main loop, which can take long in ovn-northd.
 const callTimeout = 15 * time.Second
 
-// Call runs one command of the daemon behind socket and returns its text without the newline at the end.
+// Call runs one command of the daemon that listens on socket and returns the output without its trailing newline.
 func Call(ctx context.Context, socket, command string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -31,7 +31,7 @@ func Call(ctx context.Context, socket, command string, args ...string) (string, 
 	var text string
 	if err := conn.Call(command, args, &text); err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // which closed the connection
+			err = context.Cause(ctx) // the end of ctx closed the connection
 		}
 		return "", fmt.Errorf("%s of %s: %w", command, socket, err)
 	}

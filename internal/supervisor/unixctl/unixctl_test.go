@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// daemon answers each request that a client sends with the next of the answers.
+// daemon is a fake control socket that returns the answers in order, one per request.
 func daemon(t *testing.T, answers ...string) (socket string, requests <-chan string) {
 	t.Helper()
 	socket = filepath.Join(supervisortest.RunDir(t), "d.ctl")
