@@ -32,8 +32,8 @@ const (
 	southboundPort = 6645
 )
 
-// statusInterval is how often the daemon is asked whether it is the active one. It tells nobody by itself: what makes it active is
-// a lock in the southbound database (RFC 7047, section 4.1.8) that only its holder knows of.
+// statusInterval is the interval at which the supervisor queries whether the daemon is active. The daemon sends no notification:
+// it is active while it holds a lock in the southbound database (RFC 7047, section 4.1.8), and only the holder sees the lock.
 const statusInterval = 2 * time.Second
 
 // Options of `kiln northd`.
@@ -44,33 +44,35 @@ type Options struct {
 	TLSDir string
 	// HealthAddress of the probes.
 	HealthAddress string
-	// Program is ovn-northd, with leading arguments if it takes any to run it.
+	// Program is ovn-northd, with leading arguments if it needs any to run.
 	Program []string
-	// Clusters gives the newest OVNCluster (ovncluster.Watch).
+	// Clusters delivers the newest OVNCluster (ovncluster.Watch).
 	Clusters <-chan *v1alpha1.OVNCluster
-	// Leads receives whether this ovn-northd is the active one, at each change.
+	// Leads receives at each change whether this ovn-northd is the active one.
 	Leads chan<- bool
-	// Writes receives the cluster ID of the southbound database that this ovn-northd, the active one, writes, at each change.
+	// Writes receives, at each change, the cluster ID of the southbound database that this ovn-northd writes while it is active.
 	Writes chan<- string
-	// Runs receives which members' addresses this ovn-northd runs with and reaches, as a hash, at each change.
+	// Runs receives, at each change, a hash of the members' addresses that this ovn-northd runs with and is connected to.
 	Runs chan<- string
-	// Turn returns when the active ovn-northd may start again with these members: once another one, standing by, has done so, or when there is
-	// none.
+	// Turn returns when the active ovn-northd may restart with these members: after a standby has restarted with them, or if there
+	// is no standby.
 	Turn func(ctx context.Context, members string)
 	Log  logr.Logger
 }
 
-// DefaultProgram is that of Debian's packages.
+// DefaultProgram is the path in Debian's packages.
 var DefaultProgram = []string{"/usr/bin/ovn-northd"}
 
-// databases are the connection methods of both databases.
+// databases holds the connection methods of both databases.
 type databases struct {
 	northbound, southbound []string
-	// Cluster IDs: ovn-northd takes a database that was made anew for one that is behind (min_index, ovsdb(7)), and has to start again.
+	// Cluster IDs: ovn-northd takes a recreated database for a stale one, because its index is lower (min_index, ovsdb(7)), and must
+	// restart.
 	northboundID, southboundID string
-	// recovering: the northbound database may not be complete yet, and what is not there would be deleted from the southbound one.
+	// recovering: the northbound database may be incomplete, and ovn-northd would delete the missing rows from the southbound
+	// database.
 	recovering bool
-	// leaders are the nodes of both leaders, empty unless both are known.
+	// leaders names the nodes of both leaders; empty unless both are known.
 	leaders string
 }
 
@@ -93,20 +95,20 @@ func (d databases) complete() bool {
 	return len(d.northbound) > 0 && len(d.southbound) > 0 && !d.recovering
 }
 
-// equal: the same members, in whatever order. A restart costs a computation of everything.
+// equal reports whether both have the same members, in any order. A restart of ovn-northd recomputes everything.
 func (d databases) equal(o databases) bool {
 	return sameSet(d.northbound, o.northbound) && sameSet(d.southbound, o.southbound) &&
 		d.northboundID == o.northboundID && d.southboundID == o.southboundID && d.recovering == o.recovering
 }
 
-// members is the hash that stands for the addresses: a label's value.
+// members returns a hash of the addresses that fits into a label value.
 func (d databases) members() string {
 	all := slices.Sorted(slices.Values(slices.Concat(d.northbound, d.southbound)))
 	sum := sha256.Sum256([]byte(strings.Join(all, ",")))
 	return hex.EncodeToString(sum[:8])
 }
 
-// onlyMoved: the databases are the same, of other members.
+// onlyMoved reports whether the databases are the same and at most their members differ.
 func (d databases) onlyMoved(o databases) bool {
 	return d.northboundID == o.northboundID && d.southboundID == o.southboundID && d.recovering == o.recovering
 }
@@ -118,16 +120,16 @@ func sameSet(a, b []string) bool {
 type supervised struct {
 	options Options
 	running atomic.Pointer[supervisor.Process]
-	// with is what runs; active is the one that has said last that it is the active one.
+	// with holds the databases of the running daemon; active is the process that last reported that it is active.
 	with   atomic.Pointer[databases]
 	active atomic.Pointer[supervisor.Process]
-	// leaders are the newest that are known. restart asks for another daemon, because this one does not find them.
+	// leaders are the newest known ones. restart requests a restart, because the daemon does not find them.
 	leaders atomic.Pointer[string]
 	restart chan string
 }
 
-// Run runs ovn-northd until ctx ends: again with new addresses when the members of a database change. It returns an error when the
-// daemon ended by itself.
+// Run runs ovn-northd until ctx ends and restarts it with new addresses when the members of a database change. It returns an
+// error when the daemon ends by itself.
 func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 		return fmt.Errorf("make the directory of sockets: %w", err)
@@ -142,7 +144,7 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// follow keeps a daemon on the databases of the newest OVNCluster.
+// follow runs a daemon with the databases of the newest OVNCluster.
 func (s *supervised) follow(ctx context.Context) error {
 	var current databases
 	for {
@@ -165,7 +167,8 @@ func (s *supervised) follow(ctx context.Context) error {
 	}
 }
 
-// next waits for databases that differ from the current ones, for the end of the daemon, or for ctx, when it stops the daemon.
+// next waits until the daemon has to restart and returns the databases to restart with. It also returns when the daemon ends,
+// and when ctx ends, after it has stopped the daemon.
 func (s *supervised) next(ctx context.Context, current databases) (databases, error) {
 	var ended <-chan struct{}
 	process := s.running.Load()
@@ -187,7 +190,7 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 			return pending, nil
 		case leaders := <-s.restart:
 			s.options.Log.Info("restarting ovn-northd: it does not find the new leader of a database", "leaders", leaders)
-			if pending.complete() { // no other event may report these members again
+			if pending.complete() { // no later event may report these members
 				current = pending
 			}
 			current.leaders = leaders
@@ -220,7 +223,8 @@ func (s *supervised) next(ctx context.Context, current databases) (databases, er
 	}
 }
 
-// awaitTurn lets one that stands by start again first, so that it takes over at once with all that it has read.
+// awaitTurn returns a channel that is closed when this daemon may restart. A standby restarts first, so that it can take over at
+// once with all its data already read.
 func (s *supervised) awaitTurn(ctx context.Context, members string) <-chan struct{} {
 	turn := make(chan struct{})
 	go func() {
@@ -256,23 +260,24 @@ func (s *supervised) daemon(d databases) supervisor.Daemon {
 	}
 }
 
-// watchStatus tells Leads when the daemon becomes active or ceases to be.
+// watchStatus sends to Leads, Runs and Writes when their values change, and requests a restart when the daemon is not connected
+// to the newest leaders.
 func (s *supervised) watchStatus(ctx context.Context) {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	told, active, written, runs := false, 0, "", ""
-	var asked *supervisor.Process // the one that active counts the answers of
-	found, lost := "", 0          // the leaders that it has been connected to, and how often it was not connected to newer ones
+	var asked *supervisor.Process // the process whose answers active counts
+	found, lost := "", 0          // the leaders that it was connected to, and the number of checks without a connection to newer ones
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		with, process := s.with.Load(), s.running.Load() // in this order: what runs with something else comes after that
+		with, process := s.with.Load(), s.running.Load() // in this order: the databases of process are then with or newer
 		status, err := s.call(ctx, "status")
 		if err != nil && s.running.Load() != nil {
-			continue // in the middle of a long computation, which changes nothing of its role
+			continue // in a long computation, which does not change its role
 		}
 		if process != asked {
 			asked, active = process, 0
@@ -300,7 +305,7 @@ func (s *supervised) watchStatus(ctx context.Context) {
 			connected, err = s.connected(ctx)
 		}
 		switch {
-		case err != nil: // busy: that says nothing of its connections
+		case err != nil: // busy: this says nothing about its connections
 		case connected:
 			found, lost = leaders, 0
 		case lost > 0:
@@ -309,7 +314,7 @@ func (s *supervised) watchStatus(ctx context.Context) {
 		default:
 			lost++
 		}
-		// What it computed when it became active is committed by the time it is asked again.
+		// By the second answer "active", ovn-northd has committed the changes that it computed when it became active.
 		if id := with.southboundID; active > 1 && id != written {
 			written = id
 			send(ctx, s.options.Writes, id)
@@ -317,13 +322,13 @@ func (s *supervised) watchStatus(ctx context.Context) {
 	}
 }
 
-// reconnect starts the daemon again. A daemon without a connection tries one member after the other. It waits up to 8 s between two of them
-// (RECONNECT_DEFAULT_MAX_BACKOFF in Open vSwitch's lib/reconnect.h), and as long for a member whose node is gone: it would find a new leader half a
-// minute late. Without a connection it has nothing to lose.
+// reconnect requests a restart of the daemon. A daemon without a connection tries the members in turn. It waits up to 8 s
+// between attempts (RECONNECT_DEFAULT_MAX_BACKOFF in Open vSwitch's lib/reconnect.h), and as long for a member whose node is
+// down, so that it would find a new leader half a minute late. Without a connection, a restart loses nothing.
 func (s *supervised) reconnect(ctx context.Context, leaders string) {
 	select {
 	case s.restart <- leaders:
-	case <-time.After(statusInterval): // it is about to start with other members
+	case <-time.After(statusInterval): // a restart with other members is about to happen
 	case <-ctx.Done():
 	}
 }
@@ -335,7 +340,7 @@ func send[T any](ctx context.Context, to chan<- T, value T) {
 	}
 }
 
-// ready: active or standby, and connected to both databases.
+// ready returns nil when the daemon is active or standby, and connected to both databases.
 func (s *supervised) ready(ctx context.Context) error {
 	for _, check := range []struct {
 		command string
@@ -366,7 +371,7 @@ func (s *supervised) connected(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// versions are those of the daemon that runs.
+// versions returns the versions of Kiln and of the running daemon.
 func (s *supervised) versions(ctx context.Context) (version.Programs, error) {
 	answer, err := s.call(ctx, "version")
 	return version.Programs{Kiln: version.Kiln, OVN: version.OfDaemon(answer)}, err

@@ -27,7 +27,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// envRole makes the test's own program an ovn-northd of which only the control socket works; it is the role that it tells of.
+// envRole makes the test's own program act as an ovn-northd with nothing but a control socket; the value is the role that it
+// reports.
 const envRole = "KILN_TEST_NORTHD"
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// playNorthd notes with which databases it was started, and answers (unixctl: JSON-RPC) until it is told to exit.
+// playNorthd records the northbound database that it was started with, and serves the control socket (JSON-RPC) until `exit`.
 func playNorthd(role string) {
 	var socket, databases string
 	for _, arg := range os.Args {
@@ -174,7 +175,7 @@ func (tr *trial) untilSaid(what string) {
 	})
 }
 
-// starts are the northbound databases with which it was started.
+// starts returns the northbound databases of each start.
 func (tr *trial) starts() []string { return tr.noted("starts") }
 
 func (tr *trial) noted(in string) []string {
@@ -205,12 +206,13 @@ func TestTheActiveOneStartsAgainAfterOneThatStandsBy(t *testing.T) {
 	tr.until("it starts with both members", func() bool { return len(tr.starts()) == 2 && strings.Contains(tr.starts()[1], "192.0.2.2") })
 }
 
-// Of two that start again one after the other, the first is not the active one any more: were it to wait for the other, they would wait for each other.
+// When two daemons restart one after the other, the first is no longer active. If it waited for the other, both would wait
+// forever.
 func TestTheOneThatWasActiveStartsAgainAtOnce(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.5:10671")
 	tr.clusters <- clusterOf("c", "192.0.2.1")
 	tr.untilSaid("leads true")
-	t.Setenv(envRole, "standby") // of the next
+	t.Setenv(envRole, "standby") // the role of the next process
 	tr.clusters <- clusterOf("c", "192.0.2.1", "192.0.2.2")
 	tr.turn <- struct{}{}
 	tr.until("it starts with both members", func() bool { return len(tr.starts()) == 2 })
@@ -226,7 +228,7 @@ func TestOneThatStandsByStartsAgainAtOnce(t *testing.T) {
 	tr.until("it starts again", func() bool { return len(tr.starts()) == 2 })
 }
 
-// What waits between two attempts to connect finds a new leader late.
+// A daemon that waits between two connection attempts finds a new leader late.
 func TestItStartsAgainForALeaderThatItDoesNotFind(t *testing.T) {
 	tr := newTrial(t, "standby", "127.0.6.6:10671")
 	led := func(by string) *v1alpha1.OVNCluster {
@@ -301,7 +303,7 @@ func TestItStopsWhileTheNorthboundDatabaseIsFilled(t *testing.T) {
 	tr.untilSaid("writes d") // the same addresses, another database
 }
 
-// What an ovn-northd has computed first is committed by the time it is asked a second time. Whoever was asked before it says nothing of that.
+// By the second answer, ovn-northd has committed what it computed first. Answers of the previous process do not count.
 func TestADatabaseIsWrittenOnceTheOneThatRunsNowHasSaidSoTwice(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.4:10671")
 	tr.clusters <- clusterOf("c", "192.0.2.1")

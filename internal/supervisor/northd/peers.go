@@ -21,18 +21,18 @@ import (
 // peersLabel selects the pods of ovn-northd.
 const peersLabel = "app.kubernetes.io/component=ovn-central-northd"
 
-// peerPatience is how long the active ovn-northd waits for one that stands by: what it has been told may be of no use any more.
+// peerPatience is how long the active ovn-northd waits for a standby: its own list of members may be stale by then.
 const peerPatience = time.Minute
 
-// Peers are the other pods of ovn-northd.
+// Peers finds the other pods of ovn-northd.
 type Peers struct {
 	Pods typedcorev1.PodInterface
-	// Pod is the own one.
+	// Pod is the name of this process's own pod.
 	Pod string
 	Log logr.Logger
 }
 
-// Await returns once another ovn-northd runs with these members, when there is no other that could, or after a minute.
+// Await returns once another ovn-northd runs with these members, if no other pod could take over, or after peerPatience.
 func (p Peers) Await(ctx context.Context, members string) {
 	ctx, cancel := context.WithTimeout(ctx, peerPatience)
 	defer cancel()
@@ -45,7 +45,7 @@ func (p Peers) await(ctx context.Context, members string) error {
 	if err != nil {
 		return fmt.Errorf("list the pods of ovn-northd: %w", err)
 	}
-	standing := map[string]bool{} // those that could take over
+	standing := map[string]bool{} // the pods that could take over
 	for i := range list.Items {
 		if p.follows(&list.Items[i], standing, members) {
 			return nil
@@ -74,7 +74,7 @@ func (p Peers) await(ctx context.Context, members string) error {
 	return fmt.Errorf("the watch of the pods of ovn-northd ended: %w", ctx.Err())
 }
 
-// follows says whether a pod is another one that runs with these members, and notes whether it could come to.
+// follows reports whether another pod runs with these members, and updates standing with whether that pod could take over.
 func (p Peers) follows(pod *corev1.Pod, standing map[string]bool, members string) bool {
 	if pod.Name == p.Pod {
 		return false
