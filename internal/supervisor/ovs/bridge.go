@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// bridgeName is the bridge that carries the tunnels with the userspace datapath, whose packets leave through bridges only.
+	// bridgeName is the bridge that carries tunnels in the userspace datapath, where packets leave the node only through bridges.
 	bridgeName = "br-phy"
-	// memoryKey of the bridge's external_ids holds its memory.
+	// memoryKey is the key in the bridge's external_ids that stores its memory.
 	memoryKey = "kiln-uplink"
 )
 
-// bridge is br-phy as the database has it.
+// bridge is the state of br-phy in the database.
 type bridge struct {
-	row    *vswitch.Bridge // nil while there is none
+	row    *vswitch.Bridge // nil if the bridge does not exist
 	ports  map[string]vswitch.Port
 	memory memory
 }
@@ -62,7 +62,8 @@ func readBridge(ctx context.Context, db *client.Client) (bridge, error) {
 	return b, nil
 }
 
-// ensureBridge makes br-phy with its memory and the uplink as its only other port, in one transaction, or nothing when it is so.
+// ensureBridge creates or updates br-phy in one transaction: its memory, and the uplink as its only other port. It is
+// idempotent.
 func ensureBridge(ctx context.Context, db *client.Client, have bridge, uplink netlink.Link, m memory) error {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -166,7 +167,7 @@ func insert(db *client.Client, rows ...model.Model) ([]ovsdb.Operation, error) {
 	return operations, nil
 }
 
-// dropOtherPorts removes a former uplink: two would join their networks.
+// dropOtherPorts removes a former uplink: a bridge with two uplinks would connect their networks.
 func dropOtherPorts(db *client.Client, have bridge, uplink string) ([]ovsdb.Operation, error) {
 	var others []string
 	for name, port := range have.ports {

@@ -16,16 +16,17 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
-// restoreWait in other_config makes ovs-vswitchd begin with the flows that the kernel's datapath still has, and handle no packet that these
-// do not match, until it is gone (ovs-vswitchd.conf.db(5), Open_vSwitch).
+// restoreWait in other_config makes ovs-vswitchd start with the flows that the kernel's datapath still has. While it is set,
+// ovs-vswitchd handles no packet that these flows do not match (ovs-vswitchd.conf.db(5), Open_vSwitch).
 const restoreWait = "flow-restore-wait"
 
-// removeSockets takes away what processes that were killed left: a socket that is there is one that is listened on.
+// removeSockets removes stale sockets of killed processes, so that an existing socket always has a listener.
 func removeSockets(o Options) error {
 	return removeIfThere(o.socket(), o.management())
 }
 
-// prepareSwitch returns once ovs-vswitchd may start: whether there is an integration bridge, and saved flows for it.
+// prepareSwitch returns once ovs-vswitchd may start. It reports whether the integration bridge exists, and whether flows are
+// saved for it.
 func (n *node) prepareSwitch(ctx context.Context, db *client.Client) (bridge, saved bool) {
 	supervisor.Retry(ctx, n.bringUpFailed, func() (err error) {
 		if bridge, err = hasBridge(ctx, db); err != nil {
@@ -42,7 +43,8 @@ func (n *node) prepareSwitch(ctx context.Context, db *client.Client) (bridge, sa
 
 func (n *node) bringUpFailed(err error) { n.options.Log.Error(err, "bringing the switch up again") }
 
-// bringUp gives ovs-vswitchd, which starts, the flows that were saved, and then lets ovn-controller start, which replaces them in one step.
+// bringUp restores the saved flows in the starting ovs-vswitchd. Then it lets ovn-controller start, which replaces all flows in
+// one step.
 func (n *node) bringUp(ctx context.Context, db *client.Client, bridge, saved bool) {
 	if bridge {
 		awaitSocket(ctx, n.options.management(), n.bringUpFailed)
@@ -56,14 +58,14 @@ func (n *node) bringUp(ctx context.Context, db *client.Client, bridge, saved boo
 	if ctx.Err() != nil {
 		return
 	}
-	// They were for this start. A later one must not find what is older than what ovn-controller has done since.
+	// The saved flows are for this start only. At a later start they would be older than ovn-controller's changes.
 	if err := os.RemoveAll(n.options.flows()); err != nil {
 		n.options.Log.Error(err, "removing saved flows")
 	}
 	n.switched()
 }
 
-// beforeSwitchStops saves flows. Without them the next start has to wait for ovn-controller, but it does start.
+// beforeSwitchStops saves flows. If that fails, packets wait for ovn-controller at the next start.
 func (n *node) beforeSwitchStops(ctx context.Context) {
 	if err := saveFlows(ctx, n.options); err != nil {
 		n.options.Log.Error(err, "flows are not saved")

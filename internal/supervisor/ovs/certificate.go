@@ -40,10 +40,11 @@ const (
 // SignerName is the signer of chassis certificates: the operator.
 const SignerName = "kubeovn.io/chassis"
 
-// renewPause is between two certificates at least: one of an authority that is about to end is two thirds over when it comes.
+// renewPause is the minimum pause between two certificates. A certificate from a CA that expires soon can be past two thirds of
+// its lifetime when it is issued.
 const renewPause = time.Minute
 
-// certificate is the chassis' client certificate, whose common name is the chassis and thereby limits what the node may write
+// certificate maintains the chassis' client certificate. Its common name is the chassis, which limits what the node may write
 // (ovsdb-server(7), RBAC). The key never leaves the node.
 type certificate struct {
 	dir, node string
@@ -52,12 +53,13 @@ type certificate struct {
 	denials   denials
 }
 
-// denials is the pause before the next request after one that was denied, or that the signer failed to sign: each stays in the API server for an hour.
+// denials is the back-off after a request that was denied or that the signer failed to sign: such requests stay in the API
+// server for an hour.
 type denials struct{ first, last time.Duration }
 
 var defaultDenials = denials{first: 20 * time.Second, last: 10 * time.Minute}
 
-// next is the pause after err, when the one before was pause.
+// next returns the pause after err; pause is the previous one.
 func (d denials) next(pause time.Duration, err error) time.Duration {
 	if !errors.Is(err, errDenied) {
 		return 0
@@ -65,12 +67,12 @@ func (d denials) next(pause time.Duration, err error) time.Duration {
 	return min(max(2*pause, d.first), d.last)
 }
 
-// errDenied says that a request will never have a certificate.
+// errDenied is returned when a request was denied or has failed, so that it will never get a certificate.
 var errDenied = errors.New("the request was refused")
 
-// run keeps a valid certificate in the directory until ctx ends, and calls ready whenever there is one. A fresh one is requested at
-// each start, while the one that is there serves, so that a new authority reaches every node with its new pods; and whenever two
-// thirds of a lifetime have passed.
+// run keeps a valid certificate in the directory until ctx ends, and calls ready whenever there is one. It requests a new
+// certificate at each start, while the existing one is in use, so that a new CA reaches every node with its new pods. It renews
+// the certificate after two thirds of its lifetime.
 func (c certificate) run(ctx context.Context, ready func()) {
 	if _, err := c.load(); err == nil {
 		ready()
@@ -91,7 +93,7 @@ func (c certificate) run(ctx context.Context, ready func()) {
 			})
 		current, err := c.load()
 		if err != nil || ctx.Err() != nil {
-			continue // somebody removed the files just now, or this is the end
+			continue // the files were removed in between, or ctx ended
 		}
 		ready()
 		c.log.Info("the chassis has a certificate", "until", current.NotAfter)
@@ -100,7 +102,7 @@ func (c certificate) run(ctx context.Context, ready func()) {
 	}
 }
 
-// load returns the certificate when it is whole and valid now.
+// load returns the certificate, with an error if it is incomplete, not valid now, or of another node.
 func (c certificate) load() (*x509.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(c.dir, certificateFile), filepath.Join(c.dir, keyFile))
 	if err != nil {
@@ -109,7 +111,7 @@ func (c certificate) load() (*x509.Certificate, error) {
 	return pair.Leaf, c.check(pair.Leaf)
 }
 
-// check says why a certificate is of no use.
+// check returns an error if the certificate is not valid now or is not for this node.
 func (c certificate) check(leaf *x509.Certificate) error {
 	now := time.Now()
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) || leaf.Subject.CommonName != c.node {
@@ -119,7 +121,7 @@ func (c certificate) check(leaf *x509.Certificate) error {
 	return nil
 }
 
-// renew makes a key, has it certified and stores both. What is of no use does not take the place of what is.
+// renew makes a key, requests a certificate for it and stores both. An invalid certificate does not replace the stored one.
 func (c certificate) renew(ctx context.Context) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -144,8 +146,8 @@ func (c certificate) renew(ctx context.Context) error {
 	return c.store(issued, keyPEM)
 }
 
-// store writes the certificate before the key: ovn-controller reads both again when it sees the key change and then the
-// certificate, and misses a certificate that changes after.
+// store writes the certificate before the key: when ovn-controller sees that the key changed and then that the certificate
+// changed, it reloads both. It misses a certificate that changes after that.
 func (c certificate) store(issued, key []byte) error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of the chassis' certificate: %w", err)
@@ -165,7 +167,7 @@ func (c certificate) store(issued, key []byte) error {
 	return nil
 }
 
-// request files a CertificateSigningRequest and waits for its certificate, as PEM.
+// request creates a CertificateSigningRequest, waits until it is signed, and returns the certificate as PEM.
 func (c certificate) request(ctx context.Context, key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: c.node}}, key)
 	if err != nil {
@@ -208,7 +210,7 @@ func (c certificate) watch(name string) cache.ListerWatcher {
 	}
 }
 
-// settled is true once the request has its certificate, and an error when it will never have one.
+// settled returns true once the request has its certificate, and an error if the request was deleted, denied or has failed.
 func settled(event watch.Event) (bool, error) {
 	request, ok := event.Object.(*certificates.CertificateSigningRequest)
 	if event.Type == watch.Deleted {

@@ -29,7 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// signer is an API server whose operator signs each request at once.
+// signer is a fake API server whose operator signs each request at once.
 func signer(t *testing.T, authority supervisortest.Authority) certificatesv1.CertificateSigningRequestInterface {
 	t.Helper()
 	return answering(func(request *certificates.CertificateSigningRequest) {
@@ -43,7 +43,7 @@ func signer(t *testing.T, authority supervisortest.Authority) certificatesv1.Cer
 	})
 }
 
-// answering is an API server that lets answer settle each request.
+// answering is a fake API server that lets answer settle each request.
 func answering(answer func(*certificates.CertificateSigningRequest)) certificatesv1.CertificateSigningRequestInterface {
 	client := fake.NewClientset()
 	var made atomic.Int64
@@ -87,7 +87,7 @@ func TestCertificateIsRequestedAndStored(t *testing.T) {
 		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
 	}
 	supervisortest.Secret(must(os.ReadFile(filepath.Join(c.dir, keyFile))))
-	c.requests = signer(t, authority) // the fake does not select by name
+	c.requests = signer(t, authority) // a new fake: it ignores field selectors and would return the first request, too
 	if err := c.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestDeniedRequestsComeMoreAndMoreSeldom(t *testing.T) {
 	done := make(chan struct{})
 	go func() { c.run(ctx, func() { t.Error("there is no certificate") }); close(done) }()
 	eventually.Wait{For: "the first request"}.Holds(t, func() bool { return requests.Load() > 0 })
-	time.Sleep(2 * time.Second) // longer than the pause after another error
+	time.Sleep(2 * time.Second) // longer than the back-off after another error
 	cancel()
 	<-done
 	if n := requests.Load(); n != 1 {

@@ -17,12 +17,12 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
-// adoptionTimeout is how long ovs-vswitchd may take to look at its whole configuration, in milliseconds.
+// adoptionTimeout is how long ovs-vswitchd may take to process its whole configuration, in milliseconds.
 const adoptionTimeout = 60_000
 
-// CleanUp takes Open vSwitch from the node: the tunnel interface gets its addresses and routes back, and bridges, datapath, certificate,
-// configuration and sockets go. Nobody else may run the daemons meanwhile. It may be interrupted after any step and called again; on a
-// node where Run has not been it does nothing.
+// CleanUp removes Open vSwitch from the node: it returns addresses and routes to the tunnel interface and deletes bridges,
+// datapath, certificate, configuration and sockets. No other process may run the daemons at the same time. It can be interrupted
+// after any step and called again. On a node where Run never ran it does nothing.
 func CleanUp(ctx context.Context, o Options) error {
 	if _, err := os.Stat(o.certificates()); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -38,8 +38,8 @@ func CleanUp(ctx context.Context, o Options) error {
 	return errors.Join(unshield(ctx), (&guard{known: true}).apply(ctx), removeFiles(o))
 }
 
-// dismantle runs the daemons once more, since only ovs-vswitchd knows what it made in the kernel, and ends it so that it takes all of it
-// away (ovs-vswitchd(8), exit --cleanup).
+// dismantle starts the daemons once more, because only ovs-vswitchd knows what it created in the kernel, and stops it with `exit
+// --cleanup`, which deletes all of that (ovs-vswitchd(8)).
 func dismantle(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -48,7 +48,7 @@ func dismantle(ctx context.Context, o Options) error {
 	stopped := make(chan error, 1)
 	go func() {
 		stopped <- supervisor.RunInOrder(ctx, database, forwarder)
-		cancel() // when one gave up, nobody is to wait for it
+		cancel() // if a daemon gave up, stop waiting for it
 	}()
 	db := connect(ctx, o)
 	if db == nil {
@@ -60,7 +60,7 @@ func dismantle(ctx context.Context, o Options) error {
 	return errors.Join(err, <-stopped)
 }
 
-// letGo gives the tunnel interface what is its own, and waits until ovs-vswitchd has made the datapath that it found its own.
+// letGo waits until ovs-vswitchd has adopted the existing datapath, and returns addresses and routes to the tunnel interface.
 func letGo(ctx context.Context, o Options, db *client.Client) error {
 	row, err := root(ctx, db)
 	if err != nil {
@@ -81,7 +81,7 @@ func letGo(ctx context.Context, o Options, db *client.Client) error {
 	return u.giveBack(ctx, have.memory, bridge)
 }
 
-// adopt has ovs-vswitchd look at its configuration, and waits until it has (Open_vSwitch(5), next_cfg and cur_cfg).
+// adopt makes ovs-vswitchd process its configuration and waits until it has done so (Open_vSwitch(5), next_cfg and cur_cfg).
 func adopt(ctx context.Context, db *client.Client, row *vswitch.OpenvSwitch) error {
 	row.NextCfg++
 	ask, err := db.Where(row).Update(row, &row.NextCfg)
@@ -102,7 +102,7 @@ func adopt(ctx context.Context, db *client.Client, row *vswitch.OpenvSwitch) err
 	return nil
 }
 
-// removeFiles leaves the directories: they are mounted.
+// removeFiles deletes the files. The run directories are mount points and stay.
 func removeFiles(o Options) error {
 	var errs []error
 	for _, directory := range []string{o.RunDir, o.OVNRunDir} {
@@ -120,5 +120,5 @@ func removeFiles(o Options) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return os.RemoveAll(o.certificates()) // last: it is the sign that there is something to remove
+	return os.RemoveAll(o.certificates()) // last: CleanUp takes this directory as the sign that something is left to remove
 }

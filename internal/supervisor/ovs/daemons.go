@@ -18,14 +18,14 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
-// prepareDatabase makes conf.db when it is missing, and converts one of another version of the schema (ovsdb-tool(1)).
+// prepareDatabase creates conf.db if it is missing, and converts it if its schema has another version (ovsdb-tool(1)).
 func prepareDatabase(ctx context.Context, o Options) error {
 	for _, dir := range []string{o.ConfigDir, o.RunDir, o.OVNRunDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 			return fmt.Errorf("make the directories of Open vSwitch: %w", err)
 		}
 	}
-	// Before anything else is made: by this directory CleanUp sees that it has work.
+	// This directory is created first: CleanUp takes it as the sign that there is something to remove.
 	if err := os.MkdirAll(o.certificates(), 0o700); err != nil {
 		return fmt.Errorf("make the directory of the chassis' certificate: %w", err)
 	}
@@ -45,10 +45,10 @@ func prepareDatabase(ctx context.Context, o Options) error {
 	return err
 }
 
-// createDatabase gives the file its name only once it is whole.
+// createDatabase creates the file under a temporary name and renames it once it is complete.
 func createDatabase(ctx context.Context, o Options) error {
 	fresh := o.database() + ".new"
-	lock := filepath.Join(o.ConfigDir, ".conf.db.new.~lock~") // ovsdb-tool leaves it
+	lock := filepath.Join(o.ConfigDir, ".conf.db.new.~lock~") // ovsdb-tool leaves this file behind
 	if err := removeIfThere(fresh, lock); err != nil {
 		return err
 	}
@@ -82,9 +82,9 @@ func tool(ctx context.Context, o Options, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// daemons are the keepers of the node's daemons. ovs-vswitchd and ovn-controller wait for their gates.
+// daemons returns the keepers of the node's daemons. ovs-vswitchd waits for connected, ovn-controller for configured.
 func daemons(o Options, connected, configured <-chan struct{}) (database, vswitch, controller *supervisor.Keeper) {
-	// Sockets and PID files where ovs-appctl(8) and ovn-appctl(8) look for them.
+	// ovs-appctl(8) and ovn-appctl(8) look for sockets and PID files in these directories.
 	env := []string{"OVS_RUNDIR=" + o.RunDir, "OVN_RUNDIR=" + o.OVNRunDir, "OVS_DBDIR=" + o.ConfigDir, "OVS_SYSCONFDIR=" + filepath.Dir(o.ConfigDir)}
 	daemon := func(program []string, name, runDir string, args ...string) supervisor.Daemon {
 		return supervisor.Daemon{
@@ -107,6 +107,6 @@ func daemons(o Options, connected, configured <-chan struct{}) (database, vswitc
 			filepath.Join(o.TrustDir, "sb-server.crt"),
 		))...),
 	}
-	controller.Daemon.Exit = []string{"--restart"} // keep the chassis and its flows: the next container takes over
+	controller.Daemon.Exit = []string{"--restart"} // retains the chassis and its flows for the next container
 	return database, vswitch, controller
 }

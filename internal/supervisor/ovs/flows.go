@@ -16,11 +16,12 @@ import (
 	"strings"
 )
 
-// integrationBridge is ovn-controller's.
+// integrationBridge is ovn-controller's bridge.
 const integrationBridge = "br-int"
 
-// Flows of the integration bridge are kept over a restart of ovs-vswitchd, so that packets pass again before ovn-controller has read the
-// southbound database, or while that is not there. The directory of sockets is where they are: after a reboot there are none.
+// The flows of the integration bridge are saved across a restart of ovs-vswitchd. So packets are forwarded before ovn-controller
+// has read the southbound database, and while that database is unavailable. They are saved in the directory of sockets, which a
+// reboot empties.
 const (
 	flowsDirectory = "kiln-flows"
 	flowsFile      = "flows"
@@ -32,7 +33,7 @@ const (
 func (o Options) flows() string      { return filepath.Join(o.RunDir, flowsDirectory) }
 func (o Options) management() string { return filepath.Join(o.RunDir, integrationBridge+".mgmt") }
 
-// saveFlows writes down what the integration bridge holds. It is whole or not there.
+// saveFlows saves the TLV map, meters, groups and flows of the integration bridge. The saved set is atomic: complete or missing.
 func saveFlows(ctx context.Context, o Options) error {
 	if there, err := exists(o.management()); !there || err != nil {
 		return err
@@ -64,7 +65,8 @@ func saveFlows(ctx context.Context, o Options) error {
 	return nil
 }
 
-// restoreFlows gives the integration bridge what was saved: first what flows refer to.
+// restoreFlows restores the saved state of the integration bridge. The TLV map, meters and groups are first, because flows refer
+// to them.
 func restoreFlows(ctx context.Context, o Options) error {
 	options, err := os.ReadFile(filepath.Join(o.flows(), optionsFile))
 	if err != nil {
@@ -96,7 +98,8 @@ func restoreFlows(ctx context.Context, o Options) error {
 	return nil
 }
 
-// openFlow runs ovs-ofctl on the integration bridge. The bridge comes before a command's last argument when it has one.
+// openFlow runs ovs-ofctl on the integration bridge. For commands with an argument (add-*), the bridge is inserted before the
+// argument.
 func openFlow(ctx context.Context, o Options, args ...string) ([]byte, error) {
 	bridge := "unix:" + o.management()
 	at := len(args)
@@ -114,7 +117,7 @@ func openFlow(ctx context.Context, o Options, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// entries are the lines of a dump without its heading, which names the reply (`OFPST_FLOW reply (OF1.5) (xid=0x2):`).
+// entries returns the lines of a dump without the heading, which names the reply (`OFPST_FLOW reply (OF1.5) (xid=0x2):`).
 func entries(dump []byte) []byte {
 	_, rest, _ := bytes.Cut(dump, []byte("\n"))
 	if !heading.Match(dump) {
@@ -125,7 +128,7 @@ func entries(dump []byte) []byte {
 
 var heading = regexp.MustCompile(`^[A-Z]+_[A-Z_]+ reply`)
 
-// meters are those of a dump, which has a line for each of their bands; ovs-ofctl takes one at a time, on one line.
+// meters returns the meters of a dump, one line each. A dump has a line per band, but ovs-ofctl accepts one meter on one line.
 func meters(dump []byte) []string {
 	var all []string
 	for line := range strings.Lines(string(dump)) {
@@ -139,7 +142,7 @@ func meters(dump []byte) []string {
 	return all
 }
 
-// tunnelOption is one row of the table of dump-tlv-map: class, type, length and the field that it is mapped to.
+// tunnelOption matches one row of the table of dump-tlv-map: class, type, length and the field that the option is mapped to.
 var tunnelOption = regexp.MustCompile(`(?m)^\s*(0x[0-9a-f]+)\s+(0x[0-9a-f]+)\s+([0-9]+)\s+(tun_metadata[0-9]+)\s*$`)
 
 func tunnelOptions(dump []byte) string {

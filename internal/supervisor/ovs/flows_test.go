@@ -26,8 +26,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// TestFlowsComeBackWithoutOVNController: what the integration bridge held when the container ended is there again before ovn-controller has done
-// anything, whatever state the last start was left in.
+// TestFlowsComeBackWithoutOVNController checks that the flows of the integration bridge are restored before ovn-controller has
+// done anything, whatever state the previous container left behind.
 func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -51,7 +51,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	try(t, err)
 	a, b := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
 	supervisortest.Eventually(t, "a reaches b", func() error { return pingFrom(a, "10.0.0.2") })
-	command(t, "usr/bin/ovn-nbctl", northbound(c), "--timeout=120", "--wait=hv", "sync") // packets pass before the last flow is there
+	command(t, "usr/bin/ovn-nbctl", northbound(c), "--timeout=120", "--wait=hv", "sync") // packets are forwarded before the last flow is installed
 	before := flowsOf(t, o)
 	try(t, stop())
 	if err := pingFrom(b, "10.0.0.1"); err == nil {
@@ -62,7 +62,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	idle := o
 	idle.Programs.Controller = []string{"/bin/sh", "-c", "exec sleep 1000"}
 	idle.Clusters, idle.Requests = clusters(c.cluster), signer(t, c.chassis)
-	try(t, os.WriteFile(o.management(), nil, 0o600)) // as a process leaves it that was killed
+	try(t, os.WriteFile(o.management(), nil, 0o600)) // a stale socket, as a killed process leaves it
 	begun := time.Now()
 	stop = background(t, func(ctx context.Context) error { return Run(ctx, idle) })
 	supervisortest.Eventually(t, "the flows are back", func() error {
@@ -84,7 +84,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	supervisortest.Eventually(t, "a reaches b by the flows that were saved", func() error { return pingFrom(a, "10.0.0.2") })
 	try(t, stop())
 
-	// An operation that was cut off: ovs-vswitchd must not wait for flows that do not come.
+	// An interrupted bring-up must not leave ovs-vswitchd waiting for flows that never arrive.
 	try(t, os.RemoveAll(o.flows()))
 	_, err = tool(t.Context(), o, "transact", o.database(),
 		`["Open_vSwitch",{"op":"update","table":"Open_vSwitch","where":[],"row":{"other_config":["map",[["flow-restore-wait","true"]]]}}]`)
@@ -103,7 +103,7 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	})
 }
 
-// logicalPort makes a port of the logical switch `s`, and a namespace with its interface and address, which it returns.
+// logicalPort makes a port of the logical switch `s`, and a namespace with its interface and address. It returns the namespace.
 func logicalPort(t *testing.T, o Options, c central, name, address string) netns.NsHandle {
 	t.Helper()
 	mac := "02:00:00:00:00:0" + strings.Split(address, ".")[3][:1]
@@ -128,7 +128,7 @@ func logicalPort(t *testing.T, o Options, c central, name, address string) netns
 	return there
 }
 
-// northbound is how tools reach the northbound database.
+// northbound is the option with which tools connect to the northbound database.
 func northbound(c central) string {
 	return "--db=unix:" + filepath.Join(filepath.Dir(c.southbound), "ovnnb_db.sock")
 }
@@ -141,7 +141,7 @@ func command(t *testing.T, program string, args ...string) {
 	}
 }
 
-// flowsOf are the flows of the integration bridge, without what counts; none while the bridge does not answer.
+// flowsOf returns the flows of the integration bridge without counters; nil if the bridge does not respond.
 func flowsOf(t *testing.T, o Options) map[string]bool {
 	t.Helper()
 	out, err := openFlow(t.Context(), o, "--no-names", "--no-stats", "dump-flows")

@@ -16,12 +16,12 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// guardTable is the nftables table of the guard, of the inet family.
+// guardTable is the guard's nftables table, in the inet family.
 const guardTable = "kiln-databases"
 
-// guardedPorts are the databases' ports that are not for every node, and who may come to them. ovsdb-server cannot tell its peers
-// apart but by authority, and has one list of authorities for all ports: without the guard a node's key would open the southbound
-// database's Raft and its port without a role.
+// guardedPorts are the database ports that only some nodes may reach, with their permitted peers. ovsdb-server authenticates its
+// peers only by CA, and has one list of CAs for all ports. Without the guard a node's key would give access to the southbound
+// database's Raft port and to its port without an RBAC role.
 var guardedPorts = []struct {
 	name  string
 	ports []int
@@ -40,26 +40,27 @@ func memberAddresses(db v1alpha1.DatabaseStatus) []string {
 	return all
 }
 
-// holds says whether a node has, or is to have, a member of a database.
+// holds reports whether the status lists the node as a member of a database.
 func holds(s v1alpha1.OVNClusterStatus, node string) bool {
 	is := func(m v1alpha1.DatabaseMember) bool { return m.Node == node }
 	return slices.ContainsFunc(s.Northbound.Members, is) || slices.ContainsFunc(s.Southbound.Members, is)
 }
 
-// guard makes the node refuse those who are not to reach the ports of the databases on it. What it refuses is answered, so that someone
-// whom it keeps out by mistake learns it at once. Peers that are not known are not limited: the operator tells of them before they come.
+// guard restricts, with nftables, which addresses reach the database ports of this node. It rejects connections with a TCP reset
+// instead of dropping them, so that a client that is blocked by mistake fails at once. A port with an empty list of peers is not
+// restricted: the operator records peers in status before they connect.
 type guard struct {
-	// known: status says what is wanted. Until then, without the API server, what an earlier process wrote stays.
+	// known is true once an OVNCluster was received. Until then, without the API server, the table of a previous process stays.
 	known bool
-	// status of the OVNCluster where this node is guarded, as last seen; nil where it is not.
+	// status is the newest status of the OVNCluster; nil if the guard is off on this node.
 	status *v1alpha1.OVNClusterStatus
-	// applied is the transaction of the last time, and at its time.
+	// applied is the last transaction, committed at the time at.
 	applied string
 	at      time.Time
 	nft     knftables.Interface
 }
 
-// guardRefresh is after which time an event has the table written again: others may have flushed it, and nobody tells of that.
+// guardRefresh is the age after which the next event rewrites the table: another program can flush it without a notification.
 const guardRefresh = time.Minute
 
 func (g *guard) follow(cluster *v1alpha1.OVNCluster, node string) {
@@ -82,7 +83,7 @@ func (g *guard) apply(ctx context.Context) error {
 	}
 	tx := g.nft.NewTransaction()
 	tx.Add(&knftables.Table{})
-	tx.Delete(&knftables.Table{}) // in one transaction: there is no moment without it
+	tx.Delete(&knftables.Table{}) // in one transaction, so that the table is never missing
 	if g.status != nil {
 		addGuard(tx, *g.status)
 	}

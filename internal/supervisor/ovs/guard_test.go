@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// reach says which of these ports of an address answer to a namespace.
+// reach returns which of these ports of an address accept a connection from a namespace.
 func reach(t *testing.T, from netns.NsHandle, address string, ports []int) []int {
 	t.Helper()
 	runtime.LockOSThread()
@@ -117,7 +117,7 @@ func TestGuardKeepsPortsForThoseWhoNeedThem(t *testing.T) {
 					t.Errorf("to the node itself are open %v", open)
 				}
 			}
-			restarted := guard{} // and without the API server
+			restarted := guard{} // and no API server
 			try(t, restarted.apply(t.Context()))
 			if open := reach(t, there, "192.0.2.1", all); !slices.Equal(open, c.v4) {
 				t.Errorf("after a restart are open %v, want %v", open, c.v4)

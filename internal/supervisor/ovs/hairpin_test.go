@@ -25,7 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// TestAPodReachesItselfThroughItsService checks, on real flows, as which client the pod sees itself.
+// TestAPodReachesItselfThroughItsService checks, on real flows, which client address the pod sees when it connects to itself.
 func TestAPodReachesItselfThroughItsService(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -57,13 +57,14 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 			AddressType: f.of, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{f.pod.String()}}},
 			Ports: []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 		})
-		// No gateway answers. The logical switch applies the load balancer to packets that the pod sends to the gateway's MAC address.
+		// There is no gateway that answers. The logical switch applies the load balancer to packets that the pod sends to the gateway's
+		// MAC address.
 		try(t, inside.NeighSet(&netlink.Neigh{
 			LinkIndex: link.Attrs().Index, IP: f.gateway.AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0x99}, State: netlink.NUD_PERMANENT,
 		}))
 		try(t, inside.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: f.gateway.AsSlice()}))
 	}
-	// Open vSwitch in userspace takes a packet without a checksum, which the kernel leaves to the device, for an invalid one.
+	// Open vSwitch in userspace rejects a packet without a checksum as invalid; the kernel leaves the checksum to the device.
 	try(t, within(pod, func() error {
 		tool, err := ethtool.NewEthtool()
 		if err != nil {
@@ -91,7 +92,8 @@ func TestAPodReachesItselfThroughItsService(t *testing.T) {
 	}
 }
 
-// dialSelf connects from a namespace to a Service that leads to an address of the same namespace, and returns the client that the server sees.
+// dialSelf connects from a namespace to a Service whose endpoint is an address of the same namespace. It returns the client
+// address that the server sees.
 func dialSelf(in netns.NsHandle, server, service netip.AddrPort) (seen netip.Addr, err error) {
 	err = within(in, func() error {
 		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(server))

@@ -14,10 +14,10 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// checkDatapath finds out at the start what would else fail later, and less clearly.
+// checkDatapath detects at the start a configuration that would otherwise fail later with a less clear error.
 func checkDatapath(o Options) error {
 	if o.Datapath == v1alpha1.DatapathKernel {
-		// Asking for the family makes the kernel load the module, where there is one.
+		// The query for the family makes the kernel load the module, if it is installed.
 		if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
 			return fmt.Errorf("the kernel of node %s has no Open vSwitch datapath (%w): load the module openvswitch, "+
 				"or set spec.nodes.datapath of the OVNCluster to Userspace", o.Node, err)
@@ -31,11 +31,12 @@ func checkDatapath(o Options) error {
 	return nil
 }
 
-// dumps is how often the kernel is asked for a list.
+// dumps is the maximum number of attempts to dump a list from the kernel.
 const dumps = 20
 
-// whole is a list of the kernel's. One in which something changed while it was told may lack what was there all the time: it is asked for again.
-// Package netlinksafe would make do with such a one in the end; here what it lacks, of addresses and routes that move to a bridge, would be lost.
+// whole retries a netlink dump until it is not interrupted (NLM_F_DUMP_INTR). An interrupted dump can lack entries that existed
+// all the time. Package netlinksafe returns such a dump after a few attempts; here, a missing address or route would be lost in
+// the move to a bridge.
 func whole[T any](dump func() ([]T, error)) (list []T, err error) {
 	for range dumps {
 		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -45,7 +46,7 @@ func whole[T any](dump func() ([]T, error)) (list []T, err error) {
 	return list, err
 }
 
-// tunnelInterface returns the interface of the tunnels: the named one, or that of the node's address.
+// tunnelInterface returns the tunnel interface: the configured one, otherwise the one that has the node's address.
 func tunnelInterface(o Options) (netlink.Link, error) {
 	if o.TunnelInterface != "" {
 		link, err := linkIfThere(o.TunnelInterface)
@@ -87,7 +88,7 @@ func linkOfAddress(links []netlink.Link, o Options) (netlink.Link, error) {
 	return nil, fmt.Errorf("no interface of node %s has its address %s: set spec.nodes.tunnelInterface of the OVNCluster", o.Node, wanted)
 }
 
-// encapsulationAddress is where other nodes send tunnels to, in the kernel datapath.
+// encapsulationAddress returns the local tunnel endpoint in the kernel datapath, to which other nodes send tunnel packets.
 func encapsulationAddress(o Options, link netlink.Link) (netip.Addr, error) {
 	if o.TunnelInterface == "" {
 		return netip.ParseAddr(o.NodeAddress)

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addresses returns the global addresses of an interface, IPv4 first, as the kernel lists them. Link-local and temporary ones are
-// the interface's own and are not moved.
+// addresses returns the global addresses of an interface, IPv4 first, in the kernel's order. Link-local and temporary addresses
+// belong to the interface and are not moved.
 func addresses(link netlink.Link) ([]netip.Prefix, error) {
 	list, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -25,7 +25,7 @@ func addresses(link netlink.Link) ([]netip.Prefix, error) {
 	var global []netip.Prefix
 	for _, a := range list {
 		prefix := prefixOf(a.IPNet)
-		temporary := prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 // the same bit says secondary of IPv4
+		temporary := prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 // for IPv4, the same bit means secondary
 		if prefix.IsValid() && !prefix.Addr().IsLinkLocalUnicast() && !temporary {
 			global = append(global, prefix)
 		}
@@ -34,8 +34,8 @@ func addresses(link netlink.Link) ([]netip.Prefix, error) {
 	return global, nil
 }
 
-// routes returns the routes through an interface that somebody made: not the kernel's own, which come with addresses, nor those
-// of router advertisements, which the bridge receives itself. Routes over several interfaces are left alone.
+// routes returns the configured routes through an interface. It omits the kernel's own routes, which the kernel adds with
+// addresses, and routes from router advertisements, which the bridge receives itself. Multipath routes are not moved.
 func routes(link netlink.Link) ([]route, error) {
 	filter := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_UNSPEC}
 	list, err := whole(func() ([]netlink.Route, error) {
@@ -69,7 +69,7 @@ func routeOf(r netlink.Route) route {
 	return made
 }
 
-// on is the inverse of routeOf, for a given interface.
+// on is the inverse of routeOf: it returns the route through the given link.
 func (r route) on(link netlink.Link) *netlink.Route {
 	family, everything := netlink.FAMILY_V4, netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	if r.Family == 6 {
@@ -102,7 +102,7 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 }
 
 func addressOf(ip net.IP) netip.Addr {
-	address, _ := netip.AddrFromSlice(ip) // not valid for nil, which is what is wanted
+	address, _ := netip.AddrFromSlice(ip) // the result is invalid for nil, as intended
 	return address.Unmap()
 }
 
@@ -110,7 +110,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// observe reads both interfaces.
+// observe reads the addresses and routes of both interfaces.
 func observe(uplink, bridge netlink.Link) (observed, error) {
 	var seen observed
 	var errs [4]error
@@ -123,7 +123,8 @@ func observe(uplink, bridge netlink.Link) (observed, error) {
 	return seen, errors.Join(errs[:]...)
 }
 
-// apply does the moves. Each step may be done already: by an attempt before, or by the kernel as a consequence of another step.
+// apply carries out the moves. Each step is idempotent: a previous attempt, or the kernel as a consequence of another step, may
+// have done it already.
 func apply(m moves, uplink, bridge netlink.Link) error {
 	for _, link := range []netlink.Link{uplink, bridge} {
 		if link.Attrs().Flags&net.FlagUp != 0 {
@@ -146,7 +147,7 @@ func apply(m moves, uplink, bridge netlink.Link) error {
 	return errors.Join(removeRoutes(uplink, m.clearRoutes), removeAddresses(uplink, m.clearAddresses))
 }
 
-// addAddress adds without duplicate address detection: the address was in use on the uplink.
+// addAddress skips duplicate address detection, because the address was in use on the uplink.
 func addAddress(link netlink.Link, a netip.Prefix) error {
 	address := &netlink.Addr{IPNet: ipNet(a)}
 	if a.Addr().Is6() {
@@ -178,7 +179,7 @@ func removeRoutes(link netlink.Link, list []route) error {
 	return nil
 }
 
-// String is as in ip-route(8).
+// String formats the route like ip-route(8).
 func (r route) String() string {
 	words := []string{"default"}
 	if r.Destination.IsValid() {

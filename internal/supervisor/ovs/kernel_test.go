@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// fakeBridge makes an interface in the place of the one that ovs-vswitchd would make.
+// fakeBridge makes an interface in place of the one that ovs-vswitchd makes.
 func fakeBridge(t *testing.T) netlink.Link {
 	t.Helper()
 	try(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: must(netlink.LinkByName("eth1")).Attrs().HardwareAddr}, PeerName: "vswitchd"}))
@@ -82,7 +82,7 @@ func TestRoutesSurviveTheDatabase(t *testing.T) {
 	}
 }
 
-// Interfaces come and go with pods, and a list of them that is told meanwhile may lack others.
+// A dump of interfaces can lack entries when pods' interfaces are added or removed at the same time.
 func TestAListThatWasInterruptedIsAskedForAgain(t *testing.T) {
 	times, broken := 0, errors.New("broken")
 	dump := func(then error) func() ([]int, error) {

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// route is a route of the tunnel interface that its bridge takes over. It is kept as JSON in the database.
+// route is a route of the tunnel interface that moves to the bridge. It is stored as JSON in the database.
 type route struct {
-	// Destination is not valid for a default route.
+	// Destination is invalid for a default route.
 	Destination netip.Prefix `json:"destination,omitzero"`
 	Gateway     netip.Addr   `json:"gateway,omitzero"`
 	Source      netip.Addr   `json:"source,omitzero"`
-	// Family is 4 or 6, for a default route without gateway.
+	// Family is 4 or 6; needed for a default route without a gateway.
 	Family   int   `json:"family"`
 	Priority int   `json:"priority,omitempty"`
 	Table    int   `json:"table,omitempty"`
@@ -24,38 +24,38 @@ type route struct {
 	MTU      int   `json:"mtu,omitempty"`
 }
 
-// memory is what the bridge took over, kept in the database: the bridge's interface is a tap of ovs-vswitchd and loses addresses
-// and routes whenever that restarts.
+// memory records the addresses and routes that the bridge took over. It is stored in the database, because the bridge's
+// interface is a tap of ovs-vswitchd and loses its addresses and routes whenever that process restarts.
 type memory struct {
-	// Uplink is the interface they come from.
+	// Uplink is the interface they were moved from.
 	Uplink    string         `json:"uplink"`
 	Addresses []netip.Prefix `json:"addresses"`
 	Routes    []route        `json:"routes,omitempty"`
 }
 
-// observed is what the kernel has on the uplink and the bridge: global addresses, and routes that were not made by the kernel.
+// observed is the kernel's state of the uplink and the bridge: global addresses, and routes that the kernel did not add itself.
 type observed struct {
 	uplinkAddresses, bridgeAddresses []netip.Prefix
 	uplinkRoutes, bridgeRoutes       []route
 }
 
-// moves is what brings the kernel to the bridge having everything and the uplink nothing.
+// moves are the steps after which the bridge has all addresses and routes and the uplink has none.
 type moves struct {
-	// memory must be in the database before any of the others is done.
+	// memory must be stored in the database before any other step.
 	memory memory
-	// addAddresses and addRoutes go to the bridge, in this order.
+	// addAddresses and addRoutes are added to the bridge, in this order.
 	addAddresses []netip.Prefix
 	addRoutes    []route
-	// clearAddresses and clearRoutes go from the uplink, once the bridge has them.
+	// clearAddresses and clearRoutes are removed from the uplink after the bridge has them.
 	clearAddresses []netip.Prefix
 	clearRoutes    []route
 }
 
-// planMoves is the whole of moving an interface's addresses to a bridge. It may be interrupted after any of its steps, and the
-// bridge's interface may vanish at any time: the next plan goes on from there.
+// planMoves plans the complete move of an interface's addresses to a bridge. The move can be interrupted after any step, and the
+// bridge's interface can vanish at any time: the next plan continues from the state it finds.
 func planMoves(uplink string, m memory, seen observed) moves {
 	switch {
-	case m.Uplink == "" && len(seen.uplinkAddresses) == 0: // somebody else made the bridge: it has them already
+	case m.Uplink == "" && len(seen.uplinkAddresses) == 0: // another program made the bridge, and it already has the addresses
 		m = memory{Uplink: uplink, Addresses: seen.bridgeAddresses, Routes: seen.bridgeRoutes}
 	case m.Uplink != uplink:
 		m = memory{Uplink: uplink}
@@ -65,7 +65,7 @@ func planMoves(uplink string, m memory, seen observed) moves {
 		Addresses: remember(m.Addresses, seen.uplinkAddresses, seen.bridgeAddresses),
 		Routes:    remember(m.Routes, seen.uplinkRoutes, seen.bridgeRoutes),
 	}
-	slices.SortStableFunc(next.Addresses, shortFirst) // the first is the address of the tunnels
+	slices.SortStableFunc(next.Addresses, shortFirst) // the first is the tunnel endpoint
 	slices.SortStableFunc(next.Routes, gatewaysLast)
 	return moves{
 		memory:         next,
@@ -76,9 +76,9 @@ func planMoves(uplink string, m memory, seen observed) moves {
 	}
 }
 
-// remember returns what the bridge is to have. An uplink whose entries are all known was left in the middle of a move, or got
-// them again from the node's own network configuration: the memory holds. One with others was configured anew: its entries count,
-// and those that the bridge has in use.
+// remember returns the entries that the bridge should have. If the uplink has only known entries, a move was interrupted or the
+// node's network configuration restored them: the known entries stay. If the uplink has new entries, it was reconfigured: its
+// entries apply, together with the known ones that are still on the uplink or the bridge.
 func remember[T comparable](known, uplink, bridge []T) []T {
 	fresh := without(uplink, known)
 	if len(fresh) == 0 {
@@ -96,7 +96,7 @@ func remember[T comparable](known, uplink, bridge []T) []T {
 // shortFirst puts IPv4 before IPv6.
 func shortFirst(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() }
 
-// gatewaysLast: a route to a gateway is accepted only when the gateway can be reached.
+// gatewaysLast sorts routes with a gateway last: the kernel accepts them only when the gateway is reachable.
 func gatewaysLast(a, b route) int {
 	switch {
 	case a.Gateway.IsValid() == b.Gateway.IsValid():

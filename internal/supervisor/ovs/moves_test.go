@@ -139,15 +139,15 @@ func TestPlanMoves(t *testing.T) {
 	}
 }
 
-// TestPlanMovesSurvivesInterruption stops after each step of a move, with and without the bridge's interface lost meanwhile, and
-// wants the next plans to end with everything on the bridge.
+// TestPlanMovesSurvivesInterruption interrupts a move after each step, with and without loss of the bridge's interface. The next
+// plans must end with everything on the bridge.
 func TestPlanMovesSurvivesInterruption(t *testing.T) {
 	both := prefixes("192.0.2.1/24", "2001:db8::1/64")
 	for done := range 5 {
 		for _, lost := range []bool{false, true} {
 			m, seen := memory{}, observed{uplinkAddresses: slices.Clone(both)}
 			plan := planMoves("eth1", m, seen)
-			m = plan.memory // in the database before anything else
+			m = plan.memory // stored in the database first
 			steps := []func(){
 				func() { seen.bridgeAddresses = append(seen.bridgeAddresses, plan.addAddresses[0]) },
 				func() { seen.bridgeAddresses = append(seen.bridgeAddresses, plan.addAddresses[1]) },
@@ -173,7 +173,7 @@ func TestPlanMovesSurvivesInterruption(t *testing.T) {
 	}
 }
 
-// flat makes moves comparable and readable in a difference.
+// flat returns moves in a form that is comparable and readable in a diff.
 func flat(m moves) map[string][]string {
 	all := map[string][]string{"uplink": {m.memory.Uplink}}
 	addresses := map[string][]netip.Prefix{

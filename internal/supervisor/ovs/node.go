@@ -24,27 +24,28 @@ import (
 // southboundPort is the database's port for nodes.
 const southboundPort = 6642
 
-// retryDelay is the pause after a failed reconciliation that no event may end.
+// retryDelay is the pause before the next attempt after a failed reconciliation; an event ends it earlier.
 const retryDelay = 2 * time.Second
 
-// node is the supervisor of one node.
+// node is the supervisor's state on one node.
 type node struct {
 	options                       Options
 	database, vswitch, controller *supervisor.Keeper
 	uplink                        uplink
-	// remotes of the southbound database, as last seen.
+	// remotes are the newest connection methods of the southbound database.
 	remotes []string
 	guard   guard
-	// clusterID of the southbound database, as last seen; anew: ovn-controller has to be told that it is another one.
+	// clusterID is the newest cluster ID of the southbound database. anew is true while ovn-controller still has to be notified that
+	// the database was replaced.
 	clusterID string
 	anew      bool
-	// configured, certified and switched open the gate of ovn-controller together.
+	// configured, certified and switched together open ovn-controller's gate.
 	configured, certified, switched func()
 	db                              atomic.Pointer[client.Client]
 }
 
-// Run runs the node's daemons until ctx ends. They are stopped so that the next container takes over: flows and the chassis stay.
-// It returns an error for what only a person can change, and when a daemon keeps failing.
+// Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
+// returns an error if a person has to change something, or if a daemon keeps failing.
 func Run(ctx context.Context, o Options) error {
 	if err := checkDatapath(o); err != nil {
 		return err
@@ -72,7 +73,7 @@ func Run(ctx context.Context, o Options) error {
 		changed := func() {
 			select {
 			case changes <- struct{}{}:
-			default: // one is waiting already
+			default: // a change is pending already
 			}
 		}
 		supervisor.Retry(ctx, func(err error) { o.Log.Error(err, "subscribing again") }, func() error { return watchKernel(ctx, changed) })
@@ -85,7 +86,7 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// gates returns functions that close the gate once all were called, each any number of times.
+// gates returns functions that close the gate once all of them were called. Each may be called several times.
 func gates(gate chan struct{}) (first, second, third func()) {
 	var all sync.WaitGroup
 	all.Add(3)
@@ -93,8 +94,8 @@ func gates(gate chan struct{}) (first, second, third func()) {
 	return sync.OnceFunc(all.Done), sync.OnceFunc(all.Done), sync.OnceFunc(all.Done)
 }
 
-// configure brings database and kernel to what is wanted: at the start, whenever the members of the southbound database change,
-// and on every change of links, addresses and routes. Once there is a database it lets ovs-vswitchd start.
+// configure reconciles the database and the kernel: at the start, at each change of the OVNCluster, and at each change of links,
+// addresses and routes. It calls startSwitch once the database is ready.
 func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan struct{}) {
 	db := connect(ctx, n.options)
 	if db == nil {
@@ -133,8 +134,9 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 	}
 }
 
-// follow takes the southbound database's members over. One that is made anew has to be complete first: ovn-controller, which cannot reach
-// the old one, leaves all flows as they are meanwhile. It would take the new one for one that is behind, and has to be told.
+// follow stores the members of the southbound database. During a recovery it keeps the old ones until the new database is
+// complete: ovn-controller cannot reach the old database then and leaves all flows unchanged. ovn-controller would take the new
+// database for a stale copy of the old one, so it needs a reset.
 func (n *node) follow(southbound v1alpha1.DatabaseStatus) {
 	remotes := ovncluster.Endpoints(southbound, southboundPort)
 	if southbound.Recovering() || len(remotes) == 0 {
@@ -144,7 +146,7 @@ func (n *node) follow(southbound v1alpha1.DatabaseStatus) {
 	n.remotes, n.clusterID = remotes, southbound.ClusterID
 }
 
-// reset makes ovn-controller forget how far the southbound database was. One that does not run forgot it.
+// reset makes ovn-controller forget the last index of the southbound database. A restarted ovn-controller has no such state.
 func (n *node) reset(ctx context.Context) error {
 	if !n.anew {
 		return nil
@@ -157,7 +159,7 @@ func (n *node) reset(ctx context.Context) error {
 	return nil
 }
 
-// connect waits for the node's ovsdb-server; nil when ctx ends before.
+// connect waits for the node's ovsdb-server and connects to it. It returns nil if ctx ends first.
 func connect(ctx context.Context, o Options) *client.Client {
 	report := func(err error) { o.Log.V(1).Info("retrying", "reason", err.Error()) }
 	awaitSocket(ctx, o.socket(), report)
@@ -204,7 +206,7 @@ func (n *node) tunnelAddress(ctx context.Context, db *client.Client) (netip.Addr
 	return encapsulationAddress(n.options, link)
 }
 
-// versions are those of the daemons that run.
+// versions returns the versions of Kiln and of the running daemons.
 func (n *node) versions(ctx context.Context) (version.Programs, error) {
 	programs := version.Programs{Kiln: version.Kiln}
 	for daemon, of := range map[*supervisor.Keeper]*string{n.vswitch: &programs.OpenVSwitch, n.controller: &programs.OVN} {
@@ -217,7 +219,7 @@ func (n *node) versions(ctx context.Context) (version.Programs, error) {
 	return programs, nil
 }
 
-// ready says which part of the node does not serve.
+// ready returns an error that names the part of the node that does not serve.
 func (n *node) ready(ctx context.Context) error {
 	db := n.db.Load()
 	if db == nil || !db.Connected() {

@@ -35,7 +35,7 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// inNamespace runs the test again in a network namespace of its own, and returns true there.
+// inNamespace runs the test again in a new network namespace, and returns true there.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	const marker = "KILN_TEST_NAMESPACE"
@@ -52,7 +52,7 @@ func inNamespace(t *testing.T) bool {
 	return false
 }
 
-// wire makes eth1 with its addresses and a route, and the other end in a second namespace, which it returns.
+// wire makes eth1 with its addresses and a route, and its peer in a second namespace, which it returns.
 func wire(t *testing.T) netns.NsHandle {
 	t.Helper()
 	runtime.LockOSThread()
@@ -82,7 +82,7 @@ func wire(t *testing.T) netns.NsHandle {
 	return there
 }
 
-// central runs both databases and ovn-northd and returns the OVNCluster that points to them.
+// central runs both databases and ovn-northd, with the OVNCluster that points to them.
 type central struct {
 	servers, chassis supervisortest.Authority
 	cluster          *v1alpha1.OVNCluster
@@ -182,7 +182,7 @@ func nodeOptions(t *testing.T, c central) Options {
 	}
 }
 
-// TestUserspaceNode runs a node on real daemons, and a real central over TLS.
+// TestUserspaceNode runs a node with real daemons, and a real central over TLS.
 func TestUserspaceNode(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -278,7 +278,7 @@ func TestUserspaceNode(t *testing.T) {
 	})
 }
 
-// checkRemoved wants eth1 as wire and the test made it, and nothing of Open vSwitch.
+// checkRemoved checks that eth1 is as wire and the test made it, and that nothing of Open vSwitch is left.
 func checkRemoved(t *testing.T, o Options) {
 	t.Helper()
 	seen, err := observe(must(netlink.LinkByName("eth1")), nil)
@@ -382,7 +382,7 @@ func checkChassis(t *testing.T, socket string) error {
 	return nil
 }
 
-// pingFrom sends one echo request from a namespace and wants exactly one reply.
+// pingFrom sends one echo request from a namespace and expects exactly one reply.
 func pingFrom(ns netns.NsHandle, address string) error {
 	var conn *icmp.PacketConn
 	err := within(ns, func() (err error) {
@@ -430,7 +430,7 @@ func kill(t *testing.T, pidFile string) {
 	try(t, syscall.Kill(must(strconv.Atoi(strings.TrimSpace(string(text)))), syscall.SIGKILL))
 }
 
-// control is the socket where ovs-appctl(8) would find it.
+// control is the path of the socket where ovs-appctl(8) looks for it.
 func control(t *testing.T, runDir, name string) string {
 	t.Helper()
 	pid := strings.TrimSpace(string(must(os.ReadFile(filepath.Join(runDir, name+".pid")))))
@@ -463,7 +463,7 @@ func try(t *testing.T, err error) {
 	}
 }
 
-// must panics: what it is for cannot fail in a test that works.
+// must panics on an error. It is for calls that cannot fail in a correct test.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)

@@ -17,36 +17,36 @@ import (
 // Options of `kiln ovs`.
 type Options struct {
 	Datapath v1alpha1.Datapath
-	// TunnelInterface carries the tunnels; the interface of NodeAddress when empty.
+	// TunnelInterface carries the tunnels; if empty, the interface that has NodeAddress does.
 	TunnelInterface string
 	TunnelType      v1alpha1.TunnelType
-	// Node is the node's name: the chassis.
+	// Node is the name of the node and of its chassis.
 	Node string
 	// NodeAddress is the node's InternalIP, an address of one of its interfaces.
 	NodeAddress string
-	// TrustDir holds sb-server.crt, the authority of the southbound database.
+	// TrustDir holds sb-server.crt, the CA of the southbound database.
 	TrustDir string
-	// RunDir is Open vSwitch's: /run/openvswitch. OVNRunDir is OVN's: /run/ovn. ConfigDir holds conf.db and the certificate of the
-	// chassis: /etc/openvswitch.
+	// RunDir is Open vSwitch's runtime directory: /run/openvswitch. OVNRunDir is OVN's: /run/ovn. ConfigDir holds conf.db and the
+	// chassis' certificate: /etc/openvswitch.
 	RunDir, OVNRunDir, ConfigDir string
 	// HealthAddress of the probes.
 	HealthAddress string
 	Programs      Programs
-	// Clusters gives the newest OVNCluster (ovncluster.Watch).
+	// Clusters delivers the newest OVNCluster (ovncluster.Watch).
 	Clusters <-chan *v1alpha1.OVNCluster
-	// Requests files and watches CertificateSigningRequests.
+	// Requests creates and watches CertificateSigningRequests.
 	Requests certificatesv1.CertificateSigningRequestInterface
 	Log      logr.Logger
 }
 
-// Programs of Open vSwitch and OVN, each with leading arguments if it takes any to run them.
+// Programs of Open vSwitch and OVN, each with leading arguments if it needs any to run.
 type Programs struct {
 	Tool, Server, Switch, Controller, OpenFlow []string
-	// Schema of the Open vSwitch database.
+	// Schema is the file with the schema of the Open vSwitch database.
 	Schema string
 }
 
-// DefaultPrograms are those of Debian's packages.
+// DefaultPrograms are the paths in Debian's packages.
 var DefaultPrograms = Programs{
 	Tool:       []string{"/usr/bin/ovsdb-tool"},
 	Server:     []string{"/usr/sbin/ovsdb-server"},

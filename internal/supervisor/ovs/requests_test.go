@@ -20,7 +20,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// TestRequestsDoNotFloodTheAPIServer lets an operator sign what is of no use: its clock and the node's differ, or its authority is about to end.
+// TestRequestsDoNotFloodTheAPIServer has the operator sign useless certificates: its clock and the node's differ, or its CA
+// expires soon.
 func TestRequestsDoNotFloodTheAPIServer(t *testing.T) {
 	for name, until := range map[string]time.Duration{
 		"a certificate that is not valid yet on this node":        3 * time.Hour,
@@ -31,7 +32,7 @@ func TestRequestsDoNotFloodTheAPIServer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				authority := supervisortest.NewAuthority(t, "chassis")
 				dir := authority.TLSDir(t, "node-1", nil)
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // of the test's own clock
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // in synctest's clock
 				defer cancel()
 				var filed atomic.Int32
 				requests := &oneAtATime{anew: answerer(func(request *certificates.CertificateSigningRequest) {
@@ -59,7 +60,7 @@ func TestRequestsDoNotFloodTheAPIServer(t *testing.T) {
 	}
 }
 
-// oneAtATime has the newest request only: the fake does not select by name.
+// oneAtATime returns only the newest request, because the fake API server ignores field selectors.
 type oneAtATime struct {
 	certificatesv1.CertificateSigningRequestInterface
 	anew answerer

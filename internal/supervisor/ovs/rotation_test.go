@@ -22,9 +22,9 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// mountAnew replaces the files of a directory, and returns the serial number of the certificate. The certificate comes before its key: a daemon
-// reads both when it sees that the key has changed, and not again when the certificate does after that (lib/stream-ssl.c). A kubelet
-// replaces all at once.
+// mountAnew replaces the files of a directory and returns the serial number of the new certificate. It replaces the certificate
+// before the key: a daemon reads both when the key changes, and ignores a later change of the certificate (lib/stream-ssl.c). A
+// kubelet replaces all files at once.
 func mountAnew(t *testing.T, directory string, by supervisortest.Authority, until time.Time, trust []byte) string {
 	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
@@ -36,14 +36,14 @@ func mountAnew(t *testing.T, directory string, by supervisortest.Authority, unti
 	}{{"ca.crt", trust}, {"tls.crt", certificate}, {"tls.key", keyPEM}} {
 		path := filepath.Join(directory, f.name)
 		try(t, os.WriteFile(path+".new", f.content, 0o600))
-		try(t, os.Chtimes(path+".new", time.Now(), time.Now())) // the kernel's own time of change is that of the last tick
+		try(t, os.Chtimes(path+".new", time.Now(), time.Now())) // the kernel's own timestamp has only the resolution of a tick
 		try(t, os.Rename(path+".new", path))
 	}
 	block, _ := pem.Decode(certificate)
 	return must(x509.ParseCertificate(block.Bytes)).SerialNumber.String()
 }
 
-// ask sends an echo (ovsdb-server(7)) and reads the answer.
+// ask sends an echo request (ovsdb-server(7)) and reads the response.
 func ask(conn *tls.Conn) error {
 	const echo = `{"id":1,"method":"echo","params":["still here"]}`
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -60,7 +60,8 @@ func ask(conn *tls.Conn) error {
 	return err
 }
 
-// TestRotationKeepsConnections replaces the certificate of a real server, then its authority, and then comes back from an expired one.
+// TestRotationKeepsConnections replaces the certificate of a real server, then its CA, and then recovers from an expired
+// certificate.
 func TestRotationKeepsConnections(t *testing.T) {
 	if !inNamespace(t) {
 		return

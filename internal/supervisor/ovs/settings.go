@@ -19,13 +19,13 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
-// settings are what ovn-controller reads from the Open_vSwitch table (ovn-controller(8), Configuration).
+// settings are the values that ovn-controller reads from the Open_vSwitch table (ovn-controller(8), Configuration).
 type settings struct {
 	node          string
 	runDir        string
 	datapath      v1alpha1.Datapath
 	tunnelType    v1alpha1.TunnelType
-	encapsulation string   // the address of the tunnels' end
+	encapsulation string   // the address of the local tunnel endpoint
 	remotes       []string // of the southbound database; empty while they are unknown
 }
 
@@ -37,7 +37,7 @@ func datapathType(d v1alpha1.Datapath) string {
 	return "system"
 }
 
-// externalIDs are the keys that Kiln owns in the Open_vSwitch row. Without remotes the last known ones stay, so that a node
+// externalIDs returns Kiln's keys in the Open_vSwitch row. Without remotes, the last known ones stay in the row, so that a node
 // starts without the API server.
 func (s settings) externalIDs() map[string]string {
 	ids := map[string]string{
@@ -57,7 +57,7 @@ func (s settings) externalIDs() map[string]string {
 	return ids
 }
 
-// difference returns the entries of want that have does not hold as they are.
+// difference returns the entries of want that are missing from have or differ there.
 func difference(have, want map[string]string) map[string]string {
 	changed := map[string]string{}
 	for key, value := range want {
@@ -68,7 +68,7 @@ func difference(have, want map[string]string) map[string]string {
 	return changed
 }
 
-// root returns the one row of Open_vSwitch, which it makes in a new database.
+// root returns the single row of Open_vSwitch. It creates the row in a new database.
 func root(ctx context.Context, db *client.Client) (*vswitch.OpenvSwitch, error) {
 	var rows []vswitch.OpenvSwitch
 	if err := db.List(ctx, &rows); err != nil {
@@ -89,7 +89,7 @@ func root(ctx context.Context, db *client.Client) (*vswitch.OpenvSwitch, error) 
 	return &vswitch.OpenvSwitch{UUID: results[0].UUID.GoUUID}, nil
 }
 
-// configure makes the row hold the settings. It writes nothing when it does, and never touches keys of others.
+// configure writes the settings into the row if they differ. It does not change other keys.
 func configure(ctx context.Context, db *client.Client, s settings) error {
 	row, err := root(ctx, db)
 	if err != nil {
@@ -112,7 +112,7 @@ func configure(ctx context.Context, db *client.Client, s settings) error {
 	return nil
 }
 
-// transact commits operations and returns their results; any that failed fails all.
+// transact commits operations and returns their results. It returns an error if any of them failed.
 func transact(ctx context.Context, db *client.Client, operations []ovsdb.Operation) ([]ovsdb.OperationResult, error) {
 	results, err := db.Transact(ctx, operations...)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// shieldTable is the nftables table of the shield, in the family netdev.
+// shieldTable is the shield's nftables table, in the netdev family.
 const shieldTable = "kiln-uplink"
 
-// shield keeps the kernel's own stack from what arrives at the uplink. In the userspace datapath ovs-vswitchd reads the uplink
-// through a packet socket, and the kernel would go on to answer the same packets for the addresses of br-phy: each of them twice.
-// Packet sockets see packets before the ingress hook does.
+// shield drops packets that arrive at the uplink before they reach the kernel's own stack. In the userspace datapath
+// ovs-vswitchd reads the uplink through a packet socket; without the shield the kernel would also answer the packets to br-phy's
+// addresses, so that each gets two answers. Packet sockets receive packets before the ingress hook.
 func shield(ctx context.Context, uplink string) error {
 	nft, err := knftables.New(knftables.NetDevFamily, shieldTable)
 	if err != nil {
@@ -39,7 +39,7 @@ func shield(ctx context.Context, uplink string) error {
 	return nil
 }
 
-// unshield removes the shield, if there is one.
+// unshield removes the shield. It is idempotent.
 func unshield(ctx context.Context) error {
 	nft, err := knftables.New(knftables.NetDevFamily, shieldTable)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
-// awaitSocket returns once something listens on a socket, or ctx ends. Daemons that find their peer's socket missing wait for a second before
-// they look again, in which no packet passes: so they are started one after the other.
+// awaitSocket returns once a process listens on the socket, or ctx ends. The daemons start one after the other: a daemon whose
+// peer's socket is missing retries after a second, and no packet is forwarded in that second.
 func awaitSocket(ctx context.Context, path string, report func(error)) {
 	supervisor.Retry(ctx, report, func() error {
 		if err := awaitFile(ctx, path); err != nil || ctx.Err() != nil {
@@ -30,7 +30,7 @@ func awaitSocket(ctx context.Context, path string, report func(error)) {
 	})
 }
 
-// awaitFile returns once there is such a file, or ctx ends.
+// awaitFile returns once the file exists, or ctx ends.
 func awaitFile(ctx context.Context, path string) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

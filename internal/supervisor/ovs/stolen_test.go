@@ -26,7 +26,7 @@ type thief struct {
 	dir, trust string
 }
 
-// try sends operations to a port and returns why they did not happen; empty when they did.
+// try sends operations to a port and returns why they failed; empty if they succeeded.
 func (k thief) try(t *testing.T, port int, operations ...string) string {
 	t.Helper()
 	database := "OVN_Southbound"
@@ -60,8 +60,8 @@ func (k thief) try(t *testing.T, port int, operations ...string) string {
 	return ""
 }
 
-// handshake returns why the server of a port refuses a connection of a TLS version with the key; nil when it accepts it. A server of TLS 1.2
-// has checked the client's certificate when the handshake ends.
+// handshake returns why the server of a port refuses a connection with this TLS version and key; nil if it accepts. A TLS 1.2
+// server has verified the client's certificate when the handshake ends.
 func (k thief) handshake(t *testing.T, port int, version uint16) error {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(k.dir, "tls.crt"), filepath.Join(k.dir, "tls.key"))
@@ -83,13 +83,13 @@ func registration(node, address string) []string {
 	}
 }
 
-// uuidIn is the UUID of the row of the southbound database whose column has a value.
+// uuidIn returns the UUID of the row in the southbound database whose column has this value.
 func uuidIn(t *testing.T, socket, table, column, value string) (string, error) {
 	t.Helper()
 	return uuidOf(t, socket, table, []string{column, "==", value})
 }
 
-// uuidOf is the UUID of the one row of a table of the southbound database that meets the conditions.
+// uuidOf returns the UUID of the only row of a southbound table that meets the conditions.
 func uuidOf(t *testing.T, socket, table string, where ...[]string) (string, error) {
 	t.Helper()
 	conn, err := jsonrpc.Dial(t.Context(), socket)
@@ -114,7 +114,7 @@ func uuidOf(t *testing.T, socket, table string, where ...[]string) (string, erro
 	return answer[0].Rows[0].UUID[1], nil
 }
 
-// TestAStolenNodeKey is what docs/security.md says of it, on real servers with the roles that northd makes.
+// TestAStolenNodeKey verifies the statements of docs/security.md about a stolen node key, with real servers and northd's roles.
 func TestAStolenNodeKey(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -136,7 +136,7 @@ func TestAStolenNodeKey(t *testing.T) {
 	}, &made))
 	for i, k := range []thief{victim, stolen} {
 		node := fmt.Sprintf("node-%d", i+1)
-		supervisortest.Eventually(t, node+" registers", func() error { // once northd has made the roles
+		supervisortest.Eventually(t, node+" registers", func() error { // succeeds once northd has created the roles
 			if why := k.try(t, 6642, registration(node, fmt.Sprintf("192.0.2.%d", i+1))...); why != "" {
 				return errors.New(why)
 			}
@@ -149,7 +149,7 @@ func TestAStolenNodeKey(t *testing.T) {
 		own, err = uuidIn(t, c.southbound, "Chassis", "name", "node-2")
 		_, portErr := uuidIn(t, c.southbound, "Port_Binding", "logical_port", "pod")
 		var datapathErr error
-		datapath, datapathErr = uuidOf(t, c.southbound, "Datapath_Binding") // of the only switch
+		datapath, datapathErr = uuidOf(t, c.southbound, "Datapath_Binding") // of the only logical switch
 		return errors.Join(err, portErr, datapathErr)
 	})
 	const refused, noConnection = "permission error", "no connection"
@@ -157,7 +157,7 @@ func TestAStolenNodeKey(t *testing.T) {
 		name string
 		port int
 		ops  string
-		want string // how the answer begins; empty: it is allowed
+		want string // a prefix of the answer; empty if the operation is allowed
 	}{
 		{"to write the northbound database", 6641, `{"op":"insert","table":"Logical_Switch","row":{"name":"mine"}}`, noConnection},
 		{"to change another chassis", 6642, `{"op":"update","table":"Chassis",` + ofVictim + `,"row":{"external_ids":["map",[["is","mine"]]]}}`, refused},
@@ -173,7 +173,7 @@ func TestAStolenNodeKey(t *testing.T) {
 		{"to delete a port", 6642, `{"op":"delete","table":"Port_Binding",` + ofPod + `}`, refused},
 		{"to insert an IGMP group of another chassis", 6642, `{"op":"insert","table":"IGMP_Group","row":{"address":"239.0.0.1","chassis_name":"node-1"}}`, refused},
 		{"to change its own chassis", 6642, `{"op":"update","table":"Chassis","where":[["name","==","node-2"]],"row":{"external_ids":["map",[["is","mine"]]]}}`, ""},
-		// What stays open in OVN 25.03.
+		// These operations stay possible in OVN 25.03.
 		{"to say that a port of another is up", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"up":true}}`, ""},
 		{"to bind a port of another", 6642, `{"op":"update","table":"Port_Binding",` + ofPod + `,"row":{"chassis":["uuid","` + own + `"]}}`, ""},
 		{"to insert a MAC binding", 6642, `{"op":"insert","table":"MAC_Binding","row":{"logical_port":"pod","ip":"10.0.0.9","mac":"02:00:00:00:00:66",` +
@@ -183,7 +183,7 @@ func TestAStolenNodeKey(t *testing.T) {
 			`"chassis":["uuid","` + own + `"],"chassis_name":"node-2"}}`, ""},
 		{"to take an encapsulation address that is free", 6642, `{"op":"update","table":"Encap","where":[["chassis_name","==","node-2"]],"row":{"ip":"192.0.2.77"}}`, ""},
 		{"to read the southbound database", 6642, `{"op":"select","table":"Port_Binding",` + ofPod + `}`, ""},
-		// What the guard is for.
+		// The guard closes this port.
 		{"to write without a role", 6645, `{"op":"update","table":"SB_Global","where":[],"row":{"external_ids":["map",[["thief","was here"]]]}}`, ""},
 	} {
 		t.Run(attempt.name, func(t *testing.T) {

@@ -15,19 +15,19 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// uplink keeps the tunnel interface a port of br-phy, and its addresses on br-phy's interface.
+// uplink keeps the tunnel interface a port of br-phy, and moves its addresses to br-phy's interface.
 type uplink struct {
 	options Options
 	log     logr.Logger
-	// shielded is the index of the interface that the shield is on.
+	// shielded is the index of the interface that has the shield.
 	shielded int
 }
 
-// errNoBridgeYet: ovs-vswitchd has not made the interface yet. Its link event comes back here.
+// errNoBridgeYet is returned until ovs-vswitchd has made the interface, whose link event triggers the next reconciliation.
 var errNoBridgeYet = errors.New("the interface of bridge " + bridgeName + " is not there yet")
 
-// reconcile brings everything one step further and returns the address of the tunnels, which is known before the bridge is
-// complete; then the error is errNoBridgeYet. What is to be moved is in the database before it is moved.
+// reconcile takes the next step of the move and returns the tunnel endpoint's address. The address is known before the bridge is
+// complete; then the error is errNoBridgeYet. Addresses and routes are stored in the database before they are moved.
 func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, error) {
 	have, err := readBridge(ctx, db)
 	if err != nil {
@@ -78,14 +78,14 @@ func (u *uplink) shield(ctx context.Context, link netlink.Link) error {
 	return nil
 }
 
-// giveBack returns to a former uplink what the bridge took over from it.
+// giveBack moves addresses and routes from the bridge back to a former uplink.
 func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) error {
 	former, err := linkIfThere(m.Uplink)
 	if err != nil {
 		return err
 	}
 	if former == nil {
-		return nil // gone, and its addresses with it
+		return nil // the interface was deleted together with its addresses
 	}
 	u.log.Info("giving addresses back to the former tunnel interface", "interface", m.Uplink, "addresses", m.Addresses)
 	if err := unshield(ctx); err != nil {
@@ -100,7 +100,7 @@ func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) er
 	return apply(moves{addAddresses: m.Addresses, addRoutes: m.Routes}, former, former)
 }
 
-// linkIfThere returns nil when there is no such interface.
+// linkIfThere returns the interface, or nil if it does not exist.
 func linkIfThere(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {

@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchKernel calls changed, first once, then for every change of links, addresses and routes that may concern the tunnel interface
-// or its bridge. It returns nil when ctx ends, and an error when the kernel dropped a subscription, which it does to slow readers.
+// watchKernel calls changed once at the start, and at each change of links, addresses and routes that may concern the tunnel
+// interface or its bridge. It returns nil when ctx ends. It returns an error when the kernel ends a subscription, as it does for
+// slow readers.
 func watchKernel(ctx context.Context, changed func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	links, addresses, routes := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate), make(chan netlink.RouteUpdate)
-	defer func() { // lets the readers of the sockets end
+	defer func() { // lets the goroutines that read the sockets end
 		cancel()
 		go drain(links)
 		go drain(addresses)
@@ -54,17 +55,17 @@ func watchKernel(ctx context.Context, changed func()) error {
 }
 
 func drain[T any](c <-chan T) {
-	for range c { // until it is closed
+	for range c { // until the channel is closed
 	}
 }
 
-// isGlobal is false for link-local addresses, which every new pod's interface gets.
+// isGlobal is false for link-local addresses, which every new pod interface gets.
 func isGlobal(update netlink.AddrUpdate) bool {
 	address, ok := netip.AddrFromSlice(update.LinkAddress.IP)
 	return ok && !address.Unmap().IsLinkLocalUnicast()
 }
 
-// isMade is false for routes that the kernel makes with addresses and that are never moved.
+// isMade is false for routes that the kernel adds itself; these are never moved.
 func isMade(r netlink.Route) bool {
 	return r.Type == unix.RTN_UNICAST && r.Table != unix.RT_TABLE_LOCAL && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA
 }
