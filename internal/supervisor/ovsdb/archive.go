@@ -31,25 +31,26 @@ import (
 	"github.com/kiln-net/kiln/internal/version"
 )
 
-// ArchiveOptions are those of `kiln backups`.
+// ArchiveOptions are the options of `kiln backups`.
 type ArchiveOptions struct {
 	Database Database
-	// Directory of the backups: where the PersistentVolumeClaim is mounted.
+	// Directory of the backups: the mount point of the PersistentVolumeClaim.
 	Directory string
-	// TLSDir holds tls.crt, tls.key, ca.crt (the members' authority) and admin-ca.crt (who may read).
+	// TLSDir holds tls.crt, tls.key, ca.crt (the members' CA) and admin-ca.crt (the CA of permitted readers).
 	TLSDir string
-	// Listen is the address of the endpoint; all addresses when not valid.
+	// Listen is the address of the endpoint; if invalid, all addresses.
 	Listen netip.Addr
 	// HealthAddress of the probes.
 	HealthAddress string
-	// Tool is ovsdb-tool, with leading arguments if it takes any to run it.
+	// Tool is ovsdb-tool, with leading arguments if it needs any to run.
 	Tool []string
-	// Clusters gives the newest OVNCluster (ovncluster.Watch).
+	// Clusters delivers the newest OVNCluster (ovncluster.Watch).
 	Clusters <-chan *v1alpha1.OVNCluster
 	Log      logr.Logger
 }
 
-// archive keeps backups apart from the members' nodes: an adminapi.Archive. It is a client of the database, so that no member needs the claim.
+// archive keeps backups on a volume apart from the members' nodes: an adminapi.Archive. It is a client of the database, so that
+// members do not mount the claim.
 type archive struct {
 	options ArchiveOptions
 	files   files
@@ -58,7 +59,7 @@ type archive struct {
 
 var _ adminapi.Archive = (*archive)(nil)
 
-// RunArchive makes backups, and serves them to the operator and to members that a recovery makes anew, until ctx ends.
+// RunArchive makes backups until ctx ends. It serves them to the operator and to members that a recovery recreates.
 func RunArchive(ctx context.Context, o ArchiveOptions) error {
 	if !o.Listen.IsValid() {
 		o.Listen = anyAddress()
@@ -93,13 +94,13 @@ func (a *archive) follow(ctx context.Context) {
 	}
 }
 
-// connect reaches a member that is part of the cluster, whichever: a backup is of what the cluster has agreed on.
+// connect connects to any member that is part of the cluster: a backup holds the data that the cluster has agreed on.
 func (a *archive) connect(ctx context.Context, status v1alpha1.DatabaseStatus) (*jsonrpc.Conn, error) {
 	config, err := clientTLS(a.options.TLSDir, a.options.Database.ServerName)
 	if err != nil {
 		return nil, err
 	}
-	port := a.options.Database.Clients[len(a.options.Database.Clients)-1].Port // the one without a role
+	port := a.options.Database.Clients[len(a.options.Database.Clients)-1].Port // the port without an RBAC role
 	var failures []error
 	for _, m := range status.Members {
 		conn, err := jsonrpc.DialTLS(ctx, net.JoinHostPort(m.Address, strconv.Itoa(port)), config)
@@ -116,7 +117,7 @@ func (a *archive) connect(ctx context.Context, status v1alpha1.DatabaseStatus) (
 	return nil, fmt.Errorf("no member of the database serves: %w", errors.Join(failures...))
 }
 
-// isMember looks whether the server is connected to this cluster (ovsdb-server(5), Database).
+// isMember returns an error unless the server is connected to this cluster (ovsdb-server(5), Database).
 func isMember(conn *jsonrpc.Conn, database, clusterID string) error {
 	request := []any{"_Server", map[string]any{
 		"op": "select", "table": "Database", "where": []any{[]any{"name", "==", database}}, "columns": []string{"connected", "cid"},
@@ -133,14 +134,14 @@ func isMember(conn *jsonrpc.Conn, database, clusterID string) error {
 	if len(results) != 1 || len(results[0].Rows) != 1 || !results[0].Rows[0].Connected {
 		return errors.New("not connected to its cluster")
 	}
-	var id [2]string // ["uuid", "…"] (RFC 7047, section 5.1); another form when there is none
+	var id [2]string // ["uuid", "…"] (RFC 7047, section 5.1); a member without a cluster ID has another form
 	if err := json.Unmarshal(results[0].Rows[0].CID, &id); err != nil || id[1] != clusterID {
 		return fmt.Errorf("of cluster %s and not %s", results[0].Rows[0].CID, clusterID)
 	}
 	return nil
 }
 
-// ready says why backups cannot be read.
+// ready returns an error if the backups cannot be listed.
 func (a *archive) ready(context.Context) error {
 	_, err := a.files.listBackups()
 	return err
@@ -153,7 +154,7 @@ func (a *archive) Status(context.Context) (adminapi.Status, error) {
 	return status, nil
 }
 
-// Open implements adminapi.Archive. Nothing else in the directory is opened.
+// Open implements adminapi.Archive. It opens only files that are backups.
 func (a *archive) Open(name string) (io.ReadCloser, error) {
 	all, err := a.files.listBackups()
 	if err != nil {
@@ -169,13 +170,13 @@ func (a *archive) Open(name string) (io.ReadCloser, error) {
 	return file, nil
 }
 
-// fetch brings the backup that a recovery is to be made from to this node, if it is in the archive.
+// fetch downloads the plan's backup from the archive to this node, unless the plan names no archive or the file already exists.
 func (m *member) fetch(ctx context.Context, f files, p startup.Plan) error {
 	if p.Archive == "" {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Join(f.backups(), p.Backup)); err == nil {
-		return nil // before a restart
+		return nil // fetched before a restart
 	}
 	address, err := netip.ParseAddr(p.Archive)
 	if err != nil {
@@ -190,7 +191,7 @@ func (m *member) fetch(ctx context.Context, f files, p startup.Plan) error {
 	return f.takeIn(ctx, p.Backup, func(to io.Writer) error { return client.Backup(ctx, p.Backup, to) })
 }
 
-// clientTLS is for a connection to the server of this name.
+// clientTLS returns the configuration for connections to the server of this name.
 func clientTLS(dir, server string) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 const archiveAddress = "127.0.3.20"
 
-// archive runs one for the trial, on this directory.
+// archive runs an archive for the trial in this directory.
 func (tr *trial) archive(of *trialMember, directory string) (clusters chan *v1alpha1.OVNCluster) {
 	tr.t.Helper()
 	clusters = make(chan *v1alpha1.OVNCluster, 1)
@@ -45,7 +45,7 @@ func (tr *trial) archive(of *trialMember, directory string) (clusters chan *v1al
 	return clusters
 }
 
-// reader is a client of the archive with a certificate of the given authority.
+// reader is a client of the archive with a certificate from the given CA.
 func (tr *trial) reader(authority supervisortest.Authority) *adminapi.Client {
 	certificate, key := authority.Issue(tr.t, "reader")
 	pair, err := tls.X509KeyPair(certificate, key)
@@ -57,7 +57,7 @@ func (tr *trial) reader(authority supervisortest.Authority) *adminapi.Client {
 	})
 }
 
-// TestArchive: a database whose nodes are all lost is made anew on another one from what the archive has.
+// TestArchive checks that a database whose nodes are all lost is recreated on another node from the archive's backup.
 func TestArchive(t *testing.T) {
 	tr := newTrial(t)
 	lost, said := tr.bootstrap("cp-1", "127.0.3.21")

@@ -23,8 +23,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
-// A backup is a standalone database (ovsdb(5)): a log of two records, the schema and one transaction with every row. Any
-// ovsdb-server or ovsdb-tool reads it, and ovsdb-tool create-cluster makes a cluster from it.
+// A backup is a standalone database (ovsdb(5)): a log of two records, the schema and one transaction with every row.
+// ovsdb-server and ovsdb-tool can read it, and ovsdb-tool create-cluster makes a cluster from it.
 const (
 	backupSuffix = ".db"
 	backupTime   = "20060102T150405Z"
@@ -35,7 +35,8 @@ func (f files) backups() string { return f.backupDir }
 
 func (f files) backupPrefix() string { return f.database.Stem + "-" }
 
-// listBackups returns the backups that are there, the newest first. Their names say when they were made; what has not its name yet is none.
+// listBackups returns the existing backups, newest first. Their names contain the time. An unfinished backup has another name
+// and is not listed.
 func (f files) listBackups() ([]adminapi.Backup, error) {
 	entries, err := os.ReadDir(f.backups())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +55,7 @@ func (f files) listBackups() ([]adminapi.Backup, error) {
 	return all, nil
 }
 
-// parseBackup reads the name of a backup: ovnnb_db-20261121T100000Z.db, or ovnnb_db-20261121T100000Z-<request>.db.
+// parseBackup parses the name of a backup: ovnnb_db-20261121T100000Z.db, or ovnnb_db-20261121T100000Z-<request>.db.
 func (f files) parseBackup(name string) (made adminapi.Backup, isOurs bool) {
 	rest, hasPrefix := strings.CutPrefix(name, f.backupPrefix())
 	rest, hasSuffix := strings.CutSuffix(rest, backupSuffix)
@@ -63,7 +64,8 @@ func (f files) parseBackup(name string) (made adminapi.Backup, isOurs bool) {
 	return adminapi.Backup{Name: name, Time: at, Request: request}, hasPrefix && hasSuffix && err == nil
 }
 
-// plannedBackup is when a backup is made, the request it is for, if any, and which stay then: the newest keep, and those of the request pinned.
+// plannedBackup is the time of a backup, its request (if any), and the retention after it: the newest keep backups, and those of
+// the request pinned.
 type plannedBackup struct {
 	at      time.Time
 	request string
@@ -79,7 +81,7 @@ func (p plannedBackup) name(prefix string) string {
 	return name + backupSuffix
 }
 
-// backUpFrom writes a backup of what the server holds that connect reaches, reads it back, and only then gives it its name.
+// backUpFrom writes a backup from the server that connect returns, verifies it, and only then renames it to its final name.
 func (f files) backUpFrom(ctx context.Context, connect func(context.Context) (*jsonrpc.Conn, error), p plannedBackup) (adminapi.Backup, error) {
 	name := p.name(f.backupPrefix())
 	made := adminapi.Backup{Name: name, Time: p.at.UTC().Truncate(time.Second), Request: p.request}
@@ -113,7 +115,7 @@ func (f files) backUpFrom(ctx context.Context, connect func(context.Context) (*j
 	return made, errors.Join(syncDir(f.backups()), f.prune(p.keep, p.pinned))
 }
 
-// takeIn writes a backup of that name that someone else has, and gives it its name once it has been read back.
+// takeIn downloads a backup under a temporary name, verifies it, and renames it to its final name.
 func (f files) takeIn(ctx context.Context, name string, read func(io.Writer) error) error {
 	if err := os.MkdirAll(f.backups(), 0o750); err != nil {
 		return fmt.Errorf("make the directory of backups: %w", err)
@@ -139,7 +141,7 @@ func (f files) takeIn(ctx context.Context, name string, read func(io.Writer) err
 	return syncDir(f.backups())
 }
 
-// removeUnfinished takes away what a crash left of a backup.
+// removeUnfinished removes partial backups of a crashed process.
 func (f files) removeUnfinished() error {
 	left, err := filepath.Glob(filepath.Join(f.backups(), "*"+backupSuffix+".new"))
 	if err != nil {
@@ -148,7 +150,7 @@ func (f files) removeUnfinished() error {
 	return removeIfThere(left...)
 }
 
-// prune removes all but the newest backups, and those that were made for the request pinned.
+// prune removes all but the newest keep backups; backups for the request pinned are retained, too.
 func (f files) prune(keep int, pinned string) error {
 	all, err := f.listBackups()
 	if err != nil {
@@ -165,7 +167,7 @@ func (f files) prune(keep int, pinned string) error {
 	return nil
 }
 
-// schema is what a backup needs of a schema (RFC 7047, section 3.2).
+// schema is the part of a schema that a backup needs (RFC 7047, section 3.2).
 type schema struct {
 	Tables map[string]struct {
 		Columns map[string]struct {
@@ -174,7 +176,7 @@ type schema struct {
 	} `json:"tables"`
 }
 
-// snapshot writes all rows as they are in one transaction, and returns how many. The member need not lead.
+// snapshot reads all rows in one transaction, writes them to path and returns their number. The member need not be the leader.
 func (f files) snapshot(conn *jsonrpc.Conn, path string) (rows int64, err error) {
 	var text json.RawMessage
 	if err := conn.Call("get_schema", []any{f.database.Name}, &text); err != nil {
@@ -211,7 +213,7 @@ func (f files) snapshot(conn *jsonrpc.Conn, path string) (rows int64, err error)
 	return rows, writeLog(path, text, content)
 }
 
-// selections read every column that lasts, of every table, in one transaction.
+// selections builds one transaction that reads all persistent columns of all tables.
 func selections(database string, s schema) (tables []string, params []any) {
 	params = []any{database}
 	for table, t := range s.Tables {
@@ -227,7 +229,7 @@ func selections(database string, s schema) (tables []string, params []any) {
 	return tables, params
 }
 
-// writeLog writes the records of a database's log, each behind its length and checksum (ovsdb/log.c), and waits until they are on disk.
+// writeLog writes the records of a database log, each after its length and checksum (ovsdb/log.c), and syncs the file.
 func writeLog(path string, records ...any) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err != nil {
@@ -250,7 +252,7 @@ func writeLog(path string, records ...any) error {
 	return nil
 }
 
-// verify lets ovsdb-tool read a backup, checksums and constraints included, and returns how many rows it finds.
+// verify has ovsdb-tool read a backup, including checksums and constraints, and returns the number of rows.
 func (f files) verify(ctx context.Context, path string) (rows int64, err error) {
 	if err := checkLog(path); err != nil {
 		return 0, err
@@ -269,7 +271,7 @@ func (f files) verify(ctx context.Context, path string) (rows int64, err error) 
 	return f.count(ctx, path, s)
 }
 
-// checkLog reads both records, since ovsdb-tool takes a log that ends too early for a shorter one.
+// checkLog checks that both records are complete: ovsdb-tool accepts a truncated log as a shorter one.
 func checkLog(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -294,7 +296,7 @@ func checkLog(path string) error {
 	return nil
 }
 
-// schemaOf reads the first record of a standalone database.
+// schemaOf parses the first record of a standalone database.
 func schemaOf(path string) (s schema, err error) {
 	file, err := os.Open(path)
 	if err != nil {

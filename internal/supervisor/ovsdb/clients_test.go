@@ -26,8 +26,8 @@ func background(t *testing.T, path string, args ...string) {
 	daemontest.Start(t, name, filepath.Join(t.TempDir(), name+".log"), exec.Command(argv[0], argv[1:]...))
 }
 
-// TestControllersFollowOnlyWhenTold is what nodes rely on while the southbound database is made anew: ovn-controller does not take the new one, whose
-// index is lower, before it is told to.
+// TestControllersFollowOnlyWhenTold verifies what nodes rely on while a recovery recreates the southbound database:
+// ovn-controller ignores the new database, whose index is lower, until sb-cluster-state-reset.
 func TestControllersFollowOnlyWhenTold(t *testing.T) {
 	tr := newTrial(t)
 	m, _ := tr.bootstrap("cp-1", "127.0.3.9")
@@ -58,7 +58,7 @@ func TestControllersFollowOnlyWhenTold(t *testing.T) {
 	if names := m.content(t); names != "" || status.ClusterID == "" {
 		t.Fatalf("cluster %q holds %q", status.ClusterID, names)
 	}
-	until("not connected") // but for the moments in which it tries again
+	until("not connected") // except for the moments of its connection attempts
 	if _, err := unixctl.Call(t.Context(), control, "sb-cluster-state-reset"); err != nil {
 		t.Fatal(err)
 	}

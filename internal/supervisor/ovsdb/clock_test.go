@@ -20,10 +20,10 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// fakeTime gives a program a clock of its own (libfaketime(1)); `make prepare` installs it.
+// fakeTime gives a program its own clock (libfaketime(1)); `make prepare` installs it.
 const fakeTime = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
-// clock is the wall clock of one member's machine, as a file of what it is ahead, in seconds. Monotonic time is the kernel's, as after a
+// clock is the wall clock of one member's machine: a file with its offset in seconds. Monotonic time is the kernel's, as after a
 // jump of a real clock.
 type clock string
 
@@ -37,14 +37,14 @@ func newClock(t *testing.T) clock {
 	return c
 }
 
-// under is a command whose program has this clock.
+// under returns a command whose program has this clock.
 func (c clock) under(argv []string) []string {
 	return append([]string{
 		"/usr/bin/env", "LD_PRELOAD=" + fakeTime, "FAKETIME_TIMESTAMP_FILE=" + string(c), "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1",
 	}, argv...)
 }
 
-// jump sets the clock to so much ahead of the true time, and makes sure that programs see it.
+// jump sets the clock ahead of the true time, and checks that programs see it.
 func (c clock) jump(t *testing.T, ahead time.Duration) {
 	t.Helper()
 	if err := os.WriteFile(string(c), fmt.Appendf(nil, "%+d\n", int(ahead.Seconds())), 0o600); err != nil {
@@ -61,7 +61,8 @@ func (c clock) jump(t *testing.T, ahead time.Duration) {
 	}
 }
 
-// TestClockJumps: Raft's timers count monotonic time, and connections live on, so a jump of a member's clock is no event for the cluster.
+// TestClockJumps checks that a jump of a member's clock does not affect the cluster: Raft's timers use monotonic time, and
+// connections stay.
 func TestClockJumps(t *testing.T) {
 	tr := newTrial(t)
 	recorded := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"}
@@ -83,7 +84,7 @@ func TestClockJumps(t *testing.T) {
 		ahead time.Duration
 	}{{"cp-1", 30 * time.Minute}, {"cp-1", -30 * time.Minute}, {"cp-2", 30 * time.Minute}, {"cp-2", -30 * time.Minute}} {
 		clocks[jump.node].jump(t, jump.ahead)
-		// Longer than followers bear a silent leader.
+		// Longer than the election timer, after which followers replace a silent leader.
 		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); rows++ {
 			leader.insert(t, fmt.Sprintf("row%06d", rows))
 		}

@@ -102,7 +102,7 @@ func TestABackupIsOfOneTransaction(t *testing.T) {
 	t.Logf("%d transactions; the backups hold %v", n, seen)
 }
 
-// withSchema writes a variant of the image's schema, of another version.
+// withSchema writes a variant of the image's schema with another version.
 func (m *trialMember) withSchema(t *testing.T, version string, change func(tables map[string]any)) (path, original string) {
 	t.Helper()
 	text, err := os.ReadFile(m.options.Database.Schema)
@@ -129,7 +129,7 @@ func (m *trialMember) withSchema(t *testing.T, version string, change func(table
 	return path, original
 }
 
-// TestABackupOfAnOlderSchemaIsTaken: the recovery converts it to the schema of the image.
+// TestABackupOfAnOlderSchemaIsTaken checks that a recovery converts the backup to the schema of the image.
 func TestABackupOfAnOlderSchemaIsTaken(t *testing.T) {
 	tr := newTrial(t)
 	m := tr.add("cp-1", "127.0.3.13")
@@ -169,8 +169,8 @@ func TestABackupOfAnOlderSchemaIsTaken(t *testing.T) {
 	}
 }
 
-// TestAConversionKeepsRowsAndClients converts a database with rows while the ovn-controller of the older schema is connected. It has to go on with
-// its work on the newer schema, as nodes do until they are upgraded back.
+// TestAConversionKeepsRowsAndClients converts a database with rows while the ovn-controller of the older schema is connected. It
+// must keep working with the newer schema, as on nodes that are upgraded later.
 func TestAConversionKeepsRowsAndClients(t *testing.T) {
 	tr := newTrial(t)
 	m, status := tr.bootstrap("cp-1", "127.0.3.14")
@@ -222,7 +222,7 @@ func TestAConversionKeepsRowsAndClients(t *testing.T) {
 	m.transact(t, map[string]any{"op": "insert", "table": "Added", "row": map[string]any{"name": "new"}})
 	connected()
 	m.transact(t, map[string]any{"op": "delete", "table": "Chassis", "where": []any{[]any{"name", "==", "n1"}}})
-	chassis(1) // ovn-controller sees the deletion and registers again
+	chassis(1) // ovn-controller notices the deletion and registers again
 }
 
 // controller runs the ovn-controller of a node of that name on the member's database, and returns its control socket and its log.

@@ -28,8 +28,8 @@ func (m *member) Schemas(ctx context.Context) (adminapi.Schemas, error) {
 	return adminapi.Schemas{Database: now.Version, Image: image}, nil
 }
 
-// Convert implements adminapi.Database. The server takes the schema as one entry of the cluster's log, so that all members change at once
-// (ovsdb-server(7), section 4.1.24: convert).
+// Convert implements adminapi.Database. The new schema is one entry of the cluster's log, so that all members change at the same
+// entry (ovsdb-server(7), section 4.1.24: convert).
 func (m *member) Convert(ctx context.Context) error {
 	schema, _, err := m.ownSchema()
 	if err != nil {
@@ -38,8 +38,8 @@ func (m *member) Convert(ctx context.Context) error {
 	return m.ask(ctx, "convert", []any{m.options.Database.Name, schema}, nil)
 }
 
-// ownSchema is that of the image, with columns of clients' connections, which are ephemeral, made such as clustered databases have
-// (ovsdb-client(1), convert).
+// ownSchema returns the image's schema and its version. It makes ephemeral columns persistent, as ovsdb-client(1) convert does,
+// because clustered databases do not support ephemeral columns.
 func (m *member) ownSchema() (schema map[string]any, version string, err error) {
 	text, err := os.ReadFile(m.options.Database.Schema)
 	if err != nil {
@@ -59,7 +59,7 @@ func (m *member) ownSchema() (schema map[string]any, version string, err error) 
 	return schema, version, nil
 }
 
-// objects are the members of a JSON object; none of anything else.
+// objects returns the members of a JSON object, or nil for any other value.
 func objects(v any) map[string]any {
 	o, _ := v.(map[string]any)
 	return o
@@ -71,7 +71,8 @@ func (m *member) ask(ctx context.Context, method string, params []any, result an
 		return err
 	}
 	defer conn.Close()
-	// A client that does not say so is cut off when a schema changes, without the answer (ovsdb-server(7), set_db_change_aware).
+	// When a schema changes, the server disconnects clients that did not send set_db_change_aware, before it responds
+	// (ovsdb-server(7)).
 	if err := conn.Call("set_db_change_aware", []any{true}, nil); err != nil {
 		return fmt.Errorf("%s of %s: %w", method, m.options.Database.Name, err)
 	}

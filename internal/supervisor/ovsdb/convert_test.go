@@ -15,7 +15,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
 )
 
-// TestANewImageConvertsTheSchema: a member that starts with a newer schema leaves the database's as it is until it is told to convert it.
+// TestANewImageConvertsTheSchema checks that a member with a newer schema in its image converts the database only when
+// requested.
 func TestANewImageConvertsTheSchema(t *testing.T) {
 	tr := newTrial(t)
 	m := tr.add("node-1", "127.0.0.1")

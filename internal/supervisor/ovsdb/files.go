@@ -25,12 +25,12 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/ovsdb/startup"
 )
 
-// files makes and reads the database file of a member, through ovsdb-tool(1).
+// files creates and reads the database file of a member with ovsdb-tool(1).
 type files struct {
 	tool     []string
 	database Database
 	path     string
-	// backupDir is where backups are.
+	// backupDir is the directory of backups.
 	backupDir string
 	// local is this member's Raft address.
 	local string
@@ -46,10 +46,10 @@ func newFiles(o Options) files {
 	}
 }
 
-// room is how much must fit on the disk for a server that could not write to be started again, in bytes.
+// room is the number of free bytes that the disk must have before a server that failed to write is restarted.
 const room = 1 << 20
 
-// probe says why the disk takes no data.
+// probe returns an error while the disk cannot be written.
 func (f files) probe() (err error) {
 	path := f.path + ".probe"
 	defer func() { err = errors.Join(err, os.Remove(path)) }()
@@ -61,7 +61,7 @@ func (f files) probe() (err error) {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// identify reads the file; nil when there is none.
+// identify reads the file's identity; nil if there is no file.
 func (f files) identify(ctx context.Context) (*startup.File, error) {
 	if _, err := os.Stat(f.path); errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no file is a state, not a failure
@@ -83,8 +83,8 @@ func (f files) identify(ctx context.Context) (*startup.File, error) {
 	return id, err
 }
 
-// check says why the file cannot serve here, and what to do. It looks at the address last: the error is startup.ErrMoved only for a file that is
-// intact.
+// check returns an error if the file cannot serve here; the error says what to do. It checks the address last, so that
+// startup.ErrMoved means an otherwise intact file.
 func (f files) check(ctx context.Context) error {
 	name, err := f.run(ctx, "db-name", f.path)
 	if err != nil {
@@ -109,7 +109,8 @@ func (f files) check(ctx context.Context) error {
 	return nil
 }
 
-// hasLeft looks for the record that a server writes last when it has left its cluster (ovsdb(5), Clustered Format): ovsdb-server refuses such a file.
+// hasLeft looks for the last record of a server that has left its cluster (ovsdb(5), Clustered Format). ovsdb-server refuses
+// such a file.
 func (f files) hasLeft() (bool, error) {
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -131,8 +132,9 @@ func (f files) hasLeft() (bool, error) {
 	return json.Unmarshal(lines[len(lines)-1], &record) == nil && record.Note == "left", nil
 }
 
-// sincePath is a file beside the database's with the record by which the member joined (DatabaseMember.since). It tells a file of
-// an earlier membership from that of a member that has just joined and is not recorded yet.
+// sincePath is the path of a file next to the database's that stores the record by which the member joined
+// (DatabaseMember.since). It distinguishes a database file of an earlier membership from one of a member that has just joined
+// and is not yet recorded.
 func (f files) sincePath() string { return f.path + ".since" }
 
 func (f files) readSince() (time.Time, error) {
@@ -157,12 +159,12 @@ func (f files) writeSince(since time.Time) error {
 	return nil
 }
 
-// aside is the name under which a file stays that has no use any more.
+// aside returns the new name for a database file that is no longer used.
 func (f files) aside() string {
 	return f.path + ".aside-" + time.Now().UTC().Format("20060102T150405.000")
 }
 
-// setAside gives the file another name and returns it. Nothing is ever deleted.
+// setAside renames the file and returns the new name. Database files are never deleted.
 func (f files) setAside() (string, error) {
 	aside := f.aside()
 	if err := os.Rename(f.path, aside); err != nil {
@@ -171,7 +173,7 @@ func (f files) setAside() (string, error) {
 	return aside, syncDir(filepath.Dir(f.path))
 }
 
-// clusterID is empty for the exit status that means "not yet known".
+// clusterID returns the cluster ID. It is empty for the exit status that means "not yet known".
 func (f files) clusterID(ctx context.Context) (string, error) {
 	id, err := f.run(ctx, "db-cid", f.path)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
@@ -180,7 +182,8 @@ func (f files) clusterID(ctx context.Context) (string, error) {
 	return id, err
 }
 
-// electionTimer is how long, in milliseconds, followers bear a silent leader: the default of one second makes leaders change on busy nodes.
+// electionTimer is how long followers wait for a silent leader, in milliseconds. The default of one second causes leader changes
+// on busy nodes.
 const electionTimer = "--election-timer=5000"
 
 // create makes the first member of a new cluster.
@@ -190,8 +193,9 @@ func (f files) create(ctx context.Context) error {
 	})
 }
 
-// recover makes the first member of a new cluster from what the plan says, over the file that is there, which stays under another name.
-// Only once it is whole is it known by its date: after a crash before that it is made again, from itself, and nobody has seen it yet.
+// recover makes the first member of a new cluster from the plan's source. The new file replaces the current one, which stays
+// under the name aside. The date is written last: after a crash before that, recover runs again with the new file as its source;
+// no other member has seen the new cluster at that time.
 func (f files) recover(ctx context.Context, p startup.Plan) (aside string, err error) {
 	whole := f.path + ".standalone"
 	if err := removeIfThere(whole, lockOf(whole)); err != nil {
@@ -205,7 +209,7 @@ func (f files) recover(ctx context.Context, p startup.Plan) (aside string, err e
 	case v1alpha1.RecoverBackup:
 		backup := filepath.Join(f.backups(), p.Backup)
 		if _, err = f.verify(ctx, backup); err == nil {
-			_, err = f.run(ctx, "convert", backup, f.database.Schema, whole) // it may be of an older schema
+			_, err = f.run(ctx, "convert", backup, f.database.Schema, whole) // the backup may have an older schema
 		}
 	case v1alpha1.RecoverRebuild, v1alpha1.RecoverNone:
 		from = f.database.Schema
@@ -244,7 +248,7 @@ func (f files) join(ctx context.Context, p startup.Plan) error {
 	})
 }
 
-// place lets the tool make a new file, which gets its name only once it is whole.
+// place has ovsdb-tool create a file under a temporary name, and renames it once it is complete.
 func (f files) place(ctx context.Context, args func(path string) []string) error {
 	dir := filepath.Dir(f.path)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -266,7 +270,7 @@ func (f files) place(ctx context.Context, args func(path string) []string) error
 	return syncDir(dir)
 }
 
-// lockOf is the lock file that ovsdb-tool leaves of a database file.
+// lockOf returns the path of the lock file that ovsdb-tool leaves next to a database file.
 func lockOf(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".~lock~")
 }
@@ -280,7 +284,7 @@ func removeIfThere(paths ...string) error {
 	return nil
 }
 
-// syncDir makes the name of a new file survive a power failure.
+// syncDir syncs a directory, so that the name of a new file survives a power failure.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -289,7 +293,7 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// run returns what ovsdb-tool prints on standard output.
+// run runs ovsdb-tool and returns its standard output.
 func (f files) run(ctx context.Context, args ...string) (string, error) {
 	argv := slices.Concat(f.tool, []string{"-vsyslog:off", "-vfile:off"}, args)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -301,7 +305,7 @@ func (f files) run(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// passive is a listening connection method over TLS (ovsdb(7)): pssl:6641:[::].
+// passive returns a listening connection method over TLS (ovsdb(7)): pssl:6641:[::].
 func passive(port int, address netip.Addr) string {
 	host := address.String()
 	if address.Is6() {
@@ -310,12 +314,12 @@ func passive(port int, address netip.Addr) string {
 	return "pssl:" + strconv.Itoa(port) + ":" + host
 }
 
-// anyAddress is [::], which serves both families, or 0.0.0.0 where the kernel has no IPv6.
+// anyAddress returns [::], which serves both families, or 0.0.0.0 if the kernel has no IPv6.
 func anyAddress() netip.Addr {
 	probe, err := net.Listen("tcp6", "[::]:0")
 	if err != nil {
 		return netip.IPv4Unspecified()
 	}
-	_ = probe.Close() // it listened: that is all the question
+	_ = probe.Close() // only whether listening works matters
 	return netip.IPv6Unspecified()
 }

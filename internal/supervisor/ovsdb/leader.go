@@ -13,21 +13,21 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
-// watchLeader calls changed with whether this member leads, now and at each change, until the connection breaks or ctx ends. It
-// reads the member's row in the database _Server (ovsdb-server(5)).
+// watchLeader calls changed with whether this member is the leader, now and at each change, until the connection breaks or ctx
+// ends. It monitors the member's row in the database _Server (ovsdb-server(5)).
 func watchLeader(ctx context.Context, socket, database string, changed func(leads bool)) error {
 	conn, err := jsonrpc.Dial(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("watch who leads: %w", err)
 	}
 	defer conn.Close()
-	// Asked by itself: the member's row comes some time after the server has begun to listen.
+	// This is a separate request: the member's row in _Server appears some time after the server starts to listen.
 	var databases []string
 	if err := conn.Call("list_dbs", []any{}, &databases); err != nil {
 		return fmt.Errorf("ask for the server's databases: %w", err)
 	}
 	if !slices.Contains(databases, database) {
-		return errLeft // it gives the database up, and then closes all connections
+		return errLeft // the server drops the database first and closes all connections later
 	}
 	request := []any{"_Server", nil, map[string]any{
 		"Database": []any{map[string]any{"columns": []string{"name", "leader"}}},
@@ -52,10 +52,11 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 	}
 }
 
-// errLeft says that the server has given the database up: it has left the cluster, or was kicked. It never takes part again.
+// errLeft is returned when the server has dropped the database: it has left the cluster or was kicked, and never rejoins by
+// itself.
 var errLeft = errors.New("the member has left the cluster")
 
-// readLeader calls changed with what an update has of the member's row.
+// readLeader calls changed if an update contains the member's row.
 func readLeader(update json.RawMessage, database string, changed func(leads bool)) error {
 	var tables map[string]map[string]struct {
 		New *struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt plays a server whose process is held up between its first listener and its first
-// row of _Server, which a real one does not do when asked.
+// TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt fakes a server that is delayed between its first listener and
+// its first row of _Server. A real server cannot be delayed there on purpose.
 func TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt(t *testing.T) {
 	const added = `{"Database":{"r":{"new":{"name":"OVN_Southbound","leader":true}}}}`
 	for name, c := range map[string]struct {
@@ -42,7 +42,8 @@ func TestAMemberIsNotTakenForOneThatHasLeftBeforeItsServerTellsOfIt(t *testing.T
 	}
 }
 
-// answer answers the requests on one connection until the monitor's, sends something after it, and closes the connection.
+// answer responds to the requests on one connection up to the monitor request, sends one more message, and closes the
+// connection.
 func answer(listener net.Listener, answers map[string]string, then string) {
 	conn, err := listener.Accept()
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/kiln-net/kiln/internal/eventually"
 )
 
-// elections is why waits take long in which members join, leave or lead: one or two election timers of a second, and elections may repeat.
+// elections is why tests wait long when members join, leave or become leader: one or two election timers of a second, and
+// elections can repeat.
 var elections = eventually.Reason{Why: "elections", Base: 15 * time.Second}
 
 func TestMain(m *testing.M) {

@@ -27,22 +27,22 @@ import (
 // member is the running member: an adminapi.Database over its control socket.
 type member struct {
 	options Options
-	// waiting is what the member says while the server has not been started.
+	// waiting is the reported status while the server has not been started; nil while it runs.
 	waiting atomic.Pointer[adminapi.Status]
 	// cluster is the newest OVNCluster.
 	cluster *v1alpha1.OVNCluster
-	// began is the record by which the file that the server has began.
+	// began is the record (DatabaseMember.since) of the file that the server runs on.
 	began atomic.Pointer[time.Time]
-	// refused is what the server said of the file when it could not read it; nil again once another file takes its place.
+	// refused is ovsdb-server's error when it cannot read the file; nil after begin has replaced the file.
 	refused atomic.Pointer[string]
-	// backups are told by the endpoint.
+	// backups are reported by the administrative endpoint.
 	backups backups
 }
 
 var _ adminapi.Database = (*member)(nil)
 
-// Run runs a member until ctx ends, when it stops the server, which hands leadership over first. It returns an error when the
-// file must not be used or the server ended by itself: the kubelet starts the container again.
+// Run runs a member until ctx ends. Then it stops the server, which transfers leadership first. It returns an error if the file
+// must not be used or if the server ended by itself, so that the kubelet restarts the container.
 func Run(ctx context.Context, o Options) error {
 	if !o.Listen.IsValid() {
 		o.Listen = anyAddress()
@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	group.Go(func() error {
 		for {
-			// Who has left, or whose cluster was replaced by another one, begins again.
+			// A member that has left, or whose cluster was replaced, starts over.
 			err := m.serve(ctx)
 			if errors.Is(err, errFailed) {
 				m.untilWritable(ctx)
@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// errSuperseded says that the database was made anew, so that the server must not go on with its file.
+// errSuperseded is returned when a recovery has replaced the database, so that the server must not continue with its file.
 var errSuperseded = errors.New("the database was made anew")
 
 func (m *member) serve(ctx context.Context) error {
@@ -137,7 +137,7 @@ func (m *member) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// follow makes backups, and returns when the cluster is superseded, or when ctx ends.
+// follow makes backups until ctx ends. It returns errSuperseded when the cluster is replaced.
 func (m *member) follow(ctx context.Context, f files, began time.Time) error {
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -155,7 +155,7 @@ func (m *member) follow(ctx context.Context, f files, began time.Time) error {
 	}
 }
 
-// prepare returns once there is a file to start, or ctx has ended.
+// prepare returns once there is a file to start with, or ctx ends.
 func (m *member) prepare(ctx context.Context, f files) error {
 	m.backups.found(f)
 	if m.cluster == nil {
@@ -233,7 +233,8 @@ func (m *member) begin(ctx context.Context, f files, p startup.Plan) error {
 
 func (m *member) wait(reason string) { m.waiting.Store(&adminapi.Status{Waiting: reason}) }
 
-// watchLead tells Leads of each change until ctx ends or the member has left. The socket may not be there yet, and goes when the server does.
+// watchLead sends each change to Leads until ctx ends or the member has left. The socket exists only while the server runs, so
+// it retries.
 func (m *member) watchLead(ctx context.Context) (left error) {
 	tell := func(leads bool) {
 		select {
@@ -256,15 +257,16 @@ func (m *member) watchLead(ctx context.Context) (left error) {
 	return left
 }
 
-// errFailed says that the server could not write its file. A leader ends its part in the cluster by that and keeps its role in what it
-// tells, a follower never answers the leader again: neither recovers when there is room again, but a new server does.
+// errFailed is returned when the server could not write its file. After that, a leader stops taking part in the cluster but
+// still reports its role, and a follower never responds to the leader again. Neither recovers when the disk has room again; a
+// restarted server does.
 var errFailed = errors.New("ovsdb-server could not write its database file")
 
-// errRefused says that ovsdb-server cannot read a file of which ovsdb-tool sees nothing wrong: a follower without room on its disk may have
-// written that an entry is committed which it could not write.
+// errRefused is returned when ovsdb-server cannot read a file that is valid for ovsdb-tool. A follower on a full disk may have
+// recorded as committed an entry that it could not write.
 var errRefused = errors.New("ovsdb-server cannot read its database file")
 
-// untilWritable waits until there is room on the member's disk again, and says so meanwhile.
+// untilWritable waits until the member's disk is writable again. Meanwhile it reports the failure.
 func (m *member) untilWritable(ctx context.Context) {
 	f := newFiles(m.options)
 	select {
@@ -279,7 +281,7 @@ func (m *member) untilWritable(ctx context.Context) {
 	supervisor.Retry(ctx, report, f.probe)
 }
 
-// ready says why the member does not serve.
+// ready returns an error that says why the member does not serve.
 func (m *member) ready(ctx context.Context) error {
 	if waiting := m.waiting.Load(); waiting != nil {
 		return errors.New(waiting.Waiting)
@@ -335,14 +337,14 @@ func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
 	return status, nil
 }
 
-// versions are those of the server that runs.
+// versions returns the versions of Kiln and of the running server.
 func (m *member) versions(ctx context.Context) (version.Programs, error) {
 	answer, err := m.call(ctx, "version")
 	return version.Programs{Kiln: version.Kiln, OpenVSwitch: version.OfDaemon(answer)}, err
 }
 
-// Kick implements adminapi.Database. It names the server itself: ovsdb-server 3.5 takes an unknown name for its own when it is the
-// only member, and leaves.
+// Kick implements adminapi.Database. It resolves the server's address itself: ovsdb-server 3.5, if it is the only member, takes
+// an unknown name for its own and leaves.
 func (m *member) Kick(ctx context.Context, server string) error {
 	status, err := m.Status(ctx)
 	if err != nil {
@@ -356,7 +358,7 @@ func (m *member) Kick(ctx context.Context, server string) error {
 	return err
 }
 
-// toKick returns the address of the one other member that server means.
+// toKick returns the address of the other member that server identifies.
 func toKick(status adminapi.Status, server string) (string, error) {
 	var found []string
 	for _, member := range status.Members {

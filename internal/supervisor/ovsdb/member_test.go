@@ -82,14 +82,14 @@ func (tr *trial) add(node, address string) *trialMember {
 func (tr *trial) start(m *trialMember, status v1alpha1.DatabaseStatus) {
 	ctx, cancel := context.WithCancel(tr.t.Context())
 	m.stop, m.done = cancel, make(chan error, 1)
-	m.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}} // tests go on to change theirs
+	m.clusters <- &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}} // a copy, because tests change theirs later
 	done := m.done
 	go func() { done <- Run(ctx, m.options) }()
 	supervisortest.Watch(ctx, tr.t, "the member on "+m.options.Node, done)
 	tr.t.Cleanup(func() { cancel(); <-done })
 }
 
-// heard says why the member does not know yet what it was told last.
+// heard returns an error until the member has received its newest record.
 func (m *trialMember) heard() error {
 	if len(m.clusters) > 0 {
 		return errors.New("it has not looked at its record")
@@ -105,7 +105,7 @@ func (m *trialMember) halt() error {
 	return err
 }
 
-// admin is a client of the member's endpoint with a certificate of the given authority.
+// admin is a client of the member's endpoint with a certificate from the given CA.
 func (tr *trial) admin(m *trialMember, authority supervisortest.Authority) *adminapi.Client {
 	certificate, key := authority.Issue(tr.t, "operator")
 	pair, err := tls.X509KeyPair(certificate, key)
@@ -200,7 +200,7 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("a member can leave", func(t *testing.T) {
-		// Who has left, and is not recorded as a server, has yet to join: it would at once.
+		// A member that has left and has no recorded server ID would rejoin at once.
 		recorded.Members[2].ServerID = three.ServerID
 		third.tell(recorded, v1alpha1.Backup{})
 		supervisortest.Eventually(t, "it knows", third.heard)
@@ -235,7 +235,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// TestLostDataJoinsAnew plays the operator: a member whose data is gone or of another cluster waits to be kicked, and joins anew.
+// TestLostDataJoinsAnew plays the operator: a member whose data is lost or of another cluster waits to be kicked, and joins
+// again.
 func TestLostDataJoinsAnew(t *testing.T) {
 	tr := newTrial(t)
 	leader, one := tr.bootstrap("cp-1", "127.0.0.4")
@@ -244,7 +245,7 @@ func TestLostDataJoinsAnew(t *testing.T) {
 		{Node: "cp-2", Address: "127.0.0.9", Since: new(metav1.Unix(1000, 0))},
 		{Node: "cp-3", Address: "127.0.0.10"},
 	}}
-	other, third := tr.add("cp-2", "127.0.0.9"), tr.add("cp-3", "127.0.0.10") // the third keeps the quorum
+	other, third := tr.add("cp-2", "127.0.0.9"), tr.add("cp-3", "127.0.0.10") // the third member keeps the quorum
 	tr.start(other, status)
 	joined := tr.untilConnected(other, 2)
 	tr.start(third, status)
@@ -317,7 +318,7 @@ func TestServerThatEndsIsReported(t *testing.T) {
 
 func TestAServerComesBackOnceItsDiskHasRoom(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("mounts a small disk: needs root") // which make test has
+		t.Skip("mounts a small disk: needs root") // make test runs as root
 	}
 	tr := newTrial(t)
 	first, second, third := tr.add("cp-1", "127.0.0.7"), tr.add("cp-2", "127.0.0.8"), tr.add("cp-3", "127.0.0.9")
@@ -333,11 +334,11 @@ func TestAServerComesBackOnceItsDiskHasRoom(t *testing.T) {
 	tr.untilConnected(second, 2)
 	tr.start(third, recorded)
 	tr.untilConnected(third, 3)
-	// What a follower may leave behind is TestAFileThatTheServerCannotReadIsReplaced's.
+	// TestAFileThatTheServerCannotReadIsReplaced covers the file that a follower may leave behind.
 	tr.fill(t, first)
 }
 
-// TestAFileThatTheServerCannotReadIsReplaced: as a follower leaves it whose disk was full.
+// TestAFileThatTheServerCannotReadIsReplaced uses a file as a follower with a full disk leaves it.
 func TestAFileThatTheServerCannotReadIsReplaced(t *testing.T) {
 	tr := newTrial(t)
 	recorded := v1alpha1.DatabaseStatus{BootstrapNode: "cp-1"}
@@ -365,14 +366,14 @@ func TestAFileThatTheServerCannotReadIsReplaced(t *testing.T) {
 	})
 }
 
-// fill leaves no room on the leader's disk, has it write, and then makes room.
+// fill fills the leader's disk, makes the leader write, and then frees space.
 func (tr *trial) fill(t *testing.T, m *trialMember) {
 	before := tr.untilConnected(m, 3)
 	filler := filepath.Join(m.options.DataDir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 16<<20), 0o600); err == nil {
 		t.Fatal("the disk is not full")
 	}
-	go m.overfill(t.Context(), m.options.Node) // whose answer may never come
+	go m.overfill(t.Context(), m.options.Node) // the response may never arrive
 	supervisortest.Eventually(t, "the member gives the reason", func() error {
 		if body := probe(t, m, http.StatusServiceUnavailable); !strings.Contains(body, "no space left on device; make room") {
 			return errors.New(body)
@@ -392,7 +393,7 @@ func (tr *trial) fill(t *testing.T, m *trialMember) {
 	}
 }
 
-// overfill writes a row that no page of the file has room for.
+// overfill writes a row that is larger than the free space in the file's last page.
 func (m *trialMember) overfill(ctx context.Context, name string) {
 	conn, err := jsonrpc.Dial(ctx, m.options.socket())
 	if err != nil {
@@ -405,7 +406,7 @@ func (m *trialMember) overfill(ctx context.Context, name string) {
 	}}, &result)
 }
 
-// probe returns the body of /readyz, whose status must be want once the endpoint is there.
+// probe returns the body of /readyz, whose status must be want once the endpoint responds.
 func probe(t *testing.T, m *trialMember, want int) string {
 	t.Helper()
 	var body string

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ovsdb is `kiln ovsdb`: PID 1 of one member of the northbound or southbound Raft cluster. It makes the database file as
-// the OVNCluster says, runs ovsdb-server, and is the member's face: health, leader label, administrative endpoint.
+// Package ovsdb is `kiln ovsdb`: PID 1 of one member of the northbound or southbound Raft cluster. It creates the database file
+// as the OVNCluster specifies and runs ovsdb-server. It provides the member's health, leader label and administrative endpoint.
 package ovsdb
 
 import (
@@ -22,40 +22,40 @@ type Database struct {
 	Name string
 	// ServerName is the DNS name in the members' certificates.
 	ServerName string
-	// File name of the database, and the stem of sockets: ovnnb_db.
+	// Stem is the file name of the database without suffix, and the stem of the socket names: ovnnb_db.
 	Stem string
 	// Schema is the path of the schema in OVN's packages.
 	Schema string
-	// Clients are the ports for clients; those of an RBAC role say which (ovsdb-server(7), RBAC).
+	// Clients are the ports for clients.
 	Clients []Listener
-	// RaftPort is where members talk to one another.
+	// RaftPort is the port for Raft connections between members.
 	RaftPort int
-	// AdminPort is the administrative endpoint's.
+	// AdminPort is the port of the administrative endpoint.
 	AdminPort int
-	// LeaderLabel of the pod.
+	// LeaderLabel is the label of the leader's pod.
 	LeaderLabel string
-	// Backed: its members make backups. The southbound database is derived from the northbound one.
+	// Backed is true if members make backups. The southbound database needs none: it is derived from the northbound one.
 	Backed bool
-	// Of picks this database out of the status.
+	// Of returns this database's part of the status.
 	Of func(v1alpha1.OVNClusterStatus) v1alpha1.DatabaseStatus
 }
 
 // Listener is one TLS port for clients.
 type Listener struct {
 	Port int
-	// Role limits what clients may change to the rows of the chassis in their certificate; empty means no limit.
+	// Role limits which rows a client may change, by the chassis in its certificate (ovsdb-server(7), RBAC). Empty means no limit.
 	Role string
-	// Probe is after how many milliseconds of silence the server asks a client whether it is alive, and after how many more it ends the connection;
-	// clientProbe when zero.
+	// Probe is the inactivity probe in milliseconds: the server sends an echo request after this time without a message, and
+	// disconnects the client after the same time without a response. Zero means clientProbe.
 	Probe int
 }
 
-// northdProbe is Probe of ovn-northd's port, in milliseconds. The active ovn-northd holds a lock in the database until its connection ends. When its
-// node is lost, the server ends the connection after twice this time, and the standby starts to work. ovn-northd answers probes between two
-// computations, so the value has to exceed the longest computation.
+// northdProbe is Probe of ovn-northd's port, in milliseconds. The active ovn-northd holds a lock in the database until its
+// connection ends. When its node fails, the server ends the connection after twice this time, and the standby takes over.
+// ovn-northd answers probes between two computations, so the value must exceed the longest computation.
 const northdProbe = 10000
 
-// Northbound and Southbound are the databases.
+// Northbound and Southbound are OVN's databases.
 var (
 	Northbound = Database{
 		Name:        "OVN_Northbound",
@@ -82,7 +82,7 @@ var (
 	}
 )
 
-// ByFlag returns the database that `--db` names.
+// ByFlag returns the database that the value of `--db` names.
 func ByFlag(name string) (Database, error) {
 	switch name {
 	case "nb":
@@ -102,27 +102,27 @@ type Options struct {
 	RunDir string
 	// TLSDir holds tls.crt, tls.key, ca.crt and admin-ca.crt.
 	TLSDir string
-	// Node is this member's node, its identity.
+	// Node is the name of this member's node and identifies the member.
 	Node string
-	// Address of this member, the node's.
+	// Address of this member: the node's address.
 	Address netip.Addr
-	// Listen is the address of the ports for clients and of the administrative endpoint; all addresses when not valid.
+	// Listen is the address of the client ports and of the administrative endpoint; if invalid, all addresses.
 	Listen netip.Addr
 	// HealthAddress of the probes: 127.0.0.1:6661.
 	HealthAddress string
 	Programs      Programs
-	// Clusters gives the newest OVNCluster (ovncluster.Watch).
+	// Clusters delivers the newest OVNCluster (ovncluster.Watch).
 	Clusters <-chan *v1alpha1.OVNCluster
-	// Leads receives whether this member leads, at each change.
+	// Leads receives at each change whether this member is the leader.
 	Leads chan<- bool
 	Log   logr.Logger
 }
 
-// Programs are OVSDB's programs, each with leading arguments if it takes any to run them.
+// Programs are OVSDB's programs, each with leading arguments if it needs any to run.
 type Programs struct {
 	Server []string
 	Tool   []string
 }
 
-// DefaultPrograms are those of Debian's packages.
+// DefaultPrograms are the paths in Debian's packages.
 var DefaultPrograms = Programs{Server: []string{"/usr/sbin/ovsdb-server"}, Tool: []string{"/usr/bin/ovsdb-tool"}}

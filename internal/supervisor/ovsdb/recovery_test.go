@@ -24,7 +24,7 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// transact runs operations on a member's own database.
+// transact runs operations in a member's database.
 func (m *trialMember) transact(t *testing.T, operations ...any) (results []struct {
 	Rows  []struct{ Name string }
 	Error string
@@ -47,7 +47,7 @@ func (m *trialMember) transact(t *testing.T, operations ...any) (results []struc
 	return results
 }
 
-// insert writes a row by which the content of a database is known.
+// insert writes a row that identifies the content of a database.
 func (m *trialMember) insert(t *testing.T, name string) {
 	t.Helper()
 	m.transact(t, map[string]any{"op": "insert", "table": "Address_Set", "row": map[string]any{"name": name, "addresses": "192.0.2.1"}})
@@ -63,12 +63,12 @@ func (m *trialMember) content(t *testing.T) string {
 	return strings.Join(names, " ")
 }
 
-// tell gives a member another record.
+// tell gives a member a new record.
 func (m *trialMember) tell(status v1alpha1.DatabaseStatus, backup v1alpha1.Backup) {
 	cluster := &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}}
 	cluster.Spec.Central.Backup = backup
 	select {
-	case <-m.clusters: // as ovncluster.Watch does
+	case <-m.clusters: // replaces an unreceived value, like ovncluster.Watch
 	default:
 	}
 	m.clusters <- cluster
@@ -86,10 +86,10 @@ func (tr *trial) recovery(on *trialMember, source v1alpha1.RecoverySource, backu
 	return status
 }
 
-// recover plays the operator: everybody that runs gets the record, and then that of the new cluster.
+// recover plays the operator: all running members get the recovery's record, and then the record of the new cluster.
 func (tr *trial) recover(on *trialMember, status v1alpha1.DatabaseStatus, running ...*trialMember) (v1alpha1.DatabaseStatus, adminapi.Status) {
 	tr.t.Helper()
-	status = *status.DeepCopy() // the caller's is that of before
+	status = *status.DeepCopy() // the caller keeps its record unchanged
 	for _, m := range running {
 		m.tell(status, v1alpha1.Backup{})
 	}
@@ -225,8 +225,8 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestANodeWithAnotherAddress: the only member of a database does not start at another address, reports that its file is intact, and recovers
-// from it.
+// TestANodeWithAnotherAddress checks that the only member of a database does not start at another address, reports its file as
+// intact, and recovers from it.
 func TestANodeWithAnotherAddress(t *testing.T) {
 	tr := newTrial(t)
 	m, before := tr.bootstrap("cp-1", "127.0.3.10")
@@ -260,7 +260,8 @@ func TestANodeWithAnotherAddress(t *testing.T) {
 	}
 }
 
-// TestWhoWasAwayIsSuperseded: a member that runs, and hears of a recovery only when it is over, ends its cluster and joins the new one.
+// TestWhoWasAwayIsSuperseded checks that a running member that learns of a recovery only after its end leaves its cluster and
+// joins the new one.
 func TestWhoWasAwayIsSuperseded(t *testing.T) {
 	tr := newTrial(t)
 	away, node := tr.add("cp-1", "127.0.3.5"), tr.add("cp-2", "127.0.3.6")

@@ -5,7 +5,7 @@ package ovsdb
 
 import "testing"
 
-// The lock of an ovn-northd on a failed node lasts as long as its connection.
+// The lock of an ovn-northd on a failed node lasts until its connection ends.
 func TestNorthdIsMissedBeforeOthers(t *testing.T) {
 	remotes := Options{Database: Southbound}.configure("sb.db").Remotes
 	probes := map[int]int{}

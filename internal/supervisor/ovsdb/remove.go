@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// RemoveData deletes the files of both databases from their directory: those in use, those that were set aside, and backups. Files of
-// others stay. No member may run meanwhile.
+// RemoveData deletes the files of both databases from their directory: current files, files set aside, and backups. Other files
+// stay. No member may run at the same time.
 func RemoveData(directory string) error {
 	var errs []error
 	for _, db := range []Database{Northbound, Southbound} {
@@ -23,7 +23,7 @@ func RemoveData(directory string) error {
 			}
 		}
 	}
-	// Refused while there are files of others in it.
+	// This fails while the directory has other files in it.
 	_ = os.Remove(filepath.Join(directory, "backups"))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("delete the databases' files: %w", err)

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// never is as good as no backup at all.
+	// never is the delay when no backup is due.
 	never = 365 * 24 * time.Hour
-	// backupRetry is when a backup that was not made is tried again.
+	// backupRetry is the delay before a failed backup is retried.
 	backupRetry = time.Minute
 )
 
-// backups are what is known of the backups in a directory.
+// backups is the state of the backups in a directory.
 type backups struct {
 	mu      sync.Mutex
 	all     []adminapi.Backup
 	failure string
 }
 
-// found reads which there are.
+// found lists the directory.
 func (b *backups) found(f files) {
 	all, err := f.listBackups()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i := range all { // what was counted stays known
+	for i := range all { // keep the row counts
 		at := slices.IndexFunc(b.all, func(known adminapi.Backup) bool { return known.Name == all[i].Name })
 		if at >= 0 {
 			all[i].Rows = b.all[at].Rows
@@ -65,8 +65,9 @@ func (b *backups) made(one adminapi.Backup, err error) {
 	b.all = slices.Insert(b.all, 0, one)
 }
 
-// due is how long it is until the next backup, and the request that it is for, if any. While a recovery is under way there is none: the
-// database may not be complete yet. A request is met by the file that has its name, whoever restarts in between, and not again once the status says so.
+// due returns the delay until the next backup and the request that it answers, if any. During a recovery no backup is due,
+// because the database may be incomplete. A request is met once a file has its name, even across restarts, or once the status
+// lists it.
 func (b *backups) due(wanted v1alpha1.Backup, status v1alpha1.DatabaseStatus, now time.Time) (request string, wait time.Duration) {
 	if status.ClusterID == "" || status.Recovering() {
 		return "", never
@@ -84,13 +85,13 @@ func (b *backups) due(wanted v1alpha1.Backup, status v1alpha1.DatabaseStatus, no
 	case len(b.all) == 0:
 		return "", 0
 	}
-	return "", min(b.all[0].Time.Add(interval).Sub(now), interval) // the clock may have been set back
+	return "", min(b.all[0].Time.Add(interval).Sub(now), interval) // bounded, because the clock may have been set back
 }
 
-// errNotServing says that there is nothing to back up now, which is no failure of backups.
+// errNotServing is returned when the database cannot be backed up at the moment. It does not count as a backup failure.
 var errNotServing = errors.New("the database does not serve")
 
-// makeIfDue makes a backup of the database that connect reaches when there is to be one, and returns when to look again.
+// makeIfDue makes a backup through connect if one is due, and returns the delay until the next check.
 func (b *backups) makeIfDue(
 	ctx context.Context, f files, wanted v1alpha1.Backup, status v1alpha1.DatabaseStatus,
 	connect func(context.Context) (*jsonrpc.Conn, error), log logr.Logger,
@@ -104,7 +105,7 @@ func (b *backups) makeIfDue(
 	case ctx.Err() != nil:
 		return never
 	case errors.Is(err, errNotServing):
-		return backupRetry // a change of the record, such as its being a member, comes sooner
+		return backupRetry // a change of the record, such as a new member, triggers a check earlier
 	}
 	b.made(one, err)
 	b.found(f)
@@ -117,7 +118,7 @@ func (b *backups) makeIfDue(
 	return wait
 }
 
-// backUpIfDue makes a backup of what the member's own server holds, when it serves: what it has may be old otherwise.
+// backUpIfDue makes a backup of the member's own server if that serves; otherwise its data may be stale.
 func (m *member) backUpIfDue(ctx context.Context, f files) time.Duration {
 	if !m.options.Database.Backed {
 		return never

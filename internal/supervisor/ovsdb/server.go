@@ -14,18 +14,18 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor"
 )
 
-// clientProbe is after how many milliseconds of silence the server asks a client whether it is alive. A busy ovn-controller or
-// ovn-northd may be silent for long, and each reconnection reads the whole database again.
+// clientProbe is the default inactivity probe in milliseconds. A busy ovn-controller or ovn-northd can be silent for long, and
+// each reconnection reads the whole database again.
 const clientProbe = 60000
 
-// remote are the options of one listener in ovsdb-server's configuration file (ovsdb-server(1), --config-file).
+// remote holds the options of one listener in ovsdb-server's configuration file (ovsdb-server(1), --config-file).
 type remote struct {
 	Role            string `json:"role,omitempty"`
 	InactivityProbe int    `json:"inactivity-probe,omitempty"`
 }
 
-// configuration is ovsdb-server's configuration file. It says what rows of the Connection table would say, but locally: the
-// listeners and above all their roles hold from the first moment, without a leader, and no client can change them.
+// configuration is ovsdb-server's configuration file. It replaces rows of the Connection table: listeners and especially their
+// roles apply from the start, without a leader, and clients cannot change them.
 type configuration struct {
 	Remotes   map[string]remote            `json:"remotes"`
 	Databases map[string]map[string]string `json:"databases"`
@@ -45,7 +45,7 @@ func (o Options) configure(file string) configuration {
 	return c
 }
 
-// server writes the configuration and says how to run ovsdb-server on the file.
+// server writes the configuration file and returns the daemon that runs ovsdb-server on the database file.
 func (o Options) server(file string) (supervisor.Daemon, error) {
 	if err := os.MkdirAll(o.RunDir, 0o755); err != nil { //nolint:gosec // other users of the node list it; secrets are in files of mode 0600
 		return supervisor.Daemon{}, fmt.Errorf("make the directory of sockets: %w", err)
