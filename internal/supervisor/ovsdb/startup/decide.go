@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package startup decides how a member of a database begins. It is pure, so that the model of recoveries in controllers/operator uses it, too.
+// Package startup decides how a member of a database starts. Its functions are pure, so that the recovery model in
+// controllers/operator can use them, too.
 package startup
 
 import (
@@ -14,29 +15,29 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// Step is what a supervisor does about the database file before it starts the server.
+// Step is the supervisor's action on the database file before it starts the server.
 type Step int
 
 // The steps of a Plan.
 const (
 	// Wait for a change of the record.
 	Wait Step = iota
-	// Start the server on the file that is there.
+	// Start the server with the existing file.
 	Start
 	// Create the first file of a new cluster.
 	Create
 	// Join the recorded cluster with a new file.
 	Join
-	// Rejoin renames the file that is there and joins with a new one.
+	// Rejoin renames the existing file and joins with a new one.
 	Rejoin
-	// Recover renames the file that is there and makes a new cluster from the source of the Plan.
+	// Recover renames the existing file and creates a new cluster from the source of the Plan.
 	Recover
 )
 
-// File is what a database file says about itself.
+// File is the identity that a database file contains.
 type File struct {
 	Path string
-	// ClusterID is empty while a joining member does not know it.
+	// ClusterID is empty while a joining member has not learned it.
 	ClusterID string
 	ServerID  string
 	// Since is the record by which the member joined; zero for the member that created the cluster.
@@ -45,33 +46,35 @@ type File struct {
 	Unusable error
 }
 
-// ErrMoved is in Unusable of an intact file of this node's member from before the node changed its address. A Raft member cannot change its
-// address, but a recovery can read the file.
+// ErrMoved is wrapped in Unusable of an intact file that this node's member wrote before the node's address changed. A Raft
+// member cannot change its address, but a recovery can read the file.
 var ErrMoved = errors.New("a member cannot change its address")
 
-// Moved reports whether only the address of the node keeps the file from serving.
+// Moved reports whether the node's new address is the only reason why the file cannot serve.
 func (f *File) Moved() bool { return f != nil && errors.Is(f.Unusable, ErrMoved) }
 
 // Plan is a step, with its reason or its arguments.
 type Plan struct {
 	Step Step
-	// Reason of Wait and Rejoin, for readers.
+	// Reason of Wait and Rejoin, for users.
 	Reason string
-	// Rejoin is set with Wait: the member waits until the operator has removed its server from the cluster and records that it joins again.
+	// Rejoin is set with Wait: the member waits until the operator has removed its server from the cluster and recorded that it
+	// joins again.
 	Rejoin bool
-	// ClusterID and Remotes (addresses) of the cluster to join, and the record to join by.
+	// ClusterID and Remotes (addresses) of the cluster to join; Since is the record to join by.
 	ClusterID string
 	Remotes   []netip.Addr
 	Since     time.Time
-	// Source and Backup are what Recover makes the new cluster from. Archive is the IP address of the server that has the backup, if this node
-	// does not have it.
+	// Source and Backup are the source of the new cluster for Recover. Archive is the IP address of the server that has the backup,
+	// if this node does not have it.
 	Source  v1alpha1.RecoverySource
 	Backup  string
 	Archive string
 }
 
-// Decide says how a member of a database begins, from the API and the file that is there (nil: none). Only the recorded node may create a
-// cluster, and only while no cluster ID is recorded, so that there is never a second cluster. An error needs a person.
+// Decide returns how a member of a database starts, from the status and the existing file (nil: none). Only the recorded node
+// may create a cluster, and only while no cluster ID is recorded, so that a second cluster is impossible. An error needs an
+// administrator.
 func Decide(file *File, status v1alpha1.DatabaseStatus, node string, self netip.Addr) (Plan, error) {
 	switch recovery := status.Recovery; {
 	case status.ClusterID == "" && recovery != nil && recovery.Phase == v1alpha1.RecoveryCreating:
@@ -102,7 +105,7 @@ func Decide(file *File, status v1alpha1.DatabaseStatus, node string, self netip.
 	return p, nil
 }
 
-// decideRecovery is Decide while a recovery makes a new cluster, on the node that is recorded. Everybody else waits for its cluster ID.
+// decideRecovery is Decide while a recovery creates a new cluster on the recorded node. All other nodes wait for its cluster ID.
 func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Plan {
 	recovery := status.Recovery
 	p := Plan{Step: Recover, Since: since(status), Source: recovery.Source, Backup: recovery.Backup, Archive: recovery.BackupAddress}
@@ -120,7 +123,7 @@ func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Pla
 	return p
 }
 
-// since is the time at which a recovery created the recorded cluster; zero for the first cluster.
+// since returns the time at which a recovery created the recorded cluster; zero for the first cluster.
 func since(status v1alpha1.DatabaseStatus) time.Time {
 	if status.Since == nil {
 		return time.Time{}
@@ -128,7 +131,7 @@ func since(status v1alpha1.DatabaseStatus) time.Time {
 	return status.Since.Time
 }
 
-// Superseded reports whether a file of this date is of a cluster that the record has replaced, or is about to replace, by a new one.
+// Superseded reports whether a file of this date belongs to a cluster that a recovery has replaced or is about to replace.
 func Superseded(began time.Time, status v1alpha1.DatabaseStatus) bool {
 	return began.Before(since(status))
 }
@@ -151,7 +154,7 @@ func decideFirst(file *File, status v1alpha1.DatabaseStatus, node string) (Plan,
 	return Plan{Step: Start}, nil
 }
 
-// whyNotStart says why the file is not the recorded member's, or nothing.
+// whyNotStart returns why the file is not the recorded member's; empty if it is.
 func whyNotStart(file *File, record v1alpha1.DatabaseMember, clusterID string) string {
 	switch {
 	case file == nil:
@@ -168,7 +171,7 @@ func whyNotStart(file *File, record v1alpha1.DatabaseMember, clusterID string) s
 	return ""
 }
 
-// decideJoin joins through the members that are known to serve, or else through all others.
+// decideJoin joins through the members that have joined, or through all other members if none has.
 func decideJoin(status v1alpha1.DatabaseStatus, self netip.Addr) Plan {
 	var joined, others []netip.Addr
 	for _, m := range status.Members {

@@ -48,7 +48,7 @@ func TestDecide(t *testing.T) {
 		status v1alpha1.DatabaseStatus
 		want   Plan
 		reason string // part of the reason to wait
-		err    string // part of the refusal
+		err    string // part of the error
 	}{
 		{
 			name:   "nothing is recorded: wait for the operator",
