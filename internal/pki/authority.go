@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Keys of an authority's Secret beside tls.crt and tls.key.
+// Additional keys of a CA's Secret, next to tls.crt and tls.key.
 const (
 	nextCertificateKey     = "next.crt"
 	nextPrivateKeyKey      = "next.key"
@@ -22,17 +22,17 @@ const (
 	nextIssuedKey          = "next.issued.crt"
 )
 
-// Authority signs certificates and says whom those who trust it should trust. It is replaced in steps, so that nobody ever meets
-// a certificate of an authority not heard of before: a successor joins the bundle, later it signs, and the predecessor stays in the
-// bundle for as long as what it signed is good. A successor that it makes itself joins after two thirds of its life and signs after five
-// sixths; for one that an issuer makes see Succession.
+// Authority is a CA with a trust bundle. It is rotated in steps, so that a client never sees a certificate of a CA that is not
+// in its bundle: the next CA joins the bundle, later it signs, and the previous CA stays in the bundle until its certificates
+// have expired. A CA that Authority makes itself joins after two thirds of the current lifetime and signs after five sixths. For
+// the CAs of an issuer, see Succession.
 type Authority struct {
 	current  pair
 	next     *pair
 	previous []*x509.Certificate
 }
 
-// NewAuthority makes an authority of this common name.
+// NewAuthority makes a CA with this common name.
 func NewAuthority(name string, now time.Time) (*Authority, error) {
 	p, err := selfSigned(name, now)
 	if err != nil {
@@ -41,7 +41,7 @@ func NewAuthority(name string, now time.Time) (*Authority, error) {
 	return &Authority{current: p}, nil
 }
 
-// ParseAuthority reads what Data returned.
+// ParseAuthority parses the result of Data.
 func ParseAuthority(data map[string][]byte) (*Authority, error) {
 	current, err := parsePair(KeyPair{Certificate: data[CertificateKey], Key: data[PrivateKeyKey]})
 	if err != nil {
@@ -66,7 +66,7 @@ func ParseAuthority(data map[string][]byte) (*Authority, error) {
 	return a, nil
 }
 
-// Data is the form kept in a Secret. It holds private keys.
+// Data returns the content of the CA's Secret. It contains private keys.
 func (a *Authority) Data() (map[string][]byte, error) {
 	data := map[string][]byte{CertificateKey: encodeCertificate(a.current.certificate.Raw)}
 	var err error
@@ -91,7 +91,7 @@ func (a *Authority) Data() (map[string][]byte, error) {
 	return data, nil
 }
 
-// Bundle is the PEM of the certificates to trust.
+// Bundle returns the trusted certificates as PEM.
 func (a *Authority) Bundle() []byte {
 	all := []*x509.Certificate{a.current.certificate}
 	if a.next != nil {
@@ -100,7 +100,7 @@ func (a *Authority) Bundle() []byte {
 	return encodeBundle(append(all, a.previous...))
 }
 
-// Pool is the bundle as Go's TLS takes it.
+// Pool returns the bundle for Go's TLS.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(a.Bundle())
@@ -125,7 +125,7 @@ func selfSigned(name string, now time.Time) (pair, error) {
 	}, key)
 }
 
-// anchor signs the certificate of an authority with its own key. The template has its name and its validity.
+// anchor makes a self-signed CA certificate for the key. The template has its name and its validity.
 func anchor(template *x509.Certificate, key *ecdsa.PrivateKey) (pair, error) {
 	serial, err := newSerial()
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// TestAnAuthorityThatNobodyAdvancedForLong lets the operator be away from any moment of an authority's life until any later one: there is an
-// authority that signs in the end, and while the one of before is good nobody meets a certificate of one not heard of.
+// TestAnAuthorityThatNobodyAdvancedForLong skips Advance from any moment of a CA's lifetime until any later one. At the end
+// there must be a CA that signs. As long as the previous CA is valid, no client may see a certificate of a CA that is not in its
+// bundle.
 func TestAnAuthorityThatNobodyAdvancedForLong(t *testing.T) {
 	const month = 30 * 24 * time.Hour
 	p := Profile{CommonName: "ovn-northd"}

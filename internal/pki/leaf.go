@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// Profile is what a certificate says.
+// Profile is the content of a certificate.
 type Profile struct {
 	CommonName string
-	// DNSNames that clients may expect of a server.
+	// DNSNames are the names under which clients verify a server.
 	DNSNames []string
-	// Server allows the certificate for servers. A database member is a client of its Raft peers with the same certificate,
-	// so every certificate is allowed for clients.
+	// Server permits server authentication. A database member uses the same certificate as a client of its Raft peers, so client
+	// authentication is always permitted.
 	Server bool
-	// Lifetime is LeafLifetime when zero.
+	// Lifetime; zero means LeafLifetime.
 	Lifetime time.Duration
 }
 
@@ -50,8 +50,8 @@ func (a *Authority) Issue(p Profile, now time.Time) (KeyPair, error) {
 	return KeyPair{Certificate: certificate, Key: encoded}, nil
 }
 
-// Current says whether a pair is still what Issue would make for this profile: by this authority, with the same names and uses, and not yet
-// due for renewal, or as long good as the authority itself, so that another would not be better.
+// Current reports whether Issue would make an equivalent pair for this profile: same CA, names and usages, and not yet due for
+// renewal. A pair that is valid as long as the CA itself is never due, because a new one would not be valid longer.
 func (a *Authority) Current(kp KeyPair, p Profile, now time.Time) bool {
 	leaf, err := parsePair(kp)
 	if err != nil {
@@ -65,7 +65,7 @@ func (a *Authority) Current(kp KeyPair, p Profile, now time.Time) bool {
 		slices.Equal(c.ExtKeyUsage, p.usages())
 }
 
-// Renewal is when the pair's certificate is to be issued again.
+// Renewal returns when the pair's certificate has to be issued again.
 func (kp KeyPair) Renewal() (time.Time, error) {
 	leaf, err := parsePair(kp)
 	if err != nil {
@@ -74,8 +74,8 @@ func (kp KeyPair) Renewal() (time.Time, error) {
 	return renewal(leaf.certificate), nil
 }
 
-// SignRequest issues a client certificate for the key of a request (RFC 2986), with the request's common name and nothing else
-// of it. Whether the requester may have that name is the caller's to decide. lifetime is cut to LeafLifetime.
+// SignRequest issues a client certificate for the key of a request (RFC 2986). It uses only the request's common name; the
+// caller must check that the requester may have that name. lifetime is limited to LeafLifetime.
 func (a *Authority) SignRequest(request *x509.CertificateRequest, lifetime time.Duration, now time.Time) ([]byte, error) {
 	if err := request.CheckSignature(); err != nil {
 		return nil, fmt.Errorf("check the request's signature: %w", err)
@@ -84,7 +84,7 @@ func (a *Authority) SignRequest(request *x509.CertificateRequest, lifetime time.
 		return nil, errors.New("the request has no common name")
 	}
 	if end := a.current.certificate.NotAfter; end.Sub(now) < 2*skew {
-		// The requester would be back before long, and again.
+		// The requester would soon need a renewal, and repeat that.
 		return nil, fmt.Errorf("the authority is good until %s only", end.Format(time.RFC3339))
 	}
 	return a.sign(request.PublicKey, Profile{CommonName: request.Subject.CommonName, Lifetime: lifetime}, now)

@@ -19,16 +19,16 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
-// port is one that nobody is given by chance. Each server has an address of its own; servers is how many there were so far.
+// port is outside the ephemeral range. Each server listens on a different address; servers counts them.
 const port = 6640
 
 var servers int
 
-// server is an ovsdb-server that asks its clients for certificates.
+// server is an ovsdb-server that requires client certificates.
 type server struct {
 	host string
 	dir  string
-	// by is the authority of its own certificate.
+	// by is the CA of its own certificate.
 	by *Authority
 }
 
@@ -73,7 +73,7 @@ func serve(t *testing.T, by *Authority, trust []byte) server {
 
 func (s server) address() string { return fmt.Sprintf("%s:%d", s.host, port) }
 
-// answers says whether a client that shows this certificate, with a chain, gets through its handshake and is answered.
+// answers reports whether a client with this certificate and chain completes the handshake and receives a response.
 func (s server) answers(t *testing.T, kp KeyPair, chain []byte) bool {
 	t.Helper()
 	shown, err := tls.X509KeyPair(slices.Concat(kp.Certificate, chain), kp.Key)
@@ -95,7 +95,8 @@ func (s server) answers(t *testing.T, kp KeyPair, chain []byte) bool {
 	return err == nil && strings.Contains(string(answer[:n]), "Test")
 }
 
-// TestOVSDBTellsIssuedAuthoritiesApart is why bundles have an anchor, and neither the issuer's certificate nor its root, on a real server.
+// TestOVSDBTellsIssuedAuthoritiesApart verifies, with a real server, why bundles contain an anchor instead of the issuer's
+// certificate or its root.
 func TestOVSDBTellsIssuedAuthoritiesApart(t *testing.T) {
 	organisation := newIssuer(t)
 	now := time.Now()
@@ -145,7 +146,7 @@ func keyOf(t *testing.T, a *Authority) []byte {
 	return data[PrivateKeyKey]
 }
 
-// speaksTo has a client of OVS's own verify the server.
+// speaksTo makes one of OVS's own clients verify the server.
 func speaksTo(t *testing.T, s server, client KeyPair) {
 	t.Helper()
 	for name, content := range map[string][]byte{"c.key": client.Key, "c.crt": client.Certificate, "c.ca": s.by.Bundle()} {

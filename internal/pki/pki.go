@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki makes the authorities and certificates of the OVN databases and their clients. It works on values: PEM in, PEM
-// out, with the time given by the caller, so that what is kept in Secrets decides and nothing is ever made twice.
+// Package pki makes the CAs and certificates of the OVN databases and their clients. Its functions are pure: PEM in, PEM out,
+// with the time as an argument. So the content of Secrets decides, and a certificate is not issued twice.
 package pki
 
 import (
@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// Lifetimes. A certificate is issued again after two thirds of its life.
+// Lifetimes. A certificate is renewed after two thirds of its lifetime.
 const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	LeafLifetime      = 365 * 24 * time.Hour
-	// skew is how far a node's clock may be behind ours for a new certificate to be valid there at once.
+	// skew is how far a node's clock may be behind the issuing process's clock for a new certificate to be valid there at once.
 	skew = time.Hour
 )
 
-// Keys of the data of a Secret of type kubernetes.io/tls, and of the directories mounted from them.
+// Keys in Secrets of type kubernetes.io/tls, and file names in the directories where they are mounted.
 const (
 	CertificateKey = "tls.crt"
 	PrivateKeyKey  = "tls.key"
@@ -43,18 +43,18 @@ type KeyPair struct {
 	Key         []byte
 }
 
-// pair is a KeyPair that was read.
+// pair is a parsed KeyPair.
 type pair struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
-	// issued is, of an authority whose key came from an issuer, what the issuer certified it with, as PEM.
+	// issued is set for a CA whose key comes from an issuer: the certificate chain from the issuer, as PEM.
 	issued []byte
 }
 
-// renewal is when two thirds of the certificate's life are over.
+// renewal returns when two thirds of the certificate's lifetime are over.
 func renewal(c *x509.Certificate) time.Time { return share(c, 2, 3) }
 
-// share is the moment at which part/whole of the certificate's life is over.
+// share returns when part/whole of the certificate's lifetime is over.
 func share(c *x509.Certificate, part, whole int64) time.Time {
 	life := c.NotAfter.Sub(c.NotBefore)
 	return c.NotBefore.Add(life / time.Duration(whole) * time.Duration(part))
@@ -89,7 +89,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: blockPrivateKey, Bytes: der}), nil
 }
 
-// ParseCertificates reads every certificate of a PEM bundle.
+// ParseCertificates parses all certificates of a PEM bundle.
 func ParseCertificates(bundle []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
@@ -105,7 +105,7 @@ func ParseCertificates(bundle []byte) ([]*x509.Certificate, error) {
 	return all, nil
 }
 
-// parsePair reads a certificate and its key and checks that they belong together. Errors never hold key material.
+// parsePair parses a certificate and its key and checks that they match. Its errors contain no key material.
 func parsePair(kp KeyPair) (pair, error) {
 	certificates, err := ParseCertificates(kp.Certificate)
 	if err != nil {

@@ -121,7 +121,7 @@ func TestMutualTLSByTwoAuthorities(t *testing.T) {
 			})
 			clientSide := tls.Client(near, &tls.Config{
 				Certificates: []tls.Certificate{keyPair(t, c.client)}, RootCAs: servers.Pool(), ServerName: c.serverName, Time: clock,
-				MaxVersion: tls.VersionTLS12, // so that the client sees the server's verdict in the handshake
+				MaxVersion: tls.VersionTLS12, // with TLS 1.2, the client sees the server's verdict in the handshake
 			})
 			refused := make(chan error, 1)
 			go func() {
@@ -149,8 +149,8 @@ func keyPair(t *testing.T, kp KeyPair) tls.Certificate {
 	return c
 }
 
-// TestAnAuthorityIsReplacedWithoutABreak walks through twelve years and asks at each step whether certificates in use are trusted by bundles
-// in use, each up to a step old.
+// TestAnAuthorityIsReplacedWithoutABreak steps through twelve years. At each step it checks that the certificates in use are
+// trusted by the bundles in use, each up to one step old.
 func TestAnAuthorityIsReplacedWithoutABreak(t *testing.T) {
 	a := newTestAuthority(t)
 	p := Profile{CommonName: "ovn-northd"}

@@ -11,33 +11,33 @@ import (
 	"time"
 )
 
-// settle is how long an issuer's authority is in the bundle before it signs, so that everyone has heard of it: a kubelet needs about two
-// minutes to mount what has changed.
+// settle is how long an issuer's CA is in the bundle before it signs, so that all processes have received it: a kubelet needs
+// about two minutes to update a mounted Secret.
 const settle = time.Hour
 
-// minimumIssued is how long an issuer's authority has to be good for, so that the next can take its place in steps.
+// minimumIssued is the minimum lifetime of an issuer's CA: a shorter one leaves no time for a rotation in steps.
 const minimumIssued = 12 * time.Hour
 
-// Succession says who makes the successors of an authority.
+// Succession is the source of the next CA.
 //
-// An issuer's joins the bundle as soon as it is there and signs an hour later, and so does the authority's own when the issuer is given up.
-// What the bundle holds of it is not the issuer's certificate but an anchor: a self-signed certificate of the same name, key and end.
-// OpenSSL as OVS uses it takes a chain only when it ends in a self-signed certificate, and whoever trusted the issuer's root would
-// take every authority below it for this one.
+// An issuer's CA joins the bundle as soon as it exists and signs an hour later. A self-made CA does the same when it replaces an
+// issuer's. The bundle contains not the issuer's certificate but an anchor: a self-signed certificate with the same name, key
+// and end. There are two reasons: OpenSSL as OVS uses it accepts a chain only if it ends in a self-signed certificate, and a
+// bundle with the issuer's root would trust every CA below that root.
 type Succession struct {
-	// ByIssuer: an issuer makes them. The authority makes one of its own only while the issuer has not made any.
+	// ByIssuer: an issuer makes the CAs. A self-made CA is used only until the issuer has made its first one.
 	ByIssuer bool
-	// Issued is what the issuer made last; nil when it has made none.
+	// Issued is the newest CA of the issuer; nil if there is none.
 	Issued *Issued
 }
 
-// Issued is an authority that an issuer made: a key and its certificate, with or without the chain.
+// Issued is a CA from an issuer: a key and its certificate, with or without the chain.
 type Issued struct {
 	pair
 	chain []byte
 }
 
-// ParseIssued reads what an issuer made and checks that it can be used from now on.
+// ParseIssued parses a CA from an issuer and checks that it is usable now.
 func ParseIssued(kp KeyPair, now time.Time) (*Issued, error) {
 	chain, err := ParseCertificates(kp.Certificate)
 	if err != nil {
@@ -64,7 +64,7 @@ func ParseIssued(kp KeyPair, now time.Time) (*Issued, error) {
 	return &Issued{pair: p, chain: kp.Certificate}, nil
 }
 
-// anchor is what stands for an issued authority in bundles.
+// anchor returns the self-signed certificate that represents an issued CA in bundles.
 func (i *Issued) anchor(now time.Time) (pair, error) {
 	c := i.certificate
 	p, err := anchor(&x509.Certificate{
@@ -74,8 +74,8 @@ func (i *Issued) anchor(now time.Time) (pair, error) {
 	return p, err
 }
 
-// Advance takes the steps of replacement that are due: more than one when nobody took any for years. Repeated at the same time it changes
-// nothing.
+// Advance takes all rotation steps that are due, also several at once after years without a call. It is idempotent for the same
+// time.
 func (a *Authority) Advance(s Succession, now time.Time) error {
 	for {
 		if err := a.succeed(s, now); err != nil {
@@ -101,7 +101,8 @@ func (a *Authority) Advance(s Succession, now time.Time) error {
 	return nil
 }
 
-// succeed makes the successor what it should be. One that does not sign yet can go at any time: nobody has a certificate of it.
+// succeed updates the next CA. Until the next CA signs, it can be discarded at any time, because it has not issued a
+// certificate.
 func (a *Authority) succeed(s Succession, now time.Time) error {
 	switch {
 	case s.ByIssuer && s.Issued != nil:
@@ -140,22 +141,23 @@ func (a *Authority) followIssuer(issued *Issued, now time.Time) error {
 	return nil
 }
 
-// joined is when the successor came into the bundle.
+// joined returns when the next CA joined the bundle.
 func (a *Authority) joined() time.Time { return a.next.certificate.NotBefore.Add(skew) }
 
-// signsAt is when the successor takes over: not before everyone has heard of it, even if that is late.
+// signsAt returns when the next CA starts to sign. All processes must have received it by then, even if that is late.
 func (a *Authority) signsAt() time.Time {
 	at := a.joined().Add(settle)
 	if own := share(a.current.certificate, 5, 6); a.current.issued == nil && a.next.issued == nil && own.After(at) {
 		at = own
 	}
 	if a.current.certificate.NotAfter.Before(at) {
-		return a.joined() // there is nothing to wait for
+		return a.joined() // the current CA has expired by then, so waiting does not help
 	}
 	return at
 }
 
-// retire is the certificate by which what an authority has signed stays trusted, and for no longer than that can be good.
+// retire returns a certificate that keeps a CA's signatures trusted, but only until the last certificate that it issued can have
+// expired.
 func retire(p pair, now time.Time) (*x509.Certificate, error) {
 	c, end := p.certificate, now.Add(LeafLifetime)
 	if !end.Before(c.NotAfter) {
@@ -167,7 +169,7 @@ func retire(p pair, now time.Time) (*x509.Certificate, error) {
 	return retired.certificate, err
 }
 
-// NextChange is when Advance will have something to do, after now; zero when only an issuer can do something.
+// NextChange returns when Advance next has work after now; zero if only an issuer can cause a change.
 func (a *Authority) NextChange(now time.Time) time.Time {
 	var at time.Time
 	soonest := func(t time.Time) {
@@ -189,15 +191,15 @@ func (a *Authority) NextChange(now time.Time) time.Time {
 	return at
 }
 
-// Overdue is when an authority of an issuer's should have a successor.
+// Overdue returns when an issuer's CA should have a successor.
 func (a *Authority) Overdue() time.Time { return share(a.current.certificate, 5, 6) }
 
-// Signing describes who signs: the end of the authority, and whether an issuer made it.
+// Signing returns when the current CA expires, and whether an issuer made it.
 func (a *Authority) Signing() (until time.Time, issued bool) {
 	return a.current.certificate.NotAfter, a.current.issued != nil
 }
 
-// Joining is when a successor that is an issuer's, or takes over from one, begins to sign; zero when there is none.
+// Joining returns when the next CA starts to sign, if it or the current CA is an issuer's; otherwise zero.
 func (a *Authority) Joining() time.Time {
 	if a.next == nil || a.current.issued == nil && a.next.issued == nil {
 		return time.Time{}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// issuer is an organisation's root, which signs intermediates.
+// issuer is an organisation's root CA, which signs intermediate CAs.
 type issuer struct {
 	t    *testing.T
 	root pair
@@ -72,8 +72,8 @@ func (i issuer) issue(key *ecdsa.PrivateKey, now time.Time, life time.Duration) 
 	return issued
 }
 
-// TestAnIssuersAuthoritiesComeAndGoWithoutABreak walks through the days of an authority that gets an issuer, another, and none again, and asks
-// at each step whether certificates in use are trusted by bundles in use, of which some are fifty minutes old.
+// TestAnIssuersAuthoritiesComeAndGoWithoutABreak steps through the days of a CA that gets an issuer, another issuer, and none
+// again. At each step it checks that certificates in use are trusted by bundles in use, some of which are fifty minutes old.
 func TestAnIssuersAuthoritiesComeAndGoWithoutABreak(t *testing.T) {
 	const step, stale, unit = 10 * time.Minute, 5, 6 * time.Hour
 	first, second := newIssuer(t), newIssuer(t)
@@ -136,7 +136,7 @@ func TestAnIssuersAuthoritiesComeAndGoWithoutABreak(t *testing.T) {
 	}
 }
 
-// foreigners show the certificate of another role with the whole chain up to the issuer's root.
+// foreigners present the certificate of another role with the whole chain up to the issuer's root.
 type foreigners struct {
 	leaf, chain *x509.Certificate
 }
