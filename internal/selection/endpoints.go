@@ -15,8 +15,8 @@ import (
 	"github.com/kiln-net/kiln/internal/endpoints"
 )
 
-// VpcOfEndpoints is the VPC of the first pod of EndpointSlices that has one; empty when no endpoint is a pod of a VPC. live reads past the
-// cache.
+// VpcOfEndpoints returns the VPC of the first endpoint whose pod has one; empty if no endpoint is a pod of a VPC. live reads
+// from the API server, for pods that the cache does not show yet.
 func VpcOfEndpoints(ctx context.Context, cache, live client.Reader, of []*discoveryv1.EndpointSlice) (string, error) {
 	reads := &limited{Reader: live, left: maxLiveReads}
 	for _, slice := range of {
@@ -30,17 +30,18 @@ func VpcOfEndpoints(ctx context.Context, cache, live client.Reader, of []*discov
 	return "", nil
 }
 
-// maxLiveReads bounds how many pods of one Service are read from the API server: EndpointSlices may name thousands of pods that do not exist.
+// maxLiveReads bounds the pods of one Service that are read from the API server: EndpointSlices may name thousands of pods that
+// do not exist.
 const maxLiveReads = 16
 
-// limited counts the reads that are left.
+// limited is a reader with the number of remaining reads.
 type limited struct {
 	client.Reader
 	left int
 }
 
-// vpcOfEndpoint is empty for what is no pod of a VPC. A pod that serves has a network: when the cache does not know of it yet, the API
-// server does.
+// vpcOfEndpoint returns the VPC of an endpoint's pod; empty for any other endpoint. A ready pod has a network, so a cache miss
+// is retried with a live read.
 func vpcOfEndpoint(ctx context.Context, cache client.Reader, live *limited, namespace string, e *discoveryv1.Endpoint) (string, error) {
 	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
 		return "", nil
@@ -54,7 +55,7 @@ func vpcOfEndpoint(ctx context.Context, cache client.Reader, live *limited, name
 	return vpc, err
 }
 
-// vpcOfPod reads the VPC of a pod. It is known of pods on the host network, which have none, too.
+// vpcOfPod reads the VPC of a pod. For a pod on the host network, vpc is empty and known is true.
 func vpcOfPod(ctx context.Context, reader client.Reader, key client.ObjectKey) (vpc string, known bool, err error) {
 	pod := &corev1.Pod{}
 	if err := reader.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {

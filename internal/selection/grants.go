@@ -14,20 +14,20 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// Grants answers, from the cache, which custom VPCs, private subnets and IPPools the pods and Services of a namespace may name. Each answer is empty
-// when the namespace may, and otherwise a message that says why not and what to change.
+// Grants decides, from the cache, which custom VPCs, private subnets and IPPools the pods and Services of a namespace may use.
+// Each method returns an empty string if the namespace may, and otherwise a message that says why not and what to change.
 type Grants struct {
 	reader     client.Reader
 	namespaces *Namespaces
 	open       bool
 }
 
-// NewGrants returns the answers of the objects in the cache. With open every namespace may name each object.
+// NewGrants returns Grants that read from the cache. With open, each namespace may use every object.
 func NewGrants(reader client.Reader, namespaces *Namespaces, open bool) *Grants {
 	return &Grants{reader: reader, namespaces: namespaces, open: open}
 }
 
-// Vpc answers for a VPC.
+// Vpc decides for a VPC.
 func (g *Grants) Vpc(ctx context.Context, namespace, name string) (denied string, err error) {
 	if g.open || name == kubeovnv1.DefaultVpc || name == "" {
 		return "", nil
@@ -45,7 +45,7 @@ func (g *Grants) Vpc(ctx context.Context, namespace, name string) (denied string
 	return fmt.Sprintf("VPC %s does not list namespace %s: add it to namespaces or allowedNamespaces of the VPC", name, namespace), nil
 }
 
-// Subnet answers for a subnet, and for its VPC. A namespace may name each subnet that serves it.
+// Subnet decides for a subnet and its VPC. A namespace may use each subnet that serves it.
 func (g *Grants) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subnet) (denied string, err error) {
 	if g.open {
 		return "", nil
@@ -64,7 +64,8 @@ func (g *Grants) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subn
 	return fmt.Sprintf("subnet %s is private and does not list namespace %s: add it to namespaces or allowedNamespaces of the subnet", s.Name, namespace), nil
 }
 
-// Pool answers for an IPPool by itself, not for its subnet. Who names an address of the pool has to name the pool: the allocator sees to that.
+// Pool decides for an IPPool, but not for its subnet. The allocator ensures that a request for an address of the pool also names
+// the pool.
 func (g *Grants) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
 	switch {
 	case g.open, len(pool.Spec.Namespaces) == 0, slices.Contains(pool.Spec.Namespaces, namespace), allows(pool.Spec.AllowedNamespaces, namespace):

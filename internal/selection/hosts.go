@@ -18,11 +18,11 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// serviceOfAPIServer is the Service that the API server keeps for itself in the namespace `default`.
+// serviceOfAPIServer is the API server's own Service in the namespace `default`.
 const serviceOfAPIServer = "kubernetes"
 
-// HostsIn returns the addresses in any of the prefixes that nodes must keep reaching through their own network, each with its host: a node
-// or the API server.
+// HostsIn returns the addresses in the prefixes that nodes must keep reaching through their own network. The value is the host:
+// a node or the API server.
 func (n *Networks) HostsIn(ctx context.Context, prefixes []netip.Prefix) (map[netip.Addr]string, error) {
 	inside := func(addr netip.Addr) bool {
 		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
@@ -61,7 +61,7 @@ func IsOfAPIServer(slice client.Object) bool {
 	return slice.GetNamespace() == metav1.NamespaceDefault && slice.GetLabels()[discoveryv1.LabelServiceName] == serviceOfAPIServer
 }
 
-// EndpointAddresses are the addresses in an EndpointSlice; names are none.
+// EndpointAddresses returns the IP addresses in an EndpointSlice. Host names are skipped.
 func EndpointAddresses(slice *discoveryv1.EndpointSlice) []netip.Addr {
 	var addrs []netip.Addr
 	for _, endpoint := range slice.Endpoints {

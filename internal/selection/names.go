@@ -14,17 +14,17 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// The ports between routers and switches have the names of both with a dash between them, and such names hold dashes: subnet `c` of
-// VPC `a-b` and subnet `b-c` of VPC `a` want one name. The older one has it. The ports of routers and of switches share their names,
-// for ovn-northd puts both into one table.
+// The names of the ports between routers and switches consist of both names with a dash between them, and the names themselves
+// may contain dashes. So subnet `c` of VPC `a-b` and subnet `b-c` of VPC `a` conflict: both need the same port name. The older
+// object gets the name. The ports of routers and of switches share one namespace, because ovn-northd puts both into one table.
 
-// subnetPortNames are the names that a subnet wants: the router's port to it, and its port to the router.
+// subnetPortNames returns the port names that a subnet needs: the router's port to it, and its port to the router.
 func subnetPortNames(o client.Object) []string {
 	s := o.(*kubeovnv1.Subnet)
 	return []string{VpcOf(s) + "-" + s.Name, s.Name + "-" + VpcOf(s)}
 }
 
-// vpcPortNames are the names that a VPC wants for its ports to peers.
+// vpcPortNames returns the port names that a VPC needs for its peers.
 func vpcPortNames(o client.Object) []string {
 	vpc := o.(*kubeovnv1.Vpc)
 	var names []string
@@ -36,7 +36,7 @@ func vpcPortNames(o client.Object) []string {
 
 func peerPortName(vpc, remote string) string { return vpc + "-" + remote }
 
-// PortNameTaken reports whether an older object than this Subnet or Vpc wants one of these names for a port.
+// PortNameTaken reports whether an older object than this Subnet or Vpc needs one of these port names.
 func (n *Networks) PortNameTaken(ctx context.Context, o client.Object, names ...string) (bool, error) {
 	claimants, err := n.claimants(ctx, names)
 	if err != nil {
@@ -55,7 +55,7 @@ func (n *Networks) PeerNameTaken(ctx context.Context, vpc *kubeovnv1.Vpc, remote
 	return n.PortNameTaken(ctx, vpc, peerPortName(vpc.Name, remote))
 }
 
-// PortNameRivals returns the Subnets and Vpcs that want a name that this Subnet or Vpc wants, itself included.
+// PortNameRivals returns the Subnets and Vpcs that need a port name of this Subnet or Vpc, including the object itself.
 func (n *Networks) PortNameRivals(ctx context.Context, o client.Object) ([]client.Object, error) {
 	switch o := o.(type) {
 	case *kubeovnv1.Subnet:
@@ -86,7 +86,7 @@ func (n *Networks) claimants(ctx context.Context, names []string) ([]client.Obje
 	return claimants, nil
 }
 
-// SameName returns the Vpc of a Subnet's name, or the Subnet of a Vpc's; nil when there is none.
+// SameName returns the Vpc with the name of a Subnet, or the Subnet with the name of a Vpc; nil if it does not exist.
 func (n *Networks) SameName(ctx context.Context, o client.Object) (client.Object, error) {
 	var other client.Object = &kubeovnv1.Vpc{}
 	if _, ok := o.(*kubeovnv1.Vpc); ok {
@@ -102,8 +102,8 @@ func (n *Networks) SameName(ctx context.Context, o client.Object) (client.Object
 	return other, nil
 }
 
-// Senior reports whether, of two objects that want one thing, a has the better right: it is older or, of the same second, the first
-// by name.
+// Senior reports whether a takes precedence over b in a conflict: it is older or, when both were created in the same second,
+// first by name.
 func Senior(a, b client.Object) bool {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time),
 		cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetUID(), b.GetUID())) < 0

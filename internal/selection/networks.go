@@ -20,25 +20,25 @@ import (
 
 // Indexes of the cache that Networks looks up.
 const (
-	// indexAddresses finds subnets and nodes by their addresses, as keysOf writes them.
+	// indexAddresses finds subnets and nodes by the keys of keysOf for their addresses.
 	indexAddresses = "selection.addresses"
 	// indexVpc finds subnets by their VPC.
 	indexVpc = "selection.vpc"
-	// indexPortNames finds subnets and VPCs by the names that they want for ports.
+	// indexPortNames finds subnets and VPCs by the port names that they need.
 	indexPortNames = "selection.portNames"
-	// indexPeers finds VPCs by those that they name in vpcPeerings.
+	// indexPeers finds VPCs by their peers in vpcPeerings.
 	indexPeers = "selection.peers"
 	// indexDefaultSubnet finds VPCs by their defaultSubnet.
 	indexDefaultSubnet = "selection.defaultSubnet"
 )
 
-// Networks answers, from the cache, who uses which addresses and which names of ports. What an answer costs does not grow with how
-// many subnets and nodes there are, but with how many it names.
+// Networks looks up in the cache which objects use an address or a port name. The cost of a lookup depends on the number of
+// results, not on the number of subnets and nodes.
 type Networks struct {
 	reader client.Reader
 }
 
-// NewNetworks adds the indexes it needs to the cache. It is called once per cache, before the cache starts.
+// NewNetworks adds its indexes to the cache. Call it once per cache, before the cache starts.
 func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Networks, error) {
 	for _, index := range []struct {
 		object client.Object
@@ -60,10 +60,10 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 	return &Networks{reader: reader}, nil
 }
 
-// VpcOf is the name of the VPC that a subnet belongs to.
+// VpcOf returns the name of the VPC that a subnet belongs to.
 func VpcOf(s *kubeovnv1.Subnet) string { return cmp.Or(s.Spec.Vpc, kubeovnv1.DefaultVpc) }
 
-// SubnetsOf returns the subnets of a VPC, in no order. They are the cache's: they are not to be changed.
+// SubnetsOf returns the subnets of a VPC, unsorted. They belong to the cache and must not be changed.
 func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subnet, error) {
 	var list kubeovnv1.SubnetList
 	if err := n.reader.List(ctx, &list, client.MatchingFields{indexVpc: vpc}, client.UnsafeDisableDeepCopy); err != nil {
@@ -72,12 +72,12 @@ func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subne
 	return list.Items, nil
 }
 
-// PeersOf returns the names of the VPCs that name this one in their vpcPeerings, in order.
+// PeersOf returns the sorted names of the VPCs that list this one in their vpcPeerings.
 func (n *Networks) PeersOf(ctx context.Context, vpc string) ([]string, error) {
 	return n.vpcs(ctx, client.MatchingFields{indexPeers: vpc})
 }
 
-// VpcsWithDefault returns the names of the VPCs whose defaultSubnet is this one, in order.
+// VpcsWithDefault returns the sorted names of the VPCs whose defaultSubnet is this one.
 func (n *Networks) VpcsWithDefault(ctx context.Context, subnet string) ([]string, error) {
 	return n.vpcs(ctx, client.MatchingFields{indexDefaultSubnet: subnet})
 }
@@ -103,7 +103,7 @@ func peersOf(o client.Object) []string {
 	return names
 }
 
-// Overlapping returns the subnets of a VPC that share addresses with any of the prefixes, in order of name.
+// Overlapping returns the subnets of a VPC that share addresses with any of the prefixes, sorted by name.
 func (n *Networks) Overlapping(ctx context.Context, vpc string, prefixes []netip.Prefix) ([]*kubeovnv1.Subnet, error) {
 	found := map[string]*kubeovnv1.Subnet{}
 	for _, key := range keysAround(vpc, prefixes) {
@@ -135,7 +135,7 @@ func subnetAddresses(o client.Object) []string {
 	s := o.(*kubeovnv1.Subnet)
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	if err != nil {
-		return nil // the subnet's condition says so
+		return nil // the subnet's condition reports the error
 	}
 	return keysOf(VpcOf(s), cidrs)
 }
@@ -148,11 +148,12 @@ func nodeAddresses(o client.Object) []string {
 	return keysOf("", hosts)
 }
 
-// The address space is cut into blocks within blocks, each step bits longer than the one around it. A prefix belongs to the smallest
-// block that holds it. Whatever overlaps with it belongs to a block around that one, or to a block within.
+// The address space is divided into nested blocks; each level's prefix is this many bits longer than that of the enclosing one.
+// A prefix belongs to the smallest block that contains it. Prefixes that overlap with it belong to an enclosing block, or to a
+// block inside of it.
 var steps = map[ipfamily.Family]int{ipfamily.IPv4: 4, ipfamily.IPv6: 8}
 
-// keysOf are the keys that prefixes are found by: "at" the block that each belongs to, and "in" that block and all around it.
+// keysOf returns the index keys of prefixes: "at" the block that each belongs to, and "in" that block and all enclosing ones.
 func keysOf(scope string, prefixes []netip.Prefix) []string {
 	var keys []string
 	for _, p := range prefixes {
@@ -164,7 +165,7 @@ func keysOf(scope string, prefixes []netip.Prefix) []string {
 	return keys
 }
 
-// keysAround are the keys under which everything stands that may overlap with the prefixes.
+// keysAround returns the keys under which all prefixes are indexed that may overlap with the given ones.
 func keysAround(scope string, prefixes []netip.Prefix) []string {
 	var keys []string
 	for _, p := range prefixes {

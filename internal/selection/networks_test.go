@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
-// addressIndex is what the cache's index of addresses does.
+// addressIndex is a fake of the cache's index of addresses.
 type addressIndex map[string][]netip.Prefix
 
 func (x addressIndex) add(p netip.Prefix) {
@@ -22,7 +22,7 @@ func (x addressIndex) add(p netip.Prefix) {
 	}
 }
 
-// around are those that overlap with a prefix, and how many were looked at.
+// around returns the prefixes that overlap with p, and the number of prefixes that it looked at.
 func (x addressIndex) around(p netip.Prefix) (found []netip.Prefix, looked int) {
 	for _, key := range keysAround("vpc", []netip.Prefix{p}) {
 		for _, other := range x[key] {

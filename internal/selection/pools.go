@@ -23,12 +23,12 @@ const (
 	indexPoolSet        = "selection.poolSet"
 )
 
-// Pools answers, from the cache, which IPPools there are for a subnet or a namespace.
+// Pools looks up in the cache the IPPools of a subnet, of a namespace or of an address set.
 type Pools struct {
 	reader client.Reader
 }
 
-// NewPools adds the indexes it needs to the cache. It is called once per cache, before the cache starts.
+// NewPools adds its indexes to the cache. Call it once per cache, before the cache starts.
 func NewPools(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Pools, error) {
 	for name, keys := range map[string]client.IndexerFunc{
 		indexPoolSubnet:     func(o client.Object) []string { return []string{o.(*kubeovnv1.IPPool).Spec.Subnet} },
@@ -42,18 +42,18 @@ func NewPools(ctx context.Context, indexer client.FieldIndexer, reader client.Re
 	return &Pools{reader: reader}, nil
 }
 
-// OfSubnet returns the pools of a subnet, the oldest first. They are the cache's: they are not to be changed.
+// OfSubnet returns the pools of a subnet, oldest first. They belong to the cache and must not be changed.
 func (p *Pools) OfSubnet(ctx context.Context, subnet string) ([]*kubeovnv1.IPPool, error) {
 	return p.list(ctx, client.MatchingFields{indexPoolSubnet: subnet})
 }
 
-// OfNamespace returns the pools that are bound to a namespace and not being deleted, the oldest first. They are the cache's.
+// OfNamespace returns the pools that are bound to a namespace and not being deleted, oldest first. They belong to the cache.
 func (p *Pools) OfNamespace(ctx context.Context, namespace string) ([]*kubeovnv1.IPPool, error) {
 	pools, err := p.list(ctx, client.MatchingFields{indexPoolNamespaces: namespace})
 	return slices.DeleteFunc(pools, func(pool *kubeovnv1.IPPool) bool { return pool.DeletionTimestamp != nil }), err
 }
 
-// OfSet returns the pools that publish their addresses under a name, the oldest first. They are the cache's.
+// OfSet returns the pools that publish their addresses in the address set of this name, oldest first. They belong to the cache.
 func (p *Pools) OfSet(ctx context.Context, set string) ([]*kubeovnv1.IPPool, error) {
 	return p.list(ctx, client.MatchingFields{indexPoolSet: set})
 }
@@ -81,7 +81,7 @@ func (p *Pools) list(ctx context.Context, which client.MatchingFields) ([]*kubeo
 	return pools, nil
 }
 
-// SortPools sorts pools, the oldest first.
+// SortPools sorts pools, oldest first.
 func SortPools(pools []*kubeovnv1.IPPool) {
 	slices.SortFunc(pools, func(a, b *kubeovnv1.IPPool) int {
 		if Senior(a, b) {
@@ -91,13 +91,14 @@ func SortPools(pools []*kubeovnv1.IPPool) {
 	})
 }
 
-// Pool is what a pool in force sets apart.
+// Pool is an applied IPPool with the ranges that it sets apart.
 type Pool struct {
 	Name   string
 	Ranges []ipfamily.Range
 }
 
-// Divide says which of a subnet's pools, the oldest first, are in force, and what is wrong with the others.
+// Divide returns the valid pools of a subnet and the problems of the others. pools must be sorted oldest first: of two that
+// overlap, the older one applies.
 func Divide(cidrBlock string, pools []*kubeovnv1.IPPool) ([]Pool, map[string]*validation.Problem) {
 	var inForce []Pool
 	problems := map[string]*validation.Problem{}

@@ -14,15 +14,15 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// indexServiceAddress finds Services by the addresses that they are reached at.
+// indexServiceAddress finds Services by their addresses.
 const indexServiceAddress = "selection.serviceAddress"
 
-// Services answers, from the cache, which Services are reached at an address.
+// Services looks up in the cache the Services of an address.
 type Services struct {
 	reader client.Reader
 }
 
-// NewServices adds the index it needs to the cache. It is called once per cache, before the cache starts.
+// NewServices adds its index to the cache. Call it once per cache, before the cache starts.
 func NewServices(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Services, error) {
 	err := indexer.IndexField(ctx, &corev1.Service{}, indexServiceAddress, func(o client.Object) []string {
 		var texts []string
@@ -37,7 +37,7 @@ func NewServices(ctx context.Context, indexer client.FieldIndexer, reader client
 	return &Services{reader: reader}, nil
 }
 
-// At returns the Services that are reached, or ask to be, at an address. They are the cache's: they are not to be changed.
+// At returns the Services that have or request an address. They belong to the cache and must not be changed.
 func (s *Services) At(ctx context.Context, address netip.Addr) ([]*corev1.Service, error) {
 	var list corev1.ServiceList
 	if err := s.reader.List(ctx, &list, client.MatchingFields{indexServiceAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package selection answers which objects select which: the subnets of a namespace.
+// Package selection looks up relations between objects in the cache, such as the subnets that serve a namespace.
 package selection
 
 import (
@@ -20,20 +20,20 @@ import (
 
 // Indexes of the cache that Namespaces looks up.
 const (
-	// indexBoundNamespaces finds subnets by the namespaces they name, and those with selectors by anySelector.
+	// indexBoundNamespaces finds subnets by the namespaces in their spec; subnets with selectors are under anySelector.
 	indexBoundNamespaces = "selection.boundNamespaces"
 	// indexVpcNamespaces finds VPCs by the namespaces they list.
 	indexVpcNamespaces = "selection.vpcNamespaces"
-	// anySelector is no namespace's name.
+	// anySelector is not a valid name of a namespace.
 	anySelector = "*"
 )
 
-// Namespaces answers which subnets serve a namespace, from the cache.
+// Namespaces looks up in the cache which subnets serve a namespace.
 type Namespaces struct {
 	reader client.Reader
 }
 
-// NewNamespaces adds the indexes it needs to the cache. It is called once per cache, before the cache starts.
+// NewNamespaces adds its indexes to the cache. Call it once per cache, before the cache starts.
 func NewNamespaces(ctx context.Context, indexer client.FieldIndexer, reader client.Reader) (*Namespaces, error) {
 	if err := indexer.IndexField(ctx, &kubeovnv1.Subnet{}, indexBoundNamespaces, boundNamespaces); err != nil {
 		return nil, fmt.Errorf("index subnets by namespace: %w", err)
@@ -54,7 +54,8 @@ func boundNamespaces(o client.Object) []string {
 
 func vpcNamespaces(o client.Object) []string { return o.(*kubeovnv1.Vpc).Spec.Namespaces }
 
-// Subnets returns the subnets that serve a namespace, in the order in which they are tried. A name in it may have no Subnet yet.
+// Subnets returns the names of the subnets that serve a namespace, in the order in which they are tried. A Subnet of that name
+// may not exist yet.
 func (n *Namespaces) Subnets(ctx context.Context, ns *corev1.Namespace) ([]string, error) {
 	var bound []*kubeovnv1.Subnet
 	for _, key := range []string{ns.Name, anySelector} {
@@ -74,7 +75,7 @@ func (n *Namespaces) Subnets(ctx context.Context, ns *corev1.Namespace) ([]strin
 	return SubnetsOf(ns, bound, vpc, listed), nil
 }
 
-// vpc returns the VPC that lists a namespace or, for one that none lists, the default VPC; nil while there is none.
+// vpc returns the VPC that lists a namespace, otherwise the default VPC; nil if that does not exist.
 func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.Vpc, listed bool, err error) {
 	listing, err := n.Listing(ctx, namespace)
 	if err != nil {
@@ -94,7 +95,7 @@ func (n *Namespaces) vpc(ctx context.Context, namespace string) (vpc *kubeovnv1.
 	return vpc, false, nil
 }
 
-// Listing returns the VPCs that list a namespace; the first of them has it. They are the cache's: they are not to be changed.
+// Listing returns the VPCs that list a namespace; the first one has it. They belong to the cache and must not be changed.
 func (n *Namespaces) Listing(ctx context.Context, namespace string) ([]*kubeovnv1.Vpc, error) {
 	var list kubeovnv1.VpcList
 	err := n.reader.List(ctx, &list, client.MatchingFields{indexVpcNamespaces: namespace}, client.UnsafeDisableDeepCopy)
@@ -114,9 +115,9 @@ func (n *Namespaces) Listing(ctx context.Context, namespace string) ([]*kubeovnv
 	return vpcs, nil
 }
 
-// SubnetsOf returns the names of those subnets that serve a namespace, the oldest first; before them the default subnet of the
-// VPC when the VPC lists the namespace or the subnet serves it. A namespace that no subnet serves is left to the default subnet.
-// Those of a custom VPC serve the namespaces that the VPC has, and no others.
+// SubnetsOf returns the names of the subnets that serve a namespace, oldest first. The default subnet of the VPC precedes them
+// if the VPC lists the namespace or the subnet serves it. A namespace without any such subnet gets the default subnet. Subnets
+// of a custom VPC serve only the namespaces of that VPC.
 func SubnetsOf(ns *corev1.Namespace, subnets []*kubeovnv1.Subnet, vpc *kubeovnv1.Vpc, listed bool) []string {
 	var bound []*kubeovnv1.Subnet
 	for _, s := range subnets {
@@ -150,19 +151,19 @@ func SubnetsOf(ns *corev1.Namespace, subnets []*kubeovnv1.Subnet, vpc *kubeovnv1
 	return names
 }
 
-// ServesPods reports whether pods may get addresses of a subnet on their first network: not of the nodes' own, not of an
-// attachment network's, and not of one that is being deleted.
+// ServesPods reports whether pods may get addresses of a subnet on their first network. The join subnet, subnets of attachment
+// networks and subnets that are being deleted do not serve pods.
 func ServesPods(s *kubeovnv1.Subnet) bool {
 	return s.Name != kubeovnv1.JoinSubnet && OnFirstNetwork(s) && s.DeletionTimestamp == nil
 }
 
-// OnFirstNetwork reports whether a subnet is of every pod's first network rather than of an attachment network.
+// OnFirstNetwork reports whether a subnet belongs to every pod's first network rather than to an attachment network.
 func OnFirstNetwork(s *kubeovnv1.Subnet) bool {
 	return cmp.Or(s.Spec.Provider, kubeovnv1.ProviderOVN) == kubeovnv1.ProviderOVN
 }
 
-// Binds reports whether a subnet names or selects a namespace. A selector that cannot be read selects none; the subnet's
-// condition says so.
+// Binds reports whether a subnet names or selects a namespace. An invalid selector selects none; the subnet's condition reports
+// it.
 func Binds(s *kubeovnv1.Subnet, ns *corev1.Namespace) bool {
 	if slices.Contains(s.Spec.Namespaces, ns.Name) {
 		return true

@@ -22,14 +22,14 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// VipUse is how a pod uses a Vip: any of these together.
+// VipUse is how a pod uses a Vip: a combination of the bits below.
 type VipUse uint8
 
 // Ways to use a Vip.
 const (
-	VipOwn      VipUse = 1 << iota // has its addresses for its own, by annotation vip
-	VipNamed                       // shares them, by annotation aaps
-	VipSelected                    // shares them, because the Vip's selector selects the pod
+	VipOwn      VipUse = 1 << iota // has the addresses as its own, by annotation vip
+	VipNamed                       // shares the addresses, by annotation aaps
+	VipSelected                    // shares the addresses, because the Vip's selector matches the pod
 
 	VipShared = VipNamed | VipSelected
 )
@@ -38,13 +38,13 @@ const (
 type VipUser struct {
 	Pod types.NamespacedName
 	Use VipUse
-	// Subnet in which the pod has its port; empty until it has one. PortOwner is the name by which it has that (kubeovnv1.PortOwner).
+	// Subnet of the pod's port; empty while the pod has no port. PortOwner is the owner of the port (kubeovnv1.PortOwner).
 	Subnet    string
 	PortOwner string
 }
 
-// Vips knows which pods use which Vips. It follows pods and Vips by their events: one of a pod costs a look at the pod's annotations, and
-// at its labels where a Vip selects pods of its namespace; a Vip's selector is held against the pods of its namespace once.
+// Vips tracks which pods use which Vips, by the events of pods and Vips. An event of a pod reads its annotations, and its labels
+// if a Vip selects pods of its namespace. A new selector is matched once with the pods of its namespace.
 type Vips struct {
 	reader client.Reader
 	synced []toolscache.InformerSynced
@@ -53,10 +53,10 @@ type Vips struct {
 	listeners []func(vip string, user VipUser)
 	selectors map[string]map[string]labels.Selector // by namespace and Vip
 	users     map[string]map[types.NamespacedName]VipUser
-	uses      map[types.NamespacedName][]string // names of Vips, of the pods that use any
+	uses      map[types.NamespacedName][]string // names of Vips; only for pods that use any
 }
 
-// NewVips adds its handlers to the informers. It is called once per cache.
+// NewVips adds its handlers to the informers. Call it once per cache.
 func NewVips(ctx context.Context, informers cache.Informers, reader client.Reader) (*Vips, error) {
 	v := &Vips{
 		reader:    reader,
@@ -89,7 +89,7 @@ func NewVips(ctx context.Context, informers cache.Informers, reader client.Reade
 	return v, nil
 }
 
-// Wait blocks until every pod and Vip that there was at the start is known.
+// Wait blocks until the handlers have seen all pods and Vips that existed at the start.
 func (v *Vips) Wait(ctx context.Context) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), v.synced...) {
 		return errors.New("stopped before all pods and Vips were known")
@@ -97,14 +97,15 @@ func (v *Vips) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Notify has f called after each change of who uses a Vip, with what the user's use was or is. f must not block.
+// Notify registers f for changes in the use of Vips. user is the new state, or the last state of a user that no longer uses the
+// Vip. f must not block.
 func (v *Vips) Notify(f func(vip string, user VipUser)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.listeners = append(slices.Clip(v.listeners), f)
 }
 
-// UsersOf lists those who use a Vip, by name.
+// UsersOf returns the users of a Vip, sorted by pod.
 func (v *Vips) UsersOf(vip string) []VipUser {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -113,7 +114,7 @@ func (v *Vips) UsersOf(vip string) []VipUser {
 	return users
 }
 
-// SharedBy lists the names of the Vips that a pod shares, in order.
+// SharedBy returns the sorted names of the Vips that a pod shares.
 func (v *Vips) SharedBy(pod types.NamespacedName) []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -131,7 +132,7 @@ func VipServes(vip *kubeovnv1.Vip, namespace string) bool {
 	return vip.Spec.Namespace == "" || vip.Spec.Namespace == namespace
 }
 
-// change is one that listeners are told of.
+// change is a change that listeners are notified of.
 type change struct {
 	vip  string
 	user VipUser
@@ -165,7 +166,7 @@ func tell(listeners []func(string, VipUser), changes []change) {
 	}
 }
 
-// usesOf says how a pod uses Vips; nil for nearly all pods. A pod that has ended uses none.
+// usesOf returns how a pod uses Vips; nil for nearly all pods. A pod that has ended uses none.
 func (v *Vips) usesOf(pod *corev1.Pod) map[string]VipUser {
 	own, named, selectors := pod.Annotations[keyVip], pod.Annotations[keyAAPs], v.selectors[pod.Namespace]
 	if own == "" && named == "" && len(selectors) == 0 || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -194,10 +195,10 @@ func (v *Vips) usesOf(pod *corev1.Pod) map[string]VipUser {
 	return uses
 }
 
-// keyVip and keyAAPs are looked at in every event of a pod.
+// keyVip and keyAAPs are read in every event of a pod.
 var keyVip, keyAAPs = kubeovnv1.AnnotationVip.Key(), kubeovnv1.AnnotationAAPs.Key()
 
-// subnetWithPort is the subnet in which a pod was told that it has a port.
+// subnetWithPort returns the subnet of the pod's published port; empty if no port is published in its annotations.
 func subnetWithPort(pod *corev1.Pod) string {
 	if !kubeovnv1.IsPublished(pod) {
 		return ""
@@ -235,7 +236,7 @@ func (v *Vips) setPod(pod types.NamespacedName, uses map[string]VipUser) []chang
 	return changes
 }
 
-// vip follows the selector of a Vip. One that cannot be read changes nothing.
+// vip tracks the selector of a Vip. An invalid selector changes nothing.
 func (v *Vips) vip(ctx context.Context, vip *kubeovnv1.Vip) {
 	selector, err := VipSelector(vip)
 	if err == nil {
@@ -249,7 +250,7 @@ func (v *Vips) vipGone(ctx context.Context, o any) {
 	}
 }
 
-// VipSelector selects the pods that share a Vip without naming it; nil selects none.
+// VipSelector returns the selector of the pods that share a Vip without naming it; nil selects none.
 func VipSelector(vip *kubeovnv1.Vip) (labels.Selector, error) {
 	if len(vip.Spec.Selector) == 0 || vip.Spec.Namespace == "" || vip.Spec.Type != "" || vip.DeletionTimestamp != nil {
 		return nil, nil
@@ -266,7 +267,7 @@ func VipSelector(vip *kubeovnv1.Vip) (labels.Selector, error) {
 	return selector, nil
 }
 
-// setSelector holds a selector that is new against the pods of its namespace, and those against it that it selected before.
+// setSelector matches a changed selector with the pods of its namespace, and updates the pods that the previous one matched.
 func (v *Vips) setSelector(ctx context.Context, vip, namespace string, selector labels.Selector) {
 	v.mu.Lock()
 	touched := map[string]bool{}
