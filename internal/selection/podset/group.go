@@ -5,7 +5,7 @@ package podset
 
 import "slices"
 
-// group is the pods that name a security group, whether there is one or not, and the sets of them.
+// group holds the pods that name a security group and the sets for it. The security group itself may not exist.
 type group struct {
 	pods map[*pod]struct{}
 	sets map[*set]struct{}
@@ -20,14 +20,14 @@ func (x *Index) group(name string) *group {
 	return g
 }
 
-// pruneGroup forgets a group of which nothing is known.
+// pruneGroup removes a group without pods and sets.
 func (x *Index) pruneGroup(name string) {
 	if g := x.groups[name]; g != nil && len(g.pods)+len(g.sets) == 0 {
 		delete(x.groups, name)
 	}
 }
 
-// regroup has a pod name other groups than before.
+// regroup updates the groups of a pod.
 func (x *Index) regroup(c *delta, p *pod, before, after []string) {
 	if slices.Equal(before, after) {
 		return
@@ -70,7 +70,8 @@ func (x *Index) Grouped() bool {
 	return x.grouped > 0
 }
 
-// undecided reports whether any of a pod's groups is not known to be of the last tier: it may decide first, or is not there.
+// undecided reports whether one of a pod's groups has no set in the last tier: that group may belong to the first tier, or does
+// not exist.
 func (x *Index) undecided(p *pod) bool {
 	return slices.ContainsFunc(p.Groups, func(name string) bool {
 		return x.sets[Selector{Role: Subjects, Group: name, Last: true}] == nil

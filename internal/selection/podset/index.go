@@ -16,18 +16,18 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// Pod is what decides which sets a pod is in. Its maps and slices must not change.
+// Pod holds the properties of a pod that decide which sets it is in. Its maps and slices must not change.
 type Pod struct {
 	types.NamespacedName
 
 	UID    types.UID
 	Labels map[string]string
 	Node   string
-	// HostNetwork pods have the addresses of their node. They are peers, never subjects.
+	// HostNetwork pods have the addresses of their node. They are only peers, never subjects.
 	HostNetwork bool
-	// Ports are those with a name.
+	// Ports are the named ports.
 	Ports []Port
-	// Groups are the names of the pod's security groups, in order.
+	// Groups are the sorted names of the pod's security groups.
 	Groups []string
 }
 
@@ -38,37 +38,38 @@ type Port struct {
 	Number   int32
 }
 
-// Part is a set or, of a set with a port name, the pods with one number for it; the number is 0 otherwise.
+// Part is a set. For a set with a port name, it is the members with one port number; otherwise the number is 0.
 type Part struct {
 	Selector
 
 	Number int32
 }
 
-// Membership is what a pod's port is in.
+// Membership lists the parts of sets that a pod's port is in.
 type Membership struct {
 	Parts []Part
-	// Grouped says that the pod names security groups, First that groups of the first tier decide for it: any of its groups is of that
-	// tier, or not known.
+	// Grouped is true if the pod names security groups. First is true if groups of the first tier decide for it: one of its groups
+	// is in that tier, or is not known.
 	Grouped, First bool
-	// Revision is for Applied.
+	// Revision is an argument of Applied.
 	Revision int
 }
 
-// Changes are what an event means for others.
+// Changes are the effects of an event that observers have to handle.
 type Changes struct {
-	// Pods are those whose membership changed.
+	// Pods are the pods whose membership changed.
 	Pods []types.NamespacedName
-	// Sets came, went, have other numbers or are on other nodes with host-network pods.
+	// Sets are those that were added or removed, have other port numbers, or have host-network pods on other nodes.
 	Sets []Selector
-	// Users are those of sets with other numbers, and those that waited for their sets to be complete.
+	// Users are the users of sets with other port numbers, and users whose sets are now complete.
 	Users []desired.Owner
-	// Grouped says that the first pod names a security group, or that none does any more.
+	// Grouped is true when the first pod names a security group, or the last one stops naming any.
 	Grouped bool
 }
 
-// Index holds pods, namespaces, and the sets that are in use. All methods may be called at any time by any goroutine. An event costs
-// what it touches: a pod the sets of its namespace and those over its namespaces' labels, a new set the pods of its namespaces.
+// Index holds pods, namespaces, and the sets that are in use. It is safe for concurrent use. The cost of an event depends on the
+// objects involved: for a pod, the sets of its namespace and those over its namespace's labels; for a new set, the pods of its
+// namespaces.
 type Index struct {
 	mu         sync.Mutex
 	namespaces map[string]*namespace
@@ -77,20 +78,20 @@ type Index struct {
 	names      map[string]Selector
 	scopes     map[string]*scope // by Selector.Namespaces
 	groups     map[string]*group
-	grouped    int // how many pods with ports name groups
+	grouped    int // number of pods with ports that name groups
 	users      map[desired.Owner]*user
 	observers  []func(Changes)
 }
 
 type namespace struct {
 	labels map[string]string
-	known  bool // its labels are; it may have pods before
+	known  bool // labels are known; pods may be known earlier
 	pods   map[*pod]struct{}
-	sets   map[*set]struct{}   // of this namespace
-	scopes map[*scope]struct{} // that it matches
+	sets   map[*set]struct{}   // sets of this namespace
+	scopes map[*scope]struct{} // scopes that match it
 }
 
-// scope is all sets over the namespaces of one selector.
+// scope holds all sets over the namespaces of one selector.
 type scope struct {
 	selector   labels.Selector
 	sets       map[*set]struct{}
@@ -100,7 +101,7 @@ type scope struct {
 type pod struct {
 	Pod
 
-	in        map[*set]int32 // with the number of the port
+	in        map[*set]int32 // the value is the number of the port
 	revision  int
 	connected bool // it has a port in the database
 }
@@ -110,7 +111,7 @@ type set struct {
 
 	selector labels.Selector
 	members  map[*pod]int32
-	numbers  map[int32]int // how many members have them
+	numbers  map[int32]int // members per port number
 	pending  map[*pod]struct{}
 	users    map[*user]struct{}
 }
@@ -118,7 +119,7 @@ type set struct {
 type user struct {
 	owner   desired.Owner
 	current map[Selector]struct{} // in the database
-	next    map[Selector]struct{} // wanted
+	next    map[Selector]struct{} // requested by the last Use
 	waiting bool
 }
 
@@ -130,14 +131,14 @@ func New() *Index {
 	}
 }
 
-// Observe has f called with every change from now on. f must not block.
+// Observe registers f for all later changes. f must not block.
 func (x *Index) Observe(f func(Changes)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.observers = append(x.observers, f)
 }
 
-// change runs f under the lock and tells observers what came of it.
+// change runs f under the lock and then notifies the observers of the changes.
 func (x *Index) change(f func(c *delta)) {
 	x.mu.Lock()
 	c := newDelta()
@@ -152,27 +153,27 @@ func (x *Index) change(f func(c *delta)) {
 	}
 }
 
-// SetPod says what a pod is like now. It is for pods that are on a node and not finished.
+// SetPod sets the state of a pod that is on a node and not finished.
 func (x *Index) SetPod(p Pod) {
 	x.change(func(c *delta) { x.setPod(c, p) })
 }
 
-// DeletePod says that a pod is gone, or finished; another pod of its name stays.
+// DeletePod removes a pod that was deleted or has finished. A different pod of the same name, by UID, stays.
 func (x *Index) DeletePod(key types.NamespacedName, uid types.UID) {
 	x.change(func(c *delta) {
 		if p := x.pods[key]; p != nil && (uid == "" || p.UID == uid) {
 			x.deletePod(c, p)
-			delete(c.pods, p) // whoever says that it is gone takes it away
+			delete(c.pods, p) // the caller removes the pod's port itself
 		}
 	})
 }
 
-// SetNamespace says what labels a namespace has.
+// SetNamespace sets the labels of a namespace.
 func (x *Index) SetNamespace(name string, labels map[string]string) {
 	x.change(func(c *delta) { x.setNamespace(c, name, labels) })
 }
 
-// DeleteNamespace says that a namespace is gone.
+// DeleteNamespace removes a namespace that was deleted.
 func (x *Index) DeleteNamespace(name string) {
 	x.change(func(c *delta) {
 		ns := x.namespace(name)
@@ -184,17 +185,18 @@ func (x *Index) DeleteNamespace(name string) {
 	})
 }
 
-// Use says which sets a user needs from now on. Those it has used stay until Settle.
+// Use sets which sets a user needs from now on. The sets of its earlier calls stay until Settle.
 func (x *Index) Use(owner desired.Owner, selectors []Selector) {
 	x.change(func(c *delta) { x.use(c, owner, selectors) })
 }
 
-// Settle says that the user's rows no longer refer to sets that are not in its last Use.
+// Settle reports that the user's rows no longer refer to sets that are not in its last Use.
 func (x *Index) Settle(owner desired.Owner) {
 	x.change(func(c *delta) { x.settle(c, owner) })
 }
 
-// Complete reports whether all members of a user's sets are in the database. When they are not, Changes name the user once they are.
+// Complete reports whether all members of a user's sets are in the database. If not, a later Changes names the user once they
+// are.
 func (x *Index) Complete(owner desired.Owner) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -206,8 +208,7 @@ func (x *Index) Complete(owner desired.Owner) bool {
 	return !u.waiting
 }
 
-// Membership returns what a pod's port is in, in order. A pod that the index does not know, or that has no port of its
-// own, is in nothing.
+// Membership returns the sorted membership of a pod's port. It is empty for an unknown pod and for a pod on the host network.
 func (x *Index) Membership(key types.NamespacedName) Membership {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -237,7 +238,7 @@ func revisionOf(p *pod) int {
 	return p.revision
 }
 
-// Applied says that the database holds a pod's membership of this revision.
+// Applied reports that the database contains a pod's membership of this revision.
 func (x *Index) Applied(key types.NamespacedName, revision int) {
 	x.change(func(c *delta) {
 		p := x.pods[key]
@@ -254,7 +255,7 @@ func (x *Index) Applied(key types.NamespacedName, revision int) {
 	})
 }
 
-// Lookup returns the set of a name; false when it is not in use.
+// Lookup returns the set with a name; false if it is not in use.
 func (x *Index) Lookup(name string) (Selector, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -262,14 +263,14 @@ func (x *Index) Lookup(name string) (Selector, bool) {
 	return s, ok
 }
 
-// InUse are the sets that anyone uses.
+// InUse returns the sets that have users.
 func (x *Index) InUse() []Selector {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Collect(maps.Keys(x.sets))
 }
 
-// Numbers are those that members of a set have for its port, in order.
+// Numbers returns the sorted port numbers that members of a set have for its port name.
 func (x *Index) Numbers(s Selector) []int32 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -279,7 +280,7 @@ func (x *Index) Numbers(s Selector) []int32 {
 	return slices.Sorted(maps.Keys(x.sets[s].numbers))
 }
 
-// HostNodes are the nodes whose host-network pods are in a set, in order, by the number of the port.
+// HostNodes returns, by port number, the sorted nodes whose host-network pods are in a set.
 func (x *Index) HostNodes(s Selector) map[int32][]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -299,7 +300,7 @@ func (x *Index) HostNodes(s Selector) map[int32][]string {
 	return nodes
 }
 
-// SetsOnNode are the sets that hold host-network pods of a node.
+// SetsOnNode returns the sets that contain host-network pods of a node.
 func (x *Index) SetsOnNode(node string) []Selector {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -312,10 +313,10 @@ func (x *Index) SetsOnNode(node string) []Selector {
 	return slices.Collect(maps.Keys(found))
 }
 
-// Stats are the sizes of an index. Grouped pods name security groups.
+// Stats are the sizes of an index. Grouped is the number of pods with ports that name security groups.
 type Stats struct{ Sets, Members, Users, Grouped int }
 
-// Stats counts what the index holds.
+// Stats returns the sizes of the index.
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
-// model answers by looking at everything.
+// model computes the results from all objects each time.
 type model struct {
 	namespaces map[string]map[string]string
 	pods       map[types.NamespacedName]Pod
@@ -110,8 +110,8 @@ func names(m Membership) []string {
 	return parts
 }
 
-// TestIndexAgreesWithTheModel makes random changes and compares what the index says, and what its changes told others, with a model
-// that looks at everything each time.
+// TestIndexAgreesWithTheModel makes random changes. It compares the index and the changes that it notified with a model that
+// recomputes everything.
 func TestIndexAgreesWithTheModel(t *testing.T) {
 	seed.Histories(t, nil, 40, func(t *testing.T, _ uint64, random *rand.Rand) { walk(t, random) })
 }
@@ -122,7 +122,7 @@ func walk(t *testing.T, random *rand.Rand) {
 		namespaces: map[string]map[string]string{}, pods: map[types.NamespacedName]Pod{},
 		used: map[desired.Owner][]Selector{}, held: map[desired.Owner][]Selector{},
 	}
-	told := map[types.NamespacedName][]string{} // what those who listen know
+	told := map[types.NamespacedName][]string{} // the membership that observers know
 	sets := map[Selector]bool{}
 	grouped := false
 	x.Observe(func(c Changes) {
@@ -192,7 +192,7 @@ func compareParts(t *testing.T, x *Index, m *model, s Selector) {
 	}
 }
 
-// drain takes everything away: nothing may be left.
+// drain removes everything; the index must be empty afterwards.
 func drain(t *testing.T, x *Index, m *model) {
 	t.Helper()
 	for owner := range m.used {
@@ -280,7 +280,7 @@ func randomSelector(pick func(...string) string) Selector {
 	return s
 }
 
-// TestUsersWaitForTheirSets: who has to wait is told once all members that have a port are in the database.
+// TestUsersWaitForTheirSets checks that a waiting user is notified once all members that have a port are in the database.
 func TestUsersWaitForTheirSets(t *testing.T) {
 	x := New()
 	owner := desired.Owner{Kind: "NetworkPolicy", Namespace: "n", Name: "u"}
@@ -296,7 +296,7 @@ func TestUsersWaitForTheirSets(t *testing.T) {
 	if x.Complete(owner) {
 		t.Error("complete before the pod is in")
 	}
-	x.Applied(connected, old) // a reply to what was asked before
+	x.Applied(connected, old) // a stale revision
 	if x.Complete(owner) {
 		t.Error("complete after an older revision was applied")
 	}
@@ -313,7 +313,7 @@ func TestUsersWaitForTheirSets(t *testing.T) {
 	if x.Complete(owner) {
 		t.Error("complete before the pod is in the second set")
 	}
-	x.DeletePod(connected, "") // nobody waits for what is gone
+	x.DeletePod(connected, "") // a deleted pod is not waited for
 	if !x.Complete(owner) || len(told) != 2 {
 		t.Errorf("not complete after the pod went, or %v was told", told)
 	}

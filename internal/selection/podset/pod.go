@@ -18,7 +18,7 @@ func Counts(p *corev1.Pod) bool {
 	return p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
 
-// Of is what decides which sets a pod is in.
+// Of returns the properties of a pod that decide which sets it is in.
 func Of(p *corev1.Pod) Pod {
 	out := Pod{
 		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
@@ -45,17 +45,17 @@ func appendPorts(ports []Port, c *corev1.Container) []Port {
 	return ports
 }
 
-// World is all that an index has to know when a process starts.
+// World is the complete initial state of an index.
 type World struct {
 	Namespaces map[string]map[string]string
 	Pods       []Pod
-	// Connected are pods that may have a port in the database.
+	// Connected are the pods that may have a port in the database.
 	Connected map[types.NamespacedName]bool
 	Uses      map[desired.Owner][]Selector
 }
 
-// Load fills an index with what read returns. Nobody is told of changes. Events wait meanwhile: one that came between the reading and the
-// filling would be undone, and not come again. read must not call the index.
+// Load fills an index with the result of read. It does not notify observers. It holds the lock, so that events wait: otherwise
+// an event between reading and filling would be overwritten, and it would not be repeated. read must not call the index.
 func (x *Index) Load(read func() (World, error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

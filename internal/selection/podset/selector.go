@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podset answers which pods the sets of policies hold: an index of pods, namespaces and selectors that follows changes of each
-// by what they touch.
+// Package podset computes which pods are in the sets that policies use. It is an index of pods, namespaces and selectors that is
+// updated incrementally.
 package podset
 
 import (
@@ -15,39 +15,39 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Role is what a set is for.
+// Role is the purpose of a set.
 type Role string
 
 const (
-	// Subjects are pods to which rules apply: their ports, in a port group.
+	// Subjects are pods to which rules apply: their ports are in a port group.
 	Subjects Role = "subjects"
-	// Peers are pods that rules name: their addresses, in an address set of each family.
+	// Peers are pods that rules refer to: their addresses are in one address set per family.
 	Peers Role = "peers"
-	// Pods are peers without those on the host network.
+	// Pods are Peers without pods on the host network.
 	Pods Role = "pods"
 )
 
-// Selector says which pods a set holds. It is comparable: equal selectors, whoever uses them, are one set.
+// Selector defines which pods a set contains. It is comparable: users with equal selectors share one set.
 type Selector struct {
 	Role Role
 	// Namespace of the pods; empty for all namespaces that Namespaces selects.
 	Namespace string
-	// Namespaces selects namespaces by their labels, and Pods pods, each in the form of Labels. Empty selects all.
+	// Namespaces selects namespaces by their labels, and Pods selects pods, each in the form that Labels returns. Empty selects all.
 	Namespaces string
 	Pods       string
-	// Port is the name of a port of Protocol that the pods have; empty for all pods. Pods with different numbers for it are in
-	// different parts of the set.
+	// Port is a port name, and Protocol its protocol; only pods that have this port are in the set. Empty means all pods. Pods with
+	// different numbers for the port are in different parts of the set.
 	Port     string
 	Protocol string
-	// Group is the security group that the pods name, wherever they are and whatever labels they have. Last sets of subjects are of groups
-	// in the last tier.
+	// Group is a security group; the set contains the pods that name it, in any namespace and with any labels. Last is true for sets
+	// of subjects whose group is in the last tier.
 	Group string
 	Last  bool
-	// Ungrouped sets hold no pods that name security groups: those decide all there is for them.
+	// Ungrouped excludes pods that name security groups: the groups alone decide about their traffic.
 	Ungrouped bool
 }
 
-// Name is short, the same for the same selector for ever, and fit for an owner's name.
+// Name returns a short name that is stable for a selector across versions and valid as an owner's name.
 func (s Selector) Name() string {
 	parts := []string{string(s.Role), s.Namespace, s.Namespaces, s.Pods, s.Port, s.Protocol}
 	if s.Group != "" {
@@ -60,7 +60,7 @@ func (s Selector) Name() string {
 	return hex.EncodeToString(sum[:10])
 }
 
-// String is the selector in words, for people who look into the database.
+// String describes the selector for people who read the database.
 func (s Selector) String() string {
 	out := string(s.Role)
 	if s.Group != "" {
@@ -81,7 +81,7 @@ func (s Selector) String() string {
 	return out
 }
 
-// Labels is the canonical form of a label selector; nil selects all.
+// Labels returns the canonical form of a label selector; nil selects all.
 func Labels(selector *metav1.LabelSelector) (string, error) {
 	if selector == nil {
 		return "", nil
@@ -97,7 +97,7 @@ func Labels(selector *metav1.LabelSelector) (string, error) {
 func parse(canonical string) labels.Selector {
 	selector, err := labels.Parse(canonical)
 	if err != nil {
-		return labels.Nothing() // not made by Labels
+		return labels.Nothing() // not a result of Labels
 	}
 	return selector
 }

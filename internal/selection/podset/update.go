@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// delta gathers what one event changes.
+// delta collects the changes of one event.
 type delta struct {
 	pods  map[*pod]struct{}
 	sets  map[Selector]struct{}
@@ -92,7 +92,7 @@ func (x *Index) settle(c *delta, owner desired.Owner) {
 	}
 }
 
-// prune forgets a namespace of which nothing is known.
+// prune removes a namespace that has no known labels, no pods and no sets.
 func (x *Index) prune(name string) {
 	if ns := x.namespaces[name]; ns != nil && !ns.known && len(ns.pods)+len(ns.sets) == 0 {
 		delete(x.namespaces, name)
@@ -121,7 +121,7 @@ func (x *Index) setPod(c *delta, want Pod) {
 	}
 }
 
-// setsOver are the sets that can hold pods of a namespace.
+// setsOver yields the sets that can contain pods of a namespace.
 func (x *Index) setsOver(namespace string) iter.Seq[*set] {
 	return func(yield func(*set) bool) {
 		ns := x.namespaces[namespace]
@@ -153,7 +153,7 @@ func (x *Index) deletePod(c *delta, p *pod) {
 	x.prune(p.Namespace)
 }
 
-// place makes a pod a member of a set, or not. inScope says that the set is over the pod's namespace.
+// place adds a pod to a set, removes it, or changes its number. inScope is true if the set is over the pod's namespace or group.
 func (x *Index) place(c *delta, s *set, p *pod, inScope bool) {
 	number, matches := s.holds(p)
 	was, member := p.in[s]
@@ -170,7 +170,7 @@ func (x *Index) place(c *delta, s *set, p *pod, inScope bool) {
 	}
 }
 
-// holds reports whether a pod of a namespace of the set belongs to it, and with which number.
+// holds reports whether a pod in the scope of the set is a member, and with which port number.
 func (s *set) holds(p *pod) (number int32, ok bool) {
 	if p.HostNetwork && s.Role != Peers || s.Ungrouped && len(p.Groups) > 0 || !s.selector.Matches(labels.Set(p.Labels)) {
 		return 0, false
@@ -221,7 +221,7 @@ func (x *Index) remove(c *delta, s *set, p *pod) {
 	c.pods[p] = struct{}{}
 }
 
-// renumbered is for a set whose members have a number for its port that none had, or none has one any more.
+// renumbered records that the set's members use a new port number, or that a number is no longer used.
 func (s *set) renumbered(c *delta) {
 	c.sets[s.Selector] = struct{}{}
 	for u := range s.users {
@@ -229,7 +229,7 @@ func (s *set) renumbered(c *delta) {
 	}
 }
 
-// arrived says that nobody has to wait for a pod in a set.
+// arrived marks a pod's membership in a set as present in the database, and notifies users for whom it was the last pending one.
 func (x *Index) arrived(c *delta, s *set, p *pod) {
 	if _, pending := s.pending[p]; !pending {
 		return
@@ -255,7 +255,7 @@ func (x *Index) complete(u *user) bool {
 	return true
 }
 
-// join makes a set of a selector, unless there is one, and u a user of it.
+// join makes u a user of a selector's set, and creates the set if needed.
 func (x *Index) join(c *delta, selector Selector, u *user) {
 	s := x.sets[selector]
 	if s == nil {
@@ -270,7 +270,7 @@ func (x *Index) join(c *delta, selector Selector, u *user) {
 	s.users[u] = struct{}{}
 }
 
-// fill finds the pods of a new set.
+// fill adds the matching pods to a new set.
 func (x *Index) fill(c *delta, s *set) {
 	if s.Group != "" {
 		g := x.group(s.Group)
@@ -304,7 +304,7 @@ func (x *Index) fill(c *delta, s *set) {
 	}
 }
 
-// rescope finds out whether a scope has a namespace, and places the namespace's pods when that is new.
+// rescope updates whether a namespace is in a scope, and places its pods if that changed.
 func (x *Index) rescope(c *delta, sc *scope, ns *namespace) {
 	_, had := sc.namespaces[ns]
 	has := ns.known && sc.selector.Matches(labels.Set(ns.labels))
@@ -324,7 +324,7 @@ func (x *Index) rescope(c *delta, sc *scope, ns *namespace) {
 	}
 }
 
-// leave ends u's use of a set, unless it uses it still, and the set with its last user.
+// leave removes u from the users of a set, unless u still uses it. The last user to leave removes the set.
 func (x *Index) leave(c *delta, selector Selector, u *user) {
 	_, current := u.current[selector]
 	_, next := u.next[selector]
@@ -361,7 +361,8 @@ func (x *Index) leave(c *delta, selector Selector, u *user) {
 	delete(x.scopes, s.Namespaces)
 }
 
-// hostPods are the host-network pods of a node. It is for changes of nodes' addresses, which are rare.
+// hostPods yields the host-network pods of a node. It visits all pods: its callers handle address changes of nodes, which are
+// rare.
 func (x *Index) hostPods(node string) iter.Seq[*pod] {
 	return func(yield func(*pod) bool) {
 		for _, p := range x.pods {
@@ -372,7 +373,7 @@ func (x *Index) hostPods(node string) iter.Seq[*pod] {
 	}
 }
 
-// Keys are the pods that the index knows.
+// Keys returns all pods of the index.
 func (x *Index) Keys() []types.NamespacedName {
 	x.mu.Lock()
 	defer x.mu.Unlock()
