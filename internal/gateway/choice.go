@@ -9,28 +9,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// State is how fit a node is to be a gateway; the lower the fitter.
+// State is the fitness of a node as a gateway; a lower value is fitter.
 type State int
 
 // States of nodes.
 const (
-	// Serving: the node is ready and its data path is known to serve.
+	// Serving: the node is ready, and its data path is known to work.
 	Serving State = iota
-	// Unproven: the node is ready, and nothing was heard of its data path yet, as after a start of the controller.
+	// Unproven: the node is ready, but the state of its data path is not known yet, as after a start of the controller.
 	Unproven
-	// Cordoned: the node serves, and its user is about to take it away.
+	// Cordoned: the node serves, but its administrator is about to remove it.
 	Cordoned
-	// Down: the node, or its data path, does not answer.
+	// Down: the node or its data path does not respond.
 	Down
 )
 
-// Candidate is a node that a subnet's gateway may be.
+// Candidate is a node that can be a subnet's gateway.
 type Candidate struct {
 	Name  string
 	State State
 }
 
-// StateOf is the state of a node that the API server describes so, and of whose data path pulse is known.
+// StateOf returns the state of a node, from the Node object and the pulse of its data path.
 func StateOf(node *corev1.Node, pulse Pulse) State {
 	switch {
 	case node.DeletionTimestamp != nil || !ready(node) || pulse == Stopped:
@@ -43,7 +43,7 @@ func StateOf(node *corev1.Node, pulse Pulse) State {
 	return Serving
 }
 
-// ready is the kubelet's word, and that of the agent for the node's network.
+// ready evaluates the node conditions of the kubelet and, for the network, of the agent.
 func ready(node *corev1.Node) bool {
 	up, unavailable := false, false
 	for _, c := range node.Status.Conditions {
@@ -57,9 +57,9 @@ func ready(node *corev1.Node) bool {
 	return up && !unavailable
 }
 
-// Choose returns which candidates carry the traffic, in their order: the first that is fit or, with ecmp, all that are. current are
-// those that carry it now. A node that nothing is known of is not preferred to them; and when no candidate is left that is not down,
-// those of them that are still candidates stay: a gateway that may be there is better than none.
+// Choose returns the candidates that carry the traffic, in the order of candidates: the first fit one or, with ecmp, all fit
+// ones. current are the nodes that carry it now. An unproven node does not replace a current one. If all candidates are down,
+// the current ones that are still candidates stay: a gateway that may work is better than none.
 func Choose(candidates []Candidate, current []string, ecmp bool) []string {
 	chosen := fit(candidates, current)
 	if !ecmp && len(chosen) > 1 {
@@ -92,7 +92,7 @@ func fit(candidates []Candidate, current []string) []string {
 	return which(func(c Candidate) bool { return slices.Contains(current, c.Name) })
 }
 
-// AnyUp reports whether one of the chosen is not down.
+// AnyUp reports whether at least one of the chosen nodes is not down.
 func AnyUp(candidates []Candidate, chosen []string) bool {
 	return slices.ContainsFunc(candidates, func(c Candidate) bool { return c.State != Down && slices.Contains(chosen, c.Name) })
 }

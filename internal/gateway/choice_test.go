@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// candidates reads "a:s b:u": s serving, u unproven, c cordoned, d down.
+// candidates parses "a:s b:u": s is serving, u unproven, c cordoned, d down.
 func candidates(t *testing.T, text string) []Candidate {
 	t.Helper()
 	var out []Candidate

@@ -15,18 +15,18 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// ruleIDLength of the IDs of rules in a subnet's status, in characters.
+// ruleIDLength is the length of the rule IDs in a subnet's status, in characters.
 const ruleIDLength = 12
 
-// NATRule is one of natOutgoingPolicyRules.
+// NATRule is a parsed entry of natOutgoingPolicyRules.
 type NATRule struct {
-	// Sources and Destinations that it matches; any where there are none.
+	// Sources and Destinations that the rule matches; an empty list matches any.
 	Sources, Destinations []netip.Prefix
-	// Forward leaves the source address as it is.
+	// Forward leaves the source address unchanged.
 	Forward bool
 }
 
-// ParseNATRule reads a rule.
+// ParseNATRule parses a rule.
 func ParseNATRule(r v1.NATOutgoingPolicyRule) (NATRule, error) {
 	out := NATRule{Forward: r.Action == v1.NATOutgoingPolicyForward}
 	var err error
@@ -70,7 +70,8 @@ func (r NATRule) Concerns(f ipfamily.Family) bool {
 	return has(r.Sources) && has(r.Destinations)
 }
 
-// RuleStatus is the rules of a subnet as its status lists them. An ID follows from subnet and rule, so that it stays while others change.
+// RuleStatus returns the rules of a subnet for its status. The ID derives from subnet and rule, so that it is stable when other
+// rules change.
 func RuleStatus(s *v1.Subnet) []v1.NATOutgoingPolicyRuleStatus {
 	if !s.Spec.NATOutgoing || !Routed(s) {
 		return nil

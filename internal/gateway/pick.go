@@ -7,14 +7,14 @@ import (
 	"hash/fnv"
 )
 
-// Pair is the node that carries the traffic of a VPC, and the one that takes its place. Both renew Leases, so that the second is known to
-// serve, and that one of two which falls silent is not taken for silence of all.
+// Pair is the active node of a VPC and its standby. Both renew Leases. So the standby is known to work, and the silence of one
+// node is distinguishable from the silence of all.
 type Pair struct{ Active, Standby string }
 
-// Has reports whether a node is one of the two.
+// Has reports whether a node is the active or the standby node.
 func (p Pair) Has(node string) bool { return node != "" && (node == p.Active || node == p.Standby) }
 
-// Fits reports whether both are there and serve as far as is known: then Pick changes nothing, whatever other nodes there are.
+// Fits reports whether both nodes exist and no failure of them is known. Pick then changes nothing, whatever other nodes exist.
 func (p Pair) Fits(state func(node string) State) bool {
 	for _, node := range []string{p.Active, p.Standby} {
 		if node == "" || tier(state(node), true) > 0 {
@@ -24,9 +24,9 @@ func (p Pair) Fits(state func(node string) State) bool {
 	return true
 }
 
-// Pick chooses the pair of a VPC. Those of the present one stay while they serve, and the second follows the first: a node that joins, or comes
-// back, moves nothing. Others are chosen by rendezvous of VPC and node, which spreads the VPCs. When no node is left that is not down the
-// first stays where it is: one that may be there is better than none.
+// Pick chooses the pair of a VPC. Working nodes of the current pair stay, and the standby replaces a failed active node; a node
+// that joins or returns changes nothing. New nodes are chosen by rendezvous hashing of VPC and node, which spreads the VPCs. If
+// all nodes are down, the active one stays: a gateway that may work is better than none.
 func Pick(vpc string, candidates []Candidate, current Pair) Pair {
 	var next Pair
 	next.Active = best(vpc, candidates, "", current, []string{current.Active, current.Standby})
@@ -45,7 +45,8 @@ func Pick(vpc string, candidates []Candidate, current Pair) Pair {
 	return next
 }
 
-// best is the fittest candidate but one; of those that are as fit, the first of those preferred, or the one of the greatest weight.
+// best returns the fittest candidate except the node but. Among equally fit ones it prefers the first in preferred, then the
+// greatest weight.
 func best(vpc string, candidates []Candidate, but string, current Pair, preferred []string) string {
 	rank := func(node string) int {
 		for i, p := range preferred {
@@ -68,7 +69,7 @@ func best(vpc string, candidates []Candidate, but string, current Pair, preferre
 	return found
 }
 
-// tier of a node: the lower, the fitter. One of the present pair of which nothing was heard yet is not given up for that.
+// tier returns the fitness of a node; a lower value is fitter. An unproven node of the current pair counts as serving.
 func tier(s State, incumbent bool) int {
 	if s == Unproven && incumbent {
 		return int(Serving)
@@ -76,11 +77,11 @@ func tier(s State, incumbent bool) int {
 	return int(s)
 }
 
-// weight of a node for a VPC (rendezvous hashing).
+// weight returns the weight of a node for a VPC (rendezvous hashing).
 func weight(vpc, node string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(vpc + "\x00" + node)) // never fails
-	// FNV's upper bits hardly depend on the last bytes, by which names of nodes differ: mix them (the finalizer of MurmurHash3).
+	// FNV's upper bits hardly depend on the last bytes, in which node names differ: mix them (the finalizer of MurmurHash3).
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

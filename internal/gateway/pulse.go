@@ -9,46 +9,46 @@ import (
 	"time"
 )
 
-// The Leases of gateway nodes (coordination.k8s.io/v1), in the namespace of the components. A node's agent renews its Lease while its data
-// path serves.
+// The Leases of gateway nodes (coordination.k8s.io/v1), in the namespace of the components. A node's agent renews its Lease
+// while the node's data path works.
 const (
-	// LeasePrefix goes before the node's name in the name of its Lease, and LeaseLabel, without a value, is on all of them.
+	// LeasePrefix precedes the node's name in the name of its Lease. LeaseLabel, without a value, is on all of these Leases.
 	LeasePrefix = "gateway-"
 	LeaseLabel  = "ovn.kubernetes.io/gateway-lease"
-	// RenewEvery is the time between two renewals.
+	// RenewEvery is the interval of renewals.
 	RenewEvery = 2 * time.Second
-	// Tolerance is how long a Lease may go without renewal; the Lease says so itself (leaseDurationSeconds), so that an agent which is
-	// about to be replaced can ask for RestartTolerance. After that the kubelet's word has come.
+	// Tolerance is how long a Lease may go without renewal. The Lease itself contains the value (leaseDurationSeconds), so that an
+	// agent can request RestartTolerance before it is replaced. After that time the kubelet's condition is available.
 	Tolerance        = 8 * time.Second
 	RestartTolerance = 20 * time.Second
-	// silence of every Lease at once is the API server's, or this watch's, and says nothing of nodes. It is less than Tolerance by more
-	// than RenewEvery: whatever stopped all renewals shows before the first Lease runs out.
+	// silence is the time without any renewal after which the API server or this watch is taken as the cause, not the nodes. It is
+	// less than Tolerance by more than RenewEvery, so that a common cause is detected before the first Lease expires.
 	silence = 4 * time.Second
-	// steady is how long a node that was away has to be back before it counts like the others.
+	// steady is how long a node that stopped must renew again before it counts as proven.
 	steady = 10 * time.Second
-	// remembered is how long it counts that a node which was asked for a Lease never wrote one.
+	// remembered is how long a missing first Lease of an expected node counts as a stop.
 	remembered = time.Minute
 )
 
-// Pulse is what is known of a node's data path.
+// Pulse is the known state of a node's data path.
 type Pulse int
 
 // Pulses.
 const (
-	// NoLease: the node's agent does not say; the kubelet's word has to do.
+	// NoLease: the node's agent does not report; only the kubelet's condition counts.
 	NoLease Pulse = iota
 	// Beating: the Lease is renewed.
 	Beating
-	// Unheard: there is a Lease, and it was not seen renewed yet, or only lately again.
+	// Unheard: the Lease exists, but no renewal was observed yet, or renewals resumed only recently.
 	Unheard
-	// Stopped: the Lease ran out.
+	// Stopped: the Lease has expired.
 	Stopped
 )
 
-// Pulses follows the Leases by this process's own clock, from one change to the next, as leader election does: clocks of machines are
-// never compared. It may be used from any goroutine.
+// Pulses tracks the Leases by this process's own clock, from one change to the next, like leader election: clocks of different
+// machines are never compared. It is safe for concurrent use.
 type Pulses struct {
-	// Now is the clock; time.Now when nil.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
 	mu    sync.Mutex
@@ -57,13 +57,13 @@ type Pulses struct {
 }
 
 type beat struct {
-	renewed   time.Time // as the Lease says: compared with itself only
-	seen      time.Time // when that was seen first, or since when silence counts
+	renewed   time.Time // the time in the Lease: compared only with its own earlier values
+	seen      time.Time // when renewed was first observed, or since when silence counts
 	tolerance time.Duration
 	expected  bool // there is no Lease yet
 	proven    bool
 	stopped   bool
-	back      time.Time // when it was first renewed after it had stopped
+	back      time.Time // the first renewal after a stop
 }
 
 func (p *Pulses) now() time.Time {
@@ -73,7 +73,7 @@ func (p *Pulses) now() time.Time {
 	return time.Now()
 }
 
-// Renewed takes note of a Lease as it is. It reports whether the node's pulse changed.
+// Renewed records the current state of a Lease. It reports whether the node's pulse changed.
 func (p *Pulses) Renewed(node string, at time.Time, tolerance time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *Pulses) Renewed(node string, at time.Time, tolerance time.Duration) boo
 	return b.pulse() != before
 }
 
-// Expect takes note that a node was told to renew a Lease. One that does not begin to is taken for one that stopped.
+// Expect records that a node was requested to renew a Lease. If it does not start to, the node counts as stopped.
 func (p *Pulses) Expect(node string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,14 +117,14 @@ func (p *Pulses) Expect(node string) {
 	p.nodes[node] = &beat{expected: true, seen: p.now(), tolerance: RestartTolerance}
 }
 
-// startAnew counts from now for everyone, after a time in which nobody could be heard.
+// startAnew restarts all timeouts at now, after a time without any renewal.
 func (p *Pulses) startAnew(now time.Time) {
 	for _, b := range p.nodes {
 		b.seen = now
 	}
 }
 
-// Gone takes note that a node has no Lease. It reports whether it had one.
+// Gone records that a node has no Lease. It reports whether the node had one.
 func (p *Pulses) Gone(node string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +133,7 @@ func (p *Pulses) Gone(node string) bool {
 	return known
 }
 
-// Expire returns the nodes whose pulse stops now, and how long it takes at least until the next may.
+// Expire returns the nodes whose pulse stops now, and the minimum time until the next one can stop.
 func (p *Pulses) Expire() (stopped []string, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +159,7 @@ func (p *Pulses) Expire() (stopped []string, next time.Duration) {
 	return stopped, next
 }
 
-// Of is a node's pulse.
+// Of returns a node's pulse.
 func (p *Pulses) Of(node string) Pulse {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// clinic follows Leases by a clock that the test turns.
+// clinic tracks Leases with a clock that the test advances.
 type clinic struct {
 	*testing.T
 	Pulses
 	clock time.Time
-	// renewals says of each node whether its agent renews.
+	// renewals holds, per node, whether its agent renews.
 	renewals map[string]bool
 }
 
@@ -27,13 +27,13 @@ func newClinic(t *testing.T, nodes ...string) *clinic {
 	return c
 }
 
-// pass lets time go by, and returns which pulses stopped meanwhile.
+// pass advances the clock and returns the pulses that stopped in that time.
 func (c *clinic) pass(d time.Duration) (stopped []string) {
 	for end := c.clock.Add(d); c.clock.Before(end); c.clock = c.clock.Add(time.Second) {
 		if c.clock.Unix()%int64(RenewEvery/time.Second) == 0 {
 			for node, renews := range c.renewals {
 				if renews {
-					c.Renewed(node, c.clock.Add(-time.Hour), Tolerance) // the node's clock is wrong: it does not matter
+					c.Renewed(node, c.clock.Add(-time.Hour), Tolerance) // the node's clock is wrong, which must not matter
 				}
 			}
 		}
@@ -77,7 +77,7 @@ func TestPulseStopsWhenOneNodeDies(t *testing.T) {
 
 func TestNobodyStopsWhileNobodyCanBeHeard(t *testing.T) {
 	for _, outage := range []time.Duration{Tolerance, time.Minute} {
-		for phase := range 2 { // of the last renewals
+		for phase := range 2 { // phase of the last renewals
 			c := newClinic(t, "a", "b", "c")
 			c.pass(10*time.Second + time.Duration(phase)*time.Second)
 			for node := range c.renewals {
@@ -86,7 +86,7 @@ func TestNobodyStopsWhileNobodyCanBeHeard(t *testing.T) {
 			if stopped := c.pass(outage); len(stopped) > 0 {
 				t.Errorf("%v stopped in an outage of %s", stopped, outage)
 			}
-			c.renewals["b"] = true // the first one is back
+			c.renewals["b"] = true // the first node that renews again
 			if stopped := c.pass(5 * time.Second); len(stopped) > 0 {
 				t.Errorf("%v stopped right after an outage of %s", stopped, outage)
 			}
@@ -102,7 +102,7 @@ func TestRenewalsNeverCoincideInAnOutage(t *testing.T) {
 	c := newClinic(t)
 	c.Renewed("a", time.Unix(1, 0), Tolerance)
 	c.clock = c.clock.Add(RenewEvery)
-	c.Renewed("b", time.Unix(2, 0), Tolerance) // the last that is heard of anyone
+	c.Renewed("b", time.Unix(2, 0), Tolerance) // the last renewal of any node
 	if stopped := c.pass(time.Minute); len(stopped) > 0 {
 		t.Errorf("%v stopped, and only one renewal was missed before the outage", stopped)
 	}
@@ -143,5 +143,5 @@ func TestANodeThatNeverBeginsToRenewStops(t *testing.T) {
 	c.want("dead", Stopped)
 	c.want("late", Beating)
 	c.pass(2 * time.Minute)
-	c.want("dead", NoLease) // it may serve by now, and nobody asked it
+	c.want("dead", NoLease) // the node may work by now, but no Lease was requested from it
 }

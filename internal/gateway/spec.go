@@ -1,8 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gateway answers by which nodes the traffic of a subnet leaves the cluster: which nodes its spec names, which of them are
-// fit, and which of those carry the traffic. The controllers route by the answer, and agents prepare the nodes that may be it.
+// Package gateway determines the nodes through which the traffic of a subnet leaves the cluster: the nodes in its spec, the fit
+// ones among them, and the nodes that carry the traffic. The controllers route to these nodes, and agents prepare every node
+// that can become one.
 package gateway
 
 import (
@@ -18,11 +19,11 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Spec is what a subnet says of its centralized gateway.
+// Spec is the centralized gateway in a subnet's spec.
 type Spec struct {
-	// Nodes by name, in the user's order. When there are any, Selectors do not count.
+	// Nodes by name, in the user's order. If there are any, Selectors are ignored.
 	Nodes []Node
-	// Selectors of nodes: a node that one of them selects is meant.
+	// Selectors of nodes: a node that matches any of them is included.
 	Selectors []labels.Selector
 	// ECMP spreads traffic over all nodes instead of sending it through the first one.
 	ECMP bool
@@ -31,12 +32,13 @@ type Spec struct {
 // Node is a gateway node by name.
 type Node struct {
 	Name string
-	// EgressIPs are the addresses that traffic leaves this node with, at most one per family; those of the node where there are none.
+	// EgressIPs are the source addresses of traffic that leaves through this node, at most one per family. If empty, the node's own
+	// addresses are used.
 	EgressIPs []netip.Addr
 }
 
-// Parse reads the centralized gateway of a subnet. The form of gatewayNode is `node`, or `node:address`, with commas between them;
-// a node may be written once per family of its addresses.
+// Parse parses the centralized gateway of a subnet. gatewayNode is a comma-separated list of `node` or `node:address`; a node
+// may occur once per family of its addresses.
 func Parse(spec *v1.SubnetSpec) (Spec, error) {
 	out := Spec{ECMP: spec.EnableECMP}
 	for entry := range strings.SplitSeq(spec.GatewayNode, ",") {
@@ -82,10 +84,10 @@ func (s *Spec) add(entry string) error {
 	return nil
 }
 
-// Empty reports whether no node can be meant.
+// Empty reports whether the spec cannot include any node.
 func (s Spec) Empty() bool { return len(s.Nodes) == 0 && len(s.Selectors) == 0 }
 
-// Includes reports whether a node is meant.
+// Includes reports whether the spec includes a node.
 func (s Spec) Includes(name string, nodeLabels map[string]string) bool {
 	if len(s.Nodes) > 0 {
 		return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Name == name })
@@ -93,7 +95,7 @@ func (s Spec) Includes(name string, nodeLabels map[string]string) bool {
 	return slices.ContainsFunc(s.Selectors, func(l labels.Selector) bool { return l.Matches(labels.Set(nodeLabels)) })
 }
 
-// EgressIPs of a node.
+// EgressIPs returns the egress addresses of a node.
 func (s Spec) EgressIPs(name string) []netip.Addr {
 	for _, n := range s.Nodes {
 		if n.Name == name {
@@ -103,7 +105,7 @@ func (s Spec) EgressIPs(name string) []netip.Addr {
 	return nil
 }
 
-// Shared reports whether more nodes than one have an egress address. Nodes cannot answer for such an address themselves.
+// Shared reports whether several nodes have this egress address. Nodes cannot answer ARP or ND for such an address themselves.
 func (s Spec) Shared(ip netip.Addr) bool {
 	count := 0
 	for _, n := range s.Nodes {
@@ -114,8 +116,8 @@ func (s Spec) Shared(ip netip.Addr) bool {
 	return count > 1
 }
 
-// Routed reports whether the traffic of a subnet leaves through nodes: subnets of the default VPC in the overlay, and not the one that
-// connects the nodes themselves.
+// Routed reports whether the traffic of a subnet leaves through nodes. This is true for overlay subnets of the default VPC,
+// except for the join subnet.
 func Routed(s *v1.Subnet) bool {
 	return s.Name != v1.JoinSubnet && s.Spec.Vlan == "" && (s.Spec.Provider == "" || s.Spec.Provider == v1.ProviderOVN) &&
 		(s.Spec.Vpc == "" || s.Spec.Vpc == v1.DefaultVpc)
@@ -124,8 +126,8 @@ func Routed(s *v1.Subnet) bool {
 // Centralized reports whether the traffic of a subnet leaves through gateway nodes.
 func Centralized(s *v1.Subnet) bool { return Routed(s) && s.Spec.GatewayType == v1.GatewayCentralized }
 
-// TableConflict is the subnet that has the routing table of an external gateway already, when s has to give way: of two subnets with one
-// table, the younger one. It is nil when there is none.
+// TableConflict returns the subnet that already has the routing table of s's external gateway, or nil. Of two subnets with the
+// same table, the younger one has the conflict.
 func TableConflict(s *v1.Subnet, others []*v1.Subnet) *v1.Subnet {
 	if !UsesTable(s) {
 		return nil
