@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package join gives addresses of the join subnet to what is connected to it: nodes, and the ways out of VPCs. Controllers share it.
+// Package join allocates addresses of the join subnet for the objects that are connected to it: nodes, and the gateways of VPCs.
+// Controllers share it.
 package join
 
 import (
@@ -22,13 +23,13 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 )
 
-// Subnet is the join subnet as it is in force.
+// Subnet is the applied join subnet.
 type Subnet struct {
 	CIDRs    []netip.Prefix
 	Gateways []netip.Addr
 }
 
-// Read reads the join subnet. The error is northbound.ErrWaiting while it is absent or wrong.
+// Read reads the join subnet. It returns northbound.ErrWaiting if the subnet does not exist or is invalid.
 func Read(ctx context.Context, reader client.Reader) (Subnet, error) {
 	subnet := &kubeovnv1.Subnet{}
 	err := reader.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, subnet, client.UnsafeDisableDeepCopy)
@@ -49,29 +50,30 @@ func Read(ctx context.Context, reader client.Reader) (Subnet, error) {
 // Is reports whether an object is the join subnet.
 func Is(o client.Object) bool { return o.GetName() == kubeovnv1.JoinSubnet }
 
-// Full says to users what to do about a join subnet without a free address.
+// Full returns a message for users about a join subnet without a free address.
 func Full(others string) string {
 	return fmt.Sprintf("subnet %s has no free address: widen its cidrBlock, or remove %s", kubeovnv1.JoinSubnet, others)
 }
 
-// Leases are what objects of one kind hold of the join subnet.
+// Leases holds the leases of one kind of objects in the join subnet.
 type Leases struct {
 	Allocator *ipam.Allocator
 
 	mu sync.Mutex
-	// hungry are the objects that have no address, and the subnet whose use is in their way.
+	// hungry are the objects without an address, each with the subnet whose use blocks it.
 	hungry map[string]string
 }
 
-// ErrNameTaken says that a pod has a port of the object's name, and its address with it.
+// ErrNameTaken is returned when a pod has a port with the object's name, and therefore the lease of that name.
 var ErrNameTaken = errors.New("a pod has a port of this name")
 
-// Lease is an object's address per family of the join subnet: what its port holds as far as that fits the subnet. The error is
-// ipam.ErrExhausted when the subnet is full, and ErrNameTaken when a pod's port has the name; an address that becomes free wakes the object.
+// Lease returns the object's lease: one address per family of the join subnet. It keeps the addresses of its port that are still
+// in the subnet. It returns ipam.ErrExhausted when the subnet is full, and ErrNameTaken when a pod's port has the name; a freed
+// address then wakes the object.
 func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 	held, _ := l.Allocator.Lookup(port)
 	if isAPods(held) {
-		l.add(object, held.Subnet) // one that was freed after the first look has woken nobody
+		l.add(object, held.Subnet) // the lease may have been freed since the lookup, before this object was registered: look again
 		if held, _ = l.Allocator.Lookup(port); isAPods(held) {
 			return ipam.Lease{}, fmt.Errorf("port %s: %w", port, ErrNameTaken)
 		}
@@ -85,7 +87,7 @@ func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 	}
 	lease, err := l.Allocator.Allocate(port, request)
 	if errors.Is(err, ipam.ErrExhausted) {
-		// An address that became free after the first try has woken nobody.
+		// An address may have been freed after the first attempt, before this object was registered: retry.
 		l.add(object, kubeovnv1.JoinSubnet)
 		lease, err = l.Allocator.Allocate(port, request)
 	}
@@ -95,7 +97,7 @@ func (l *Leases) Lease(object, port string, subnet Subnet) (ipam.Lease, error) {
 	return lease, err
 }
 
-// Release frees what an object held, once its port is gone.
+// Release frees an object's lease after its port was removed.
 func (l *Leases) Release(object, port string) {
 	l.remove(object)
 	if held, _ := l.Allocator.Lookup(port); !isAPods(held) {
@@ -103,12 +105,12 @@ func (l *Leases) Release(object, port string) {
 	}
 }
 
-// isAPods reports whether a lease is of a subnet for pods.
+// isAPods reports whether a lease belongs to a subnet for pods.
 func isAPods(lease ipam.Lease) bool {
 	return lease.Subnet != "" && lease.Subnet != kubeovnv1.JoinSubnet
 }
 
-// within keeps the addresses that are in one of the CIDRs.
+// within returns the addresses that are in one of the CIDRs.
 func within(addrs []netip.Addr, cidrs []netip.Prefix) []netip.Addr {
 	var in []netip.Addr
 	for _, a := range addrs {
@@ -134,7 +136,7 @@ func (l *Leases) remove(object string) {
 	delete(l.hungry, object)
 }
 
-// Source enqueues the objects that have no address when the use of what is in their way changes.
+// Source enqueues the objects without an address when the use of the subnet that blocks them changes.
 func (l *Leases) Source() source.Source { return k8s.OnUse(l.Allocator, 0, l.whoWaits) }
 
 func (l *Leases) whoWaits(subnet string) []string {

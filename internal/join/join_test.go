@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/join"
 )
 
-// TestANodeTakesNoPodsAddress: node `a.shop` and pod `node-a` of namespace `shop` want ports of one name.
+// TestANodeTakesNoPodsAddress: node `a.shop` and pod `node-a` of namespace `shop` need the same port name.
 func TestANodeTakesNoPodsAddress(t *testing.T) {
 	const port, node = "node-a.shop", "a.shop"
 	subnet := join.Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}}

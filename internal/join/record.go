@@ -26,7 +26,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// Object is the IP object of a lease.
+// Object returns the IP object of a lease.
 func Object(name string, lease ipam.Lease) *kubeovnv1.IP {
 	return &kubeovnv1.IP{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
@@ -42,7 +42,7 @@ func Object(name string, lease ipam.Lease) *kubeovnv1.IP {
 	}
 }
 
-// Record writes an IP object as it is wanted.
+// Record creates or updates an IP object.
 func Record(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
 	ip := &kubeovnv1.IP{}
 	err := c.Get(ctx, client.ObjectKeyFromObject(want), ip)
@@ -62,7 +62,7 @@ func Record(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
 	return k8s.Patch(ctx, c, base, ip)
 }
 
-// with is what there is and what is wanted.
+// with returns have with the entries of want added. It changes have.
 func with(have, want map[string]string) map[string]string {
 	if have == nil {
 		return maps.Clone(want)
@@ -78,7 +78,7 @@ func create(ctx context.Context, c client.Client, want *kubeovnv1.IP) error {
 	return nil
 }
 
-// replace writes an IP object anew, since addresses of one cannot change.
+// replace deletes an IP object and creates it again, because its addresses are immutable.
 func replace(ctx context.Context, c client.Client, have, want *kubeovnv1.IP) error {
 	if err := client.IgnoreNotFound(c.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {
 		return fmt.Errorf("delete IP %s: %w", have.Name, err)
@@ -86,7 +86,7 @@ func replace(ctx context.Context, c client.Client, have, want *kubeovnv1.IP) err
 	return create(ctx, c, want)
 }
 
-// Forget deletes an IP object. One of that name that is not ours is left alone.
+// Forget deletes an IP object, unless ours returns false for it.
 func Forget(ctx context.Context, c client.Client, name string, ours func(*kubeovnv1.IP) bool) error {
 	ip := &kubeovnv1.IP{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, ip); apierrors.IsNotFound(err) {
@@ -103,7 +103,7 @@ func Forget(ctx context.Context, c client.Client, name string, ours func(*kubeov
 	return nil
 }
 
-// ofFamily is the address of one family, or empty.
+// ofFamily returns the address of one family, or an empty string.
 func ofFamily(addrs []netip.Addr, family ipfamily.Family) string {
 	for _, a := range addrs {
 		if ipfamily.Of(a) == family {
@@ -113,11 +113,12 @@ func ofFamily(addrs []netip.Addr, family ipfamily.Family) string {
 	return ""
 }
 
-// Holder is the object that an IP object is of, by name; empty for those of others.
+// Holder returns the name of the object that an IP object belongs to; empty if it belongs to another kind of object.
 type Holder func(*kubeovnv1.IP) string
 
-// Source enqueues the objects whose IP objects change or go, once the gate is open. New IP objects are the reconcilers' own: waking for one,
-// before the cache shows what was written just before, would write that twice.
+// Source enqueues the objects whose IP objects are changed or deleted, once the gate is open. Creations are ignored, because the
+// reconcilers create the IP objects themselves. A reconciliation for one, before the cache shows the last write, would write it
+// twice.
 func (h Holder) Source(informers cache.Cache, gate *k8s.Gate, changed predicate.Predicate) source.Source {
 	notCreated := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
 	wake := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
