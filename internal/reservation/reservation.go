@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reservation holds addresses of subnets for objects that are no ports, as Vips and OvnEips.
+// Package reservation allocates subnet addresses for objects that have no logical port, such as Vip and OvnEip.
 package reservation
 
 import (
@@ -25,36 +25,36 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Wish is what an object asks for.
+// Wish is an allocation request of an object.
 type Wish struct {
-	// What the object is, with its article, as messages have it: `a Vip`.
+	// What the object is, with an article, for messages: `a Vip`.
 	What string
-	// Holder is the name under which the allocator knows the object.
+	// Holder is the object's name in the allocator.
 	Holder string
 	Subnet string
-	// Asked are the addresses of its spec, and Told those of its status: IPv4, IPv6, or empty.
+	// Asked are the addresses in the object's spec, and Told the ones in its status: IPv4, IPv6; each may be empty.
 	Asked, Told [2]string
-	// AskedMAC and ToldMAC are those of its spec and its status.
+	// AskedMAC and ToldMAC are the MAC addresses in its spec and its status.
 	AskedMAC, ToldMAC string
-	// Lends: pods may have the addresses for their own.
+	// Lends is true if pods may use the addresses as their own.
 	Lends bool
 }
 
-// ErrWaiting is what comes by itself later.
+// ErrWaiting is wrapped if the object must wait for another object. A watch triggers the next attempt.
 var ErrWaiting = errors.New("waiting")
 
-// Desk gives what objects wish for.
+// Desk allocates addresses for the requests of objects.
 type Desk struct {
 	Client    client.Reader
 	Allocator *ipam.Allocator
 }
 
-// Restore has the allocator hold what an object was told that it has; what it cannot hold is logged, and asked for again later. Call it
-// after the leases of ports are restored, pods that are away included, and before anything is allocated.
+// Restore reserves the addresses in the object's status. It logs a failure, and a later Hold retries the allocation. Call it
+// after the leases of all ports are restored, including those of absent pods, and before anything is allocated.
 func (d Desk) Restore(ctx context.Context, w Wish) {
 	addresses, err := Addresses(w.Told)
 	if err != nil || len(addresses) == 0 {
-		return // it was told nothing that can be read
+		return // the status has no valid addresses
 	}
 	mac, _ := net.ParseMAC(w.ToldMAC)
 	restore := d.Allocator.Restore
@@ -66,8 +66,8 @@ func (d Desk) Restore(ctx context.Context, w Wish) {
 	}
 }
 
-// Hold returns what the object holds, or makes it hold what it asks for. What it was told before, it asks for again. The problem is the
-// user's to mend; an ErrWaiting ends by itself.
+// Hold returns the object's lease, or allocates one for its request. Without addresses in the spec it requests those of the
+// status again. A problem needs a change by the user; an ErrWaiting does not.
 func (d Desk) Hold(ctx context.Context, w Wish, check func(*kubeovnv1.Subnet) *validation.Problem) (ipam.Lease, *validation.Problem, error) {
 	if lease, held := d.Allocator.Lookup(w.Holder); held {
 		return lease, nil, nil
@@ -92,7 +92,7 @@ func (d Desk) Hold(ctx context.Context, w Wish, check func(*kubeovnv1.Subnet) *v
 	return ipam.Lease{}, nil, err
 }
 
-// request is what a wish means to the allocator. A family that is left out is not wanted, unless both are.
+// request returns the allocator's request. It includes only the families of the given addresses, or all if there are none.
 func (w Wish) request() (ipam.Request, *validation.Problem) {
 	request := ipam.Request{Subnet: w.Subnet}
 	addresses, err := Addresses(w.Asked)
@@ -114,7 +114,7 @@ func (w Wish) request() (ipam.Request, *validation.Problem) {
 	return request, nil
 }
 
-// Addresses reads those that are not empty.
+// Addresses parses the addresses that are not empty.
 func Addresses(texts [2]string) ([]netip.Addr, error) {
 	var addresses []netip.Addr
 	for _, text := range texts {
@@ -130,7 +130,7 @@ func Addresses(texts [2]string) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// Texts are addresses as a status has them; those that are not there are what they were.
+// Texts returns addresses in the form of a status. A family without an address keeps its value from before.
 func Texts(addresses []netip.Addr, before [2]string) [2]string {
 	for _, a := range addresses {
 		before[ipfamily.Of(a)] = a.String()
@@ -138,7 +138,7 @@ func Texts(addresses []netip.Addr, before [2]string) [2]string {
 	return before
 }
 
-// Invalid is a problem of a field.
+// Invalid returns a problem of a field.
 func Invalid(format string, args ...any) *validation.Problem {
 	return &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(format, args...)}
 }
@@ -147,7 +147,7 @@ func taken(format string, args ...any) *validation.Problem {
 	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
 }
 
-// checkSubnet finds out whether ports of a subnet may have such addresses.
+// checkSubnet returns a problem if the subnet cannot provide the requested addresses.
 func (d Desk) checkSubnet(
 	ctx context.Context, w Wish, request ipam.Request, check func(*kubeovnv1.Subnet) *validation.Problem,
 ) (*validation.Problem, error) {
@@ -180,7 +180,7 @@ func (d Desk) checkSubnet(
 	return check(subnet), nil
 }
 
-// obstacle says in words for the object's user why it cannot have what it asks for; nil when that is not the user's to mend.
+// obstacle returns the problem of a failed allocation for the object's user; nil if the user cannot fix it.
 func (w Wish) obstacle(err error) *validation.Problem {
 	var (
 		held    *ipam.TakenError
@@ -199,10 +199,10 @@ func (w Wish) obstacle(err error) *validation.Problem {
 	return nil
 }
 
-// MaxNamed is how many users a message names.
+// MaxNamed is the maximum number of users that a message names.
 const MaxNamed = 5
 
-// Used is the Ready condition of a deleted object that stays for its users.
+// Used returns the Ready condition of a deleted object that still has users.
 func Used(users []string) metav1.Condition {
 	return k8s.NotReady(validation.ReasonAddressesInUse, "deleted once nobody uses it: "+k8s.Some(users, MaxNamed))
 }

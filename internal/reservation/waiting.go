@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// WakeDelay gathers changes of a subnet's use before those are tried again that wait for one.
+// WakeDelay is the delay after a change in a subnet's use before waiting objects are retried. Changes in that time trigger one
+// retry.
 const WakeDelay = 100 * time.Millisecond
 
-// Waiting are the objects that wait for the use of a subnet's addresses to change. The zero value is ready.
+// Waiting holds the objects that wait for a change in the use of a subnet's addresses. The zero value is ready.
 type Waiting struct {
 	mu       sync.Mutex
 	subnets  map[string]string
 	bySubnet map[string]map[string]struct{}
 }
 
-// Add has an object wait. Call it before looking at what it waits for, so that no change is missed.
+// Add registers an object as waiting. Call it before reading the state that it waits for, or a change can be missed.
 func (w *Waiting) Add(subnet, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -33,7 +34,7 @@ func (w *Waiting) Add(subnet, name string) {
 	w.bySubnet[subnet][name] = struct{}{}
 }
 
-// Remove has an object wait no more.
+// Remove unregisters an object.
 func (w *Waiting) Remove(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,7 +49,7 @@ func (w *Waiting) drop(name string) {
 	}
 }
 
-// In are those that wait for a subnet.
+// In returns the objects that wait for a subnet.
 func (w *Waiting) In(subnet string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
