@@ -42,10 +42,11 @@ func (g *Gate) Workers(n int) controller.Options {
 	return options
 }
 
-// WaitWritten blocks until each key that the controllers of Workers had at their start has been reconciled, and the keys that this woke. It works in
-// rounds, with a pause before each: a round ends once each key that was pending when it began has been reconciled without error, or has failed
-// startAttempts times. Keys that are added later belong to a later round, so that constant changes do not prolong a round, and the number of
-// rounds is limited. It may be called once; its error is that of ctx.
+// WaitWritten blocks until each key that was queued in the controllers of Workers at their start has been reconciled, and the
+// keys that these reconciliations enqueued. It works in rounds, with a pause before each. A round ends once each key that was
+// pending at its start has been reconciled without error, or has failed startAttempts times. Keys that are added later belong to
+// a later round, so that constant changes do not prolong a round; the number of rounds is limited. Call it once; its error is
+// that of ctx.
 func (g *Gate) WaitWritten(ctx context.Context, pause time.Duration) error {
 	g.mu.Lock()
 	backlogs := g.backlogs
@@ -103,20 +104,21 @@ func wait[T any](ctx context.Context, c <-chan T) error {
 type backlog struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 
-	// started is closed when the first worker asks for a key. By then the queue has all keys of the initial lists: a controller starts its
-	// workers once its sources have synced.
+	// started is closed when the first worker requests a key. By then the queue has all keys of the initial lists: a controller
+	// starts its workers once its sources have synced.
 	started chan struct{}
 
 	once    sync.Once // for started
 	mu      sync.Mutex
 	stopped bool
-	// queued are the keys that were added to be reconciled at once.
+	// queued are the keys that were added for immediate reconciliation.
 	queued map[reconcile.Request]struct{}
-	// running are the keys that a worker has; true for those that it has added again because of an error.
+	// running are the keys that workers process; true if the worker has added the key again because of an error.
 	running map[reconcile.Request]bool
-	// failures counts how often in succession a key has failed.
+	// failures counts the consecutive failures of a key.
 	failures map[reconcile.Request]int
-	// round are the keys that the current round waits for; true once a worker has begun with what the round includes.
+	// round are the keys that the current round waits for; true once a worker has started the reconciliation that counts for the
+	// round.
 	round map[reconcile.Request]bool
 	// end is closed when round is empty.
 	end chan struct{}
@@ -172,7 +174,7 @@ func (b *backlog) added(o priorityqueue.AddOpts, requests []reconcile.Request) {
 	if b.stopped {
 		return
 	}
-	isRetry := o.RateLimited || o.After == staleAfter // the latter is how Gate.Reconciler retries a conflict
+	isRetry := o.RateLimited || o.After == staleAfter // Gate.Reconciler retries a conflict after staleAfter
 	for _, req := range requests {
 		if _, runs := b.running[req]; runs && isRetry {
 			b.running[req] = true
@@ -232,7 +234,7 @@ func (b *backlog) done(req reconcile.Request) {
 	defer b.mu.Unlock()
 	failed, runs := b.running[req]
 	if !runs {
-		return // since stop
+		return // the key started before stop
 	}
 	delete(b.running, req)
 	if failed {

@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// starting is a controller behind an open gate whose queue has some keys at its start.
+// starting is a controller behind an open gate whose queue has keys at the start.
 type starting struct {
 	t     *testing.T
 	gate  *k8s.Gate
@@ -32,7 +32,8 @@ type starting struct {
 	succeeded map[string]int
 }
 
-// start runs the controller with two workers until the test ends. attempt is called with the name of a key, and how often it was called with it before.
+// start runs the controller with two workers until the test ends. It calls attempt with the name of a key and the number of
+// earlier calls for it.
 func start(t *testing.T, attempt func(s *starting, name string, calls int) error, names ...string) *starting {
 	t.Helper()
 	s := &starting{t: t, gate: k8s.NewGate(), calls: map[string]int{}, succeeded: map[string]int{}}
@@ -77,7 +78,7 @@ func start(t *testing.T, attempt func(s *starting, name string, calls int) error
 	return s
 }
 
-// written waits until the start is reported as written.
+// written waits until WaitWritten returns.
 func (s *starting) written() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)

@@ -18,7 +18,7 @@ import (
 // maxMessage is the longest message of a condition (metav1.Condition).
 const maxMessage = 32768
 
-// SetConditions replaces those conditions of an object that are given, as seen at its generation, and keeps the others.
+// SetConditions sets conditions with the object's generation as observed, and keeps the other conditions.
 func SetConditions(list *[]metav1.Condition, generation int64, conditions ...metav1.Condition) {
 	for _, c := range conditions {
 		c.ObservedGeneration = generation
@@ -33,8 +33,8 @@ func IsTrue(list []metav1.Condition, conditionType string, generation int64) boo
 	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == generation
 }
 
-// Ready is the Ready condition after an attempt to apply an object that ended with err; waiting is the error of what comes by
-// itself later.
+// Ready returns the Ready condition after an attempt to apply an object that ended with err. waiting is the error of an attempt
+// that has to wait for another object.
 func Ready(err, waiting error) metav1.Condition {
 	switch {
 	case err == nil:
@@ -45,17 +45,17 @@ func Ready(err, waiting error) metav1.Condition {
 	return NotReady(kubeovnv1.ReasonFailed, err.Error())
 }
 
-// NotReady is the Ready condition of what is not in force.
+// NotReady returns the Ready condition of an object that is not applied.
 func NotReady(reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kubeovnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
-// NotValid is the Ready condition of an object whose spec is wrong.
+// NotValid returns the Ready condition of an object with an invalid spec.
 func NotValid() metav1.Condition {
 	return NotReady(kubeovnv1.ReasonInvalid, "see condition "+kubeovnv1.ConditionValidated)
 }
 
-// Validated is the condition of a spec that was checked; problem is nil when nothing is wrong with it.
+// Validated returns the condition of a checked spec; problem is nil if the spec is valid.
 func Validated(problem *validation.Problem) metav1.Condition {
 	if problem != nil {
 		return metav1.Condition{
@@ -73,7 +73,7 @@ func Validated(problem *validation.Problem) metav1.Condition {
 	}
 }
 
-// FieldsSupported is the condition that names the fields in use which have no effect in this version.
+// FieldsSupported returns the condition that lists the fields in use that have no effect in this version.
 func FieldsSupported(ignored []string) metav1.Condition {
 	if len(ignored) == 0 {
 		return metav1.Condition{
@@ -91,7 +91,7 @@ func FieldsSupported(ignored []string) metav1.Condition {
 	}
 }
 
-// Unless is err, or nil when err is one that something else answers than trying again.
+// Unless returns err, or nil if err is answered: an error that is handled otherwise and needs no retry.
 func Unless(err, answered error) error {
 	if errors.Is(err, answered) {
 		return nil
@@ -99,7 +99,8 @@ func Unless(err, answered error) error {
 	return err
 }
 
-// SameMessage reports whether a condition says the same in both lists, so that an event for it would say nothing new.
+// SameMessage reports whether a condition has the same status, reason and message in both lists, so that another event would add
+// nothing.
 func SameMessage(before, after []metav1.Condition, conditionType string) bool {
 	a, b := apimeta.FindStatusCondition(before, conditionType), apimeta.FindStatusCondition(after, conditionType)
 	if a == nil || b == nil {
@@ -108,7 +109,7 @@ func SameMessage(before, after []metav1.Condition, conditionType string) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// Some is a text that names the first of what a message is about, at most so many, and says how many more there are.
+// Some returns a text with the first items, at most so many, and the number of the others.
 func Some[T any](items []T, most int) string {
 	texts := make([]string, 0, most+1)
 	for i, item := range items {

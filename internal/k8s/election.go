@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Identity is the pod that a process runs in, by the downward API.
+// Identity is the pod that a process runs in, from the downward API.
 type Identity struct{ Namespace, Pod string }
 
-// OwnIdentity reads it from the environment.
+// OwnIdentity reads the identity from the environment.
 func OwnIdentity() (Identity, error) {
 	id := Identity{Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}
 	if id.Namespace == "" || id.Pod == "" {
@@ -25,8 +25,9 @@ func OwnIdentity() (Identity, error) {
 	return id, nil
 }
 
-// Lock is the Lease of this name, for the election of a leader. The pod holds it, not the process: one that is started again after a crash has
-// its Lease still, instead of waiting like the others until that has run out. The kubelet never runs two containers of a pod by one name.
+// Lock returns the Lease of this name as the lock of a leader election. Its holder is the pod, not the process: a process that
+// restarts after a crash still holds the Lease, instead of waiting until it expires. The kubelet never runs two containers with
+// one name in a pod at the same time.
 func (id Identity) Lock(config *rest.Config, lease string, renewDeadline time.Duration) (resourcelock.Interface, error) {
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, id.Namespace, lease,
 		resourcelock.ResourceLockConfig{Identity: id.Pod}, config, renewDeadline)

@@ -15,17 +15,17 @@ import (
 	"k8s.io/client-go/tools/events"
 )
 
-// EventRecorder is the name under which the controller reports events.
+// EventRecorder is the name that the controller uses in the events it reports.
 const EventRecorder = "kube-ovn-controller"
 
-// actionReconcile is what the controller was doing, in every event it reports (events.k8s.io/v1, action).
+// actionReconcile is the action in every event of the controller (events.k8s.io/v1, action).
 const actionReconcile = "Reconcile"
 
 // maxNote is the length of the longest note that the API server accepts (events.k8s.io/v1). It refuses events with a longer one.
 const maxNote = 1024
 
-// Warn reports a problem with obj that its user can fix. Reason and message are the same as in the lasting condition. Warn cuts a message
-// that is too long for an event.
+// Warn reports a problem with obj that its user can fix. Reason and message are the same as in the condition. Warn truncates a
+// message that is too long for an event.
 func Warn(r events.EventRecorder, obj runtime.Object, reason, message string) {
 	if ellipsis := "…"; len(message) > maxNote {
 		message = strings.ToValidUTF8(message[:maxNote-len(ellipsis)], "") + ellipsis
@@ -33,15 +33,16 @@ func Warn(r events.EventRecorder, obj runtime.Object, reason, message string) {
 	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionOf(message), "%s", message)
 }
 
-// actionOf is an action of each message's own. The recorder counts events about one object with the same reason and action as one series, and keeps
-// the text of the first (client-go, tools/events, getKey): with one action for all, a user would go on reading a problem that is solved.
+// actionOf returns a different action for each message. The recorder counts events of one object with the same reason and action
+// as one series, and keeps the text of the first (client-go, tools/events, getKey). With a single action, users would keep
+// reading a problem that is already solved.
 func actionOf(message string) string {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(message))
 	return fmt.Sprintf("%s/%08x", actionReconcile, sum.Sum32())
 }
 
-// WarnAnew is Warn with what a condition of obj says is wrong, unless it said so before.
+// WarnAnew is Warn with the reason and message of a False condition of obj, unless the condition was the same before.
 func WarnAnew(r events.EventRecorder, obj runtime.Object, before, after []metav1.Condition, conditionType string) {
 	c := apimeta.FindStatusCondition(after, conditionType)
 	if c != nil && c.Status == metav1.ConditionFalse && !SameMessage(before, after, conditionType) {
@@ -49,7 +50,7 @@ func WarnAnew(r events.EventRecorder, obj runtime.Object, before, after []metav1
 	}
 }
 
-// Tell reports a change of obj that is worth an event.
+// Tell reports a change of obj as a normal event.
 func Tell(r events.EventRecorder, obj runtime.Object, reason, message string) {
 	r.Eventf(obj, nil, corev1.EventTypeNormal, reason, actionReconcile, "%s", message)
 }

@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Feed is a source of requests that other controllers make. The zero value is ready; what comes before the source starts is kept.
+// Feed is a source of requests from other controllers. The zero value is ready; requests from before the source starts are
+// buffered.
 type Feed struct {
 	mu    sync.Mutex
 	queue queue

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package k8s holds what reconcilers share: sources of work beside watches, small patches, conditions and events.
+// Package k8s contains parts that reconcilers share: sources other than watches, minimal patches, conditions and events.
 package k8s
 
 import (
@@ -15,23 +15,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Gate holds reconcilers back until the state they decide from is complete: the leader's term is taken and the allocator knows
-// every address in use. It opens once.
+// Gate blocks reconcilers until the state they depend on is complete: this process is the leader, and the allocator knows every
+// address in use. It opens once.
 type Gate struct {
 	once sync.Once
 	open chan struct{}
 
 	mu       sync.Mutex
-	backlogs []*backlog // of the controllers of Workers
+	backlogs []*backlog // the backlogs of the controllers of Workers
 }
 
 // NewGate returns a closed gate.
 func NewGate() *Gate { return &Gate{open: make(chan struct{})} }
 
-// Open lets everyone through, for good. It may be called again.
+// Open opens the gate permanently. It is idempotent.
 func (g *Gate) Open() { g.once.Do(func() { close(g.open) }) }
 
-// Wait blocks until the gate is open or ctx ends; its error is that of ctx.
+// Wait blocks until the gate is open or ctx ends; its error is the error of ctx.
 func (g *Gate) Wait(ctx context.Context) error {
 	select {
 	case <-g.open:
@@ -41,17 +41,17 @@ func (g *Gate) Wait(ctx context.Context) error {
 	}
 }
 
-// standbyAfter is how long a process waits for its gate before it reads what only matters behind it: whoever can lead does so by then,
-// and a standby has time.
+// standbyAfter is how long a process waits for its gate before it starts a source behind it. A process that can become the
+// leader at once has done so by then, and a standby has time.
 const standbyAfter = 2 * time.Second
 
-// Behind is a source that is read once the gate is open, so that it does not hold back what the gate waits for. A standby reads it
-// before, to have it when it leads. Nothing waits for it to be complete.
+// Behind returns a source that starts once the gate is open, so that it does not delay what the gate waits for. On a standby it
+// starts after standbyAfter, to be synced when the standby becomes the leader. Nothing waits for its sync.
 func (g *Gate) Behind(s source.Source) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		go func() {
 			patience, stop := context.WithTimeout(ctx, standbyAfter)
-			_ = g.Wait(patience) // open, or nobody to wait for
+			_ = g.Wait(patience) // after the timeout this process is a standby
 			stop()
 			if ctx.Err() != nil {
 				return
@@ -64,12 +64,11 @@ func (g *Gate) Behind(s source.Source) source.Source {
 	})
 }
 
-// staleAfter is how long a reconciler waits for its cache to catch up, after the server has refused a change of what was not the
-// newest.
+// staleAfter is the delay before a conflict is retried: the API server refused a change that was based on a stale cache.
 const staleAfter = 50 * time.Millisecond
 
-// Reconciler is r behind the gate. Its workers wait, so that a standby with warm queues neither works nor logs failures. A change that
-// the server refused because the cache was behind is tried again in silence, and what ends with the process is no failure.
+// Reconciler returns r behind the gate. Its workers wait, so that a standby with warm queues neither works nor logs failures.
+// Conflicts due to a stale cache are retried without an error, and errors at the end of the process are dropped.
 func (g *Gate) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		if g.Wait(ctx) != nil {

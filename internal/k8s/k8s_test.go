@@ -77,7 +77,7 @@ func TestAStatusGoesBackThoughTheCacheIsBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&kubeovnv1.Subnet{}).
-		WithObjects(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: types.UID(rand.Text())}}).Build() // what was written stays known
+		WithObjects(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: types.UID(rand.Text())}}).Build() // a random UID, because versions are recorded globally
 	read := func() *kubeovnv1.Subnet {
 		s := &kubeovnv1.Subnet{}
 		if err := server.Get(t.Context(), client.ObjectKey{Name: "a"}, s); err != nil {
@@ -98,7 +98,7 @@ func TestAStatusGoesBackThoughTheCacheIsBehind(t *testing.T) {
 	}
 	must(tell(read(), metav1.ConditionTrue))
 	cached := read()
-	must(tell(cached, metav1.ConditionTrue)) // says nothing new
+	must(tell(cached, metav1.ConditionTrue)) // changes nothing
 	must(tell(cached, metav1.ConditionFalse))
 	if err := tell(cached, metav1.ConditionTrue); !apierrors.IsConflict(err) {
 		t.Errorf("with what was there before in the cache: %v", err)

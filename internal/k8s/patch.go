@@ -19,10 +19,10 @@ import (
 // FieldOwner is the field manager of everything that kube-ovn-controller writes.
 const FieldOwner = client.FieldOwner("kube-ovn-controller")
 
-// Finalizer keeps an object until the controller has cleaned up after it.
+// Finalizer keeps a deleted object until the controller has cleaned up after it.
 const Finalizer = "kubeovn.io/kube-ovn-controller"
 
-// CreateMissing creates obj where c, which may be a cache, knows none of its name. One that is there is left as it is.
+// CreateMissing creates obj unless an object of its name exists; c may be a cache. An existing object is not changed.
 func CreateMissing(ctx context.Context, c client.Client, obj client.Object) error {
 	known := obj.DeepCopyObject().(client.Object)
 	err := c.Get(ctx, client.ObjectKeyFromObject(obj), known)
@@ -35,10 +35,10 @@ func CreateMissing(ctx context.Context, c client.Client, obj client.Object) erro
 	return nil
 }
 
-// PatchStatus sends how the status of obj differs from that of base, which was read from the cache. It sends nothing when they
-// are equal, and an object that is gone is no error. A patch replaces the whole list of conditions, to which several reconcilers may
-// contribute: one that changes them is refused when obj is not the newest. So is any when base is from before what this process wrote last:
-// a status that went back to what it was would look as if there were nothing to send, and no event would tell otherwise.
+// PatchStatus patches the differences between the status of obj and of base, which was read from the cache. It sends nothing if
+// they are equal, and a deleted object is not an error. A patch replaces the whole list of conditions, to which several
+// reconcilers contribute: a patch with conditions is refused if obj is stale. Any patch is refused if base is older than this
+// process's last write: a status that changed back would then look unchanged, and no later event would correct it.
 func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) error {
 	if written.newerThan(base) {
 		return apierrors.NewConflict(schema.GroupResource{}, obj.GetName(), errStale)
@@ -71,9 +71,10 @@ func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) 
 
 var errStale = errors.New("the cache does not show yet what was written last")
 
-// Patch sends how obj differs from base outside of its status, and nothing when they are equal. obj becomes what the server returns.
+// Patch patches the differences between obj and base outside of the status; it sends nothing if they are equal. obj becomes the
+// server's response.
 func Patch(ctx context.Context, c client.Client, base, obj client.Object) error {
-	if equality.Semantic.DeepEqual(base, obj) { // a fraction of the time that comparing JSON takes
+	if equality.Semantic.DeepEqual(base, obj) { // takes a fraction of the time of comparing JSON
 		return nil
 	}
 	patch := client.MergeFrom(base)
@@ -90,8 +91,8 @@ func Patch(ctx context.Context, c client.Client, base, obj client.Object) error 
 	return nil
 }
 
-// PatchWithFinalizer is Patch, and gives obj the finalizer in the same request when it has none. It fails when obj is not the newest then:
-// finalizers are a list, which a patch replaces.
+// PatchWithFinalizer is Patch, and also adds the finalizer in the same request if it is missing. It then fails if obj is stale,
+// because a patch replaces the whole list of finalizers.
 func PatchWithFinalizer(ctx context.Context, c client.Client, base, obj client.Object) error {
 	if !controllerutil.AddFinalizer(obj, Finalizer) {
 		return Patch(ctx, c, base, obj)
@@ -102,13 +103,13 @@ func PatchWithFinalizer(ctx context.Context, c client.Client, base, obj client.O
 	return nil
 }
 
-// AddFinalizer adds the controller's finalizer to obj, if it is not there. Others' finalizers are safe: the patch is refused
-// when obj is not the newest.
+// AddFinalizer adds the controller's finalizer to obj if it is missing. It cannot remove other finalizers, because the patch is
+// refused if obj is stale.
 func AddFinalizer(ctx context.Context, c client.Client, obj client.Object) error {
 	return patchFinalizer(ctx, c, obj, controllerutil.AddFinalizer)
 }
 
-// RemoveFinalizer takes the controller's finalizer from obj, if it is there. An object that is gone is no error.
+// RemoveFinalizer removes the controller's finalizer from obj. A deleted object is not an error.
 func RemoveFinalizer(ctx context.Context, c client.Client, obj client.Object) error {
 	return client.IgnoreNotFound(patchFinalizer(ctx, c, obj, controllerutil.RemoveFinalizer))
 }

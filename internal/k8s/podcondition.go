@@ -14,7 +14,7 @@ import (
 	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// PatchPodCondition sets one condition of a pod and leaves the others, which are the kubelet's and anyone's.
+// PatchPodCondition sets one condition of a pod and keeps the conditions of the kubelet and others.
 func PatchPodCondition(ctx context.Context, pods clientv1.PodInterface, pod string, c corev1.PodCondition) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{c}}})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// Changed passes every creation and deletion, and those updates in which what view returns differs: what the watcher of an object
-// looks at.
+// Changed passes all creations and deletions, and updates in which the result of view differs. view returns the fields that the
+// watcher reads.
 func Changed[T client.Object, V comparable](view func(T) V) predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(T)

@@ -17,10 +17,10 @@ import (
 
 func request(n types.NamespacedName) reconcile.Request { return reconcile.Request{NamespacedName: n} }
 
-// Request is the one for a cluster-scoped object.
+// Request returns the request for a cluster-scoped object.
 func Request(name string) reconcile.Request { return request(types.NamespacedName{Name: name}) }
 
-// Requests are those for cluster-scoped objects.
+// Requests returns the requests for cluster-scoped objects.
 func Requests(names ...string) []reconcile.Request {
 	requests := make([]reconcile.Request, 0, len(names))
 	for _, name := range names {
@@ -29,7 +29,7 @@ func Requests(names ...string) []reconcile.Request {
 	return requests
 }
 
-// RequestsOf are those for the objects of one type among others.
+// RequestsOf returns the requests for the objects that have type T.
 func RequestsOf[T, O client.Object](objects []O) []reconcile.Request {
 	requests := make([]reconcile.Request, 0, len(objects))
 	for _, o := range objects {
@@ -40,26 +40,26 @@ func RequestsOf[T, O client.Object](objects []O) []reconcile.Request {
 	return requests
 }
 
-// Listed are the requests for what a list finds in the cache: none when the cache is stopping.
+// Listed returns the requests for the results of a list from the cache; none if the cache is stopping.
 func Listed(ctx context.Context, cache client.Reader, list client.ObjectList, options ...client.ListOption) []reconcile.Request {
 	if err := cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil
 	}
 	requests := make([]reconcile.Request, 0, apimeta.LenList(list))
-	_ = apimeta.EachListItem(list, func(o runtime.Object) error { // f has no error
+	_ = apimeta.EachListItem(list, func(o runtime.Object) error { // the function returns no error
 		requests = append(requests, request(client.ObjectKeyFromObject(o.(client.Object))))
 		return nil
 	})
 	return requests
 }
 
-// Notifier tells of each change of the use of a subnet's addresses, as the allocator does.
+// Notifier notifies of each change in the use of a subnet's addresses. The allocator implements it.
 type Notifier interface {
 	Notify(func(subnet string))
 }
 
-// OnUse enqueues the cluster-scoped objects that a subnet concerns, a moment after the use of its addresses has changed and once for all
-// changes meanwhile.
+// OnUse enqueues the cluster-scoped objects that concerned returns for a subnet after the use of its addresses has changed. It
+// waits for moment, so that several changes enqueue an object once.
 func OnUse(n Notifier, moment time.Duration, concerned func(subnet string) []string) source.Source {
 	return source.Func(func(_ context.Context, q queue) error {
 		n.Notify(func(subnet string) {

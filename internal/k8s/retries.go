@@ -12,13 +12,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Pauses between the attempts to reconcile one object, each twice as long as the one before.
+// Back-off between the attempts to reconcile one object; it doubles each time.
 const (
 	firstRetry = 5 * time.Millisecond
 	lastRetry  = time.Minute
 )
 
-// What OnlyEvents makes of them: retries with a pause of up to lastFewRetry, which all take place within a second, and then never.
+// Back-off under OnlyEvents: retries with a pause of up to lastFewRetry, which all take place within a second, and then none.
 const (
 	lastFewRetry = 320 * time.Millisecond
 	never        = time.Hour
@@ -27,15 +27,15 @@ const (
 // onlyEvents is set by OnlyEvents.
 var onlyEvents atomic.Bool
 
-// OnlyEvents is for tests. It keeps a process from healing by repetition alone, so that a test fails where an event source is missing: until
+// OnlyEvents is for tests. It prevents recovery by mere repetition, so that a test fails if an event source is missing: until
 // restore is called, controllers retry for a second and then wait for an event, and a Periodic pause is an hour.
 func OnlyEvents() (restore func()) {
 	before := onlyEvents.Swap(true)
 	return func() { onlyEvents.Store(before) }
 }
 
-// Periodic is the pause before something is repeated that an event should have caused, or that has no events: the pause itself, unless a
-// test called OnlyEvents.
+// Periodic returns the pause before a periodic action for which an event is missing or unreliable: pause itself, unless a test
+// called OnlyEvents.
 func Periodic(pause time.Duration) time.Duration {
 	if onlyEvents.Load() {
 		return never
@@ -43,7 +43,7 @@ func Periodic(pause time.Duration) time.Duration {
 	return pause
 }
 
-// fewRetries are retries that end early under OnlyEvents.
+// fewRetries stops retrying early under OnlyEvents.
 type fewRetries struct {
 	workqueue.TypedRateLimiter[reconcile.Request]
 }
@@ -57,14 +57,15 @@ func (r fewRetries) When(req reconcile.Request) time.Duration {
 	return pause
 }
 
-// Retries is when a controller tries again what has failed. The usual one allows all objects together ten attempts a second: of a thousand that
-// are created at once, each of which meets a conflict, the last would wait for minutes. And its pauses grow to a quarter of an hour: after an API
-// server that was away for as long, or where nothing tells that what was missing is there, objects would wait once more until then.
+// Retries returns the rate limiter of controllers. The default of controller-runtime differs in two ways. It allows all objects
+// together ten retries per second: of a thousand objects that are created at once and each meet a conflict, the last would wait
+// for minutes. And its back-off grows to a quarter of an hour: after an outage of the API server of that length, or without an
+// event for a missing dependency, objects would wait as long again.
 func Retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return fewRetries{workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)}
 }
 
-// Workers are the options of a controller with this many at work, which tries again as Retries says.
+// Workers returns the options of a controller with n workers that retries as Retries does.
 func Workers(n int) controller.Options {
 	return controller.Options{MaxConcurrentReconciles: n, RateLimiter: Retries()}
 }

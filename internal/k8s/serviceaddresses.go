@@ -15,11 +15,11 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// ClusterIPs are the addresses that a Service has from the API server: no other Service has them.
+// ClusterIPs returns the addresses that the API server allocated to a Service: no other Service has them.
 func ClusterIPs(s *corev1.Service) []netip.Addr { return addresses(s.Spec.ClusterIPs) }
 
-// AskedAddresses are the addresses that a Service asks to be reached at, its externalIPs and those of its load balancer: nothing keeps
-// another Service from asking for them too.
+// AskedAddresses returns the addresses that a Service requests: its externalIPs and the addresses of its load balancer. Several
+// Services can request the same one.
 func AskedAddresses(s *corev1.Service) []netip.Addr {
 	texts := slices.Clone(s.Spec.ExternalIPs)
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
@@ -30,12 +30,12 @@ func AskedAddresses(s *corev1.Service) []netip.Addr {
 	return addresses(texts)
 }
 
-// ServiceAddresses are both, each address once.
+// ServiceAddresses returns the addresses of ClusterIPs and AskedAddresses without duplicates.
 func ServiceAddresses(s *corev1.Service) []netip.Addr {
 	return unique(append(ClusterIPs(s), AskedAddresses(s)...))
 }
 
-// addresses are what texts say, each address once. None, and the like, are no addresses.
+// addresses parses texts and returns each address once. It skips invalid texts, such as None.
 func addresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
@@ -46,7 +46,7 @@ func addresses(texts []string) []netip.Addr {
 	return unique(all)
 }
 
-// unique removes repeated addresses. A Service may have tens of thousands of addresses.
+// unique removes duplicates. A Service may have tens of thousands of addresses.
 func unique(all []netip.Addr) []netip.Addr {
 	seen := make(map[netip.Addr]bool, len(all))
 	return slices.DeleteFunc(all, func(a netip.Addr) bool {
@@ -56,21 +56,22 @@ func unique(all []netip.Addr) []netip.Addr {
 	})
 }
 
-// VpcNoted is the VPC of a Service as its annotations have it: the one that a user names, or else the one that the controller of Services noted.
+// VpcNoted returns the VPC of a Service by its annotations: the one that the user set, or else the one that the Service
+// controller recorded.
 func VpcNoted(s *corev1.Service) string {
 	return cmp.Or(s.Annotations[kubeovnv1.AnnotationLogicalRouter.Key()], s.Annotations[kubeovnv1.AnnotationVpc.Key()], kubeovnv1.DefaultVpc)
 }
 
-// Right is by what a Service has an address and port that others ask for as well. Controller and agents compare rights in one way, so that
-// pods and nodes reach the same Service.
+// Right is the precedence of a Service for an address and port that other Services request, too. Controller and agents compare
+// it in the same way, so that pods and nodes reach the same Service.
 type Right struct {
-	// Given says that the API server gave it to this Service alone: a ClusterIP, or a node port.
+	// Given is true if the API server allocated it to this Service only: a ClusterIP or a node port.
 	Given   bool
 	Since   metav1.Time
 	Service types.NamespacedName
 }
 
-// Before reports whether r is the better right: what was given goes before what was asked for, then the older Service before the younger one.
+// Before reports whether r takes precedence: allocated before requested, then the older Service, then by name.
 func (r Right) Before(o Right) bool {
 	if r.Given != o.Given {
 		return r.Given

@@ -14,16 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ServiceCIDRs are the addresses that ClusterIPs are taken from: those of the API server's flag, and what users add by ServiceCIDR
-// objects.
+// ServiceCIDRs are the prefixes of ClusterIPs: those of the API server's flag, and the ones in ServiceCIDR objects of users.
 type ServiceCIDRs struct {
-	// Configured are known without objects.
+	// Configured are the prefixes that are known without objects.
 	Configured []netip.Prefix
-	// Reader reads ServiceCIDR objects; nil where the API server has none (before Kubernetes 1.33).
+	// Reader reads ServiceCIDR objects; nil if the API server does not serve them (before Kubernetes 1.33).
 	Reader client.Reader
 }
 
-// NewServiceCIDRs finds out whether there are such objects.
+// NewServiceCIDRs checks whether the API server serves ServiceCIDRs.
 func NewServiceCIDRs(mapper apimeta.RESTMapper, reader client.Reader, configured []netip.Prefix) (ServiceCIDRs, error) {
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
 	_, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -36,10 +35,10 @@ func NewServiceCIDRs(mapper apimeta.RESTMapper, reader client.Reader, configured
 	return ServiceCIDRs{Configured: configured, Reader: reader}, nil
 }
 
-// Served reports whether there are objects to watch.
+// Served reports whether ServiceCIDR objects can be watched.
 func (s ServiceCIDRs) Served() bool { return s.Reader != nil }
 
-// List returns all CIDRs, disjoint and sorted: of two that overlap, one holds the other.
+// List returns all CIDRs, sorted and disjoint: of overlapping ones, only the largest is included.
 func (s ServiceCIDRs) List(ctx context.Context) ([]netip.Prefix, error) {
 	all := slices.Clone(s.Configured)
 	if s.Served() {
@@ -66,7 +65,7 @@ func (s ServiceCIDRs) List(ctx context.Context) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// PrefixesOf are the CIDRs of a ServiceCIDR object.
+// PrefixesOf returns the CIDRs of a ServiceCIDR object.
 func PrefixesOf(s *networkingv1.ServiceCIDR) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range s.Spec.CIDRs {

@@ -77,14 +77,15 @@ func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 	return flows
 }
 
-// ServiceExpense is a Service in the budget of its namespace. Each VPC has its own, since Services cost the nodes of their VPC.
+// ServiceExpense returns the Service's cost in the budget of its namespace. Each VPC has its own budget, because Services cost
+// the nodes of their VPC.
 func ServiceExpense(s *corev1.Service, vpc string, flows int) budget.Object {
 	return budget.Object{
 		Key: client.ObjectKeyFromObject(s), Group: s.Namespace + "/" + vpc, Created: s.CreationTimestamp.Time, Cost: flows,
 	}
 }
 
-// ServiceRefusal says why a Service is not served, and what to change; it is empty for a Service within the bounds.
+// ServiceRefusal returns why a Service is not served and what to change; empty for a Service within the bounds.
 func ServiceRefusal(s *corev1.Service, vpc string, verdict budget.Verdict, flows int) string {
 	switch verdict {
 	case budget.ObjectExceeded:

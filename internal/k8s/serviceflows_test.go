@@ -86,7 +86,7 @@ func TestFlowsOfServices(t *testing.T) {
 	}
 }
 
-// TestOrdinaryServicesAreWithinTheBounds has Services that users of large clusters have.
+// TestOrdinaryServicesAreWithinTheBounds uses Services like those of large clusters.
 func TestOrdinaryServicesAreWithinTheBounds(t *testing.T) {
 	for _, tt := range []struct{ services, ports, endpoints int }{
 		{1, 3, 20_000}, {1, 1000, 40}, {1, 4000, 0}, {5000, 2, 30}, {10_000, 2, 10}, {10_000, 3, 1},
@@ -112,7 +112,7 @@ func TestTheCostOfAHugeServiceIsFoundFast(t *testing.T) {
 	if flows := k8s.ServiceFlows(s, of); flows <= k8s.ServiceBounds.Object {
 		t.Errorf("%d flows", flows)
 	}
-	if took := time.Since(began); took > 10*time.Second { // 0.3 s when the machine does nothing else; the square of the lists would be minutes
+	if took := time.Since(began); took > 10*time.Second { // 0.3 s on an idle machine; a quadratic algorithm would take minutes
 		t.Errorf("it took %v", took)
 	}
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// Northbound is what sources need of the northbound engine.
+// Northbound is the part of the northbound engine that sources use.
 type Northbound interface {
-	// Owners lists those of this kind that have rows.
+	// Owners lists the owners of this kind that have rows.
 	Owners(kind string) []desired.Owner
 	// Subscribe calls f when an owner of this kind must be applied again.
 	Subscribe(kind string, f func(desired.Owner))
@@ -33,7 +33,7 @@ type Northbound interface {
 // queue is the work queue of a controller.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// Drift enqueues the owners of one kind whose rows someone else changed, or whose missing parent or reference arrived.
+// Drift enqueues the owners of one kind whose rows another program changed, or whose missing parent or reference was created.
 func Drift(nb Northbound, kind string) source.Source {
 	return source.Func(func(_ context.Context, q queue) error {
 		nb.Subscribe(kind, func(o desired.Owner) { q.Add(request(nameOf(o))) })
@@ -41,7 +41,7 @@ func Drift(nb Northbound, kind string) source.Source {
 	})
 }
 
-// Names lists what may have been left behind.
+// Names lists objects that may be orphans.
 type Names func(ctx context.Context) ([]types.NamespacedName, error)
 
 // OwnersOf lists the owners of one kind that have rows in the northbound database.
@@ -56,8 +56,9 @@ func OwnersOf(nb Northbound, kind string) Names {
 	}
 }
 
-// Orphans enqueues, once, what the lists name: after the informer of the kind has synced and the gate is open, so that an object
-// which is missing then is gone, and its reconciler cleans up after it on its usual path. What is new comes before them.
+// Orphans enqueues, once, the names from the lists, after the informer of the kind has synced and the gate is open. An object
+// that is missing then was deleted, and its reconciler cleans up after it as usual. Orphans have a low priority: new objects
+// precede them.
 func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ...Names) source.Source {
 	return orphans(informers, gate, kind, lists, func(context.Context, types.NamespacedName) bool { return false })
 }
@@ -65,28 +66,30 @@ func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ..
 // lateAfter is the pause of LateAfter.
 const lateAfter = time.Minute
 
-// LateAfter is when objects are looked at that the cache has not got yet, should no event tell of them: far longer than a cache lags behind.
+// LateAfter returns the delay before an object that the cache does not show yet is reconciled without an event. It is far longer
+// than the usual lag of a cache.
 func LateAfter() time.Duration { return Periodic(lateAfter) }
 
-// OrphansOf is Orphans for names of objects of a kind whose rows and addresses must not go by mistake. The cache of a process that takes
-// the lead may be behind what the one before it has made rows for, so the API server is asked for each object that the cache lacks.
+// OrphansOf is Orphans for a kind whose rows and addresses must not be removed by mistake. The cache of a new leader can be
+// stale compared with the objects for which the previous leader made rows. So each object that is missing from the cache is read
+// from the API server.
 func OrphansOf(mgr Readers, gate *Gate, kind client.Object, lists ...Names) source.Source {
 	return orphans(mgr.GetCache(), gate, kind, lists, func(ctx context.Context, name types.NamespacedName) bool {
 		o := kind.DeepCopyObject().(client.Object)
 		if err := mgr.GetCache().Get(ctx, name, o, client.UnsafeDisableDeepCopy); !apierrors.IsNotFound(err) {
 			return false
 		}
-		return !apierrors.IsNotFound(mgr.GetAPIReader().Get(ctx, name, o)) // it is there, or nobody knows
+		return !apierrors.IsNotFound(mgr.GetAPIReader().Get(ctx, name, o)) // the object exists, or the API server did not answer
 	})
 }
 
-// Readers read the cache and the API server.
+// Readers provide the cache and a reader of the API server.
 type Readers interface {
 	GetCache() cache.Cache
 	GetAPIReader() client.Reader
 }
 
-// isLate reports whether there is an object that the cache has not got yet.
+// isLate reports whether an object exists that the cache does not show yet.
 type isLate func(context.Context, types.NamespacedName) bool
 
 func orphans(informers cache.Informers, gate *Gate, kind client.Object, lists []Names, late isLate) source.Source {
@@ -125,7 +128,7 @@ func enqueueOrphans(
 	return nil
 }
 
-// AddWith enqueues with a priority, where the queue has any.
+// AddWith enqueues requests with a priority, if the queue supports priorities.
 func AddWith(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority int, requests ...reconcile.Request) {
 	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 		pq.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)

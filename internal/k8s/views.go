@@ -12,10 +12,10 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// SubnetView is what other objects depend on in a subnet: not its counts.
+// SubnetView is the part of a subnet that other objects depend on, without its address counts.
 type SubnetView struct {
 	Generation int64
-	// Validated: the present spec was found right.
+	// Validated is true if the current spec was found valid.
 	Validated bool
 }
 
@@ -27,12 +27,12 @@ func ViewSubnet(s *kubeovnv1.Subnet) SubnetView {
 	}
 }
 
-// InternalIPs are the node's addresses of type InternalIP, in its own order of preference.
+// InternalIPs returns the node's addresses of type InternalIP, in the order of its status.
 func InternalIPs(node *corev1.Node) []netip.Addr {
 	return nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP })
 }
 
-// StatusIPs are all IP addresses in the node's status, whatever their type, in its own order.
+// StatusIPs returns all IP addresses in the node's status, of any type, in the same order.
 func StatusIPs(node *corev1.Node) []netip.Addr {
 	return nodeIPs(node, func(corev1.NodeAddressType) bool { return true })
 }

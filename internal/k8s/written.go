@@ -12,14 +12,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// manyWritten is how many writes a cache is never behind.
+// manyWritten is more writes than a cache ever lags behind.
 const manyWritten = 4096
 
-// believedFor is how long a write is waited for that the cache does not show: far longer than a cache lags behind. What is not there by then is
-// no more, as after etcd was restored from a backup, whose versions are older.
+// believedFor is how long the cache may not show a write: far longer than a cache lags. A write that is missing after that time
+// does not exist any longer, for example because etcd was restored from a backup, which has older versions.
 const believedFor = time.Minute
 
-// versions are the newest that this process has made of objects. What is forgotten was made many writes ago.
+// versions holds the newest resource versions that this process wrote. Old entries are discarded after many more writes.
 type versions struct {
 	mu         sync.Mutex
 	young, old map[types.UID]madeVersion
@@ -42,7 +42,7 @@ func (v *versions) add(obj client.Object) {
 	v.young[obj.GetUID()] = madeVersion{obj.GetResourceVersion(), v.now()}
 }
 
-// newerThan reports whether what was read of an object is older than what this process has made of it.
+// newerThan reports whether read is older than the last version of the object that this process wrote.
 func (v *versions) newerThan(read client.Object) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestNobodyWaitsForEverForAWriteThatIsNoMore plays a restore of etcd from a backup: versions begin again at older ones.
+// TestNobodyWaitsForEverForAWriteThatIsNoMore simulates a restore of etcd from a backup: resource versions continue from older
+// ones.
 func TestNobodyWaitsForEverForAWriteThatIsNoMore(t *testing.T) {
 	now := time.Now()
 	v := versions{now: func() time.Time { return now }}
