@@ -18,16 +18,16 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// backupsDirectory is where members keep backups, as their pods see it.
+// backupsDirectory is the directory of backups in the pods of members.
 const backupsDirectory = "/etc/ovn/backups"
 
-// newID names a backup or a recovery as none before it, nor one of the same second: under the name of an earlier one, its outcome would be
-// taken for this one's.
+// newID returns a unique name for a backup or a recovery, also within one second. With the name of an earlier one, the command
+// would take its outcome for the new one's.
 func newID() string {
 	return "ko-" + time.Now().UTC().Format("20060102t150405z") + "-" + rand.String(5)
 }
 
-// backup brings a backup of a database into a directory here.
+// backup copies a backup of a database into a local directory.
 func (p *plugin) backup(db ovnDatabase) *cobra.Command {
 	var directory string
 	cmd := &cobra.Command{
@@ -36,7 +36,7 @@ func (p *plugin) backup(db ovnDatabase) *cobra.Command {
 			if db.name == "nb" {
 				return p.requestBackup(cmd.Context(), db, directory)
 			}
-			// Nothing is ever restored from it, as ovn-northd derives all of it: it is for looking at.
+			// ovn-northd derives the whole southbound database, so this backup is only for inspection and never restored.
 			pod, err := p.leader(cmd.Context(), db)
 			if err != nil {
 				return err
@@ -50,7 +50,7 @@ func (p *plugin) backup(db ovnDatabase) *cobra.Command {
 	return cmd
 }
 
-// requestBackup has every member make and verify a backup, which they keep, and copies one of them.
+// requestBackup requests a backup, which every member makes, verifies and keeps, and copies one of them.
 func (p *plugin) requestBackup(ctx context.Context, db ovnDatabase, directory string) error {
 	id := newID()
 	if err := p.change(ctx, func(oc *v1alpha1.OVNCluster) { oc.Spec.Central.Backup.Request = id }); err != nil {
@@ -79,13 +79,13 @@ func (p *plugin) requestBackup(ctx context.Context, db ovnDatabase, directory st
 	})
 }
 
-// save writes a file, which has its name only once it is complete.
+// save writes a file under a temporary name and renames it once it is complete.
 func (p *plugin) save(path string, fill func(*os.File) error) error {
 	file, err := os.CreateTemp(filepath.Dir(path), ".ko-*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer os.Remove(file.Name()) // it has another name by then, or is of no use
+	defer os.Remove(file.Name()) // fails after the rename
 	if err := errors.Join(fill(file), file.Close()); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (p *plugin) save(path string, fill func(*os.File) error) error {
 	return nil
 }
 
-// restore makes the northbound database anew.
+// restore recreates the northbound database.
 func (p *plugin) restore() *cobra.Command {
 	var sure bool
 	var from, node string
@@ -124,7 +124,7 @@ func (p *plugin) restore() *cobra.Command {
 	return cmd
 }
 
-// recover asks for a recovery and tells how it goes until the database serves.
+// recover requests a recovery and prints its progress until it has completed.
 func (p *plugin) recover(ctx context.Context, r v1alpha1.Recovery) error {
 	if err := p.change(ctx, func(oc *v1alpha1.OVNCluster) { oc.Spec.Central.Recovery = &r }); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (p *plugin) recover(ctx context.Context, r v1alpha1.Recovery) error {
 	})
 }
 
-// change changes the OVNCluster's spec, and nothing that others change meanwhile.
+// change patches the OVNCluster's spec. It does not overwrite concurrent changes of other fields.
 func (p *plugin) change(ctx context.Context, set func(*v1alpha1.OVNCluster)) error {
 	oc, err := p.cluster(ctx)
 	if err != nil {

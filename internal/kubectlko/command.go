@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubectlko is `kubectl ko`: OVN's and Open vSwitch's own programs where they are needed, and the databases' state, backups and
-// recovery, by what the OVNCluster says of them. It acts with the rights of its user.
+// Package kubectlko is `kubectl ko`. It runs OVN's and Open vSwitch's own programs in pods, and shows and controls the
+// databases' state, backups and recovery through the OVNCluster. It acts with the permissions of its user.
 package kubectlko
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// plugin is what the commands share.
+// plugin is the state that the commands share.
 type plugin struct {
 	out, errOut io.Writer
 	config      *rest.Config
@@ -29,7 +29,7 @@ type plugin struct {
 	namespace   string
 }
 
-// NewCommand is `kubectl ko`. What programs in pods say goes to out and errOut.
+// NewCommand returns the command `kubectl ko`. The output of programs in pods is written to out and errOut.
 func NewCommand(out, errOut io.Writer) *cobra.Command {
 	p := &plugin{out: out, errOut: errOut}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
@@ -40,7 +40,7 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 		Short:            "Operates OVN as Kiln runs it",
 		SilenceUsage:     true,
 		SilenceErrors:    true,
-		TraverseChildren: true, // flags of ovn-nbctl and the like come after its name
+		TraverseChildren: true, // arguments after the name of ovn-nbctl and similar programs are theirs
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			return p.connect(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides))
 		},

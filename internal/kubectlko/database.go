@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-// ovnDatabase is one of OVN's two.
+// ovnDatabase is one of OVN's databases.
 type ovnDatabase struct {
 	name, long, component string
 	schema, stem, program string
@@ -34,17 +34,17 @@ var databases = []ovnDatabase{
 	},
 }
 
-// ctl runs ovn-nbctl(8) or ovn-sbctl(8) on a member's own socket.
+// ctl returns the command line of ovn-nbctl(8) or ovn-sbctl(8) on a member's socket.
 func (d ovnDatabase) ctl(args []string) []string {
 	return append([]string{"ovn-" + d.program, "--timeout=30", "--db=unix:/run/ovn/" + d.stem + ".sock"}, args...)
 }
 
-// appctl asks a member's ovsdb-server(1).
+// appctl returns the command line that calls a member's ovsdb-server(1).
 func (d ovnDatabase) appctl(command string, args ...string) []string {
 	return append([]string{"ovs-appctl", "--timeout=30", "--target=/run/ovn/" + d.stem + ".ctl", command, d.schema}, args...)
 }
 
-// database is `kubectl ko nb` or `sb`.
+// database returns the command `kubectl ko nb` or `kubectl ko sb`.
 func (p *plugin) database(db ovnDatabase) *cobra.Command {
 	root := &cobra.Command{
 		Use: db.name, Short: "The " + db.long + " database", Args: cobra.NoArgs,
@@ -78,7 +78,7 @@ func (p *plugin) database(db ovnDatabase) *cobra.Command {
 	return root
 }
 
-// leader is the pod of a database's leader.
+// leader returns the pod of a database's leader.
 func (p *plugin) leader(ctx context.Context, db ovnDatabase) (*corev1.Pod, error) {
 	oc, err := p.cluster(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *plugin) leader(ctx context.Context, db ovnDatabase) (*corev1.Pod, error
 	return p.podOn(ctx, db.component, status.Leader)
 }
 
-// status writes what the OVNCluster says: it is there when no member is.
+// status prints the OVNCluster's status of a database, which is available even if no member is.
 func (p *plugin) status(ctx context.Context, db ovnDatabase) error {
 	oc, err := p.cluster(ctx)
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *plugin) status(ctx context.Context, db ovnDatabase) error {
 	return nil
 }
 
-// storage asks every member, and fails when one of them is not well or does not answer.
+// storage prints the storage status of every member. It fails if a member does not respond.
 func (p *plugin) storage(ctx context.Context, db ovnDatabase) error {
 	oc, err := p.cluster(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (p *plugin) storage(ctx context.Context, db ovnDatabase) error {
 	return errors.Join(failed...)
 }
 
-// follow calls done with the OVNCluster as it is, again and again, until it says so or fails.
+// follow polls the OVNCluster until done returns true or an error.
 func (p *plugin) follow(ctx context.Context, done func(*v1alpha1.OVNCluster) (bool, error)) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

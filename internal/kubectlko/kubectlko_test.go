@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
-// world is an API server with an OVNCluster. Programs in pods are the end-to-end suite's: there is no kubelet here.
+// world is an API server with an OVNCluster. Programs in pods are tested by the end-to-end suite: there is no kubelet here.
 type world struct {
 	*testing.T
 	objects    client.WithWatch
@@ -68,7 +68,7 @@ func (w *world) ko(args ...string) (said string, err error) {
 	return out.String(), err
 }
 
-// operate changes the status as the operator does, each time that the specification changes.
+// operate changes the status like the operator, at each change of the spec.
 func (w *world) operate(report func(oc *v1alpha1.OVNCluster)) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
@@ -88,7 +88,7 @@ func (w *world) operate(report func(oc *v1alpha1.OVNCluster)) {
 			report(oc)
 			switch err := w.objects.Status().Update(ctx, oc); {
 			case apierrors.IsConflict(err):
-				seen = 0 // what has changed meanwhile is told next
+				seen = 0 // the watch delivers the conflicting change next
 			case err != nil && ctx.Err() == nil:
 				w.Error(err)
 			}
@@ -127,7 +127,7 @@ func TestDatabases(t *testing.T) {
 	said, err := w.ko("nb", "status")
 	w.must(err)
 	golden.Compare(t, "testdata/status.txt", []byte(said))
-	w.fails("no pod of ovn-central-nb runs on node cp-2", "nb", "dbstatus") // after that of cp-1
+	w.fails("no pod of ovn-central-nb runs on node cp-2", "nb", "dbstatus") // after the attempt for cp-1
 	w.fails("unknown command", "sb", "restore")
 }
 
@@ -157,12 +157,12 @@ func TestRestore(t *testing.T) {
 	}
 	w.fails("the recovery was refused: no such backup", "nb", "restore", "--yes", "gone.db")
 	if _, err = w.ko("nb", "restore", "--yes", "--from=Rebuild", "--node=cp-2"); err != nil {
-		t.Error(err) // the field of the backup goes with the one before
+		t.Error(err) // the previous request's backup field must be removed
 	}
 	w.fails("Invalid value", "nb", "restore", "--yes", "--from=nothing")
 }
 
-// A recovery asked for within a second of another would be told the other's outcome, were they of one name.
+// If two recoveries that are requested within a second had the same name, the second would get the outcome of the first.
 func TestNamesOfOneSecondDiffer(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {

@@ -17,14 +17,14 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Pods of a component, and the one of every node that has Open vSwitch.
+// The label of components, and the component of the pod with Open vSwitch on every node.
 const (
 	componentLabel = "app.kubernetes.io/component"
 	openVSwitch    = "ovs-ovn"
 )
 
-// nodePrograms run in a node's pod of Open vSwitch: ovs-vsctl(8), ovs-ofctl(8), ovs-appctl(8). dpctl is ovs-appctl's, which knows the
-// userspace datapath as well; ovs-dpctl(8) does not.
+// nodePrograms run in a node's Open vSwitch pod: ovs-vsctl(8), ovs-ofctl(8), ovs-appctl(8). dpctl is ovs-appctl's dpctl, which
+// supports the userspace datapath; ovs-dpctl(8) does not.
 var nodePrograms = []struct {
 	name  string
 	short string
@@ -45,7 +45,7 @@ func prefix(program ...string) func([]string) []string {
 	return func(args []string) []string { return append(append([]string{}, program...), args...) }
 }
 
-// programs are the commands that run a program in a pod. Flags behind their names are the program's.
+// programs returns the commands that run a program in a pod. Flags after a program's name are passed to the program.
 func (p *plugin) programs() []*cobra.Command {
 	var commands []*cobra.Command
 	for _, db := range databases {
@@ -82,7 +82,7 @@ func (p *plugin) programs() []*cobra.Command {
 	return commands
 }
 
-// podOn is a component's pod on a node, which runs.
+// podOn returns a component's running pod on a node.
 func (p *plugin) podOn(ctx context.Context, component, node string) (*corev1.Pod, error) {
 	pods, err := p.pods.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: componentLabel + "=" + component, FieldSelector: "spec.nodeName=" + node,
@@ -98,7 +98,7 @@ func (p *plugin) podOn(ctx context.Context, component, node string) (*corev1.Pod
 	return nil, fmt.Errorf("no pod of %s runs on node %s in namespace %s", component, node, p.namespace)
 }
 
-// notUpgraded reports whether a proxy or an old API server does not speak WebSocket.
+// notUpgraded reports whether a proxy or an old API server does not support WebSocket.
 func notUpgraded(err error) bool {
 	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 }
@@ -117,7 +117,7 @@ func (p *plugin) run(ctx context.Context, pod *corev1.Pod, argv []string, out io
 	if err != nil {
 		return fmt.Errorf("execute in pod %s: %w", pod.Name, err)
 	}
-	executor, err := remotecommand.NewFallbackExecutor(sockets, spdy, notUpgraded) // as kubectl does
+	executor, err := remotecommand.NewFallbackExecutor(sockets, spdy, notUpgraded) // like kubectl
 	if err != nil {
 		return fmt.Errorf("execute in pod %s: %w", pod.Name, err)
 	}
