@@ -5,20 +5,21 @@
 // it.
 package batch
 
-// maxLost is how many times in a row the same requests may get no answer before they are taken apart.
+// maxLost is how many times in a row the same requests may get no answer before they are split.
 const maxLost = 2
 
-// Outcome says what became of an attempt.
+// Outcome is the result of an attempt.
 type Outcome int
 
 const (
-	// Answered says that each attempted request has its answer.
+	// Answered means that each attempted request has its answer.
 	Answered Outcome = iota
-	// NotSent says that nothing was sent. The same requests are attempted again.
+	// NotSent means that nothing was sent. The same requests are attempted again.
 	NotSent
-	// Refused says that the server refused all of them, because of one or several.
+	// Refused means that the server refused all of them, because of one or several.
 	Refused
-	// Lost says that the server ended the connection, or gave no answer in time, and that nothing of the attempt can still be committed later.
+	// Lost means that the server ended the connection, or gave no answer in time, and that nothing of the attempt can still be
+	// committed later.
 	Lost
 )
 
@@ -29,7 +30,7 @@ type Attempt[T any] struct {
 	Err error
 	// Tried are the requests that shared the transaction and have no answer. They are given for each Outcome but Answered.
 	Tried []T
-	// Left are the requests that did not fit. They get an attempt of their own.
+	// Left are the requests that did not fit. They are attempted separately.
 	Left []T
 }
 

@@ -77,7 +77,7 @@ func TestIsolate(t *testing.T) {
 	})
 }
 
-// TestOneLossIsNobodysFault: a connection may end for reasons of its own.
+// TestOneLossIsNobodysFault: a connection may end for reasons that are unrelated to the request.
 func TestOneLossIsNobodysFault(t *testing.T) {
 	losses := 0
 	batch.Isolate([]int{1}, func(requests []int) batch.Attempt[int] {
