@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemontest runs daemons for tests. A daemon that ends although the test did not end it makes the waits of the test fail at
-// once, with the end of the daemon's log.
+// Package daemontest runs daemons for tests. A daemon that ends unexpectedly makes the waits of the test fail at once, with the
+// end of the daemon's log.
 package daemontest
 
 import (
@@ -21,27 +21,27 @@ import (
 // tailBytes is how much of the end of a log is printed.
 const tailBytes = 4096
 
-// Daemon is a process that runs until the test ends it or is over.
+// Daemon is a process that runs until the test stops it or ends.
 type Daemon struct {
 	name string
 	cmd  *exec.Cmd
-	log  string // a file
+	log  string // path of the file
 	// skip is the size of the log before this process.
 	skip int64
 	// asked is set once the test has asked the process to end.
 	asked atomic.Bool
 	// key is the argument of Hides.
 	key []byte
-	// signature is that of the argument of HidesToken.
+	// signature is the signature part of the token given to HidesToken.
 	signature string
-	// tolerated is a text in the log of a process whose end is an expected one.
+	// tolerated is a text in the log that makes the end of the process an expected one.
 	tolerated atomic.Pointer[string]
 	done      chan struct{}
 	err       error // how the process ended, set before done is closed
 }
 
-// Start runs a program until the test is over. Its output goes to the end of the log file, which Start makes where it is missing. A test that
-// fails prints the end of the log. A test fails when the daemon ended unasked, and when the log reports a panic.
+// Start runs a program until the test ends. It appends the output to the log file, which it creates if needed. A test that fails
+// prints the end of the log. The test fails if the daemon ends unexpectedly, or if the log reports a panic.
 func Start(t testing.TB, name, log string, cmd *exec.Cmd) *Daemon {
 	t.Helper()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -89,7 +89,7 @@ func (d *Daemon) finish(t testing.TB) {
 	}
 }
 
-// Ended returns nil while the process runs, and after an end that the test asked for. Otherwise the error says how it ended and holds the
+// Ended returns nil while the process runs, and after an expected end. Otherwise the error says how it ended and contains the
 // end of the log.
 func (d *Daemon) Ended() error {
 	select {
@@ -107,14 +107,14 @@ func (d *Daemon) Ended() error {
 	return fmt.Errorf("%s ended although the test did not end it (%s); end of its log:\n%s", d.name, how, d.Tail())
 }
 
-// Kill ends the process with SIGKILL and waits for the end. It does nothing once the process has ended.
+// Kill ends the process with SIGKILL and waits for its end. It is idempotent.
 func (d *Daemon) Kill() {
 	d.asked.Store(true)
-	_ = d.cmd.Process.Kill() // it may have ended
+	_ = d.cmd.Process.Kill() // fails if it has ended already
 	<-d.done
 }
 
-// Signal sends a signal. Signals that end a process make its end an expected one.
+// Signal sends a signal. After a signal that ends a process, the end is an expected one.
 func (d *Daemon) Signal(signal syscall.Signal) error {
 	switch signal {
 	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL:
@@ -123,17 +123,17 @@ func (d *Daemon) Signal(signal syscall.Signal) error {
 	return d.cmd.Process.Signal(signal)
 }
 
-// Wait waits for the end of the process, which is an expected one from then on, and returns the error of exec.Cmd.Wait.
+// Wait waits for the end of the process, which is then an expected one, and returns the error of exec.Cmd.Wait.
 func (d *Daemon) Wait() error {
 	d.asked.Store(true)
 	<-d.done
 	return d.err
 }
 
-// ExpectEnd makes the end of the process an expected one, for tests that have something else end it.
+// ExpectEnd makes the end of the process an expected one, for tests in which another program ends it.
 func (d *Daemon) ExpectEnd() { d.asked.Store(true) }
 
-// Tolerate makes the end of the process an expected one when the end of its log holds this text.
+// Tolerate makes the end of the process an expected one if the end of its log contains this text.
 func (d *Daemon) Tolerate(text string) { d.tolerated.Store(&text) }
 
 // Done is closed when the process has ended.

@@ -11,20 +11,21 @@ import (
 	"strings"
 )
 
-// Hides makes the test fail at its end when the log of the daemon shows this key, which is a PEM file.
+// Hides makes the test fail at its end if the daemon's log contains this private key, given in PEM.
 func (d *Daemon) Hides(key []byte) *Daemon {
 	d.key = key
 	return d
 }
 
-// HidesToken makes the test fail at its end when the log of the daemon shows this token of a service account, or its signature alone.
+// HidesToken makes the test fail at its end if the daemon's log contains this service account token, or its signature alone.
 func (d *Daemon) HidesToken(token string) *Daemon {
 	d.signature = token[strings.LastIndexByte(token, '.')+1:]
 	return d
 }
 
-// Shows reports whether a log holds a key, which is a PEM file, in a form in which programs print one: a line of its body, the same as base64 in the
-// JSON of a Secret, or the numbers by which Go and loggers print the bytes of the file or of its body.
+// Shows reports whether a log contains a private key, given in PEM, in a form in which programs print keys: a line of its body,
+// the same as base64 in the JSON of a Secret, or the numbers with which Go and loggers print the bytes of the file or of its
+// body.
 func Shows(log, key []byte) bool {
 	block, _ := pem.Decode(key)
 	if block == nil || len(block.Bytes) < 100 {
