@@ -23,14 +23,14 @@ const LimitVariable = "KILN_WAIT_LIMIT"
 
 // Wait is a condition that another process or goroutine will meet.
 type Wait struct {
-	// For is what the test waits for. It is part of the message of a wait that fails.
+	// For describes the condition. It is part of the message of a wait that fails.
 	For string
-	// Limit is after what time the wait fails, 2 minutes when zero.
+	// Limit is the time after which the wait fails; zero means 2 minutes.
 	Limit time.Duration
-	// Pause is the time between two checks, 20 ms when zero.
+	// Pause is the time between two checks; zero means 20 ms.
 	Pause time.Duration
-	// Base is how long the wait may take before Main fails the package, for waits for timers such as elections. It is multiplied by the factor
-	// of the machine. Zero is the base of the test.
+	// Base is how long the wait may take before Main fails the package, for waits for timers such as elections. It is multiplied by
+	// the factor of the machine. Zero means the base of the test.
 	Base time.Duration
 }
 
@@ -86,8 +86,8 @@ func (w Wait) Last(t testing.TB, check func() string) string {
 	}
 }
 
-// Stays fails the test as soon as check returns a text, during this time. It is for what must not happen and leaves no mark: the time is one within
-// which a defect would have made it happen. It is not recorded as a wait.
+// Stays fails the test as soon as check returns a text within this time. It is for an event that must not happen and that leaves
+// no trace: a defect would cause it within this time. It is not recorded as a wait.
 func Stays(t testing.TB, during time.Duration, check func() string) {
 	t.Helper()
 	tick := time.NewTicker(defaultPause)

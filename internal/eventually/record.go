@@ -19,19 +19,19 @@ import (
 	"time"
 )
 
-// base is how long a wait may take on the machine on which the reference times of speed.go were measured. Nearly all waits take less
-// than a tenth of it there. A wait for the last steps of an exponential back-off, or for a periodic retry, takes longer.
+// base is how long a wait may take on the reference machine of speed.go. Nearly all waits take less than a tenth of it there. A
+// wait for the last steps of an exponential back-off, or for a periodic retry, takes longer.
 const base = 5 * time.Second
 
 // shown is how many of the slowest waits -v prints.
 const shown = 10
 
-// recorded is one wait that is over.
+// recorded is a finished wait.
 type recorded struct {
 	test, place string
 	began       time.Time
 	took        time.Duration
-	base        time.Duration // zero: of the test
+	base        time.Duration // zero: the base of the test
 }
 
 var (
@@ -39,7 +39,7 @@ var (
 	records   []recorded
 )
 
-// Record records a wait that began then and is over, for tests that wait by other means.
+// Record records a finished wait that began then, for tests that wait by other means.
 func Record(t testing.TB, began time.Time) {
 	record(recorded{test: t.Name(), place: caller(), began: began})
 }
@@ -64,8 +64,8 @@ func caller() string {
 	return place
 }
 
-// Allowed are tests, by their names, whose waits may take longer than the limit, each with the reason. The name of a test stands for its
-// subtests as well. A duration is the new base: it is multiplied by the factor of the machine too.
+// Allowed are tests, by name, whose waits may take longer than base, each with the reason. The name of a test includes its
+// subtests. The duration is the new base, which is also multiplied by the factor of the machine.
 type Allowed map[string]Reason
 
 // Reason is why the waits of a test take long.
@@ -112,7 +112,7 @@ func Main(m *testing.M, allowed ...Allowed) int {
 	return code
 }
 
-// withinLimits reports whether all waits stayed within their limits, and prints those that did not.
+// withinLimits reports whether all waits stayed within their limits, and prints the waits that exceeded them.
 func withinLimits(out io.Writer, waits []recorded, allowed Allowed, factor func(from, to time.Time) float64) bool {
 	ok := true
 	for _, r := range waits {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// How long the pieces of work of one sample take on the reference: a virtual machine with 2 idle cores and a disk with a write cache.
+// The duration of the parts of one sample on the reference: a virtual machine with 2 idle cores and a disk with a write cache.
 const (
 	referenceCPU  = 20 * time.Millisecond
 	referenceDisk = 8 * time.Millisecond
@@ -18,7 +18,7 @@ const (
 
 const samplePause = 2 * time.Second
 
-// sample is how many times slower than the reference the machine was at a time, at least 1.
+// sample is how many times slower than the reference the machine was at a time; at least 1.
 type sample struct {
 	at     time.Time
 	factor float64
@@ -26,7 +26,7 @@ type sample struct {
 
 // Sampling measures the speed of the machine every two seconds until it is stopped.
 type Sampling struct {
-	// before and after are the factors before and after the tests.
+	// before and after are the factors measured before and after the tests.
 	before, after float64
 
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type Sampling struct {
 	over    sync.WaitGroup
 }
 
-// StartSampling measures the machine before it returns.
+// StartSampling measures the machine once before it returns, and then in the background.
 func StartSampling() *Sampling {
 	s := &Sampling{before: median(), after: 1, quit: make(chan struct{})}
 	s.over.Go(func() {
@@ -63,8 +63,8 @@ func (s *Sampling) Stop() {
 	s.after = median()
 }
 
-// Factor is how many times slower than the reference the machine was between two times, at least 1: the mean of the samples of this time, with
-// those that were taken a pause before and after it. It is not less than the factor before the tests, nor than the one after them.
+// Factor returns how many times slower than the reference the machine was between two times, at least 1. It is the mean of the
+// samples in this time and within one pause of it. It is not less than the factors measured before and after the tests.
 func (s *Sampling) Factor(from, to time.Time) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Sampling) Factor(from, to time.Time) float64 {
 	return max(s.before, s.after, sum/float64(max(n, 1)))
 }
 
-// median is the median of some samples: a single one may have met a write of another process.
+// median returns the median of some samples: a single one may coincide with a write of another process.
 func median() float64 {
 	factors := make([]float64, 5)
 	for i := range factors {
@@ -97,7 +97,7 @@ func over(f func(), reference time.Duration) float64 {
 	return float64(time.Since(began)) / float64(reference)
 }
 
-// work keeps one CPU at work. It is plain Go, so that the race detector slows it down as it does the tests.
+// work uses one CPU. It is plain Go, so that the race detector slows it down like the tests.
 func work() {
 	const size = 1 << 18
 	numbers, x := make([]uint32, size), uint32(1)
@@ -110,7 +110,8 @@ func work() {
 	slices.Sort(numbers)
 }
 
-// writePage writes a page to the disk, as etcd and ovsdb-server do for each transaction. A machine that cannot is as slow as the CPU says.
+// writePage writes and syncs a page, like etcd and ovsdb-server for each transaction. If that fails, only the CPU determines the
+// factor.
 func writePage() {
 	f, err := os.CreateTemp("", "kiln-sample")
 	if err != nil {

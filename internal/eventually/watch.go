@@ -12,7 +12,7 @@ import (
 
 var (
 	watchedMu sync.Mutex
-	// watched are the checks of Watch by the name of their test, without the names of subtests.
+	// watched are the checks of Watch, by the name of their test without the names of subtests.
 	watched = map[string][]func() error{}
 )
 
