@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
-// Each runs f, as a test of its own, on each file `<name>.in.yaml` that matches the pattern; f gets what is in it, and the path of
+// Each runs f as a subtest for each file `<name>.in.yaml` that matches the pattern. f gets the decoded content and the path of
 // `<name>.out`.
 func Each[T any](t *testing.T, pattern string, f func(t *testing.T, in T, out string)) {
 	t.Helper()
@@ -54,7 +54,7 @@ func YAML(t *testing.T, path string, value any) {
 	Compare(t, path, got)
 }
 
-// Compare fails the test unless the file holds just this.
+// Compare fails the test unless the content of the file equals got.
 func Compare(t *testing.T, path string, got []byte) {
 	t.Helper()
 	read(path)

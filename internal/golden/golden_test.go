@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestHelper is what TestRuns runs in another process.
+// TestHelper is run by TestRuns in another process.
 func TestHelper(t *testing.T) {
 	if os.Getenv("GOLDEN_HELPER") == "" {
 		return

@@ -22,8 +22,8 @@ func read(path string) { wasRead.Store(filepath.Clean(path), true) }
 // Main is a TestMain: it runs the tests and then Check.
 func Main(m *testing.M) { os.Exit(Check(m.Run())) }
 
-// Check returns the exit status of a package whose tests ended with this one: 1 when all passed and testdata has files that none of them read.
-// It does not look when only some of the tests ran.
+// Check returns the exit status of a package, given the status of its tests: 1 if all passed but testdata has files that no test
+// read. It checks nothing if only some of the tests ran.
 func Check(status int) int {
 	if status != 0 || someOnly() {
 		return status
@@ -50,7 +50,7 @@ func someOnly() bool {
 	return false
 }
 
-// orphans are the files of a directory that were not read. The corpora of fuzz targets are Go's.
+// orphans returns the files of a directory that were not read. It skips the corpora of fuzz targets, which Go reads.
 func orphans(directory string) (found []string, err error) {
 	err = filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		switch {
