@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package intern keeps one copy of what thousands of objects have in common: names of nodes and subnets, keys of annotations, whole
-// sets of labels. It is a leaf.
+// Package intern shares one copy of values that thousands of objects have in common: names of nodes and subnets, keys of
+// annotations, whole label sets. It imports no other package of this module.
 package intern
 
 import (
@@ -12,13 +12,13 @@ import (
 	"sync"
 )
 
-// Places of a table. What many objects have comes again before it is displaced by what they have alone.
+// Number of places in a table. A value that many objects share returns before values of single objects displace it.
 const (
 	stringPlaces = 4096
 	setPlaces    = 1024
 )
 
-// table is a cache with one place per hash value: its size is bounded, whatever comes by.
+// table is a cache with one place per hash value, so that its size is bounded.
 type table[T any] struct {
 	mu     sync.Mutex
 	places []T
@@ -30,7 +30,7 @@ var (
 	allSets    = table[map[string]string]{places: make([]map[string]string, setPlaces)}
 )
 
-// String returns s, as the copy that an earlier call returned if that one is remembered.
+// String returns a string equal to s: the copy that an earlier call returned, if it is still in the table.
 func String(s string) string {
 	if s == "" {
 		return ""
@@ -39,12 +39,12 @@ func String(s string) string {
 	allStrings.mu.Lock()
 	defer allStrings.mu.Unlock()
 	if *place != s {
-		*place = strings.Clone(s) // s may be a part of something large
+		*place = strings.Clone(s) // s may be part of a large string
 	}
 	return *place
 }
 
-// Bytes is String of bytes, which may be used again afterwards.
+// Bytes is String for bytes. The caller may reuse b afterwards.
 func Bytes(b []byte) string {
 	if len(b) == 0 {
 		return ""
@@ -58,12 +58,12 @@ func Bytes(b []byte) string {
 	return *place
 }
 
-// Set returns a map that equals m and must not be changed: others have the same one. Maps without entries are nil.
+// Set returns a map that equals m. It is shared and must not be changed. For an empty map it returns nil.
 func Set(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return nil
 	}
-	var hash uint64 // of all entries in any order
+	var hash uint64 // of all entries, in any order
 	for key, value := range m {
 		hash += maphash.String(seed, key) ^ 31*maphash.String(seed, value)
 	}
@@ -79,8 +79,8 @@ func Set(m map[string]string) map[string]string {
 	return *place
 }
 
-// Pack moves strings that one object has alone to memory of their own, all together: decoded one by one among what is thrown away, they
-// keep that memory from being used again.
+// Pack moves strings that belong to a single object into one new block of memory. Strings that are decoded one by one between
+// temporary data would otherwise prevent that memory from being reused.
 func Pack(all ...*string) {
 	size := 0
 	for _, s := range all {
