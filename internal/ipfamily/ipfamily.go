@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipfamily holds dual-stack values over net/netip: lists with at most one element per family, address ranges, and their
-// forms in the API ("10.16.0.0/16,fd00:10:16::/64", "10.16.0.10..10.16.0.20"). It is a leaf and knows no Kubernetes.
+// Package ipfamily provides dual-stack values on top of net/netip: lists with at most one element per family, address ranges,
+// and their forms in the API ("10.16.0.0/16,fd00:10:16::/64", "10.16.0.10..10.16.0.20"). It does not depend on Kubernetes.
 package ipfamily
 
 import (
@@ -20,7 +20,7 @@ const (
 	IPv6
 )
 
-// String is IPv4 or IPv6.
+// String returns IPv4 or IPv6.
 func (f Family) String() string {
 	if f == IPv6 {
 		return "IPv6"
@@ -28,7 +28,7 @@ func (f Family) String() string {
 	return "IPv4"
 }
 
-// Bits is the length of the family's addresses.
+// Bits returns the length of the family's addresses.
 func (f Family) Bits() int {
 	if f == IPv6 {
 		return 128
@@ -36,7 +36,8 @@ func (f Family) Bits() int {
 	return 32
 }
 
-// Of is the family of a valid address. IPv4 in IPv6 is IPv6; what this package parses never holds it.
+// Of returns the family of a valid address. An IPv4-mapped IPv6 address counts as IPv6; the parsers of this package never return
+// one.
 func Of(addr netip.Addr) Family {
 	if addr.Is4() {
 		return IPv4
@@ -51,7 +52,7 @@ const (
 	ProtocolDual = "Dual"
 )
 
-// Protocol is IPv4, IPv6 or Dual, and empty for no CIDRs.
+// Protocol returns IPv4, IPv6 or Dual; empty if there are no CIDRs.
 func Protocol(cidrs []netip.Prefix) string {
 	var has [2]bool
 	for _, cidr := range cidrs {
@@ -68,7 +69,7 @@ func Protocol(cidrs []netip.Prefix) string {
 	return ""
 }
 
-// ParseAddr parses one address. Spaces around it are dropped and IPv4 in IPv6 becomes IPv4; a zone is refused.
+// ParseAddr parses one address. It trims spaces, converts an IPv4-mapped IPv6 address to IPv4, and refuses a zone.
 func ParseAddr(s string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(strings.TrimSpace(s))
 	if err != nil {

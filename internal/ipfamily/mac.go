@@ -14,13 +14,13 @@ import (
 const (
 	macIPv4 = 0x06
 	macIPv6 = 0x0e
-	// macIPv4Second is the second octet of those of IPv4.
+	// macIPv4Second is the second octet of MAC addresses derived from IPv4 addresses.
 	macIPv4Second = 0x4b
 )
 
-// MAC is the MAC address that follows from an address: the same one every time, so that it survives restarts without being
-// kept. IPv4 addresses give distinct ones. IPv6 addresses give 40 bits of a hash; attempt, from 0, gives the next candidate when one is
-// taken.
+// MAC derives a MAC address from an IP address. The result is deterministic, so that it survives restarts without being stored.
+// IPv4 addresses yield distinct MAC addresses. IPv6 addresses yield 40 bits of a hash; attempt, from 0, selects the next
+// candidate after a conflict.
 func MAC(addr netip.Addr, attempt uint32) [6]byte {
 	if addr.Is4() && attempt == 0 {
 		ip := addr.As4()
@@ -35,7 +35,7 @@ func MAC(addr netip.Addr, attempt uint32) [6]byte {
 	return [6]byte{macIPv6, sum[3], sum[4], sum[5], sum[6], sum[7]}
 }
 
-// OfMAC is the IPv4 address that a MAC address follows from; false when it is not one that MAC derives from IPv4.
+// OfMAC returns the IPv4 address from which MAC derived a MAC address; false if it has another form.
 func OfMAC(mac [6]byte) (netip.Addr, bool) {
 	if mac[0] != macIPv4 || mac[1] != macIPv4Second {
 		return netip.Addr{}, false

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Range is the addresses from From to To, both included, of one family.
+// Range is all addresses from From to To, inclusive. Both have the same family.
 type Range struct {
 	From netip.Addr
 	To   netip.Addr
 }
 
-// RangeOf is every address of a prefix.
+// RangeOf returns the range of all addresses of a prefix.
 func RangeOf(prefix netip.Prefix) Range {
 	return Range{From: prefix.Masked().Addr(), To: LastAddr(prefix)}
 }
@@ -30,7 +30,7 @@ func (r Range) Overlaps(o Range) bool {
 	return r.From.BitLen() == o.From.BitLen() && r.From.Compare(o.To) <= 0 && o.From.Compare(r.To) <= 0
 }
 
-// String is the form that status fields use: one address, or first and last with a hyphen between them.
+// String returns the form of status fields: one address, or the first and the last with a hyphen between them.
 func (r Range) String() string {
 	if r.From == r.To {
 		return r.From.String()
@@ -54,7 +54,7 @@ func ParseRange(s string) (Range, error) {
 	return Range{From: addr, To: addr}, err
 }
 
-// ParseRanges parses a list in which each element is as in ParseRange.
+// ParseRanges parses each element of a list with ParseRange.
 func ParseRanges(list []string) ([]Range, error) {
 	ranges := make([]Range, 0, len(list))
 	for _, s := range list {
@@ -67,7 +67,7 @@ func ParseRanges(list []string) ([]Range, error) {
 	return ranges, nil
 }
 
-// LastAddr is the last address of a prefix: of IPv4 its broadcast address.
+// LastAddr returns the last address of a prefix: for IPv4 the broadcast address.
 func LastAddr(prefix netip.Prefix) netip.Addr {
 	first := prefix.Masked().Addr()
 	bytes := first.AsSlice()
