@@ -77,7 +77,7 @@ func TestAStatusGoesBackThoughTheCacheIsBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&kubeovnv1.Subnet{}).
-		WithObjects(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: types.UID(rand.Text())}}).Build() // a random UID, because versions are recorded globally
+		WithObjects(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: types.UID(rand.Text())}}).Build() // versions are global
 	read := func() *kubeovnv1.Subnet {
 		s := &kubeovnv1.Subnet{}
 		if err := server.Get(t.Context(), client.ObjectKey{Name: "a"}, s); err != nil {
