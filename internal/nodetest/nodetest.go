@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodetest runs the tests of a package in namespaces of their own, which are a node.
+// Package nodetest runs the tests of a package in new namespaces that act as a node.
 package nodetest
 
 import (
@@ -14,11 +14,11 @@ import (
 
 const envInside = "KILN_TEST_INSIDE"
 
-// Inside reports whether the test program runs in namespaces of its own.
+// Inside reports whether the test program runs in these namespaces.
 func Inside() bool { return os.Getenv(envInside) != "" }
 
-// Enter runs the test program again in new namespaces, with more in its environment, and returns its exit code. The namespace of processes
-// takes every daemon with it when the tests end, however they do.
+// Enter runs the test program again in new namespaces, with additional environment variables, and returns its exit code. When
+// the tests end in any way, the PID namespace ends all daemons with them.
 func Enter(environment ...string) (int, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -28,7 +28,7 @@ func Enter(environment ...string) (int, error) {
 	command.Env = append(append(os.Environ(), envInside+"=1"), environment...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // the signal comes when this thread ends
+	runtime.LockOSThread() // the signal is sent when this thread ends
 	err = command.Run()
 	if command.ProcessState == nil {
 		return 1, fmt.Errorf("enter namespaces, which needs root: %w", err)
@@ -36,7 +36,7 @@ func Enter(environment ...string) (int, error) {
 	return command.ProcessState.ExitCode(), nil
 }
 
-// Mount gives the namespaces a /proc and a /run/netns of their own.
+// Mount mounts a separate /proc and /run/netns for the namespaces.
 func Mount() error {
 	for _, mount := range []func() error{
 		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") },
