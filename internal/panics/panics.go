@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package panics fails a package of tests in which code panicked and something recovered it. A reconciler that panics once is called
-// again by controller-runtime, and an HTTP handler that panics costs one connection: no assertion of a test sees that.
+// Package panics fails a package of tests if code panicked and the panic was recovered. controller-runtime calls a reconciler
+// again after a panic, and a panic in an HTTP handler costs one connection: no assertion of a test detects that.
 package panics
 
 import (
@@ -20,7 +20,8 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// marks are in the lines by which Go, controller-runtime, net/http and the daemons of OVN report a panic or a failed assertion.
+// marks occur in the lines with which Go, controller-runtime, net/http and the daemons of OVN report a panic or a failed
+// assertion.
 var marks = []string{"Observed a panic", "panic: ", "http: panic serving", "assertion failed", "SIGSEGV"}
 
 var (
@@ -28,7 +29,7 @@ var (
 	seen []string
 )
 
-// Record begins to record panics of this process: those that Kubernetes' libraries recover, and those that net/http logs.
+// Record starts to record panics of this process: panics that Kubernetes' libraries recover, and panics that net/http logs.
 func Record() {
 	utilruntime.PanicHandlers = append(utilruntime.PanicHandlers, func(_ context.Context, r any) {
 		add(fmt.Sprintf("%v\n%s", r, debug.Stack()))
@@ -36,7 +37,7 @@ func Record() {
 	log.SetOutput(scanned{os.Stderr})
 }
 
-// Code is the exit code of a package: 1 instead of 0 when there was a panic, which it prints.
+// Code returns the exit code of a package: 1 instead of 0 if there was a panic. It prints the panics.
 func Code(code int) int { return codeOf(os.Stderr, code) }
 
 func codeOf(out io.Writer, code int) int {
@@ -68,7 +69,7 @@ func add(what string) {
 	seen = append(seen, what)
 }
 
-// scanned is a log whose panics are recorded.
+// scanned is a log writer that records the panics in the log.
 type scanned struct{ to io.Writer }
 
 // Write implements io.Writer.
