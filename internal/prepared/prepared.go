@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prepared finds the artifacts of `make prepare`: the programs of Kubernetes, and a root file system with OVN.
+// Package prepared gives tests access to the results of `make prepare`: Kubernetes' programs, and a root file system with OVN.
 package prepared
 
 import (
@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Dir returns the directory of the artifacts: $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
+// Dir returns the directory of these results: $KILN_CACHE, $XDG_CACHE_HOME/kiln or $HOME/.cache/kiln.
 func Dir() (string, error) {
 	if dir := os.Getenv("KILN_CACHE"); dir != "" {
 		return dir, nil
@@ -22,7 +22,7 @@ func Dir() (string, error) {
 	return filepath.Join(caches, "kiln"), nil
 }
 
-// File is the path of something there.
+// File returns the path of a file in Dir.
 func File(name string) (string, error) {
 	dir, err := Dir()
 	if err != nil {
@@ -35,7 +35,8 @@ func File(name string) (string, error) {
 	return path, nil
 }
 
-// Program is how to run a program of the root file system on this machine, whatever its own libraries are.
+// Program returns the command line that runs a program of the root file system on this machine, independent of the machine's
+// libraries.
 func Program(path string) ([]string, error) {
 	program, err := File(filepath.Join("rootfs", path))
 	if err != nil {
