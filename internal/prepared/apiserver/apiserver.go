@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apiserver has tests run a real API server.
+// Package apiserver runs a real API server for tests.
 package apiserver
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
-// patience is how long an API server may take to start, to learn of our kinds and to stop.
+// patience is how long an API server may take to start, to establish our kinds, and to stop.
 const patience = 2 * time.Minute
 
 // Server is an API server with its etcd.
@@ -29,7 +29,8 @@ type Server struct {
 	programs string
 }
 
-// New is an API server that can be started. It has our kinds, or those of them that are named as `subnets` or `router-lb-rules`.
+// New returns an API server that is not started. It has all our kinds, or only the named ones, such as `subnets` or
+// `router-lb-rules`.
 func New(kinds ...string) (*Server, error) {
 	server, err := prepared.File("bin/kube-apiserver")
 	if err != nil {
@@ -48,14 +49,14 @@ func New(kinds ...string) (*Server, error) {
 	}
 	return &Server{Environment: envtest.Environment{
 		BinaryAssetsDirectory: filepath.Dir(server), CRDDirectoryPaths: paths, ErrorIfCRDPathMissing: true,
-		// Several start at once when packages are tested: 20 seconds, as it is otherwise, are not enough for a busy machine.
+		// Several servers start at once when packages are tested: the default of 20 seconds is too short for a busy machine.
 		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
-		CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience}, // of ten seconds
+		CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience}, // the default is ten seconds
 	}}, nil
 }
 
-// Start starts it. Where that fails nothing is left. Envtest itself gives the server five seconds to make the namespace default, whatever else
-// the machine has to do: what is left of a start that ended there is done as with a cluster that is there.
+// Start starts the server. If it fails, it cleans up. Envtest gives the server only five seconds to create the namespace
+// default, however busy the machine is. After that timeout, Start repeats the remaining steps as for an existing cluster.
 func (s *Server) Start() (*rest.Config, error) {
 	if err := s.wrap("kube-apiserver", "etcd"); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.programs))
@@ -72,11 +73,11 @@ func (s *Server) Start() (*rest.Config, error) {
 	return config, nil
 }
 
-// Stop ends it.
+// Stop stops the server and removes its files.
 func (s *Server) Stop() error { return errors.Join(s.Environment.Stop(), os.RemoveAll(s.programs)) }
 
-// wrap has envtest start programs by scripts that make the kernel kill them when this process ends. `go test -fuzz` kills its workers: their
-// programs would otherwise run for ever, and go test would wait for them because they inherit its pipes.
+// wrap makes envtest start programs through scripts that make the kernel kill them when this process ends. `go test -fuzz` kills
+// its workers: their programs would otherwise run forever, and go test would wait for them, because they inherit its pipes.
 func (s *Server) wrap(names ...string) (err error) {
 	if s.programs, err = os.MkdirTemp("", "apiserver"); err != nil {
 		return fmt.Errorf("make a directory for wrapper scripts: %w", err)
@@ -91,7 +92,7 @@ func (s *Server) wrap(names ...string) (err error) {
 		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 			return fmt.Errorf("write a wrapper of %s: %w", name, err)
 		}
-		// Envtest looks there first (its documentation of TEST_ASSET_ETCD and TEST_ASSET_KUBE_APISERVER).
+		// Envtest looks there first (see its documentation of TEST_ASSET_ETCD and TEST_ASSET_KUBE_APISERVER).
 		variable := "TEST_ASSET_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 		if err := os.Setenv(variable, wrapper); err != nil {
 			return fmt.Errorf("set %s: %w", variable, err)
@@ -100,7 +101,7 @@ func (s *Server) wrap(names ...string) (err error) {
 	return nil
 }
 
-// definitions is the directory of our kinds' definitions, seen from whichever package is tested.
+// definitions returns the directory of our CRDs, independent of the package under test.
 func definitions() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

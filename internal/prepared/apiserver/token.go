@@ -21,8 +21,8 @@ import (
 // account is the service account of TokenConfig.
 const account = "kiln-test"
 
-// TokenConfig returns a kubeconfig file for a service account that may do everything, and the account's token: processes in pods authenticate by
-// tokens. It is called once per server.
+// TokenConfig returns a kubeconfig file for a service account with all permissions, and the account's token: processes in pods
+// authenticate with tokens. Call it once per server.
 func (s *Server) TokenConfig(ctx context.Context) (kubeconfig []byte, token string, err error) {
 	admin, err := kubernetes.NewForConfig(s.Config)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Server) TokenConfig(ctx context.Context) (kubeconfig []byte, token stri
 	if err != nil {
 		return nil, "", fmt.Errorf("make a client of %s: %w", account, err)
 	}
-	// The server's authorizer learns of the binding by a watch.
+	// The server's authorizer receives the binding by a watch.
 	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		return err == nil, nil
@@ -76,7 +76,7 @@ func (s *Server) AccountConfig(ctx context.Context, namespace, account string) (
 	return kubeconfig, config, nil
 }
 
-// makeAccount makes the service account and its binding to the role cluster-admin.
+// makeAccount creates the service account and its binding to the role cluster-admin.
 func makeAccount(ctx context.Context, admin kubernetes.Interface) error {
 	accounts := admin.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
 	if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{}); err != nil {
