@@ -53,7 +53,7 @@ func endpoint(t *testing.T, db Database) (address netip.AddrPort, dir string, co
 	servers, callers := supervisortest.NewAuthority(t, "servers"), supervisortest.NewAuthority(t, "admin")
 	dir = servers.TLSDir(t, "ovn-nb", map[string][]byte{"admin-ca.crt": callers.PEM})
 	endpoints++
-	address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 8, endpoints}), 6651) // the port is outside the ephemeral range, so no other process gets it by chance
+	address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 8, endpoints}), 6651) // outside the ephemeral port range
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, address.String(), dir, Handler(db)) }()
