@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version is how processes tell the versions of the programs that they run.
+// Package version is how processes report the versions of the programs that they run.
 package version
 
 import (
@@ -13,24 +13,24 @@ import (
 	"strings"
 )
 
-// Kiln is this program's version: the tag of its image, which the image's build sets.
+// Kiln is this program's version: the tag of its image. The image build sets it.
 var Kiln = "dev"
 
-// Path is where versions are told, beside the probes.
+// Path is the HTTP path of versions, on the address of the probes.
 const Path = "/version"
 
-// Programs are the versions of what one pod runs; empty where it runs no such program.
+// Programs are the versions of the programs that one pod runs; empty for programs that it does not run.
 type Programs struct {
 	Kiln        string `json:"kiln,omitempty"`
 	OVN         string `json:"ovn,omitempty"`
 	OpenVSwitch string `json:"openVSwitch,omitempty"`
 }
 
-// Own are the versions of a process that runs no daemons.
+// Own returns the versions of a process that runs no daemons.
 func Own(context.Context) (Programs, error) { return Programs{Kiln: Kiln}, nil }
 
-// OfDaemon is the version in a daemon's answer to the control command `version`, whose first line is "ovn-northd 25.03.0" or "ovs-vswitchd (Open vSwitch) 3.5.0"
-// (ovs-appctl(8)).
+// OfDaemon returns the version from a daemon's response to the control command `version`, whose first line is "ovn-northd
+// 25.03.0" or "ovs-vswitchd (Open vSwitch) 3.5.0" (ovs-appctl(8)).
 func OfDaemon(answer string) string {
 	line, _, _ := strings.Cut(answer, "\n")
 	words := strings.Fields(line)
@@ -40,7 +40,7 @@ func OfDaemon(answer string) string {
 	return words[len(words)-1]
 }
 
-// Handler answers with what tell returns, or with 503 while that is not known.
+// Handler responds with the result of tell, or with 503 while that is an error.
 func Handler(tell func(context.Context) (Programs, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		programs, err := tell(r.Context())
@@ -49,11 +49,11 @@ func Handler(tell func(context.Context) (Programs, error)) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(programs) // fails only when the client has gone
+		_ = json.NewEncoder(w).Encode(programs) // fails only when the client has disconnected
 	})
 }
 
-// Get asks the process at an address.
+// Get queries the process at an address.
 func Get(ctx context.Context, address netip.AddrPort) (Programs, error) {
 	var programs Programs
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address.String()+Path, http.NoBody)
@@ -74,7 +74,7 @@ func Get(ctx context.Context, address netip.AddrPort) (Programs, error) {
 	return programs, nil
 }
 
-// client keeps no connection: each process is asked once. It goes nowhere else than it was told.
+// client keeps no connections, because each process is queried once. It follows no redirects.
 var client = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
