@@ -10,7 +10,7 @@ import (
 )
 
 // First octets of derived MAC addresses. Both are locally administered unicast (IEEE 802, bits 1 and 0 of the first octet are 1
-// and 0) and differ, so that an IPv4 and an IPv6 address never share a MAC address.
+// and 0). They differ, so that the first candidates of an IPv4 and an IPv6 address are never equal.
 const (
 	macIPv4 = 0x06
 	macIPv6 = 0x0e
