@@ -11,8 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Feed is a source of requests from other controllers. The zero value is ready; requests from before the source starts are
-// buffered.
+// Feed is a source of requests from other controllers. The zero value is ready. Requests are buffered until the source starts.
 type Feed struct {
 	mu    sync.Mutex
 	queue queue

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ServiceCIDRs are the prefixes of ClusterIPs: those of the API server's flag, and the ones in ServiceCIDR objects of users.
+// ServiceCIDRs are the prefixes of ClusterIPs: the prefixes in the API server's flag and in ServiceCIDR objects of users.
 type ServiceCIDRs struct {
 	// Configured are the prefixes that are known without objects.
 	Configured []netip.Prefix

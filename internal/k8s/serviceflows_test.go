@@ -86,7 +86,7 @@ func TestFlowsOfServices(t *testing.T) {
 	}
 }
 
-// TestOrdinaryServicesAreWithinTheBounds uses Services like those of large clusters.
+// TestOrdinaryServicesAreWithinTheBounds uses Services as in large clusters.
 func TestOrdinaryServicesAreWithinTheBounds(t *testing.T) {
 	for _, tt := range []struct{ services, ports, endpoints int }{
 		{1, 3, 20_000}, {1, 1000, 40}, {1, 4000, 0}, {5000, 2, 30}, {10_000, 2, 10}, {10_000, 3, 1},
