@@ -27,7 +27,7 @@ import (
 
 // Wish is an allocation request of an object.
 type Wish struct {
-	// What the object is, with an article, for messages: `a Vip`.
+	// What names the kind of the object in messages, with an article: `a Vip`.
 	What string
 	// Holder is the object's name in the allocator.
 	Holder string
@@ -50,7 +50,7 @@ type Desk struct {
 }
 
 // Restore reserves the addresses in the object's status. It logs a failure, and a later Hold retries the allocation. Call it
-// after the leases of all ports are restored, including those of absent pods, and before anything is allocated.
+// after all leases of ports are restored, including leases of absent pods, and before anything is allocated.
 func (d Desk) Restore(ctx context.Context, w Wish) {
 	addresses, err := Addresses(w.Told)
 	if err != nil || len(addresses) == 0 {
@@ -66,8 +66,8 @@ func (d Desk) Restore(ctx context.Context, w Wish) {
 	}
 }
 
-// Hold returns the object's lease, or allocates one for its request. Without addresses in the spec it requests those of the
-// status again. A problem needs a change by the user; an ErrWaiting does not.
+// Hold returns the object's lease, or allocates one for its request. Without addresses in the spec it requests the addresses in
+// the status. The user has to fix a problem; an ErrWaiting needs no change by the user.
 func (d Desk) Hold(ctx context.Context, w Wish, check func(*kubeovnv1.Subnet) *validation.Problem) (ipam.Lease, *validation.Problem, error) {
 	if lease, held := d.Allocator.Lookup(w.Holder); held {
 		return lease, nil, nil
@@ -130,7 +130,7 @@ func Addresses(texts [2]string) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// Texts returns addresses in the form of a status. A family without an address keeps its value from before.
+// Texts returns addresses as text, by family. A family without an address keeps the given text.
 func Texts(addresses []netip.Addr, before [2]string) [2]string {
 	for _, a := range addresses {
 		before[ipfamily.Of(a)] = a.String()
