@@ -148,9 +148,9 @@ func nodeAddresses(o client.Object) []string {
 	return keysOf("", hosts)
 }
 
-// The address space is divided into nested blocks; each level's prefix is this many bits longer than that of the enclosing one.
-// A prefix belongs to the smallest block that contains it. Prefixes that overlap with it belong to an enclosing block, or to a
-// block inside of it.
+// The address space is divided into nested blocks; the prefix of a block is this many bits longer than the prefix of the
+// enclosing block. A prefix belongs to the smallest block that contains it. Prefixes that overlap with it belong to an enclosing
+// block, or to a block inside of it.
 var steps = map[ipfamily.Family]int{ipfamily.IPv4: 4, ipfamily.IPv6: 8}
 
 // keysOf returns the index keys of prefixes: "at" the block that each belongs to, and "in" that block and all enclosing ones.
