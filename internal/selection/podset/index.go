@@ -59,7 +59,7 @@ type Membership struct {
 type Changes struct {
 	// Pods are the pods whose membership changed.
 	Pods []types.NamespacedName
-	// Sets are those that were added or removed, have other port numbers, or have host-network pods on other nodes.
+	// Sets were added or removed, have other port numbers, or have host-network pods on other nodes.
 	Sets []Selector
 	// Users are the users of sets with other port numbers, and users whose sets are now complete.
 	Users []desired.Owner

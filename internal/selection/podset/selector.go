@@ -60,7 +60,7 @@ func (s Selector) Name() string {
 	return hex.EncodeToString(sum[:10])
 }
 
-// String describes the selector for people who read the database.
+// String describes the selector for readers of the database.
 func (s Selector) String() string {
 	out := string(s.Role)
 	if s.Group != "" {

@@ -229,7 +229,7 @@ func (s *set) renumbered(c *delta) {
 	}
 }
 
-// arrived marks a pod's membership in a set as present in the database, and notifies users for whom it was the last pending one.
+// arrived marks a pod's membership in a set as present in the database. It notifies the users that waited only for this pod.
 func (x *Index) arrived(c *delta, s *set, p *pod) {
 	if _, pending := s.pending[p]; !pending {
 		return
