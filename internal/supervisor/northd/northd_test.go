@@ -303,7 +303,8 @@ func TestItStopsWhileTheNorthboundDatabaseIsFilled(t *testing.T) {
 	tr.untilSaid("writes d") // the same addresses, another database
 }
 
-// By the second answer, ovn-northd has committed what it computed first. Answers of the previous process do not count.
+// By the second answer, ovn-northd has committed the result of its first computation. Answers of the previous process do not
+// count.
 func TestADatabaseIsWrittenOnceTheOneThatRunsNowHasSaidSoTwice(t *testing.T) {
 	tr := newTrial(t, "active", "127.0.6.4:10671")
 	tr.clusters <- clusterOf("c", "192.0.2.1")
