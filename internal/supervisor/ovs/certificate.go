@@ -44,8 +44,8 @@ const SignerName = "kubeovn.io/chassis"
 // its lifetime when it is issued.
 const renewPause = time.Minute
 
-// certificate maintains the chassis' client certificate. Its common name is the chassis, which limits what the node may write
-// (ovsdb-server(7), RBAC). The key never leaves the node.
+// certificate maintains the chassis' client certificate. Its common name is the chassis, which limits the rows that the node may
+// write (ovsdb-server(7), RBAC). The key never leaves the node.
 type certificate struct {
 	dir, node string
 	requests  certificatesv1.CertificateSigningRequestInterface

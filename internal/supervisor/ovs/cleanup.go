@@ -38,8 +38,8 @@ func CleanUp(ctx context.Context, o Options) error {
 	return errors.Join(unshield(ctx), (&guard{known: true}).apply(ctx), removeFiles(o))
 }
 
-// dismantle starts the daemons once more, because only ovs-vswitchd knows what it created in the kernel, and stops it with `exit
-// --cleanup`, which deletes all of that (ovs-vswitchd(8)).
+// dismantle starts the daemons once more, because only ovs-vswitchd knows its objects in the kernel, and stops it with `exit
+// --cleanup`, which deletes them (ovs-vswitchd(8)).
 func dismantle(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -35,8 +35,8 @@ type node struct {
 	// remotes are the newest connection methods of the southbound database.
 	remotes []string
 	guard   guard
-	// clusterID is the newest cluster ID of the southbound database. anew is true while ovn-controller still has to be notified that
-	// the database was replaced.
+	// clusterID is the newest cluster ID of the southbound database. The flag is set while ovn-controller still needs a reset for a
+	// replaced database.
 	clusterID string
 	anew      bool
 	// configured, certified and switched together open ovn-controller's gate.
