@@ -64,8 +64,8 @@ func (f files) parseBackup(name string) (made adminapi.Backup, isOurs bool) {
 	return adminapi.Backup{Name: name, Time: at, Request: request}, hasPrefix && hasSuffix && err == nil
 }
 
-// plannedBackup is the time of a backup, its request (if any), and the retention after it: the newest keep backups, and those of
-// the request pinned.
+// plannedBackup is the time of a backup, its request (if any), and the retention after it: the newest keep backups, and all
+// backups of the request pinned.
 type plannedBackup struct {
 	at      time.Time
 	request string

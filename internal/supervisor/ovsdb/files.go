@@ -147,7 +147,7 @@ func (f files) readSince() (time.Time, error) {
 	}
 	since, err := time.Parse(time.RFC3339, strings.TrimSpace(string(text)))
 	if err != nil {
-		return time.Time{}, nil //nolint:nilerr // what cannot be read is older than anything
+		return time.Time{}, nil //nolint:nilerr // an unreadable record counts as older than any other
 	}
 	return since, nil
 }

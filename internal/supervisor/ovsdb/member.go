@@ -343,8 +343,8 @@ func (m *member) versions(ctx context.Context) (version.Programs, error) {
 	return version.Programs{Kiln: version.Kiln, OpenVSwitch: version.OfDaemon(answer)}, err
 }
 
-// Kick implements adminapi.Database. It resolves the server's address itself: ovsdb-server 3.5, if it is the only member, takes
-// an unknown name for its own and leaves.
+// Kick implements adminapi.Database. It resolves the server's address itself: if a member is alone in the cluster, ovsdb-server
+// 3.5 takes an unknown name for the member's and leaves.
 func (m *member) Kick(ctx context.Context, server string) error {
 	status, err := m.Status(ctx)
 	if err != nil {

@@ -63,7 +63,7 @@ func (m *trialMember) content(t *testing.T) string {
 	return strings.Join(names, " ")
 }
 
-// tell gives a member a new record.
+// tell sends a new record to a member.
 func (m *trialMember) tell(status v1alpha1.DatabaseStatus, backup v1alpha1.Backup) {
 	cluster := &v1alpha1.OVNCluster{Status: v1alpha1.OVNClusterStatus{Southbound: *status.DeepCopy()}}
 	cluster.Spec.Central.Backup = backup
