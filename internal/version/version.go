@@ -40,7 +40,7 @@ func OfDaemon(answer string) string {
 	return words[len(words)-1]
 }
 
-// Handler responds with the result of tell, or with 503 while that is an error.
+// Handler serves the result of the given function as JSON, or its error with status 503.
 func Handler(tell func(context.Context) (Programs, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		programs, err := tell(r.Context())
