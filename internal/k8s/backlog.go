@@ -42,12 +42,11 @@ func (g *Gate) Workers(n int) controller.Options {
 	return options
 }
 
-// WaitWritten blocks until the controllers of Workers have reconciled each key that was queued at their start, and the keys that
+// WaitWritten blocks until the controllers of Workers have reconciled each key that was queued at their start, and all keys that
 // these reconciliations enqueued. It works in rounds, with a pause before each. A round ends once each key that was pending at
 // its start has been reconciled without error, or has failed startAttempts times. Keys that are added later belong to a later
 // round, so that constant changes do not prolong a round; the number of rounds is limited. Call it once; it returns the error of
 // ctx.
-// that of ctx.
 func (g *Gate) WaitWritten(ctx context.Context, pause time.Duration) error {
 	g.mu.Lock()
 	backlogs := g.backlogs
