@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// Number of places in a table. A value that many objects share returns before values of single objects displace it.
+// Number of places in a table. A value that many objects share is used again before values of single objects displace it.
 const (
 	stringPlaces = 4096
 	setPlaces    = 1024
