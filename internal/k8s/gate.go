@@ -45,7 +45,7 @@ func (g *Gate) Wait(ctx context.Context) error {
 // leader at once has done so by then, and a standby has time.
 const standbyAfter = 2 * time.Second
 
-// Behind returns a source that starts once the gate is open, so that it does not delay the start of other sources. On a standby
+// Behind returns a source that starts once the gate is open, so that it does not delay the steps before that. On a standby
 // it starts after standbyAfter, so that it has synced before the standby becomes the leader. Nothing waits for its sync.
 func (g *Gate) Behind(s source.Source) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
