@@ -85,7 +85,7 @@ func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) er
 		return err
 	}
 	if former == nil {
-		return nil // the interface was deleted together with its addresses
+		return nil // the interface was deleted: nothing to give the addresses back to
 	}
 	u.log.Info("giving addresses back to the former tunnel interface", "interface", m.Uplink, "addresses", m.Addresses)
 	if err := unshield(ctx); err != nil {
