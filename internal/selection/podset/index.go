@@ -185,7 +185,7 @@ func (x *Index) DeleteNamespace(name string) {
 	})
 }
 
-// Use sets which sets a user needs from now on. The sets of its earlier calls stay until Settle.
+// Use declares the sets that a user needs from now on. The sets of its earlier calls stay until Settle.
 func (x *Index) Use(owner desired.Owner, selectors []Selector) {
 	x.change(func(c *delta) { x.use(c, owner, selectors) })
 }
