@@ -29,7 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared/apiserver"
 )
 
-// api is a client of the API server. It refuses unknown fields, as kubectl does.
+// api is a client of the API server. It rejects unknown fields, as kubectl does.
 var api client.Client
 
 func TestMain(m *testing.M) {
@@ -121,7 +121,7 @@ func TestManifestsForKubeOVNAndSamplesApplyUnchanged(t *testing.T) {
 	}
 }
 
-// requireKept checks that what was written is there, unchanged; defaults may be added.
+// requireKept checks that every field in want has the same value in got. Defaults may be added.
 func requireKept(t *testing.T, path string, want, got any) {
 	t.Helper()
 	fields, ok := want.(map[string]any)
@@ -220,7 +220,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// What Kube-OVN wrote into a status must not stand in the way of later changes.
+// A status that Kube-OVN wrote must not block later changes of the object.
 func TestObjectsWithKubeOVNStatusCanBeChanged(t *testing.T) {
 	ctx := t.Context()
 	subnet := objects(t, []byte("apiVersion: kubeovn.io/v1\nkind: Subnet\nmetadata: {name: old}\nspec: {cidrBlock: 10.70.0.0/16}\n"))[0]

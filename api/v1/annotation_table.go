@@ -13,19 +13,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Role says who writes an annotation of an object.
+// Role defines which users and components may write an annotation.
 type Role string
 
 const (
-	// RoleRequest is an annotation that users write at any time. A change of one on a pod enqueues the pod.
+	// RoleRequest is the role of annotations that users may write at any time. A change on a pod enqueues the pod.
 	RoleRequest Role = "request"
-	// RoleResult is an annotation that only kube-ovn-controller changes. On pods an admission policy denies other changes.
+	// RoleResult is the role of annotations that only kube-ovn-controller changes. On pods, an admission policy denies changes by others.
 	RoleResult Role = "result"
-	// RoleClaim is an annotation of a pod that is a request until the pod's network is allocated (PodNetwork.IsFor), and a result from then on.
+	// RoleClaim is the role of pod annotations that are requests until the pod's network is allocated (PodNetwork.IsFor), and results from
+	// then on.
 	RoleClaim Role = "request, then result"
 )
 
-// The kinds of objects that have annotations.
+// Kinds of objects that have annotations.
 const (
 	OnPod           = "Pod"
 	OnNode          = "Node"
@@ -37,19 +38,19 @@ const (
 	OnRouterLBRule  = "RouterLBRule"
 )
 
-// annotationEntry is a row of the table: an annotation of the objects of one kind.
+// annotationEntry is a row of annotationTable: an annotation on objects of one kind.
 type annotationEntry struct {
 	name Annotation
 	on   string
 	role Role
-	// parse reads a request of a pod into a PodRequest. A pod gets no network while such a request is not valid.
+	// parse adds a request of a pod to a PodRequest. A pod with an invalid request gets no network.
 	parse func(*PodRequest, string) error
-	// check returns why a request is not valid. Such a request is ignored with a warning.
+	// check returns an error for an invalid request. The request is then ignored and a warning event reports it.
 	check func(string) error
 }
 
-// annotationTable holds each annotation of each kind of object. docs/reference-api.md has the same rows. Requests with neither parse nor check are
-// read where they are used: DHCP options by internal/validation, annotations of rules and of NetworkPolicies by their controllers.
+// annotationTable lists each annotation for each kind of object. docs/reference-api.md has the same rows. The users of a request validate
+// it if it has neither parse nor check: internal/validation for DHCP options, the controllers for annotations of rules and NetworkPolicies.
 var annotationTable = []annotationEntry{
 	{name: AnnotationPodUID, on: OnPod, role: RoleResult},
 	{name: AnnotationAllocated, on: OnPod, role: RoleResult},
@@ -63,7 +64,7 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationIPAddress, on: OnPod, role: RoleClaim, parse: func(r *PodRequest, s string) (err error) { r.Addresses, err = parseOnePerFamily(s); return }},
 	{name: AnnotationMACAddress, on: OnPod, role: RoleClaim, parse: func(r *PodRequest, s string) (err error) { r.MAC, err = ParseMAC(s); return }},
 	{name: AnnotationLogicalSwitch, on: OnPod, role: RoleClaim, parse: func(r *PodRequest, s string) (err error) { r.Subnet, err = parseName(s); return }},
-	{name: AnnotationMachine, on: OnPod, role: RoleClaim}, // before the allocation MachineOf decides
+	{name: AnnotationMachine, on: OnPod, role: RoleClaim}, // before the allocation, MachineOf is used instead
 
 	{name: AnnotationIPFamily, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.Family, err = parseFamily(s); return }},
 	{name: AnnotationIPPool, on: OnPod, role: RoleRequest, parse: func(r *PodRequest, s string) (err error) { r.Pools, r.Choices, err = parsePools(s); return }},
@@ -77,7 +78,7 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationPortSecurity, on: OnPod, role: RoleRequest, check: valid(parseNo)},
 	{name: AnnotationLayer2Forward, on: OnPod, role: RoleRequest, check: valid(parseNo)},
 	{name: AnnotationAAPs, on: OnPod, role: RoleRequest, check: valid(parseNames)},
-	{name: AnnotationGroups, on: OnPod, role: RoleRequest, check: valid(parseNames)}, // a group that cannot exist lets nothing through
+	{name: AnnotationGroups, on: OnPod, role: RoleRequest, check: valid(parseNames)}, // a group with an invalid name allows nothing
 
 	{name: AnnotationAllocated, on: OnNode, role: RoleResult},
 	{name: AnnotationIPAddress, on: OnNode, role: RoleResult},
@@ -110,7 +111,8 @@ var annotationTable = []annotationEntry{
 	{name: AnnotationPolicyFor, on: OnNetworkPolicy, role: RoleRequest},
 }
 
-// AnnotationsOf returns the annotations of the objects of a kind, in the order of the table: those of these roles, or all without roles.
+// AnnotationsOf returns the annotations of objects of a kind in the order of annotationTable. If roles are given, it returns only
+// annotations with these roles.
 func AnnotationsOf(kind string, roles ...Role) []Annotation {
 	var names []Annotation
 	for _, e := range annotationTable {
@@ -121,7 +123,7 @@ func AnnotationsOf(kind string, roles ...Role) []Annotation {
 	return names
 }
 
-// CheckRequests returns an AnnotationError for each annotation that users may write at any time on an object of a kind, and that is not valid.
+// CheckRequests returns an AnnotationError for each invalid annotation with RoleRequest on an object of a kind.
 func CheckRequests(kind string, annotations map[string]string) []error {
 	var invalid []error
 	for _, e := range annotationTable {
@@ -134,7 +136,7 @@ func CheckRequests(kind string, annotations map[string]string) []error {
 	return invalid
 }
 
-// read reads one request among the annotations of an object. The error is an AnnotationError.
+// read parses or checks one request in the annotations of an object. The error is an AnnotationError.
 func (e annotationEntry) read(annotations map[string]string, provider string, into *PodRequest) error {
 	value, err := RequestText(annotations, e.name.For(provider))
 	switch {
@@ -151,11 +153,11 @@ func (e annotationEntry) read(annotations map[string]string, provider string, in
 	return nil
 }
 
-// maxRequest is the length in bytes of the longest valid request: a list of 500 pairs of addresses of both families. It bounds the work
-// that one object causes.
+// maxRequest is the maximum length of a request in bytes. The longest valid request is a list of 500 pairs of addresses of both families.
+// It limits the CPU time that one object can cost.
 const maxRequest = 32 << 10
 
-// RequestText returns the text of a request without the white space around it; empty when there is none. The error is an AnnotationError.
+// RequestText returns the text of a request without surrounding white space, or "" if there is none. The error is an AnnotationError.
 func RequestText(annotations map[string]string, key string) (string, error) {
 	text := strings.TrimSpace(annotations[key])
 	if len(text) > maxRequest {
@@ -167,7 +169,7 @@ func RequestText(annotations map[string]string, key string) (string, error) {
 	return text, nil
 }
 
-// parseRequest reads one request of a pod on its first network: the zero value when there is none, or it is not valid.
+// parseRequest parses one request of a pod for its first network. It returns the zero value if the request is missing or invalid.
 func parseRequest[T any](annotations map[string]string, a Annotation, parse func(string) (T, error)) (request T) {
 	text, err := RequestText(annotations, a.Key())
 	if err != nil || text == "" {
@@ -186,7 +188,7 @@ func valid[T any](parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// parseName reads the name of an object of the API.
+// parseName checks that s is a valid name of an API object.
 func parseName(s string) (string, error) {
 	if len(validation.IsDNS1123Subdomain(s)) > 0 {
 		return "", fmt.Errorf("%.100q is not the name of an object: write lower-case letters, digits, - and ., at most %d",
@@ -195,7 +197,7 @@ func parseName(s string) (string, error) {
 	return s, nil
 }
 
-// parseNames reads names of objects with commas between them.
+// parseNames parses a list of object names that are separated by commas.
 func parseNames(s string) ([]string, error) {
 	if err := checkLength(strings.Count(s, ",") + 1); err != nil {
 		return nil, err

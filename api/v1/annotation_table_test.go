@@ -19,7 +19,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// Each constant of type Annotation is in the table, no row is there twice, and only requests are parsed.
+// Each constant of type Annotation occurs in the table, there are no duplicate rows, and only requests have a parser.
 func TestTheTableHasEachAnnotation(t *testing.T) {
 	var declared, listed []Annotation
 	files, err := filepath.Glob("*.go")
@@ -54,7 +54,8 @@ func TestTheTableHasEachAnnotation(t *testing.T) {
 	}
 }
 
-// annotationsIn returns the values of a declaration of type Annotation. Other names that begin with Annotation are AnnotationDomain's only.
+// annotationsIn returns the values of a constant declaration of type Annotation. Among names with the prefix Annotation, only
+// AnnotationDomain has another type.
 func annotationsIn(t *testing.T, spec *ast.ValueSpec) (values []Annotation) {
 	t.Helper()
 	for i, name := range spec.Names {
@@ -110,7 +111,7 @@ func TestTheTableIsDocumented(t *testing.T) {
 	}
 }
 
-// requestValues are values of each request of a pod: those that are valid, and those that are not.
+// requestValues are valid and invalid values of each request of a pod.
 var requestValues = map[Annotation]struct{ valid, invalid []string }{
 	AnnotationIPAddress: {[]string{"10.16.0.9,fd00::9", "10.16.0.9"}, []string{"10.16.0.9,", "10.16.0.9,10.16.0.8", "0.0.0.0/0", "a"}},
 	AnnotationMACAddress: {
@@ -135,12 +136,12 @@ var requestValues = map[Annotation]struct{ valid, invalid []string }{
 	AnnotationLayer2Forward: {[]string{"true", "false"}, []string{"1"}},
 	AnnotationAAPs:          {[]string{"a, b,,a", "a"}, []string{"a,B", `"`}},
 	AnnotationGroups:        {[]string{"b,a,,a", "a"}, []string{"a,b c", "-1"}},
-	AnnotationDHCPv4:        {[]string{"lease_time=600,router=10.16.0.1"}, nil}, // tests of internal/validation have more
+	AnnotationDHCPv4:        {[]string{"lease_time=600,router=10.16.0.1"}, nil}, // tests of internal/validation have more values
 	AnnotationDHCPv6:        {[]string{"dns_server=fd00::a"}, nil},
 	AnnotationMachine:       {[]string{"vm"}, nil},
 }
 
-// Each request of a pod takes its valid values only, no long text and no control characters.
+// Each request of a pod accepts only its valid values, no long text and no control characters.
 func TestRequestsAreChecked(t *testing.T) {
 	tooMuch := []string{"a\x00b", "a\x1b[2Jb", "a\u0085\u009bb", strings.Repeat("x", 100_000), strings.Repeat("10.0.0.1,", 4000) + "10.0.0.1"}
 	for _, e := range annotationTable {

@@ -7,6 +7,6 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Condition is metav1.Condition for every program. The generators alone see the looser one of condition_schema.go, so that the
-// schema takes what Kube-OVN wrote: conditions with an empty reason or message, and with a lastUpdateTime, which is not kept.
+// Condition is metav1.Condition in every program. controller-gen reads the looser type of condition_schema.go instead. The generated schema
+// therefore accepts conditions that Kube-OVN wrote: with an empty reason or message, and with a lastUpdateTime, which is dropped.
 type Condition = metav1.Condition

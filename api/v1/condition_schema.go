@@ -7,9 +7,9 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// The generators alone see this file: controller-gen sets its build tag, and no program is built with it. It has the fields of
-// metav1.Condition without that type's limits. The API server checks the whole object at every update, so a limit that a stored
-// status does not keep would refuse every later change of the object, also those of its spec.
+// Only controller-gen reads this file: it sets the build tag, and no program is built with it. The type has the fields of metav1.Condition
+// without its limits. The API server validates the whole object at each update. A limit that a stored status violates would therefore
+// reject every later change of the object, including its spec.
 
 // Condition describes one aspect of the state of an object.
 // +kubebuilder:object:generate=false
@@ -19,21 +19,21 @@ type Condition struct {
 	// status of the condition, one of True, False, Unknown.
 	// +optional
 	Status metav1.ConditionStatus `json:"status,omitempty"`
-	// observedGeneration is the .metadata.generation that the condition was set upon.
+	// observedGeneration is the .metadata.generation that the condition was computed for.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// lastTransitionTime is the last time the condition went from one status to another.
+	// lastTransitionTime is the last time the status of the condition changed.
 	// +optional
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// lastUpdateTime is what Kube-OVN wrote. It is taken and goes at the next change of the status.
+	// lastUpdateTime is a field of Kube-OVN. It is accepted, and dropped at the next change of the status.
 	// +optional
 	// +nullable
 	LastUpdateTime metav1.Time `json:"lastUpdateTime,omitempty"`
 	// reason of the last transition, in CamelCase.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message says details of the transition, and what to change when something is wrong.
+	// message describes the last transition and, if something is wrong, what to change.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// FuzzParsePodRequest reads any addresses, MAC address and routes. Addresses that are accepted are addresses of ports: without a zone, and not
-// IPv4 in IPv6. A MAC address has 48 bits. Each route has a destination or a gateway, of one family, and no bits after its prefix.
+// FuzzParsePodRequest parses arbitrary addresses, MAC addresses and routes. Accepted addresses have no zone and are not IPv4-mapped IPv6. A
+// MAC address has 48 bits. Each route has a destination or a gateway, both of one family, and no bits after its prefix length.
 func FuzzParsePodRequest(f *testing.F) {
 	f.Add("10.16.0.9,fd00::9", "02:00:00:00:00:01", `[{"dst":"10.0.0.0/8","gw":"10.16.0.2"}]`)
 	f.Add("", "", `[{"dst":"::ffff:10.0.0.0/104"},{"dst":"::ffff:10.0.0.1","gw":"10.16.0.2"}]`)
@@ -59,9 +59,9 @@ func checkRequest(t *testing.T, request PodRequest) {
 
 func isPlain(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
 
-// FuzzAnnotations has a pod with any annotations of ours, one per line as `routes=[]`, and runs every parser of them. There is no panic. What
-// ParsePodNetwork accepts reads back the same from the annotations that it is written to. The parsers of single annotations agree with
-// ParsePodRequest. Names of security groups are in order and occur once. Names of other objects are names that an object can have.
+// FuzzAnnotations runs every parser on a pod with arbitrary annotations of ours, one per line as `routes=[]`. No parser panics. A result of
+// ParsePodNetwork survives a round trip through Annotations. Parsers of single annotations agree with ParsePodRequest. Names of security
+// groups are sorted and unique. Other names are valid object names.
 func FuzzAnnotations(f *testing.F) {
 	all := ""
 	for name, values := range requestValues {

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 holds the network resources: Vpc, Subnet, IP and the typed form of the annotations of pods and nodes. JSON names,
-// enums, defaults and columns are those of the kubeovn.io/v1 API that Kube-OVN defines, so that its manifests apply unchanged.
+// Package v1 holds the network resources (Vpc, Subnet, IP and others) and typed forms of the annotations of pods and nodes. JSON names,
+// enums, defaults and columns match the API kubeovn.io/v1 of Kube-OVN, so that its manifests apply unchanged.
 // +kubebuilder:object:generate=true
 // +groupName=kubeovn.io
 package v1

@@ -5,8 +5,8 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// IPSpec is one network attachment and the addresses it holds. The object's name is that of its logical switch port:
-// `<pod>.<namespace>` for pods, `node-<node>` for nodes. What an IP is of, and its addresses, can be set once.
+// IPSpec defines a network attachment and its addresses. The object has the name of its logical switch port: `<pod>.<namespace>` for pods,
+// `node-<node>` for nodes. Pod, subnet and addresses cannot change once they are set.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.podName) || size(oldSelf.podName) == 0 || has(self.podName) && self.podName == oldSelf.podName",message="podName cannot change once it is set: delete the IP and create another one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.__namespace__) || size(oldSelf.__namespace__) == 0 || has(self.__namespace__) && self.__namespace__ == oldSelf.__namespace__",message="namespace cannot change once it is set: delete the IP and create another one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.subnet) || size(oldSelf.subnet) == 0 || has(self.subnet) && self.subnet == oldSelf.subnet",message="subnet cannot change once it is set: delete the IP and create another one"
@@ -16,23 +16,23 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.macAddress) || size(oldSelf.macAddress) == 0 || has(self.macAddress) && self.macAddress == oldSelf.macAddress",message="macAddress cannot change once it is set: delete the IP and create another one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.podType) || size(oldSelf.podType) == 0 || has(self.podType) && self.podType == oldSelf.podType",message="podType cannot change once it is set: delete the IP and create another one"
 type IPSpec struct {
-	// podName is the name of the pod, or of the node.
+	// podName is the name of the pod or of the node.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName,omitempty"`
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Namespace string `json:"namespace,omitempty"`
-	// subnet the addresses are of.
+	// subnet of the addresses.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Subnet string `json:"subnet,omitempty"`
-	// attachSubnets are further subnets of the same port.
+	// attachSubnets are additional subnets of the same port.
 	// +optional
 	AttachSubnets []string `json:"attachSubnets,omitempty"`
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
-	// ipAddress holds every address, with commas between them.
+	// ipAddress is one address, or one per family separated by a comma.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
@@ -54,7 +54,7 @@ type IPSpec struct {
 	AttachMACs []string `json:"attachMacs,omitempty"`
 	// +optional
 	ContainerID string `json:"containerID,omitempty"`
-	// podType is empty, StatefulSet or VirtualMachine: the kind of workload that keeps the addresses while its pod is away.
+	// podType is empty, StatefulSet or VirtualMachine: the kind of workload whose pods retain their addresses when they are recreated.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PodType string `json:"podType,omitempty"`
@@ -66,27 +66,28 @@ const (
 	PodTypeVirtualMachine = "VirtualMachine"
 )
 
-// LabelSubnet of an IP is its subnet, as users of Kube-OVN select by it.
+// LabelSubnet is the label of an IP with the name of its subnet. Users of Kube-OVN select IPs by it.
 const LabelSubnet = "ovn.kubernetes.io/subnet"
 
-// NodePortName is the name of a node's logical switch port, and of its IP object.
+// NodePortName returns the name of a node's logical switch port and of its IP object.
 func NodePortName(node string) string { return "node-" + node }
 
-// LabelReserved of an IP is how long it keeps its addresses. An IP without it was made by a user and keeps them until a pod of its
-// name has come and gone.
+// LabelReserved is the label of an IP that defines how long its addresses are reserved. A user creates an IP without it: such an IP keeps
+// its addresses until a pod of its name was created and deleted.
 const LabelReserved = "ovn.kubernetes.io/ip_reserved"
 
-// Values of LabelReserved. Users write the first two; what the controller makes of a pod has one of the last two.
+// Values of LabelReserved. ReservedAlways is set by users, ReservedForPod and ReservedForOwner by kube-ovn-controller.
 const (
-	// ReservedAlways: until the IP is deleted.
+	// ReservedAlways reserves the addresses until the IP is deleted.
 	ReservedAlways = "true"
-	// ReservedForPod: while its pod, or node, exists.
+	// ReservedForPod reserves the addresses while the pod or node exists.
 	ReservedForPod = "false"
-	// ReservedForOwner: while what owns its pod wants a pod of that name.
+	// ReservedForOwner reserves the addresses while the owner of the pod (StatefulSet or virtual machine) needs a pod of that name.
 	ReservedForOwner = "owner"
 )
 
-// IP records the addresses of one port. Created by hand, it reserves them: for the pod of its name, if it has that of a port.
+// IP records the addresses of one port. An IP that a user creates reserves its addresses: for a pod, if its name is the name of the pod's
+// port.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ips,singular=ip,shortName=ip
 // +kubebuilder:printcolumn:name="V4IP",type=string,JSONPath=`.spec.v4IpAddress`

@@ -5,35 +5,35 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// IPPoolSpec sets addresses of a subnet apart for some pods.
+// IPPoolSpec defines a part of a subnet's addresses that is reserved for some pods.
 type IPPoolSpec struct {
-	// subnet the addresses are of.
+	// subnet of the addresses.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="subnet cannot change: create another IPPool"
 	Subnet string `json:"subnet"`
-	// namespaces whose pods get addresses of this pool, and of no other part of the subnet.
+	// namespaces whose pods get addresses from this pool, and from no other part of the subnet.
 	// +optional
 	// +listType=set
 	Namespaces []string `json:"namespaces,omitempty"`
-	// allowedNamespaces are more namespaces whose pods may name the pool, or addresses of it, when namespaces is not empty. `*` is every
-	// namespace. A pool without namespaces is for every pod that may use its subnet.
+	// allowedNamespaces are additional namespaces whose pods may name the pool or addresses of it, if namespaces is not empty. `*` is every
+	// namespace. If namespaces is empty, every pod that may use the subnet may name the pool.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4096
 	AllowedNamespaces []AllowedNamespace `json:"allowedNamespaces,omitempty"`
-	// ips are addresses, ranges `a..b` and CIDRs. What the subnet excludes is of no pool.
+	// ips are addresses, ranges `a..b` and CIDRs of the subnet. Addresses in excludeIps of the subnet are not part of the pool.
 	// +kubebuilder:validation:MinItems=1
 	// +listType=set
 	IPs []string `json:"ips"`
-	// enableAddressSet publishes the addresses as an OVN address set for the matches of ACLs and policies. Its name is that of the pool,
-	// with dots for dashes.
+	// enableAddressSet publishes the addresses as an OVN address set, for use in the matches of ACLs and policies. The name of the set is
+	// the name of the pool with each dash replaced by a dot.
 	// +optional
 	// +kubebuilder:default=false
 	EnableAddressSet bool `json:"enableAddressSet,omitempty"`
 }
 
-// IPPoolStatus is what the controller sees of a pool. Counts past 2^53 are rounded.
+// IPPoolStatus is the observed state of an IPPool. Counts above 2^53 are rounded.
 type IPPoolStatus struct {
 	// +optional
 	// +listType=map
@@ -41,7 +41,7 @@ type IPPoolStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 	// +optional
 	V4AvailableIPs float64 `json:"v4AvailableIPs"`
-	// v4AvailableIPRange lists addresses and ranges in the form `10.16.0.2-10.16.0.9`, with commas between them.
+	// v4AvailableIPRange lists addresses and ranges in the form `10.16.0.2-10.16.0.9`, separated by commas.
 	// +optional
 	V4AvailableIPRange string `json:"v4AvailableIPRange"`
 	// +optional
@@ -58,7 +58,7 @@ type IPPoolStatus struct {
 	V6UsingIPRange string `json:"v6UsingIPRange"`
 }
 
-// IPPool sets addresses of a subnet apart, for pods of some namespaces and for those that name it.
+// IPPool reserves addresses of a subnet for the pods of some namespaces and for pods that name the pool.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ippools,singular=ippool,shortName=ippool
 // +kubebuilder:subresource:status

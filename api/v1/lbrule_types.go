@@ -10,7 +10,7 @@ import (
 
 // LBRulePort is a port of a rule's address.
 type LBRulePort struct {
-	// name of the port; among several each has its own.
+	// name of the port. Each name may occur only once in a rule.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
@@ -19,37 +19,38 @@ type LBRulePort struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
-	// targetPort of the endpoints; the same as port when it is left out.
+	// targetPort of the endpoints. The same as port when it is 0 or not set.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	TargetPort int32 `json:"targetPort,omitempty"`
-	// protocol is TCP, which is the default, UDP or SCTP.
+	// protocol is TCP (the default), UDP or SCTP.
 	// +optional
 	// +kubebuilder:validation:Enum="";TCP;UDP;SCTP
 	// +kubebuilder:validation:MaxLength=4
 	Protocol string `json:"protocol,omitempty"`
 }
 
-// LBRuleBackends are whom a rule leads clients to: the pods that selector selects, or endpoints.
+// LBRuleBackends are the endpoints of a rule: the pods that selector selects, or the addresses in endpoints.
 type LBRuleBackends struct {
-	// namespace of the pods that selector selects; `default` when empty.
+	// namespace in which selector selects pods. `default` when empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
-	// selector selects ready pods of namespace by labels in the form `key:value`; a pod needs them all.
+	// selector selects ready pods of namespace. Each entry is a label in the form `key:value`; a pod must match all of them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:Pattern=`^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$`
 	// +kubebuilder:validation:items:MaxLength=512
 	Selector []string `json:"selector,omitempty"`
-	// endpoints are addresses that serve, in place of selector.
+	// endpoints are the addresses of the endpoints, instead of selector.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address"
 	Endpoints []string `json:"endpoints,omitempty"`
-	// sessionAffinity ClientIP keeps a client at an endpoint until three hours after its last connection.
+	// sessionAffinity is None (the default) or ClientIP. ClientIP sends a client to the same endpoint until three hours after its last
+	// connection.
 	// +optional
 	// +kubebuilder:validation:Enum="";None;ClientIP
 	SessionAffinity corev1.ServiceAffinity `json:"sessionAffinity,omitempty"`
@@ -60,9 +61,9 @@ type LBRuleBackends struct {
 	Ports []LBRulePort `json:"ports,omitempty"`
 }
 
-// SwitchLBRuleSpec is an address that pods of a VPC reach others of it by.
+// SwitchLBRuleSpec defines a load balancer address for the pods of a VPC.
 type SwitchLBRuleSpec struct {
-	// vip is the address that clients send to, or one of each family with a comma between them.
+	// vip is the address that clients send to: one, or one per family separated by a comma.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim()))",message="must be an address, or one of each family with a comma between them"
@@ -71,16 +72,16 @@ type SwitchLBRuleSpec struct {
 	LBRuleBackends `json:",inline"`
 }
 
-// LBRuleStatus is what a rule has.
+// LBRuleStatus is the observed state of a rule.
 type LBRuleStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
-	// ports that are served, as `80/TCP,53/UDP`.
+	// ports that the rule serves, in the form `80/TCP,53/UDP`.
 	// +optional
 	Ports string `json:"ports,omitempty"`
-	// service is the namespace and name of the headless Service that finds the pods; empty of a rule with endpoints.
+	// service is the namespace and name of the headless Service that selects the pods. Empty for a rule with endpoints.
 	// +optional
 	Service string `json:"service,omitempty"`
 }
@@ -111,13 +112,13 @@ type SwitchLBRuleList struct {
 	Items           []SwitchLBRule `json:"items"`
 }
 
-// RouterLBRuleSpec is an address that leads to pods of a VPC, for clients outside as well.
+// RouterLBRuleSpec defines a load balancer address in front of pods of a VPC, for clients outside as well.
 type RouterLBRuleSpec struct {
-	// vpc whose pods are led to; ovn-cluster when empty. Clients outside reach rules of that one.
+	// vpc of the endpoints. ovn-cluster when empty. Clients outside reach only rules of ovn-cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	VPC string `json:"vpc,omitempty"`
-	// ovnEip is the OvnEip whose addresses clients send to.
+	// ovnEip is the OvnEip with the addresses that clients send to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	OvnEip string `json:"ovnEip,omitempty"`

@@ -5,18 +5,18 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// OvnEipSpec is an address by which clients outside reach what is inside. What an OvnEip is of, and its addresses, cannot change.
+// OvnEipSpec defines addresses on which clients outside reach pods. Subnet, addresses and type of an OvnEip cannot change.
 // +kubebuilder:validation:XValidation:rule=`(has(self.externalSubnet) ? self.externalSubnet : "") == (has(oldSelf.externalSubnet) ? oldSelf.externalSubnet : "")`,message="externalSubnet cannot change: create another OvnEip"
 // +kubebuilder:validation:XValidation:rule=`(has(self.v4Ip) ? self.v4Ip : "") == (has(oldSelf.v4Ip) ? oldSelf.v4Ip : "")`,message="v4Ip cannot change: create another OvnEip"
 // +kubebuilder:validation:XValidation:rule=`(has(self.v6Ip) ? self.v6Ip : "") == (has(oldSelf.v6Ip) ? oldSelf.v6Ip : "")`,message="v6Ip cannot change: create another OvnEip"
 // +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another OvnEip"
 // +kubebuilder:validation:XValidation:rule=`(has(self.type) && self.type != "" ? self.type : "nat") == (has(oldSelf.type) && oldSelf.type != "" ? oldSelf.type : "nat")`,message="type cannot change: create another OvnEip"
 type OvnEipSpec struct {
-	// externalSubnet the addresses are of: `external` when empty.
+	// externalSubnet of the addresses. `external` when empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ExternalSubnet string `json:"externalSubnet,omitempty"`
-	// v4Ip is the IPv4 address. With neither v4Ip nor v6Ip the OvnEip gets an address of each family of the subnet.
+	// v4Ip is the IPv4 address. If v4Ip and v6Ip are both empty, the OvnEip gets an address of each family of the subnet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address"
@@ -26,25 +26,25 @@ type OvnEipSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address"
 	V6IP string `json:"v6Ip,omitempty"`
-	// macAddress of the addresses on the external network; it follows from the first address when empty.
+	// macAddress of the addresses on the external network. When empty, it is derived from the first address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	MACAddress string `json:"macAddress,omitempty"`
-	// type is nat, which is the default: addresses that rules translate. Those of a router's port (lrp) and of a node's (lsp) are only
-	// reserved.
+	// type is nat (the default, for addresses that rules translate), lrp (router port) or lsp (node port on the external network). This
+	// version only reserves the addresses of types lrp and lsp.
 	// +optional
 	// +kubebuilder:validation:Enum="";nat;lrp;lsp
 	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
 }
 
-// OvnEipTypeNAT is the type of an OvnEip whose addresses rules translate.
+// OvnEipTypeNAT is the type of an OvnEip whose addresses are translated by rules.
 const OvnEipTypeNAT = "nat"
 
-// DefaultExternalSubnet is that of an OvnEip which names none.
+// DefaultExternalSubnet is the subnet of an OvnEip whose externalSubnet is empty.
 const DefaultExternalSubnet = "external"
 
-// OvnEipStatus is what an OvnEip has.
+// OvnEipStatus is the observed state of an OvnEip.
 type OvnEipStatus struct {
 	// +optional
 	// +listType=map
@@ -58,15 +58,15 @@ type OvnEipStatus struct {
 	MACAddress string `json:"macAddress,omitempty"`
 	// +optional
 	Type string `json:"type,omitempty"`
-	// nat is by what the addresses are used, with commas between: `lb` by RouterLBRules.
+	// nat lists the users of the addresses, separated by commas. `lb`: RouterLBRules.
 	// +optional
 	NAT string `json:"nat,omitempty"`
-	// ready is the condition of this name.
+	// ready is the status of the condition Ready.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
 }
 
-// OvnEip holds addresses of an external subnet.
+// OvnEip reserves addresses of an external subnet.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=ovn-eips,singular=ovn-eip,shortName=oeip
 // +kubebuilder:subresource:status

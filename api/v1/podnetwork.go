@@ -13,17 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// PodNetwork is the typed form of what the controller writes on a pod for one network: the result of an allocation, complete
-// for the agent, which needs no other object. Nodes carry the same annotations for their port on the join subnet.
+// PodNetwork is the typed form of the annotations that kube-ovn-controller writes on a pod for one network. It holds the complete result of
+// an allocation: the agent reads no other object. Nodes have the same annotations for their port on the join subnet.
 // +kubebuilder:object:generate=false
 type PodNetwork struct {
 	// Provider of the network; empty means ProviderOVN.
 	Provider string
-	// UID of the pod the result is for. A pod that was created again under the same name, or with copied annotations, has another.
+	// UID of the pod that the result is for. A pod that was recreated under the same name, or that has copied annotations, has another UID.
 	UID types.UID
-	// Allocated: the port is in the northbound database.
+	// Allocated: the port exists in the northbound database.
 	Allocated bool
-	// Routed: policies and routes of the port are in the northbound database, too.
+	// Routed: the policies and routes of the port exist in the northbound database, too.
 	Routed bool
 	// Addresses, at most one per family, in the order of CIDRs.
 	Addresses []netip.Addr
@@ -32,22 +32,22 @@ type PodNetwork struct {
 	CIDRs []netip.Prefix
 	// Gateways of the subnet, in the order of CIDRs.
 	Gateways []netip.Addr
-	// LogicalSwitch is the subnet's name, LogicalRouter its VPC's.
+	// LogicalSwitch is the name of the subnet, LogicalRouter the name of its VPC.
 	LogicalSwitch string
 	LogicalRouter string
-	// MTU of the subnet in bytes; 0 leaves it to the agent.
+	// MTU of the subnet in bytes. 0: the agent chooses.
 	MTU int
 	// NICType is PodNICTypeVeth.
 	NICType string
-	// Machine is the name of the virtual machine that the port is of; empty for a pod's own.
+	// Machine is the name of the virtual machine that owns the port. Empty if the pod owns it.
 	Machine string
 }
 
-// IsFor reports whether this is an allocation made for the pod with that UID. What other pods left behind, and what users and
-// Kube-OVN wrote, is not: its addresses count as a request.
+// IsFor reports whether this is the result of an allocation for the pod with that UID. Otherwise the annotations come from another pod, a
+// user or Kube-OVN, and their addresses are a request.
 func (p PodNetwork) IsFor(uid types.UID) bool { return p.Allocated && uid != "" && p.UID == uid }
 
-// Annotations is the form kept on the object. Empty fields are left out.
+// Annotations returns the annotations of the network. It omits empty fields.
 func (p PodNetwork) Annotations() map[string]string {
 	provider := providerOrDefault(p.Provider)
 	out := make(map[string]string, 12)
@@ -73,8 +73,8 @@ func (p PodNetwork) Annotations() map[string]string {
 	return out
 }
 
-// ParsePodNetwork reads the annotations of the first network. Absent annotations leave their fields empty; the error names the
-// annotation that cannot be read.
+// ParsePodNetwork reads the annotations of the first network. A missing annotation leaves its field empty. The error is an AnnotationError
+// with the key of the invalid annotation.
 func ParsePodNetwork(annotations map[string]string) (PodNetwork, error) {
 	return ParsePodNetworkOf(annotations, ProviderOVN)
 }
@@ -114,7 +114,7 @@ func ParsePodNetworkOf(annotations map[string]string, provider string) (PodNetwo
 	return p, nil
 }
 
-// AnnotationError is an annotation that cannot be read.
+// AnnotationError is the error of an invalid annotation.
 // +kubebuilder:object:generate=false
 type AnnotationError struct {
 	Key   string
@@ -122,7 +122,7 @@ type AnnotationError struct {
 	Err   error
 }
 
-// Error returns the annotation's key, the beginning of its value, which users control, and the cause.
+// Error returns the key of the annotation, the cause, and the beginning of the value, which users control.
 func (e *AnnotationError) Error() string {
 	return fmt.Sprintf("annotation %s=%.100q: %.300s", e.Key, e.Value, e.Err)
 }
@@ -168,7 +168,7 @@ func parseList[T any](s string, parse func(string) (T, error)) ([]T, error) {
 	return out, nil
 }
 
-// parseCIDR takes a CIDR. It keeps the bits after the prefix.
+// parseCIDR parses a CIDR and retains the bits after the prefix length.
 func parseCIDR(s string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(s)
 	if err == nil && prefix.Addr().Is4In6() {
@@ -183,7 +183,7 @@ func parseMTU(s string) (int, error) {
 	return int(mtu), err
 }
 
-// parseAddress takes an address without zone; IPv4 in IPv6 counts as IPv4.
+// parseAddress parses an address. It removes the zone and converts IPv4-mapped IPv6 addresses to IPv4.
 func parseAddress(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {

@@ -14,21 +14,22 @@ import (
 // groupKubeVirt is the API group of KubeVirt's virtual machines.
 const groupKubeVirt = "kubevirt.io"
 
-// keyAllocated, keyPodUID and keyMachine are read in every event of a pod.
+// keyAllocated, keyPodUID and keyMachine are computed once, because every event of a pod needs them.
 var (
 	keyAllocated = AnnotationAllocated.Key()
 	keyPodUID    = AnnotationPodUID.Key()
 	keyMachine   = AnnotationMachine.Key()
 )
 
-// IsPublished reports whether a pod's annotations hold the result of an allocation for this very pod, in whatever state the others are.
+// IsPublished reports whether the annotations of a pod hold the result of an allocation for this pod and not for a previous pod of the same
+// name. It does not check the other annotations.
 func IsPublished(pod metav1.Object) bool {
 	annotations := pod.GetAnnotations()
 	return PodNetwork{Allocated: annotations[keyAllocated] == "true", UID: types.UID(annotations[keyPodUID])}.IsFor(pod.GetUID())
 }
 
-// MachineOf is the virtual machine of KubeVirt that a pod runs, as its controller reference says; empty for other pods. The API server does not
-// check the names in owner references: one that no object can have counts as none.
+// MachineOf returns the name of the KubeVirt virtual machine that a pod runs, from its controller reference; empty for other pods. The API
+// server does not validate names in owner references: a name that no object can have is ignored.
 func MachineOf(pod metav1.Object) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil || owner.Kind != "VirtualMachineInstance" || !strings.HasPrefix(owner.APIVersion, groupKubeVirt+"/") ||
@@ -38,8 +39,8 @@ func MachineOf(pod metav1.Object) string {
 	return owner.Name
 }
 
-// PortOwner returns the name under which a pod's first network has its port. It is the name of the virtual machine that the pod runs when
-// the result of the allocation names it, and the pod's own name otherwise.
+// PortOwner returns the name that the logical switch port of a pod's first network is named after. It is the virtual machine that the pod
+// runs if the published allocation names that machine, otherwise the pod.
 func PortOwner(pod metav1.Object) string {
 	if machine := pod.GetAnnotations()[keyMachine]; machine != "" && machine == MachineOf(pod) && IsPublished(pod) {
 		return machine

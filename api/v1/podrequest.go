@@ -15,14 +15,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MaxListEntries bounds the lists in annotations. An annotation can have 256 KiB: tens of thousands of names, which kube-ovn-controller would
-// look up for each pod and at each of its changes.
+// MaxListEntries is the maximum length of lists in annotations. An annotation can have 256 KiB: tens of thousands of names, which
+// kube-ovn-controller would look up at each change of the pod.
 const MaxListEntries = 1024
 
-// TooLong reports whether a list with commas between its entries is longer than MaxListEntries.
+// TooLong reports whether a comma-separated list has more than MaxListEntries entries.
 func TooLong(list string) bool { return strings.Count(list, ",") >= MaxListEntries }
 
-// checkLength is the error of a list that is too long.
+// checkLength returns an error if a list has more than MaxListEntries entries.
 func checkLength(entries int) error {
 	if entries > MaxListEntries {
 		return fmt.Errorf("has %d entries, more than %d: use fewer", entries, MaxListEntries)
@@ -30,46 +30,47 @@ func checkLength(entries int) error {
 	return nil
 }
 
-// PodRequest is the typed form of what a user asks for on a pod for one network. Annotations that hold results, too, are read
-// as they stand: while PodNetwork.IsFor the pod, they say what it got.
+// PodRequest is the typed form of the annotations by which a user configures one network of a pod. Annotations with RoleClaim are included
+// as they are: after the allocation (PodNetwork.IsFor) they hold the result.
 // +kubebuilder:object:generate=false
 type PodRequest struct {
 	// Provider of the network; empty means ProviderOVN.
 	Provider string
-	// Subnet; empty leaves the choice to the namespace.
+	// Subnet; if empty, the namespace determines it.
 	Subnet string
-	// Addresses, at most one per family; empty leaves the choice to the subnet.
+	// Addresses, at most one per family; if empty, any addresses of the subnet.
 	Addresses []netip.Addr
-	// Pools are names of IPPools, to be tried in order; empty leaves the choice to the namespace.
+	// Pools are names of IPPools, which are tried in order; if empty, the namespace determines them.
 	Pools []string
-	// Choices are addresses, at most one per family each, of which the pod gets one: that of its ordinal in a StatefulSet, else any.
+	// Choices are alternatives, each with at most one address per family. The pod gets one of them: in a StatefulSet the one at its
+	// ordinal, otherwise any free one.
 	Choices [][]netip.Addr
-	// Vip is the name of the Vip whose addresses the pod has for its own.
+	// Vip is the name of the Vip whose addresses the pod uses as its own.
 	Vip string
-	// MAC; nil has it follow from the first address.
+	// MAC; if nil, it is derived from the first address.
 	MAC net.HardwareAddr
-	// Family limits a pod on a dual-stack subnet to one family; empty means every family of the subnet.
+	// Family limits a pod on a dual-stack subnet to one family; if empty, the pod gets every family of the subnet.
 	Family corev1.IPFamily
-	// NorthGateway are next hops of what leaves the VPC from the pod, at most one per family.
+	// NorthGateway are the next hops for traffic of the pod that leaves the VPC, at most one per family.
 	NorthGateway []netip.Addr
-	// Routes to add in the pod.
+	// Routes are additional routes in the pod.
 	Routes []Route
-	// WithoutDefaultRoute leaves out the routes through the subnet's gateways to everything.
+	// WithoutDefaultRoute omits the default routes through the subnet's gateways.
 	WithoutDefaultRoute bool
-	// Vips are addresses that the pod may use beside its own, as other pods may.
+	// Vips are additional addresses that the pod may share with other pods.
 	Vips []netip.Addr
 }
 
-// Route is one route in a pod.
+// Route is a route in a pod.
 // +kubebuilder:object:generate=false
 type Route struct {
-	// Destination; the invalid prefix means the default route of the gateway's family.
+	// Destination; the invalid prefix stands for the default route of the family of Gateway.
 	Destination netip.Prefix
-	// Gateway; the invalid address means the subnet's.
+	// Gateway; the invalid address stands for the gateway of the subnet.
 	Gateway netip.Addr
 }
 
-// ParsePodRequest reads the annotations of the first network. The error is an AnnotationError and names the one to change.
+// ParsePodRequest reads the annotations of the first network. The error is an AnnotationError with the key of the invalid annotation.
 func ParsePodRequest(annotations map[string]string) (PodRequest, error) {
 	return ParsePodRequestOf(annotations, ProviderOVN)
 }
@@ -93,22 +94,23 @@ func ParsePodRequestOf(annotations map[string]string, provider string) (PodReque
 	return r, nil
 }
 
-// ParseNorthGateway reads the next hops of what leaves the VPC from a pod: none when they are not valid.
+// ParseNorthGateway returns the next hops for traffic of a pod that leaves the VPC, or none if the annotation is invalid.
 func ParseNorthGateway(annotations map[string]string) []netip.Addr {
 	return parseRequest(annotations, AnnotationNorthGateway, parseOnePerFamily)
 }
 
-// ParsePortVips reads the addresses that a pod shares with others on its first network, each once: none when they are not valid.
+// ParsePortVips returns the addresses that a pod shares with others on its first network without duplicates, or none if the annotation is
+// invalid.
 func ParsePortVips(annotations map[string]string) []netip.Addr {
 	return parseRequest(annotations, AnnotationPortVips, parseVips)
 }
 
-// ParseAAPs reads the names of the Vips that a pod shares with others: none when they are not valid.
+// ParseAAPs returns the names of the Vips that a pod shares with others, or none if the annotation is invalid.
 func ParseAAPs(annotations map[string]string) []string {
 	return parseRequest(annotations, AnnotationAAPs, parseNames)
 }
 
-// IsTrue reports whether a pod has the request "true" on its first network.
+// IsTrue reports whether the annotation a has the value "true" for the first network of a pod.
 func IsTrue(annotations map[string]string, a Annotation) bool {
 	text, err := RequestText(annotations, a.Key())
 	return err == nil && text == "true"
@@ -116,8 +118,8 @@ func IsTrue(annotations map[string]string, a Annotation) bool {
 
 var keySecurityGroups = AnnotationGroups.Key()
 
-// ParseSecurityGroups reads the names of a pod's security groups on its first network, each once and in order. It keeps names that no group can
-// have: a group that does not exist lets nothing through. A pod that names too many is closed.
+// ParseSecurityGroups returns the names of a pod's security groups on its first network, sorted and without duplicates. It keeps invalid
+// names, because a group that does not exist allows nothing. For a list longer than MaxListEntries it returns DenyAllGroup.
 func ParseSecurityGroups(annotations map[string]string) []string {
 	value := annotations[keySecurityGroups]
 	if value == "" {
@@ -154,7 +156,7 @@ func parseOnePerFamily(s string) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// parsePools takes names of IPPools with commas, or addresses: `a,b,c`, and `a,b;c,d` for pairs of both families. Two addresses of
+// parsePools parses names of IPPools separated by commas, or addresses: `a,b,c`, and `a,b;c,d` for pairs of both families. Two addresses of
 // different families without a semicolon are one pair.
 func parsePools(s string) (names []string, choices [][]netip.Addr, err error) {
 	items := strings.Split(s, ";")
@@ -185,7 +187,7 @@ func parsePools(s string) (names []string, choices [][]netip.Addr, err error) {
 	return names, choices, err
 }
 
-// ParseMAC reads a MAC address that a port can have: a unicast address of 48 bits.
+// ParseMAC parses a 48-bit unicast MAC address.
 func ParseMAC(s string) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(s)
 	if err != nil {
@@ -200,7 +202,7 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// parseVips reads addresses, each once.
+// parseVips parses a list of addresses and removes duplicates.
 func parseVips(s string) ([]netip.Addr, error) {
 	addresses, err := parseList(s, parseAddress)
 	seen := make(map[netip.Addr]bool, len(addresses))
@@ -211,7 +213,7 @@ func parseVips(s string) ([]netip.Addr, error) {
 	}), err
 }
 
-// parseNo reads whether something is not wanted.
+// parseNo parses a boolean and returns its negation.
 func parseNo(s string) (bool, error) {
 	if s != "true" && s != "false" {
 		return false, errors.New("must be true or false")
@@ -264,7 +266,7 @@ func parseRoutes(s string) ([]Route, error) {
 	return routes, nil
 }
 
-// parseDestination takes a CIDR or a single address.
+// parseDestination parses a CIDR or an address.
 func parseDestination(s string) (netip.Prefix, error) {
 	if !strings.Contains(s, "/") {
 		address, err := parseAddress(s)

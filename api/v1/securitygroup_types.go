@@ -5,55 +5,56 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// DenyAllGroup is the name of a group that lets nothing through. There is no such object: a pod that names it is closed.
+// DenyAllGroup is a reserved name. No such group exists, so a pod that names it receives and sends nothing.
 const DenyAllGroup = "kubeovn_deny_all"
 
-// LastSecurityGroupTier is the tier of groups that decide what those of tier 0 leave to them.
+// LastSecurityGroupTier is the last tier of security groups. It is evaluated for traffic that tier 0 did not decide.
 const LastSecurityGroupTier = 1
 
-// SecurityGroupSpec is what pods that name the group in the annotation `security_groups` exchange with others.
+// SecurityGroupSpec defines the traffic of the pods that name the group in the annotation `security_groups`.
 // +kubebuilder:validation:XValidation:rule="!has(self.tier) || self.tier != 1 || ((!has(self.ingressRules) || self.ingressRules.all(r, r.policy != 'pass')) && (!has(self.egressRules) || self.egressRules.all(r, r.policy != 'pass')))",message="there is no tier behind tier 1 to pass to: write allow or drop"
 type SecurityGroupSpec struct {
-	// ingressRules are about what comes to the pods.
+	// ingressRules apply to connections to the pods.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	IngressRules []SecurityGroupRule `json:"ingressRules,omitempty"`
-	// egressRules are about what the pods send.
+	// egressRules apply to connections from the pods.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	EgressRules []SecurityGroupRule `json:"egressRules,omitempty"`
-	// allowSameGroupTraffic lets pods of the group reach each other, where no rule says otherwise.
+	// allowSameGroupTraffic allows traffic between pods of the group, unless a rule decides otherwise.
 	// +optional
 	AllowSameGroupTraffic bool `json:"allowSameGroupTraffic,omitempty"`
-	// tier 0 decides first. What its rules pass, and what pods do that are in no group of tier 0, groups of tier 1 decide.
+	// tier is 0 (the default) or 1. Groups of tier 0 are evaluated first. Groups of tier 1 decide traffic that a rule of tier 0 passes, and
+	// traffic of pods without a group of tier 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1
 	Tier int `json:"tier,omitempty"`
 }
 
-// SecurityGroupRemoteType says what a rule's other side is given by.
+// SecurityGroupRemoteType defines which field of a rule selects the remote side.
 // +kubebuilder:validation:Enum=address;securityGroup
 type SecurityGroupRemoteType string
 
-// Kinds of other sides.
+// Values of SecurityGroupRemoteType.
 const (
 	RemoteAddress       SecurityGroupRemoteType = "address"
 	RemoteSecurityGroup SecurityGroupRemoteType = "securityGroup"
 )
 
-// SecurityGroupPolicy is what happens to the packets of a rule.
+// SecurityGroupPolicy is the action of a rule.
 // +kubebuilder:validation:Enum=allow;drop;pass
 type SecurityGroupPolicy string
 
-// What happens to packets.
+// Values of SecurityGroupPolicy.
 const (
 	SecurityGroupAllow SecurityGroupPolicy = "allow"
 	SecurityGroupDrop  SecurityGroupPolicy = "drop"
 	SecurityGroupPass  SecurityGroupPolicy = "pass"
 )
 
-// SecurityGroupRule is one rule of one family.
+// SecurityGroupRule is a rule for packets of one address family.
 // +kubebuilder:validation:XValidation:rule="self.remoteType != 'address' || has(self.remoteAddress) && (isIP(self.remoteAddress) && ip(self.remoteAddress).family() == (self.ipVersion == 'ipv4' ? 4 : 6) || isCIDR(self.remoteAddress) && cidr(self.remoteAddress).ip().family() == (self.ipVersion == 'ipv4' ? 4 : 6))",message="remoteAddress must be an address or a CIDR of the family in ipVersion"
 // +kubebuilder:validation:XValidation:rule="self.remoteType != 'securityGroup' || has(self.remoteSecurityGroup) && size(self.remoteSecurityGroup) > 0",message="remoteSecurityGroup must name a group"
 // +kubebuilder:validation:XValidation:rule="!has(self.localAddress) || size(self.localAddress) == 0 || isIP(self.localAddress) && ip(self.localAddress).family() == (self.ipVersion == 'ipv4' ? 4 : 6) || isCIDR(self.localAddress) && cidr(self.localAddress).ip().family() == (self.ipVersion == 'ipv4' ? 4 : 6)",message="localAddress must be an address or a CIDR of the family in ipVersion"
@@ -63,25 +64,25 @@ type SecurityGroupRule struct {
 	// ipVersion is ipv4 or ipv6.
 	// +kubebuilder:validation:Enum=ipv4;ipv6
 	IPVersion string `json:"ipVersion"`
-	// protocol is tcp, udp, icmp (of the family), or all, which is what it is when empty.
+	// protocol is tcp, udp, icmp (ICMPv6 if ipVersion is ipv6) or all. all when empty.
 	// +optional
 	// +kubebuilder:validation:Enum="";all;icmp;tcp;udp
 	Protocol string `json:"protocol,omitempty"`
-	// priority among the rules of all groups of the pod in the tier; 1 goes first.
+	// priority is from 1 to 16384 and orders the rules of all groups of a pod in the same tier. 1 is evaluated first.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16384
 	Priority int `json:"priority"`
-	// remoteType says which field names the other side: remoteAddress or remoteSecurityGroup.
+	// remoteType is address (the rule uses remoteAddress) or securityGroup (the rule uses remoteSecurityGroup).
 	RemoteType SecurityGroupRemoteType `json:"remoteType"`
-	// remoteAddress is an address or a CIDR.
+	// remoteAddress is an address or a CIDR of the family in ipVersion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RemoteAddress string `json:"remoteAddress,omitempty"`
-	// remoteSecurityGroup is the pods that name that group.
+	// remoteSecurityGroup is the name of a group. It matches the pods of that group.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	RemoteSecurityGroup string `json:"remoteSecurityGroup,omitempty"`
-	// portRangeMin is the lowest destination port; with tcp and udp only, all ports when it is empty.
+	// portRangeMin is the lowest destination port, for tcp and udp only. When empty, the rule matches all ports.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
@@ -91,11 +92,11 @@ type SecurityGroupRule struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	PortRangeMax int `json:"portRangeMax,omitempty"`
-	// localAddress is an address or a CIDR of the pods' own side, for pods with further addresses; any when empty.
+	// localAddress is an address or a CIDR of the pod, for pods with several addresses. When empty, the rule matches all of them.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	LocalAddress string `json:"localAddress,omitempty"`
-	// sourcePortRangeMin is the lowest source port; with tcp and udp only, all ports when it is empty.
+	// sourcePortRangeMin is the lowest source port, for tcp and udp only. When empty, the rule matches all ports.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
@@ -105,37 +106,37 @@ type SecurityGroupRule struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	SourcePortRangeMax int `json:"sourcePortRangeMax,omitempty"`
-	// policy is allow, drop, or, in tier 0, pass, which leaves the decision to tier 1.
+	// policy is allow, drop or pass. pass is allowed in tier 0 only and leaves the decision to the following policies and tier 1.
 	Policy SecurityGroupPolicy `json:"policy"`
 }
 
-// SecurityGroupStatus is what is in force of a group.
+// SecurityGroupStatus is the observed state of a group.
 type SecurityGroupStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
-	// portGroup is OVN's port group of the pods, on which the rules are.
+	// portGroup is the OVN port group that holds the pods' ports and the rules.
 	// +optional
 	PortGroup string `json:"portGroup,omitempty"`
-	// allowSameGroupTraffic as it is in force.
+	// allowSameGroupTraffic is the value that is currently applied.
 	// +optional
 	AllowSameGroupTraffic bool `json:"allowSameGroupTraffic,omitempty"`
-	// ingressMd5 is kept as it is: what differs is found by comparing rules.
+	// ingressMd5 is a field of Kube-OVN that Kiln does not use. An existing value is retained.
 	// +optional
 	IngressMd5 string `json:"ingressMd5,omitempty"`
-	// egressMd5 is kept as it is.
+	// egressMd5 is a field of Kube-OVN that Kiln does not use. An existing value is retained.
 	// +optional
 	EgressMd5 string `json:"egressMd5,omitempty"`
-	// ingressLastSyncSuccess says that the ingress rules are in force.
+	// ingressLastSyncSuccess is true if the ingress rules are applied.
 	// +optional
 	IngressLastSyncSuccess bool `json:"ingressLastSyncSuccess,omitempty"`
-	// egressLastSyncSuccess says that the egress rules are in force.
+	// egressLastSyncSuccess is true if the egress rules are applied.
 	// +optional
 	EgressLastSyncSuccess bool `json:"egressLastSyncSuccess,omitempty"`
 }
 
-// SecurityGroup is rules for the pods that name it. What none of a pod's groups allows is dropped.
+// SecurityGroup is a set of rules for the pods that name it. Traffic of such a pod that none of its groups allows is dropped.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=security-groups,singular=security-group,shortName=sg
 // +kubebuilder:subresource:status

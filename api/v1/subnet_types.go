@@ -7,21 +7,21 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Names of the subnets that always exist.
 const (
-	// DefaultSubnet is the subnet of pods whose namespace is bound to no other.
+	// DefaultSubnet is the subnet of pods whose namespace is bound to no other subnet.
 	DefaultSubnet = "ovn-default"
-	// JoinSubnet connects the nodes themselves; pods get no address of it.
+	// JoinSubnet connects the nodes. Pods get no address of it.
 	JoinSubnet = "join"
 )
 
-// GatewayType is how a subnet's traffic leaves the overlay.
+// GatewayType defines where a subnet's traffic leaves the overlay.
 // +kubebuilder:validation:Enum="";distributed;centralized
 type GatewayType string
 
 // Gateway types.
 const (
-	// GatewayDistributed: through the node that the pod is on. The default.
+	// GatewayDistributed: on the node of the pod. The default.
 	GatewayDistributed GatewayType = "distributed"
-	// GatewayCentralized: through the subnet's gateway nodes.
+	// GatewayCentralized: on the subnet's gateway nodes.
 	GatewayCentralized GatewayType = "centralized"
 )
 
@@ -35,86 +35,91 @@ const (
 	PortSecurityRequested PortSecurity = "Requested"
 )
 
-// SubnetSpec is one logical switch of the subnet's name and the addresses of its ports.
+// SubnetSpec defines a logical switch with the name of the subnet, and the addresses of its ports.
 // +kubebuilder:validation:XValidation:rule="!has(self.externalEgressGateway) || self.externalEgressGateway.size() == 0 || !has(self.natOutgoing) || !self.natOutgoing",message="externalEgressGateway and natOutgoing exclude each other"
 type SubnetSpec struct {
-	// default is true for the subnet of pods whose namespace is bound to no other; only `ovn-default` may be it.
+	// default marks the subnet of pods whose namespace is bound to no other subnet. Only `ovn-default` may set it to true.
 	// +optional
 	Default bool `json:"default,omitempty"`
-	// vpc the subnet belongs to: `ovn-cluster` when empty.
+	// vpc that the subnet belongs to. `ovn-cluster` when empty.
 	// +optional
 	Vpc string `json:"vpc,omitempty"`
-	// protocol is IPv4, IPv6 or Dual. It follows from cidrBlock and need not be given.
+	// protocol is IPv4, IPv6 or Dual. kube-ovn-controller sets it from cidrBlock.
 	// +optional
 	// +kubebuilder:validation:Enum="";IPv4;IPv6;Dual;Mac
 	Protocol string `json:"protocol,omitempty"`
-	// namespaces bound to this subnet.
+	// namespaces that are bound to this subnet.
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
-	// namespaceSelectors bind the namespaces that any of them selects.
+	// namespaceSelectors bind each namespace that at least one of them selects.
 	// +optional
 	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
-	// cidrBlock is one CIDR, or one of each family with a comma between them.
+	// cidrBlock is one CIDR, or one per family separated by a comma.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(c, isCIDR(c.trim())) && [4, 6].all(f, self.split(',').filter(c, isCIDR(c.trim()) && cidr(c.trim()).ip().family() == f).size() <= 1)",message="must be one CIDR, or one of each family with a comma between them"
 	CIDRBlock string `json:"cidrBlock,omitempty"`
-	// gateway is the router's address, one of each family of cidrBlock with a comma between them. The first address of the CIDR
-	// when empty.
+	// gateway is the address of the router: one per family of cidrBlock, separated by a comma. The default is the first address of each
+	// CIDR.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
 	Gateway string `json:"gateway,omitempty"`
-	// excludeIps are never given to a pod that does not ask for them: addresses, and ranges in the form `10.16.0.10..10.16.0.20`.
+	// excludeIps are addresses, and ranges in the form `10.16.0.10..10.16.0.20`. Only a pod that requests one of them gets it.
 	// +optional
 	// +kubebuilder:validation:MaxItems=4096
 	// +kubebuilder:validation:items:MaxLength=128
 	// +kubebuilder:validation:items:XValidation:rule="isIP(self) || isCIDR(self) || self.contains('..') && isIP(self.substring(0, self.indexOf('..'))) && isIP(self.substring(self.indexOf('..') + 2))",message="must be an address or a range like 10.16.0.10..10.16.0.20"
 	ExcludeIPs []string `json:"excludeIps,omitempty"`
-	// provider is `ovn` (the default), or `<nad>.<namespace>.ovn` for an attachment network.
+	// provider is `ovn` (the default), or `<nad>.<namespace>.ovn` for an attachment network. This version supports `ovn` only: a subnet
+	// with another provider is not built, and Ready is False.
 	// +optional
 	Provider string `json:"provider,omitempty"`
-	// gatewayType is distributed (the default) or centralized.
+	// gatewayType is distributed (the default: traffic leaves on the node of the pod) or centralized (traffic leaves on gateway nodes).
+	// This version ignores centralized in custom VPCs.
 	// +optional
 	GatewayType GatewayType `json:"gatewayType,omitempty"`
-	// gatewayNode lists the nodes of a centralized gateway, the preferred one first, with commas between them: `node`, or
-	// `node:address` for traffic of natOutgoing to leave that node with this address.
+	// gatewayNode lists the nodes of a centralized gateway in order of preference, separated by commas. An entry is `node`, or
+	// `node:address`: traffic of natOutgoing then leaves that node with this source address.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^ *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *(, *[^ ,:]*(:[ 0-9a-fA-F.:]+)? *)*$`
 	GatewayNode string `json:"gatewayNode,omitempty"`
-	// gatewayNodeSelectors select the nodes of a centralized gateway, in the order of their names, where gatewayNode names none.
+	// gatewayNodeSelectors select the nodes of a centralized gateway, in alphabetical order. They are ignored if gatewayNode is set.
 	// +optional
 	GatewayNodeSelectors []metav1.LabelSelector `json:"gatewayNodeSelectors,omitempty"`
-	// enableEcmp spreads a centralized gateway's traffic over all its nodes.
+	// enableEcmp distributes the traffic of a centralized gateway over all of its nodes.
 	// +optional
 	EnableECMP bool `json:"enableEcmp,omitempty"`
-	// natOutgoing masquerades what leaves the overlay with the node's address.
+	// natOutgoing masquerades traffic that leaves the overlay with the address of the node.
 	// +optional
 	NATOutgoing bool `json:"natOutgoing,omitempty"`
-	// natOutgoingPolicyRules say, in order, what natOutgoing masquerades and what not. What none of them matches is masqueraded.
+	// natOutgoingPolicyRules are exceptions to natOutgoing. The first rule that matches a packet decides. Packets without a matching rule
+	// are masqueraded.
 	// +optional
 	NATOutgoingPolicyRules []NATOutgoingPolicyRule `json:"natOutgoingPolicyRules,omitempty"`
-	// externalEgressGateway is the router outside through which traffic leaves the nodes, untranslated: one address, or one of each
-	// family with a comma between them. It takes policyRoutingPriority and policyRoutingTableID, and excludes natOutgoing.
+	// externalEgressGateway is an external router through which traffic leaves the nodes without NAT: one address, or one per family
+	// separated by a comma. It requires policyRoutingPriority and policyRoutingTableID, and excludes natOutgoing. This version ignores it
+	// in custom VPCs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.split(',').all(a, isIP(a.trim())) && [4, 6].all(f, self.split(',').filter(a, isIP(a.trim()) && ip(a.trim()).family() == f).size() <= 1)",message="must be one address, or one of each family with a comma between them"
 	ExternalEgressGateway string `json:"externalEgressGateway,omitempty"`
-	// policyRoutingPriority of the rule of externalEgressGateway on nodes (ip-rule(8)): from 1 to 32765.
+	// policyRoutingPriority is the priority of the policy routing rule of externalEgressGateway on nodes (ip-rule(8)): from 1 to 32765.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PolicyRoutingPriority uint32 `json:"policyRoutingPriority,omitempty"`
-	// policyRoutingTableID of the routes of externalEgressGateway on nodes: a table that nothing else uses, not 253 to 255.
+	// policyRoutingTableID is the table for the routes of externalEgressGateway on nodes. Nothing else may use the table; 253 to 255 are
+	// not allowed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PolicyRoutingTableID uint32 `json:"policyRoutingTableID,omitempty"`
-	// mtu of pods, in bytes; the cluster's when 0.
+	// mtu of pods, in bytes. When 0, the MTU of the cluster.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	MTU uint32 `json:"mtu,omitempty"`
-	// private keeps the subnet's pods apart from everything but one another, allowSubnets and the nodes that they run on, in both
-	// directions.
+	// private isolates the pods of the subnet in both directions. They exchange traffic only with each other, with allowSubnets and with
+	// their own nodes.
 	// +optional
 	Private bool `json:"private,omitempty"`
 	// allowedNamespaces are additional namespaces whose pods may name a private subnet, besides the namespaces that the subnet serves. `*`
@@ -135,34 +140,35 @@ type SubnetSpec struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a CIDR"
 	AllowSubnets []string `json:"allowSubnets,omitempty"`
-	// allowEWTraffic lets the pods of the subnet talk to one another before acls are looked at.
+	// allowEWTraffic allows traffic between pods of the subnet at ACL priority 1900. It has an effect only together with acls; acls of a
+	// higher priority are evaluated first.
 	// +optional
 	AllowEWTraffic bool `json:"allowEWTraffic,omitempty"`
-	// acls of the logical switch.
+	// acls of the logical switch. Higher priorities are evaluated first.
 	// +optional
 	ACLs []ACL `json:"acls,omitempty"`
-	// vlan makes this an underlay subnet on that Vlan.
+	// vlan is the Vlan of an underlay subnet. This version supports no underlay: a subnet with vlan is not built, and Ready is False.
 	// +optional
 	Vlan string `json:"vlan,omitempty"`
-	// logicalGateway lets OVN's router be the gateway of an underlay subnet.
+	// logicalGateway makes OVN's router the gateway of an underlay subnet. This version ignores it.
 	// +optional
 	LogicalGateway bool `json:"logicalGateway,omitempty"`
-	// u2oInterconnection connects an underlay subnet with the overlay subnets of its VPC.
+	// u2oInterconnection connects an underlay subnet with the overlay subnets of its VPC. This version ignores it.
 	// +optional
 	U2OInterconnection bool `json:"u2oInterconnection,omitempty"`
-	// u2oInterconnectionIP is the router's address in the underlay subnet.
+	// u2oInterconnectionIP is the address of the router in the underlay subnet. This version ignores it.
 	// +optional
 	U2OInterconnectionIP string `json:"u2oInterconnectionIP,omitempty"`
-	// u2oFeatures of the interconnection.
+	// u2oFeatures of the interconnection. This version ignores them.
 	// +optional
 	U2OFeatures *U2OFeatures `json:"u2oFeatures,omitempty"`
-	// disableGatewayCheck starts pods without waiting for the gateway's answer.
+	// disableGatewayCheck starts pods without a check that the gateway answers. This version never checks the gateway.
 	// +optional
 	DisableGatewayCheck bool `json:"disableGatewayCheck,omitempty"`
-	// disableInterConnection keeps the subnet out of the interconnection of clusters.
+	// disableInterConnection excludes the subnet from the interconnection of clusters, which this version does not have.
 	// +optional
 	DisableInterConnection bool `json:"disableInterConnection,omitempty"`
-	// enableDHCP answers DHCP requests of ports.
+	// enableDHCP makes OVN answer DHCP requests of the ports with their addresses.
 	// +optional
 	EnableDHCP bool `json:"enableDHCP,omitempty"`
 	// dhcpV4Options in the form `key=value,key=value` (ovn-nb(5), DHCP_Options).
@@ -171,42 +177,43 @@ type SubnetSpec struct {
 	// dhcpV6Options in the form `key=value,key=value` (ovn-nb(5), DHCP_Options).
 	// +optional
 	DHCPV6Options string `json:"dhcpV6Options,omitempty"`
-	// enableIPv6RA sends router advertisements.
+	// enableIPv6RA makes the router send IPv6 router advertisements.
 	// +optional
 	EnableIPv6RA bool `json:"enableIPv6RA,omitempty"`
 	// ipv6RAConfigs in the form `key=value,key=value` (ovn-nb(5), Logical_Router_Port, ipv6_ra_configs).
 	// +optional
 	IPv6RAConfigs string `json:"ipv6RAConfigs,omitempty"`
-	// vips are addresses that several ports of the subnet may share.
+	// vips are addresses that several ports of the subnet may share. No port gets one as its own address.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address"
 	Vips []string `json:"vips,omitempty"`
-	// enableLb serves the VPC's Services on this subnet; true when left out.
+	// enableLb serves the VPC's Services on this subnet. The default is true, except for the subnet `join`.
 	// +optional
 	EnableLb *bool `json:"enableLb,omitempty"`
-	// enableExternalLBAddress serves load balancer addresses of an underlay subnet.
+	// enableExternalLBAddress serves load balancer addresses of an underlay subnet. This version ignores it.
 	// +optional
 	EnableExternalLBAddress bool `json:"enableExternalLBAddress,omitempty"`
-	// enableMulticastSnoop limits multicast to the ports that asked for it.
+	// enableMulticastSnoop forwards multicast only to ports that joined the group (IGMP and MLD snooping).
 	// +optional
 	EnableMulticastSnoop bool `json:"enableMulticastSnoop,omitempty"`
-	// routeTable of the subnet's router port; the main one when empty.
+	// routeTable in which the VPC's router looks up the subnet's traffic. The main table when empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`
 	RouteTable string `json:"routeTable,omitempty"`
-	// nodeNetwork is the name, in the nodes' annotation node_networks, of the addresses that this subnet's tunnels use.
+	// nodeNetwork is the name, in the annotation node_networks of nodes, of the addresses that this subnet's tunnels use. This version
+	// ignores it.
 	// +optional
 	NodeNetwork string `json:"nodeNetwork,omitempty"`
 }
 
 // Directions of ACLs.
 const (
-	// ACLFromPort is of packets that a port of the switch sends.
+	// ACLFromPort matches packets that a port of the switch sends.
 	ACLFromPort = "from-lport"
-	// ACLToPort is of packets that a port of the switch, the router's included, receives.
+	// ACLToPort matches packets that a port of the switch receives, including the port of the router.
 	ACLToPort = "to-lport"
 )
 
@@ -216,12 +223,12 @@ type ACL struct {
 	// +optional
 	// +kubebuilder:validation:Enum=from-lport;to-lport
 	Direction string `json:"direction,omitempty"`
-	// priority is from 0 to 32767; the greater one is looked at first.
+	// priority is from 0 to 32767. ACLs with a higher priority are evaluated first.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=32767
 	Priority int `json:"priority,omitempty"`
-	// match selects packets in OVN's language (ovn-sb(5), Logical_Flow, match), like `ip4.src == 10.16.0.0/16 && tcp.dst == 80`.
+	// match is an OVN match expression (ovn-sb(5), Logical_Flow, match), for example `ip4.src == 10.16.0.0/16 && tcp.dst == 80`.
 	// +optional
 	Match string `json:"match,omitempty"`
 	// action is allow, allow-related, allow-stateless, drop, reject or pass.
@@ -230,22 +237,22 @@ type ACL struct {
 	Action string `json:"action,omitempty"`
 }
 
-// NATOutgoingPolicyAction is what becomes of the source address of what leaves the overlay.
+// NATOutgoingPolicyAction defines the source address of packets that leave the overlay.
 type NATOutgoingPolicyAction string
 
 // Actions of natOutgoingPolicyRules.
 const (
-	// NATOutgoingPolicyNAT: it becomes that of the gateway.
+	// NATOutgoingPolicyNAT masquerades: the source becomes the address of the gateway node.
 	NATOutgoingPolicyNAT NATOutgoingPolicyAction = "nat"
-	// NATOutgoingPolicyForward: it stays.
+	// NATOutgoingPolicyForward keeps the source address.
 	NATOutgoingPolicyForward NATOutgoingPolicyAction = "forward"
 )
 
-// NATOutgoingPolicyRule is one rule of what is masqueraded.
+// NATOutgoingPolicyRule defines for some packets whether natOutgoing masquerades them.
 type NATOutgoingPolicyRule struct {
 	// +optional
 	Match NATOutgoingPolicyMatch `json:"match,omitempty"`
-	// action is nat, which masquerades, or forward, which leaves the source address as it is.
+	// action is nat (masquerade) or forward (keep the source address).
 	// +optional
 	// +kubebuilder:validation:Enum=nat;forward
 	Action NATOutgoingPolicyAction `json:"action,omitempty"`
@@ -253,32 +260,32 @@ type NATOutgoingPolicyRule struct {
 
 // NATOutgoingPolicyMatch selects packets by their addresses.
 type NATOutgoingPolicyMatch struct {
-	// srcIPs are addresses and CIDRs of the subnet with commas between them; any when empty.
+	// srcIPs are addresses and CIDRs of the subnet, separated by commas. Empty matches any source.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[ ,0-9a-fA-F.:/]*$`
 	SrcIPs string `json:"srcIPs,omitempty"`
-	// dstIPs are addresses and CIDRs with commas between them; any when empty.
+	// dstIPs are addresses and CIDRs, separated by commas. Empty matches any destination.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[ ,0-9a-fA-F.:/]*$`
 	DstIPs string `json:"dstIPs,omitempty"`
 }
 
-// U2OFeatures of the interconnection of an underlay subnet with the overlay.
+// U2OFeatures are options of the interconnection of an underlay subnet with the overlay.
 type U2OFeatures struct {
-	// overlayOnlyRouting sends only the overlay's traffic through the router.
+	// overlayOnlyRouting sends only overlay traffic through the router.
 	// +optional
 	OverlayOnlyRouting bool `json:"overlayOnlyRouting,omitempty"`
 }
 
-// NATOutgoingPolicyRuleStatus is one rule as it is in force.
+// NATOutgoingPolicyRuleStatus is a rule of natOutgoingPolicyRules that is in effect.
 type NATOutgoingPolicyRuleStatus struct {
 	// +optional
 	RuleID                string `json:"ruleID,omitempty"`
 	NATOutgoingPolicyRule `json:",inline"`
 }
 
-// SubnetStatus is what the controller sees of a subnet. Counts of addresses are numbers that may exceed 64 bits: past 2^53 they
-// are rounded, as in every JSON number that the API server stores.
+// SubnetStatus is the observed state of a subnet. Counts of addresses may exceed 64 bits. Counts above 2^53 are rounded, as every JSON
+// number in the API server.
 type SubnetStatus struct {
 	// +optional
 	// +listType=map
@@ -286,7 +293,7 @@ type SubnetStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 	// +optional
 	V4AvailableIPs float64 `json:"v4availableIPs"`
-	// v4availableIPrange lists addresses and ranges in the form `10.16.0.2-10.16.255.254`, with commas between them.
+	// v4availableIPrange lists addresses and ranges in the form `10.16.0.2-10.16.255.254`, separated by commas.
 	// +optional
 	V4AvailableIPRange string `json:"v4availableIPrange"`
 	// +optional
@@ -301,7 +308,8 @@ type SubnetStatus struct {
 	V6UsingIPs float64 `json:"v6usingIPs"`
 	// +optional
 	V6UsingIPRange string `json:"v6usingIPrange"`
-	// activateGateway is the node of a centralized gateway that carries the traffic; with enableEcmp all that do, with commas between them.
+	// activateGateway is the node of a centralized gateway that forwards the traffic. With enableEcmp it lists all active nodes, separated
+	// by commas.
 	// +optional
 	ActivateGateway string `json:"activateGateway,omitempty"`
 	// +optional
@@ -316,8 +324,8 @@ type SubnetStatus struct {
 	U2OInterconnectionVPC string `json:"u2oInterconnectionVPC,omitempty"`
 	// +optional
 	NATOutgoingPolicyRules []NATOutgoingPolicyRuleStatus `json:"natOutgoingPolicyRules,omitempty"`
-	// validatedSpec is the spec in which nothing was found wrong last, without its ACLs. Nodes go by it while the present one is wrong, or
-	// was not looked at yet.
+	// validatedSpec is the last spec that was found valid, without its acls. Nodes use it while the current spec is invalid or not
+	// validated yet.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
@@ -329,7 +337,7 @@ type SubnetStatus struct {
 	McastQuerierMAC string `json:"mcastQuerierMAC,omitempty"`
 }
 
-// Subnet is one logical switch with its addresses.
+// Subnet is a logical switch with the addresses of its ports.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=subnets,singular=subnet,shortName=subnet
 // +kubebuilder:subresource:status

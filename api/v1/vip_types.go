@@ -5,26 +5,27 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// VipSpec is an address that no pod has for its own, or a pod that asks for it. What a Vip is of, and its addresses, cannot change.
+// VipSpec defines addresses that are reserved independently of pods. Subnet and addresses of a Vip cannot change.
 // +kubebuilder:validation:XValidation:rule=`(has(self.subnet) ? self.subnet : "") == (has(oldSelf.subnet) ? oldSelf.subnet : "")`,message="subnet cannot change: create another Vip"
 // +kubebuilder:validation:XValidation:rule=`(has(self.v4ip) ? self.v4ip : "") == (has(oldSelf.v4ip) ? oldSelf.v4ip : "")`,message="v4ip cannot change: create another Vip"
 // +kubebuilder:validation:XValidation:rule=`(has(self.v6ip) ? self.v6ip : "") == (has(oldSelf.v6ip) ? oldSelf.v6ip : "")`,message="v6ip cannot change: create another Vip"
 // +kubebuilder:validation:XValidation:rule=`(has(self.macAddress) ? self.macAddress : "") == (has(oldSelf.macAddress) ? oldSelf.macAddress : "")`,message="macAddress cannot change: create another Vip"
 type VipSpec struct {
-	// namespace whose pods may use the Vip, and in which selector selects pods. Empty lets the pods of every namespace use it by name.
+	// namespace whose pods may use the Vip, and in which selector selects pods. When empty, pods of every namespace may use the Vip by its
+	// name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Namespace string `json:"namespace,omitempty"`
-	// subnet the addresses are of; ovn-default when empty.
+	// subnet of the addresses. ovn-default when empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Subnet string `json:"subnet,omitempty"`
-	// type is empty, switch_lb_vip, lb_health_check or kube_host_vm_vip: a Vip of a type only reserves addresses, for a SwitchLBRule, as the
-	// source of a subnet's health checks or for a machine beside the cluster.
+	// type is empty for a Vip that pods use. A Vip with another type only reserves its addresses: switch_lb_vip for a SwitchLBRule,
+	// lb_health_check as the source address of the subnet's health checks, kube_host_vm_vip for a machine outside the cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
-	// v4ip is the IPv4 address. With neither v4ip nor v6ip the Vip gets an address of each family of the subnet.
+	// v4ip is the IPv4 address. If v4ip and v6ip are both empty, the Vip gets an address of each family of the subnet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 4",message="must be an IPv4 address"
@@ -34,11 +35,12 @@ type VipSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self == '' || isIP(self) && ip(self).family() == 6",message="must be an IPv6 address"
 	V6IP string `json:"v6ip,omitempty"`
-	// macAddress of a pod that has the addresses for its own; it follows from the first address when empty.
+	// macAddress of the pod that uses the Vip as its own address (annotation vip). When empty, it is derived from the first address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	MACAddress string `json:"macAddress,omitempty"`
-	// selector selects pods of namespace that share the addresses, by labels in the form `key:value`; a pod needs them all.
+	// selector selects pods of namespace that share the addresses. Each entry is a label in the form `key:value`; a pod must match all of
+	// them.
 	// +optional
 	// +kubebuilder:validation:items:Pattern=`^\s*[A-Za-z0-9][-A-Za-z0-9_./]*\s*:\s*([A-Za-z0-9][-A-Za-z0-9_.]*)?\s*$`
 	// +kubebuilder:validation:items:MaxLength=512
@@ -51,11 +53,11 @@ type VipSpec struct {
 const (
 	VipTypeSwitchLB   = "switch_lb_vip"
 	VipTypeKubeHostVM = "kube_host_vm_vip"
-	// VipTypeHealthCheck: the subnet's endpoints are checked from the addresses.
+	// VipTypeHealthCheck: health checks of the subnet's endpoints are sent from the addresses of the Vip.
 	VipTypeHealthCheck = "lb_health_check"
 )
 
-// VipStatus is what a Vip has.
+// VipStatus is the observed state of a Vip.
 type VipStatus struct {
 	// +optional
 	// +listType=map
@@ -73,7 +75,7 @@ type VipStatus struct {
 	Selector []string `json:"selector,omitempty"`
 }
 
-// Vip holds addresses of a subnet: for a pod that has them for its own, or for several that share them.
+// Vip reserves addresses of a subnet, either for one pod that uses them as its own or for several pods that share them.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=vips,singular=vip,shortName=vip
 // +kubebuilder:subresource:status

@@ -8,16 +8,16 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // DefaultVpc is the name of the VPC that nodes, services and every subnet without a VPC belong to. It always exists.
 const DefaultVpc = "ovn-cluster"
 
-// ClusterAccess is what of the cluster the pods of a custom VPC reach outside of their VPC.
+// ClusterAccess defines the access of a custom VPC to the Services of the cluster and to destinations outside of it.
 // +kubebuilder:validation:Enum=Services;None
 type ClusterAccess string
 
-// Kinds of access.
+// Values of ClusterAccess.
 const (
-	// ClusterAccessServices: Services of the default VPC, cluster DNS and the API server among them, and from subnets with natOutgoing what
-	// is outside of the cluster.
+	// ClusterAccessServices: pods reach the Services of the default VPC, including cluster DNS and the API server. Pods of subnets with
+	// natOutgoing also reach destinations outside the cluster.
 	ClusterAccessServices ClusterAccess = "Services"
-	// ClusterAccessNone: nothing but what is linked with the VPC.
+	// ClusterAccessNone: pods reach only their own VPC and its peers.
 	ClusterAccessNone ClusterAccess = "None"
 )
 
@@ -26,17 +26,17 @@ const (
 // +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?|\*)$`
 type AllowedNamespace string
 
-// AllNamespaces in allowedNamespaces is every namespace.
+// AllNamespaces in allowedNamespaces stands for every namespace.
 const AllNamespaces AllowedNamespace = "*"
 
-// VpcSpec is a routing domain: one logical router of the VPC's name.
+// VpcSpec defines a routing domain: one logical router with the name of the VPC.
 type VpcSpec struct {
-	// namespaces whose pods and Services may use this VPC. Their pods get addresses of those subnets of the VPC that serve them. A namespace
-	// belongs to at most one VPC.
+	// namespaces whose pods and Services may use this VPC. Their pods get addresses from the subnets of the VPC that serve these
+	// namespaces. A namespace belongs to at most one VPC.
 	// +optional
 	Namespaces []string `json:"namespaces,omitempty"`
-	// allowedNamespaces are more namespaces whose pods and Services may use this VPC when they name it: a pod by logical_switch, a Service by
-	// logical_router. `*` is every namespace.
+	// allowedNamespaces are additional namespaces whose pods and Services may use this VPC if they name it: a pod with the annotation
+	// logical_switch, a Service with logical_router. `*` is every namespace.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4096
@@ -44,26 +44,26 @@ type VpcSpec struct {
 	// defaultSubnet is the subnet that the namespaces of this VPC use first.
 	// +optional
 	DefaultSubnet string `json:"defaultSubnet,omitempty"`
-	// staticRoutes of the router.
+	// staticRoutes of the logical router.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	StaticRoutes []*StaticRoute `json:"staticRoutes,omitempty"`
-	// policyRoutes of the router, by priority, before its static routes.
+	// policyRoutes of the logical router, evaluated by priority and before its static routes.
 	// +optional
 	PolicyRoutes []*PolicyRoute `json:"policyRoutes,omitempty"`
-	// vpcPeerings link this router with others; both sides must say so.
+	// vpcPeerings link this router with the routers of other VPCs. A link exists only if both VPCs list each other.
 	// +optional
 	VpcPeerings []*VpcPeering `json:"vpcPeerings,omitempty"`
-	// enableExternal adds a gateway port on the default external subnet.
+	// enableExternal adds a gateway port on the default external subnet. This version ignores it.
 	// +optional
 	EnableExternal bool `json:"enableExternal,omitempty"`
-	// extraExternalSubnets are further subnets to add a gateway port on.
+	// extraExternalSubnets are additional subnets to add a gateway port on. This version ignores it.
 	// +optional
 	ExtraExternalSubnets []string `json:"extraExternalSubnets,omitempty"`
-	// enableBfd runs BFD between the external gateway port and its next hop.
+	// enableBfd runs BFD between the external gateway port and its next hop. This version ignores it.
 	// +optional
 	EnableBfd bool `json:"enableBfd,omitempty"`
-	// bfdPort is a router port of its own for BFD sessions with gateways.
+	// bfdPort is a dedicated router port for BFD with gateways. This version ignores it.
 	// +optional
 	BFDPort *BFDPort `json:"bfdPort,omitempty"`
 	// clusterAccess of a custom VPC. Services lets its pods reach the cluster's Services, including DNS and the API server, and from
@@ -73,7 +73,7 @@ type VpcSpec struct {
 	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
 }
 
-// RoutePolicy says which address of a packet a static route looks at.
+// RoutePolicy selects the address of a packet that a static route matches: destination or source.
 // +kubebuilder:validation:Enum="";policyDst;policySrc
 type RoutePolicy string
 
@@ -85,10 +85,10 @@ const (
 
 // StaticRoute is a static route of a VPC's router.
 type StaticRoute struct {
-	// policy is policyDst (the default) or policySrc.
+	// policy is policyDst (match the destination address, the default) or policySrc (match the source address).
 	// +optional
 	Policy RoutePolicy `json:"policy,omitempty"`
-	// cidr that is matched: a CIDR or an address.
+	// cidr is the CIDR or address that the route matches.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="isCIDR(self) || isIP(self)",message="must be a CIDR or an address"
@@ -101,17 +101,17 @@ type StaticRoute struct {
 	// ecmpMode is empty or ecmp_symmetric_reply.
 	// +optional
 	ECMPMode string `json:"ecmpMode,omitempty"`
-	// bfdId is the BFD session that the route depends on.
+	// bfdId is the BFD session that the route depends on. This version ignores it.
 	// +optional
 	BFDID string `json:"bfdId,omitempty"`
-	// routeTable of the route; the main one when empty.
+	// routeTable that the route belongs to. The main table when empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`
 	RouteTable string `json:"routeTable,omitempty"`
 }
 
-// PolicyRouteAction is what a policy route does with a packet.
+// PolicyRouteAction defines the action of a policy route on matching packets.
 // +kubebuilder:validation:Enum=allow;drop;reroute
 type PolicyRouteAction string
 
@@ -122,64 +122,64 @@ const (
 	PolicyRouteReroute PolicyRouteAction = "reroute"
 )
 
-// PolicyRoute is a policy of a VPC's router.
+// PolicyRoute is a policy route of a VPC's logical router.
 type PolicyRoute struct {
-	// priority is from 0 to 32767; the greater one is looked at first.
+	// priority is from 0 to 32767. Routes with a higher priority are evaluated first.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=32767
 	Priority int `json:"priority,omitempty"`
-	// match is an expression of OVN (ovn-sb(5), Logical_Flow).
+	// match is an OVN match expression (ovn-sb(5), Logical_Flow).
 	// +optional
 	Match string `json:"match,omitempty"`
 	// action is allow, drop or reroute.
 	// +optional
 	Action PolicyRouteAction `json:"action,omitempty"`
-	// nextHopIP of reroute: one address, or several with commas between them.
+	// nextHopIP of action reroute: one address, or several separated by commas.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9A-Fa-f:., ]*$`
 	NextHopIP string `json:"nextHopIP,omitempty"`
 }
 
-// VpcPeering is this side's end of a link between two routers.
+// VpcPeering is this VPC's end of a link between two routers.
 type VpcPeering struct {
 	// remoteVpc is the other VPC.
 	// +optional
 	RemoteVpc string `json:"remoteVpc,omitempty"`
-	// localConnectIP is this side's address on the link with its prefix length; one per family, with a comma between them.
+	// localConnectIP is the address of this end of the link with its prefix length: one, or one per family separated by a comma.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[0-9A-Fa-f:.]+/[0-9]+( *, *[0-9A-Fa-f:.]+/[0-9]+)*$`
 	LocalConnectIP string `json:"localConnectIP,omitempty"`
 }
 
-// BFDPort is a router port for BFD sessions.
+// BFDPort is a router port for BFD.
 type BFDPort struct {
 	// enabled adds the port.
 	// +optional
 	// +kubebuilder:default=false
 	Enabled bool `json:"enabled"`
-	// ip is the port's address; one per family, with a comma between them.
+	// ip is the address of the port: one, or one per family separated by a comma.
 	// +optional
 	IP string `json:"ip,omitempty"`
-	// nodeSelector selects the nodes that may hold the port.
+	// nodeSelector selects the nodes that may host the port.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 }
 
-// VpcStatus is what the controller sees of a VPC.
+// VpcStatus is the observed state of a VPC.
 type VpcStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
-	// standby is true once the router exists.
+	// standby is true if the logical router exists.
 	// +optional
 	Standby bool `json:"standby"`
 	// default is true for the default VPC.
 	// +optional
 	Default bool `json:"default"`
-	// defaultLogicalSwitch is the subnet that namespaces of this VPC use first.
+	// defaultLogicalSwitch is the subnet that the namespaces of this VPC use first.
 	// +optional
 	DefaultLogicalSwitch string `json:"defaultLogicalSwitch,omitempty"`
 	// router is the name of the logical router.
@@ -197,10 +197,10 @@ type VpcStatus struct {
 	UDPSessionLoadBalancer string `json:"udpSessionLoadBalancer,omitempty"`
 	// +optional
 	SCTPSessionLoadBalancer string `json:"sctpSessionLoadBalancer,omitempty"`
-	// subnets of this VPC, in order of name.
+	// subnets of this VPC, sorted by name.
 	// +optional
 	Subnets []string `json:"subnets,omitempty"`
-	// vpcPeerings are the VPCs that this one is linked with.
+	// vpcPeerings are the VPCs that this VPC is linked with.
 	// +optional
 	VpcPeerings []string `json:"vpcPeerings,omitempty"`
 	// +optional
@@ -211,36 +211,36 @@ type VpcStatus struct {
 	EnableBfd bool `json:"enableBfd"`
 	// +optional
 	BFDPort *BFDPortStatus `json:"bfdPort,omitempty"`
-	// transit is how the pods of a custom VPC reach what clusterAccess lets them.
+	// transit describes how traffic that clusterAccess allows leaves a custom VPC.
 	// +optional
 	Transit *VpcTransit `json:"transit,omitempty"`
 }
 
-// VpcTransit is the way out of a custom VPC.
+// VpcTransit describes the gateway of a custom VPC to the default VPC.
 type VpcTransit struct {
-	// addresses that nodes see instead of the pods', at most one per family. They are of the join subnet.
+	// addresses of the join subnet that nodes see as source instead of the pod addresses. At most one per family.
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
-	// node that the traffic leaves through.
+	// node that forwards the traffic.
 	// +optional
 	Node string `json:"node,omitempty"`
-	// standby is the node that takes its place.
+	// standby is the node that takes over when node fails.
 	// +optional
 	Standby string `json:"standby,omitempty"`
 }
 
-// BFDPortStatus is the BFD port as it is.
+// BFDPortStatus is the observed state of the BFD port.
 type BFDPortStatus struct {
 	// +optional
 	Name string `json:"name,omitempty"`
 	// +optional
 	IP string `json:"ip,omitempty"`
-	// nodes that may hold the port, in order of preference.
+	// nodes that may host the port, in order of preference.
 	// +optional
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// Vpc is a routing domain of its own: one logical router.
+// Vpc is an isolated routing domain: one logical router.
 // +kubebuilder:validation:XValidation:rule="self.metadata.name != 'ovn-cluster' || !has(self.spec) || !has(self.spec.clusterAccess) || self.spec.clusterAccess != 'None'",message="clusterAccess: the default VPC is where Services and nodes are, and cannot be kept apart from them"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=vpcs,singular=vpc,shortName=vpc

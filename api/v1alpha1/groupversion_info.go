@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds the API of the deployment itself: OVNCluster.
+// Package v1alpha1 holds the API of the deployment: OVNCluster.
 // +kubebuilder:object:generate=true
 // +groupName=kubeovn.io
 package v1alpha1

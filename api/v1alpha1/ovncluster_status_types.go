@@ -7,40 +7,40 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Condition types of an OVNCluster.
 const (
-	// ConditionAvailable: every component serves; pods get addresses and talk.
+	// ConditionAvailable: every component is ready; pods get addresses and can communicate.
 	ConditionAvailable = "Available"
-	// ConditionProgressing: the operator is changing something, or waits for it.
+	// ConditionProgressing: the operator is changing components or waits for a change to complete.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded: something needs attention; the message says what to do.
+	// ConditionDegraded: the cluster needs attention. The message says what to do.
 	ConditionDegraded = "Degraded"
-	// ConditionProtected: the admission policies are applied, without which RBAC alone limits tenants and stolen tokens.
+	// ConditionProtected: the admission policies are applied. Without them, only RBAC limits tenants and stolen tokens.
 	ConditionProtected = "Protected"
 )
 
-// ComponentStatus is one row per component.
+// ComponentStatus is the state of one component.
 type ComponentStatus struct {
-	// name of the workload: `ovn-central-nb`, `ovs-ovn`, …
+	// name of the workload, for example `ovn-central-nb` or `ovs-ovn`.
 	Name string `json:"name"`
 	// +optional
 	Desired int32 `json:"desired"`
 	// +optional
 	Ready int32 `json:"ready"`
-	// updated pods: of the newest image and settings.
+	// updated is the number of pods with the current image and settings.
 	// +optional
 	Updated int32 `json:"updated"`
-	// image the component runs, or is brought to.
+	// image that the component runs or is being upgraded to.
 	// +optional
 	Image string `json:"image,omitempty"`
-	// versions that run, as the pods that are ready tell them themselves: more than one while an upgrade is under way.
+	// versions that the ready pods report. There are several during an upgrade.
 	// +optional
 	// +listType=atomic
 	Versions []ComponentVersion `json:"versions,omitempty"`
-	// message says what the component waits for.
+	// message describes the condition that the component waits for.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// ComponentVersion is what some pods of a component run.
+// ComponentVersion is the versions of programs in some pods of a component.
 type ComponentVersion struct {
 	// kiln is the tag that the image was built with.
 	// +optional
@@ -51,24 +51,24 @@ type ComponentVersion struct {
 	// openVSwitch is the version of ovs-vswitchd, or of a database's ovsdb-server.
 	// +optional
 	OpenVSwitch string `json:"openVSwitch,omitempty"`
-	// pods that run these versions.
+	// pods is the number of pods that run these versions.
 	Pods int32 `json:"pods"`
-	// nodes of these pods, the first ten.
+	// nodes of these pods, at most ten.
 	// +optional
 	// +listType=atomic
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// DatabaseMember is one member of a Raft cluster, by its node.
+// DatabaseMember is one member of a Raft cluster. Each member runs on its own node.
 type DatabaseMember struct {
-	// node is the member's identity.
+	// node is the name of the node, which identifies the member.
 	Node string `json:"node"`
-	// address of the node, without port: an IP address.
+	// address is the IP address of the node, without port.
 	Address string `json:"address"`
-	// serverID as Raft knows it; empty until the member has joined.
+	// serverID of the member in Raft. Empty until the member has joined.
 	// +optional
 	ServerID string `json:"serverID,omitempty"`
-	// since is when the member was last told to join anew. It sets aside a file of its node that is older.
+	// since is the time of the last request to join or rejoin the cluster. The member sets aside a database file that is older.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 	// role is leader, follower or candidate.
@@ -76,30 +76,31 @@ type DatabaseMember struct {
 	Role string `json:"role,omitempty"`
 }
 
-// DatabaseStatus is one OVN database, as its members report it.
+// DatabaseStatus is the state of one OVN database, as reported by its members.
 type DatabaseStatus struct {
-	// bootstrapNode is recorded before the database exists: the one node that may create the cluster.
+	// bootstrapNode is the only node that may create the cluster. It is recorded before the database exists.
 	// +optional
 	BootstrapNode string `json:"bootstrapNode,omitempty"`
-	// clusterID is recorded once it was created; from then on members only join this one.
+	// clusterID of the Raft cluster, recorded once it was created. Members join only this cluster.
 	// +optional
 	ClusterID string `json:"clusterID,omitempty"`
-	// since is when the cluster was made anew by a recovery. Older files of members are of another cluster.
+	// since is the time of the last recovery that recreated the cluster. Older database files belong to a previous cluster.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// recovery is the last one.
+	// recovery is the last recovery.
 	// +optional
 	Recovery *RecoveryStatus `json:"recovery,omitempty"`
-	// lastBackup is the newest one that members tell of.
+	// lastBackup is the newest backup that members report.
 	// +optional
 	LastBackup *BackupStatus `json:"lastBackup,omitempty"`
-	// lastBackupOnClaim is the newest one on the PersistentVolumeClaim of spec.central.backup.
+	// lastBackupOnClaim is the newest backup on the PersistentVolumeClaim of spec.central.backup.
 	// +optional
 	LastBackupOnClaim *BackupStatus `json:"lastBackupOnClaim,omitempty"`
-	// requestedBackup is the last one that was asked for, once every member that serves has made it, and the claim has it if there is one.
+	// requestedBackup is the backup of the last completed spec.central.backup.request: every connected member has written it, and so has
+	// the claim if there is one.
 	// +optional
 	RequestedBackup *BackupStatus `json:"requestedBackup,omitempty"`
-	// leader is the node of the leader.
+	// leader is the node of the Raft leader.
 	// +optional
 	Leader string `json:"leader,omitempty"`
 	// +optional
@@ -110,7 +111,7 @@ type DatabaseStatus struct {
 	Members []DatabaseMember `json:"members,omitempty"`
 }
 
-// OVNClusterStatus is what the operator sees.
+// OVNClusterStatus is the observed state of the deployment.
 type OVNClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -118,26 +119,26 @@ type OVNClusterStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// strictSince is the time when the defaults of spec.tenancy took effect. Before that, the operator wrote into each object that earlier
-	// versions had served the permissions that these versions gave it.
+	// strictSince is the time when the defaults of spec.tenancy took effect. Before that, the operator wrote the permissions of earlier
+	// versions into each object that these versions had served.
 	// +optional
 	StrictSince *metav1.Time `json:"strictSince,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	Components []ComponentStatus `json:"components,omitempty"`
-	// versions that run, of all components in one line.
+	// versions of the programs of all components, in one line.
 	// +optional
 	Versions string `json:"versions,omitempty"`
-	// clients are the addresses of the nodes where northd and kube-ovn-controller may run, and of databases: those for which the ports of the
-	// databases are, beside the one for nodes.
+	// clients are the addresses of the nodes where northd and kube-ovn-controller may run, and of the databases. With portAccess Limited,
+	// only these addresses may use the ports of the databases that are not for all nodes.
 	// +optional
 	// +listType=atomic
 	Clients []string `json:"clients,omitempty"`
-	// northbound database. Clients take its addresses from here.
+	// northbound is the state of the northbound database. Clients read its addresses from here.
 	// +optional
 	Northbound DatabaseStatus `json:"northbound,omitempty"`
-	// southbound database. Clients take its addresses from here.
+	// southbound is the state of the southbound database. Clients read its addresses from here.
 	// +optional
 	Southbound DatabaseStatus `json:"southbound,omitempty"`
 	// +optional

@@ -13,23 +13,22 @@ import (
 // OVNClusterName is the only name an OVNCluster may have: a cluster has one network.
 const OVNClusterName = "default"
 
-// OVNClusterSpec is the deployment that the operator makes so. `spec: {}` is complete on a cluster whose nodes have the
-// openvswitch kernel module.
+// OVNClusterSpec defines the deployment. `spec: {}` is complete for a cluster whose nodes have the openvswitch kernel module.
 // +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.services.nodeAccess) || self.services.nodeAccess != 'Kiln' || has(self.apiServer)",message="services.nodeAccess Kiln needs apiServer: the agents cannot reach the API server through the ClusterIP that they are to make work"
 type OVNClusterSpec struct {
-	// image of every component. The operator's own image when empty.
+	// image of every component. When empty, the image of the operator.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 
-	// apiServer is where components on the host network reach the API server. When it is empty they use the address that the
-	// kubelet gives them, which is the ClusterIP of the service `kubernetes` and needs a kube-proxy.
+	// apiServer is the address at which components on the host network reach the API server. When it is empty they use the address that the
+	// kubelet provides: the ClusterIP of the Service `kubernetes`, which requires kube-proxy.
 	// +optional
 	APIServer *APIServer `json:"apiServer,omitempty"`
 
-	// deletionPolicy is what becomes of data when the OVNCluster is deleted: Retain keeps the databases' files on their nodes and the
-	// authorities' Secrets, and an OVNCluster made again goes on with them; Delete deletes them, backups among them. Nodes lose
-	// everything else of Kiln in either case.
+	// deletionPolicy applies when the OVNCluster is deleted. Retain keeps the database files on their nodes and the Secrets of the CAs; a
+	// recreated OVNCluster uses them again. Delete deletes them, including backups. In both cases everything else that Kiln installed on
+	// nodes is removed.
 	// +optional
 	// +kubebuilder:default=Retain
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -42,7 +41,7 @@ type OVNClusterSpec struct {
 	// +kubebuilder:default={}
 	Network Network `json:"network,omitempty"`
 
-	// tenancy is what namespaces may do where no object says otherwise.
+	// tenancy defines the permissions of namespaces that apply when an object does not specify them.
 	// +optional
 	// +kubebuilder:default={}
 	Tenancy Tenancy `json:"tenancy,omitempty"`
@@ -72,17 +71,17 @@ type OVNClusterSpec struct {
 	Upgrade Upgrade `json:"upgrade,omitempty"`
 }
 
-// DeletionPolicy is what becomes of data when the OVNCluster is deleted.
+// DeletionPolicy defines whether data is retained when the OVNCluster is deleted.
 // +kubebuilder:validation:Enum=Retain;Delete
 type DeletionPolicy string
 
-// Deletion policies.
+// Values of DeletionPolicy.
 const (
 	DeletionRetain DeletionPolicy = "Retain"
 	DeletionDelete DeletionPolicy = "Delete"
 )
 
-// APIServer is an address of the API server that does not depend on the cluster's network.
+// APIServer is an address of the API server that does not depend on the network of the cluster.
 type APIServer struct {
 	// host is an IP address or a name that nodes can resolve.
 	// +kubebuilder:validation:MinLength=1
@@ -95,11 +94,11 @@ type APIServer struct {
 	Port int32 `json:"port,omitempty"`
 }
 
-// TunnelType is the encapsulation between nodes (ovn-controller(8), ovn-encap-type).
+// TunnelType is the encapsulation of traffic between nodes (ovn-controller(8), ovn-encap-type).
 // +kubebuilder:validation:Enum=geneve;vxlan
 type TunnelType string
 
-// Tunnel types.
+// Values of TunnelType.
 const (
 	TunnelGeneve TunnelType = "geneve"
 	TunnelVXLAN  TunnelType = "vxlan"
@@ -120,8 +119,8 @@ type Network struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, isCIDR(c) && cidr(c) == cidr(c).masked())",message="must be CIDRs without bits after the prefix length"
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || cidr(self[0]).ip().family() != cidr(self[1]).ip().family()",message="must have at most one CIDR of each family"
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
-	// joinCIDRs of the subnet `join`, which connects the nodes themselves. Its families must be those of podCIDRs; when left
-	// out, 100.64.0.0/16 and fd00:100:64::/112 by family.
+	// joinCIDRs of the subnet `join`, which connects the nodes. It must have the families of podCIDRs. By default 100.64.0.0/16 and
+	// fd00:100:64::/112, according to these families.
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=43
@@ -142,7 +141,7 @@ type Network struct {
 	// +optional
 	// +kubebuilder:default=geneve
 	TunnelType TunnelType `json:"tunnelType,omitempty"`
-	// mtu of pods, in bytes. By default that of the tunnel interface less the encapsulation (100 for geneve, 50 for vxlan; 20
+	// mtu of pods, in bytes. By default the MTU of the tunnel interface minus the encapsulation overhead (100 for geneve, 50 for vxlan; 20
 	// more over IPv6).
 	// +optional
 	// +kubebuilder:validation:Minimum=576
@@ -150,7 +149,7 @@ type Network struct {
 	MTU int32 `json:"mtu,omitempty"`
 }
 
-// Membership defines which namespaces may use custom VPCs, private subnets and IPPools that have namespaces.
+// Membership defines which namespaces may use custom VPCs, private subnets and IPPools with namespaces.
 // +kubebuilder:validation:Enum=Granted;Open
 type Membership string
 
@@ -163,8 +162,8 @@ const (
 // Tenancy defines how the users of a namespace may use network resources. The defaults are strict. At an upgrade the operator writes the
 // previous permissions into each object that an older version of Kiln has served.
 type Tenancy struct {
-	// membership Granted: a pod or Service may name those custom VPCs, private subnets and IPPools with namespaces only that list its namespace.
-	// Open: it may name any of them, as with Kube-OVN.
+	// membership is Granted or Open. Granted: pods and Services may name only those custom VPCs, private subnets and IPPools with
+	// namespaces that list their namespace. Open: they may name any of them, as with Kube-OVN.
 	// +optional
 	// +kubebuilder:default=Granted
 	Membership Membership `json:"membership,omitempty"`
@@ -176,14 +175,14 @@ type Tenancy struct {
 	// +optional
 	// +kubebuilder:default=Enforced
 	PortSecurity kubeovnv1.PortSecurity `json:"portSecurity,omitempty"`
-	// externalIPs Granted: a user adds externalIPs to Services only with the verb use on externalips.kubeovn.io in the namespace, which cluster
-	// administrators have. Open: everybody who may write Services.
+	// externalIPs is Granted or Open. Granted: adding externalIPs to a Service requires the verb use on externalips.kubeovn.io in its
+	// namespace, which cluster administrators have. Open: every user with write access to Services may add them.
 	// +optional
 	// +kubebuilder:default=Granted
 	ExternalIPs ExternalIPs `json:"externalIPs,omitempty"`
 }
 
-// ExternalIPs is who may add externalIPs to Services.
+// ExternalIPs defines which users may add externalIPs to Services.
 // +kubebuilder:validation:Enum=Granted;Open
 type ExternalIPs string
 
@@ -193,63 +192,64 @@ const (
 	ExternalIPsOpen    ExternalIPs = "Open"
 )
 
-// Datapath is where Open vSwitch forwards packets.
+// Datapath defines the component that forwards packets on a node.
 // +kubebuilder:validation:Enum=Kernel;Userspace
 type Datapath string
 
-// Datapaths.
+// Values of Datapath.
 const (
 	DatapathKernel    Datapath = "Kernel"
 	DatapathUserspace Datapath = "Userspace"
 )
 
-// Nodes says how every node forwards.
+// Nodes defines how every node forwards packets.
 // +kubebuilder:validation:XValidation:rule="!has(self.datapath) || self.datapath != 'Userspace' || has(self.tunnelInterface) && self.tunnelInterface.size() > 0",message="tunnelInterface is required with datapath Userspace"
 type Nodes struct {
-	// datapath is Kernel (the openvswitch module) or Userspace (ovs-vswitchd itself; for nodes without the module).
+	// datapath is Kernel (the kernel module openvswitch) or Userspace (ovs-vswitchd, for nodes without the module).
 	// +optional
 	// +kubebuilder:default=Kernel
 	Datapath Datapath `json:"datapath,omitempty"`
-	// tunnelInterface carries the tunnels: its first address is the encapsulation address. By default the interface of the node's
-	// InternalIP. In Userspace it becomes a port of the bridge br-phy, which takes over its address, so it must not be the
-	// interface that reaches the API server.
+	// tunnelInterface is the interface for tunnels. Its first address is the encapsulation address. By default the interface with the
+	// InternalIP of the node. With datapath Userspace the bridge br-phy takes over the interface and its address; the node must reach the
+	// API server through another interface.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[^/\s]+$`
 	// +kubebuilder:validation:MaxLength=15
 	TunnelInterface string `json:"tunnelInterface,omitempty"`
 }
 
-// AnnotationAllowRemoval is "true" on an OVNCluster that may be deleted. A ValidatingAdmissionPolicy in config/rbac denies the deletion otherwise.
+// AnnotationAllowRemoval with the value "true" allows the deletion of the OVNCluster. A ValidatingAdmissionPolicy in config/rbac denies it
+// otherwise.
 const AnnotationAllowRemoval = "kubeovn.io/allow-removal"
 
-// NodeConditionKubeProxy is the condition of a node that is True while kube-proxy's rules are there beside the agent's: both translate the
-// same packets. Agents that leave Services to kube-proxy take it away.
+// NodeConditionKubeProxy is the condition of a node that is True while rules of kube-proxy conflict with the rules of the agent: both
+// translate the same packets. Agents remove the condition when kube-proxy serves Services (nodeAccess KubeProxy).
 const NodeConditionKubeProxy corev1.NodeConditionType = "KubeProxyRulesPresent"
 
-// PodConditionNorthbound is the condition of the pod of the kube-ovn-controller that leads: False when the northbound database commits nothing,
-// or refuses the rows of some objects. The operator takes it over into Degraded.
+// PodConditionNorthbound is a condition on the pod of the leading kube-ovn-controller. It is False when the northbound database commits no
+// transactions or rejects the rows of some objects. The operator reports it in the condition Degraded.
 const PodConditionNorthbound corev1.PodConditionType = "kubeovn.io/NorthboundWritten"
 
-// NodeAccess is who makes Services reachable from nodes and from outside.
+// NodeAccess defines which component serves Services to nodes and clients outside.
 // +kubebuilder:validation:Enum=Kiln;KubeProxy
 type NodeAccess string
 
-// Ways to Services from nodes and from outside.
+// Values of NodeAccess.
 const (
 	NodeAccessKiln      NodeAccess = "Kiln"
 	NodeAccessKubeProxy NodeAccess = "KubeProxy"
 )
 
-// Services says how Services are served beside OVN, by whose load balancers pods reach them.
+// Services defines how Services are served besides the load balancers of OVN, which serve pods.
 type Services struct {
-	// nodeAccess is Kiln (the agents make ClusterIPs, external addresses and node ports work on nodes, and there must be no
-	// kube-proxy) or KubeProxy (they stay out of its way).
+	// nodeAccess is KubeProxy (kube-proxy serves Services on nodes) or Kiln (the agents serve ClusterIPs, external addresses and node ports
+	// on nodes; kube-proxy must not run).
 	// +optional
 	// +kubebuilder:default=KubeProxy
 	NodeAccess NodeAccess `json:"nodeAccess,omitempty"`
 }
 
-// Placement is shared by components that are not on every node.
+// Placement defines where components run that are not on every node.
 type Placement struct {
 	// nodeSelector of the component's pods. By default control-plane nodes
 	// (`node-role.kubernetes.io/control-plane`).
@@ -259,57 +259,57 @@ type Placement struct {
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 }
 
-// Central is the northbound and southbound databases and ovn-northd.
+// Central defines the northbound and southbound databases and ovn-northd.
 type Central struct {
 	Placement `json:",inline"`
-	// replicas of each database: members of its Raft cluster, each on a node of its own. 3 survive the loss of one, 5 of two. It can change at
-	// any time; members come and go one after another.
+	// replicas of each database: members of its Raft cluster, each on its own node. 3 tolerate the loss of one member, 5 of two. It can
+	// change at any time; members join and leave one at a time.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Enum=1;3;5
 	Replicas int32 `json:"replicas,omitempty"`
-	// northdReplicas: one is active, the others stand by.
+	// northdReplicas is the number of ovn-northd pods. One is active, the others stand by.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	NorthdReplicas int32 `json:"northdReplicas,omitempty"`
-	// dataDirectory on the nodes of the database files.
+	// dataDirectory is the directory of the database files on nodes.
 	// +optional
 	// +kubebuilder:default=/etc/origin/ovn
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	DataDirectory string `json:"dataDirectory,omitempty"`
-	// backup of the northbound database, which every member makes on its own node.
+	// backup defines backups of the northbound database. Every member writes its own on its node.
 	// +optional
 	// +kubebuilder:default={}
 	Backup Backup `json:"backup,omitempty"`
-	// recovery makes databases anew, once, after most of their members were lost for good.
+	// recovery recreates databases once, after the permanent loss of most of their members.
 	// +optional
 	Recovery *Recovery `json:"recovery,omitempty"`
-	// portAccess: Limited has the databases' nodes refuse, by nftables, whoever comes to the Raft ports from another address than a member's, or to
-	// the ports of northd and kube-ovn-controller from a node that these do not run on. Members are to leave by their InternalIP for
-	// that. Open leaves it to a firewall of yours.
+	// portAccess is Limited or Open. Limited installs nftables rules on the nodes of the databases: Raft ports accept connections only from
+	// members, the ports for northd and kube-ovn-controller only from nodes where these may run. Members must connect from the InternalIP
+	// of their node. Open installs no rules; use your own firewall.
 	// +optional
 	// +kubebuilder:default=Limited
 	PortAccess PortAccess `json:"portAccess,omitempty"`
 }
 
-// PortAccess is who may reach ports of the databases.
+// PortAccess defines which addresses may connect to the ports of the databases.
 // +kubebuilder:validation:Enum=Limited;Open
 type PortAccess string
 
-// Ways to the databases' ports.
+// Values of PortAccess.
 const (
 	PortAccessLimited PortAccess = "Limited"
 	PortAccessOpen    PortAccess = "Open"
 )
 
-// Controller is kube-ovn-controller.
+// Controller defines kube-ovn-controller.
 type Controller struct {
 	Placement `json:",inline"`
-	// replicas: one leads, the others stand by with warm caches.
+	// replicas of kube-ovn-controller. One is the leader, the others stand by with warm caches.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -322,18 +322,18 @@ type Controller struct {
 	LogLevel int32 `json:"logLevel,omitempty"`
 }
 
-// Agent is kube-ovn-cni and the daemons beside it on every node.
+// Agent defines kube-ovn-cni and the daemons next to it on every node.
 type Agent struct {
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
-	// cniBinDirectory of the container runtime on nodes.
+	// cniBinDirectory is the directory of CNI plugins that the container runtime on nodes uses.
 	// +optional
 	// +kubebuilder:default=/opt/cni/bin
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(p, p == '..')",message="must not contain the element .."
 	CNIBinDirectory string `json:"cniBinDirectory,omitempty"`
-	// cniConfDirectory of the container runtime on nodes.
+	// cniConfDirectory is the directory of CNI configuration that the container runtime on nodes reads.
 	// +optional
 	// +kubebuilder:default=/etc/cni/net.d
 	// +kubebuilder:validation:Pattern=`^/[A-Za-z0-9._/-]+$`

@@ -5,32 +5,32 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/util/intstr"
 
-// UpgradeMode says how much of a change of image or settings is carried out.
+// UpgradeMode defines how far the operator rolls out a change of image or settings.
 // +kubebuilder:validation:Enum=Automatic;Canary;Paused
 type UpgradeMode string
 
-// Modes of upgrades.
+// Values of UpgradeMode.
 const (
 	UpgradeAutomatic UpgradeMode = "Automatic"
 	UpgradeCanary    UpgradeMode = "Canary"
 	UpgradePaused    UpgradeMode = "Paused"
 )
 
-// Upgrade says how pods are replaced when the image or the settings of components change: on nodes first, then the databases, northd and
-// kube-ovn-controller; backwards when spec.image is set to an image of before.
+// Upgrade defines how the operator replaces pods when the image or the settings of components change. It upgrades nodes first, then the
+// databases, ovn-northd and kube-ovn-controller. When spec.image is set to a previous image, it rolls back in the reverse order.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Canary' || has(self.canaryNodeSelector) && self.canaryNodeSelector.size() > 0",message="mode Canary needs canaryNodeSelector: which nodes are replaced first"
 type Upgrade struct {
-	// mode is Automatic (everything, as long as all is well), Canary (the nodes of canaryNodeSelector and nothing else; going back is
-	// not held) or Paused (nothing is replaced).
+	// mode is Automatic (replace all pods while the new pods are healthy), Canary (replace only pods on the nodes of canaryNodeSelector; a
+	// rollback is not limited) or Paused (replace no pods).
 	// +optional
 	// +kubebuilder:default=Automatic
 	Mode UpgradeMode `json:"mode,omitempty"`
-	// canaryNodeSelector are the nodes that come first, by their labels. The others follow when all of these are well.
+	// canaryNodeSelector selects by labels the nodes that are upgraded first. The other nodes follow when all of these are healthy.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	CanaryNodeSelector map[string]string `json:"canaryNodeSelector,omitempty"`
-	// maxUnavailable nodes, a number or a percentage of all, are replaced at once. Nodes that are not well count; those that do not answer
-	// do not.
+	// maxUnavailable is the number of nodes, or the percentage of all nodes, that are upgraded in parallel. Unhealthy nodes count towards
+	// it; nodes that do not respond do not.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
@@ -39,10 +39,10 @@ type Upgrade struct {
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
-// UpgradeStage is what is replaced.
+// UpgradeStage is the set of components that an upgrade currently replaces.
 type UpgradeStage string
 
-// Stages of an upgrade, in their order; backwards it is the reverse.
+// Stages of an upgrade in order. A rollback runs them in the reverse order.
 const (
 	StageNodes      UpgradeStage = "Nodes"
 	StageDatabases  UpgradeStage = "Databases"
@@ -50,18 +50,19 @@ const (
 	StageController UpgradeStage = "Controller"
 )
 
-// UpgradeStatus is how far pods are replaced.
+// UpgradeStatus is the progress of an upgrade or rollback.
 type UpgradeStatus struct {
-	// stage that is under way: Nodes, Databases, Northd or Controller. Empty when there is nothing to replace.
+	// stage in progress: Nodes, Databases, Northd or Controller. Empty when all pods are up to date.
 	// +optional
 	Stage UpgradeStage `json:"stage,omitempty"`
-	// direction is Forward or Back.
+	// direction is Forward (upgrade) or Back (rollback).
 	// +optional
 	Direction string `json:"direction,omitempty"`
-	// message says what is replaced or waited for, or why it stopped and what to do.
+	// message describes the progress. If the upgrade stopped, it holds the cause and the required action.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// images that were wanted, oldest first. To set one in spec.image that is before one that still runs is to go back.
+	// images that spec.image requested, oldest first, at most ten. Images newer than the current one are removed when all components run
+	// it. Setting spec.image to an image listed before the image of a running pod is a rollback.
 	// +optional
 	// +listType=atomic
 	Images []string `json:"images,omitempty"`
