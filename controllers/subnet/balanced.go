@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// indexBalanced finds the Vips and OvnEips of a subnet that load balancers serve.
+// indexBalanced is an index by subnet of the Vips and OvnEips that load balancers serve.
 const indexBalanced = "subnet.balanced"
 
 func balancedIn(o client.Object) []string {
@@ -35,7 +35,8 @@ func balancedIn(o client.Object) []string {
 	return nil
 }
 
-// balanced are those addresses of a subnet that load balancers serve: no port has them, so the router says that it does.
+// balanced returns the addresses of a subnet that load balancers serve. No port has them, so that the router answers ARP and neighbour
+// discovery for them.
 func (r *Reconciler) balanced(ctx context.Context, subnet string) ([]netip.Addr, error) {
 	var vips kubeovnv1.VipList
 	if err := r.Client.List(ctx, &vips, client.MatchingFields{indexBalanced: subnet}, client.UnsafeDisableDeepCopy); err != nil {
@@ -62,7 +63,7 @@ func (r *Reconciler) balanced(ctx context.Context, subnet string) ([]netip.Addr,
 	return addrs, nil
 }
 
-// viewBalanced is what the subnet looks at in a Vip.
+// viewBalanced returns the fields of a Vip that the subnet depends on.
 func viewBalanced(vip *kubeovnv1.Vip) [3]string {
 	return [3]string{vip.Spec.Type, vip.Status.V4IP, vip.Status.V6IP}
 }

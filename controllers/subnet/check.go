@@ -18,17 +18,17 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// checked is what a subnet's spec says, found right.
+// checked is the parsed form of a subnet's valid spec.
 type checked struct {
 	network  validation.Network
 	features validation.Features
-	// querier asks for multicast groups; nil without multicast snooping, and while no address is free.
+	// querier sends multicast group membership queries; nil without multicast snooping, and while no address is free.
 	querier *translate.Querier
 }
 
-// admissions are subnets that were found right and whose rows are on their way to the northbound database.
+// admissions holds the CIDRs of subnets that were validated and whose rows are being committed.
 type admissions struct {
-	// one is held while a subnet is checked against others: of two that overlap and are worked on at a time one has to see the other.
+	// one serializes checks: of two overlapping subnets that are reconciled in parallel, the second must see the first.
 	one sync.Mutex
 
 	mu    sync.Mutex
@@ -57,7 +57,8 @@ func (a *admissions) has(name string, cidrs []netip.Prefix) bool {
 	return len(admitted) == len(cidrs) && !slices.ContainsFunc(admitted, func(c netip.Prefix) bool { return !slices.Contains(cidrs, c) })
 }
 
-// admit checks a subnet, one at a time. What is right counts as in force from then on, until its rows are committed or are not: call end then.
+// admit validates a subnet while no other subnet is validated. A valid subnet counts as applied from then on. The caller must call
+// admissions.end when its rows are committed or failed.
 func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validation.Problem, error) {
 	r.admissions.one.Lock()
 	defer r.admissions.one.Unlock()
@@ -71,9 +72,9 @@ func (r *Reconciler) admit(ctx context.Context, in *inputs) (checked, *validatio
 	return found, problem, nil
 }
 
-// check reads the subnet's spec and finds what is wrong with it, by itself and against what others use. Nodes, the API server and
-// Services are reached from the default VPC only, so subnets of other VPCs may have their addresses; pods are not given those of nodes and of
-// the API server there (controllers/pod, hosts).
+// check validates the subnet's spec, by itself and against other users of its addresses. Nodes, the API server and Services are reachable
+// from the default VPC only, so that subnets of other VPCs may contain their addresses. Pods there do not get addresses of nodes or the API
+// server (controllers/pod, hosts).
 func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	network, problem := validation.Subnet(in.subnet.Name, &in.subnet.Spec)
 	if problem != nil || len(validation.UnbuiltSubnetFields(&in.subnet.Spec)) > 0 {
@@ -90,7 +91,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = in.services, in.hosts
 	}
-	for _, vip := range features.Vips { // no port gets it for its own
+	for _, vip := range features.Vips { // no port gets it as its own address
 		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
 	}
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
@@ -102,7 +103,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	return checked{network: network, features: features}, r.checkUse(in.subnet, network)
 }
 
-// seniors are the subnets that overlap with this one and that it has to give way to.
+// seniors returns the overlapping subnets that take precedence over this one.
 func (r *Reconciler) seniors(in inputs) []validation.Peer {
 	var peers []validation.Peer
 	for _, peer := range in.peers {
@@ -114,8 +115,8 @@ func (r *Reconciler) seniors(in inputs) []validation.Peer {
 	return peers
 }
 
-// linkConflict finds a link between the subnet's VPC and another that holds addresses of the subnet. A link that is not in force yet
-// gives way.
+// linkConflict returns a problem if a link between the subnet's VPC and another VPC contains addresses of the subnet. The subnet takes
+// precedence over a link that is not applied yet.
 func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.Problem {
 	if in.vpc == nil || len(in.vpc.Spec.VpcPeerings) == 0 || r.inForce(in.subnet) {
 		return nil
@@ -130,8 +131,8 @@ func (r *Reconciler) linkConflict(in inputs, cidrs []netip.Prefix) *validation.P
 	return nil
 }
 
-// yields reports whether, of two subnets that overlap, s is the wrong one: the one whose CIDRs are not those in force, so that a
-// change never hurts a subnet that works; else the younger one.
+// yields reports whether peer takes precedence over s when both overlap. A subnet whose CIDRs are applied takes precedence, so that a
+// change never breaks a working subnet; otherwise the older subnet does.
 func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
 	ours, theirs := r.inForce(s), r.inForce(peer)
 	if ours != theirs {
@@ -143,7 +144,7 @@ func (r *Reconciler) yields(s, peer *kubeovnv1.Subnet) bool {
 	return s.Name > peer.Name
 }
 
-// inForce reports whether the router's port of a subnet has the CIDRs that its spec holds, or is about to.
+// inForce reports whether the router port of a subnet has the CIDRs of its spec, or is about to get them.
 func (r *Reconciler) inForce(s *kubeovnv1.Subnet) bool {
 	cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
@@ -156,7 +157,7 @@ func (r *Reconciler) inForce(s *kubeovnv1.Subnet) bool {
 	return r.admissions.has(s.Name, cidrs)
 }
 
-// hasNetworks reports whether a router's port is on these networks and no others.
+// hasNetworks reports whether a router port has exactly these networks.
 func hasNetworks(port *nb.LogicalRouterPort, cidrs []netip.Prefix) bool {
 	return len(port.Networks) == len(cidrs) && !slices.ContainsFunc(port.Networks, func(network string) bool {
 		cidr, err := ipfamily.ParseCIDR(network)

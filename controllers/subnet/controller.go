@@ -25,10 +25,11 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// workers work on subnets at a time, so that many share a transaction, and with it a computation of ovn-northd.
+// workers is the number of subnets that are reconciled in parallel. Parallel changes share a transaction, and thereby a computation of
+// ovn-northd.
 const workers = 16
 
-// Reconciler makes the logical switch of each Subnet so.
+// Reconciler reconciles Subnets to logical switches in the northbound database.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -36,21 +37,21 @@ type Reconciler struct {
 	Networks   *selection.Networks
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
-	// Detached is told each VPC that is gone and that a subnet has let go of.
+	// Detached is called with the name of a deleted VPC when a subnet has detached from its router.
 	Detached func(vpc string)
-	// ServiceCIDRs are the cluster's addresses of Services.
+	// ServiceCIDRs returns the cluster's CIDRs of Services.
 	ServiceCIDRs k8s.ServiceCIDRs
-	// UsageDelay is from a change of a subnet's use to the update of its status, 1 s when zero.
+	// UsageDelay is the delay between a change of a subnet's usage and the update of its status. Zero means 1 s.
 	UsageDelay time.Duration
 
-	// told is what the allocator was told of each subnet last, as text.
+	// told is the last network that the allocator received for each subnet, as text.
 	told       sync.Map
 	admissions admissions
-	// measured are the labels under which the use of each subnet is exported.
+	// measured holds the labels of the exported usage metrics of each subnet.
 	measured sync.Map
 }
 
-// Reconcile makes one Subnet so. A wrong spec changes nothing: what was in force before stays.
+// Reconcile applies one Subnet. An invalid spec changes nothing: the last valid spec stays applied.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.Name)
 	if err != nil {
@@ -69,37 +70,37 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	result := r.apply(ctx, in)
 	if result.unchecked {
-		return ctrl.Result{}, result.err // agents go by what the status says of the spec
+		return ctrl.Result{}, result.err // do not update the status: agents use the validated spec in it
 	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(result.err, northbound.ErrWaiting), r.patchStatus(ctx, in, result))
 }
 
-// prepare writes what a new subnet lacks: the finalizer, and the fields of its spec that have defaults.
+// prepare adds the finalizer and the default values of empty fields to a new subnet.
 func (r *Reconciler) prepare(ctx context.Context, subnet *kubeovnv1.Subnet) error {
 	base := subnet.DeepCopy()
 	setDefaults(subnet.Name, &subnet.Spec)
 	return k8s.PatchWithFinalizer(ctx, r.Client, base, subnet)
 }
 
-// result is how an attempt to apply a subnet ended.
+// result is the outcome of an attempt to apply a subnet.
 type result struct {
-	// problem is what is wrong with the spec.
+	// problem is the reason why the spec is invalid; nil if it is valid.
 	problem *validation.Problem
-	// unchecked: err kept the spec from being looked at.
+	// unchecked: err occurred before the spec could be validated.
 	unchecked bool
-	// unbuilt: the spec asks for another kind of network than this version builds.
+	// unbuilt: the spec requests a kind of network that this version does not support.
 	unbuilt bool
-	// err is why a good spec is not in force.
+	// err is the error because of which a valid spec is not applied.
 	err error
-	// querier is the one that asks for multicast groups.
+	// querier sends the multicast group membership queries; nil if there is none.
 	querier *translate.Querier
 }
 
-// inForce reports whether the present spec is.
+// inForce reports whether the current spec is applied.
 func (r result) inForce() bool { return r.problem == nil && !r.unbuilt && r.err == nil }
 
-// apply checks the subnet and, when there is nothing wrong, tells the allocator and commits its rows. Addresses are known before
-// the switch: a port that comes early waits for it.
+// apply validates the subnet, passes it to the allocator and commits its rows. The allocator is updated before the switch exists: rows of
+// an early port wait for the switch.
 func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	checked, problem, err := r.admit(ctx, &in)
 	if problem != nil || err != nil {
@@ -128,8 +129,8 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	return result{err: errors.Join(err, noQuerier), querier: checked.querier}
 }
 
-// tell makes the allocator know a subnet's addresses, unless a pod has got one since the check that would be cut off. It says nothing twice:
-// whoever waits for an address would be woken.
+// tell updates the addresses of a subnet in the allocator. It returns a problem if, since the check, a port got an address that the change
+// would cut off. It does nothing if the allocator has the same network already, because an update wakes all pods that wait for an address.
 func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*validation.Problem, error) {
 	if r.knows(s.Name, network) {
 		return nil, nil
@@ -148,13 +149,14 @@ func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*val
 	return nil, nil
 }
 
-// knows reports whether the allocator was told just this of a subnet.
+// knows reports whether the allocator has exactly this network for a subnet.
 func (r *Reconciler) knows(name string, network validation.Network) bool {
 	last, ok := r.told.Load(name)
 	return ok && last == fmt.Sprint(network) && r.Allocator.HasSubnet(name)
 }
 
-// finish lets a deleted subnet go that nothing holds an address of. Until then it is in force as any other: what has an address works.
+// finish removes the rows and the finalizer of a deleted subnet once no address of it is in use. Until then the subnet stays applied, so
+// that ports with its addresses keep working.
 func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error {
 	if err := r.releaseQuerier(ctx, subnet); err != nil {
 		return err
@@ -165,7 +167,7 @@ func (r *Reconciler) finish(ctx context.Context, subnet *kubeovnv1.Subnet) error
 	return k8s.RemoveFinalizer(ctx, r.Client, subnet)
 }
 
-// remove takes a subnet from the allocator and its rows from the database.
+// remove deletes a subnet from the allocator and its rows from the database. It is idempotent.
 func (r *Reconciler) remove(ctx context.Context, name string) error {
 	r.told.Delete(name)
 	r.unmeasure(name)
@@ -176,7 +178,7 @@ func (r *Reconciler) remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// held is how many addresses of a subnet are in use, but for what the subnet itself uses.
+// held returns the number of addresses of a subnet that are in use, without the address of its querier.
 func (r *Reconciler) held(name string) float64 {
 	usage := r.Allocator.Usage(name)
 	own, _ := r.Allocator.Lookup(translate.QuerierHolder(name))

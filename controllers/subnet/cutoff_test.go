@@ -16,8 +16,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// A pod may get its address between the check of a new spec and the moment that the allocator goes by it: it is in the way as if it had
-// been there before.
+// A pod may get an address between the check of a new spec and the update of the allocator. It blocks the change like a pod that had its
+// address before the check.
 func TestAPodThatComesDuringTheCheckIsNotCutOff(t *testing.T) {
 	r := &Reconciler{Allocator: ipam.New()}
 	spec := func(cidrs, gateway string) (*kubeovnv1.Subnet, validation.Network) {
@@ -52,10 +52,10 @@ func TestAPodThatComesDuringTheCheckIsNotCutOff(t *testing.T) {
 	says(wide, "10.20.0.1,fd00:20::1", "")
 	hold("db.default", "10.20.1.7")
 	hold("web.default", "fd00:20::9")
-	hold(translate.QuerierHolder("shop"), "10.20.1.8") // which follows the subnet
+	hold(translate.QuerierHolder("shop"), "10.20.1.8") // the querier does not block: it gets another address
 	says(narrow, "10.20.0.1,fd00:20::1", "leaves out addresses in use: 10.20.1.7 (db.default)")
 	says(wide, "10.20.0.1,fd00:20::9", "gateway is in use: fd00:20::9 (web.default)")
-	hold("more.default", "10.20.1.9") // what was in force is
+	hold("more.default", "10.20.1.9") // the previous network is still in effect
 	r.Allocator.Release("more.default")
 	r.Allocator.Release("db.default")
 	says(narrow, "10.20.0.1,fd00:20::1", "")

@@ -18,10 +18,9 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// setDefaults fills the fields that a user left empty, so that they show and other programs can read them. A field that is set is
-// not changed, not even excludeIps without the gateway, which the allocator keeps back anyway: whoever applies a manifest over and
-// over would undo it each time. Two exceptions: the protocol can only be what the CIDRs are, and a gateway of one family of two is
-// completed.
+// setDefaults fills empty fields, so that users and other programs can read them. It does not change a field that is set: a client that
+// reapplies its manifest would undo the change each time. Therefore excludeIps may lack the gateway; the allocator excludes it anyway. Two
+// exceptions: protocol always follows from the CIDRs, and a missing gateway of one of two families is added.
 func setDefaults(name string, spec *kubeovnv1.SubnetSpec) {
 	spec.Provider = cmp.Or(spec.Provider, kubeovnv1.ProviderOVN)
 	if spec.Provider == kubeovnv1.ProviderOVN {
@@ -43,7 +42,7 @@ func setDefaults(name string, spec *kubeovnv1.SubnetSpec) {
 	}
 }
 
-// Defaults are the addresses of the subnets that always exist.
+// Defaults holds the CIDRs of the subnets that always exist.
 type Defaults struct {
 	// PodCIDRs of `ovn-default`, one per family.
 	PodCIDRs []netip.Prefix
@@ -51,8 +50,8 @@ type Defaults struct {
 	JoinCIDRs []netip.Prefix
 }
 
-// CreateDefaults creates the subnets `ovn-default` and `join` where they are absent. One that is there is left as it is, and so is
-// one that its user deleted, until the next start.
+// CreateDefaults creates the subnets `ovn-default` and `join` if they do not exist. It does not change existing ones. It runs at the start,
+// so that a subnet that a user deletes is recreated at the next start.
 func CreateDefaults(ctx context.Context, c client.Client, d Defaults) error {
 	for _, subnet := range []*kubeovnv1.Subnet{
 		{

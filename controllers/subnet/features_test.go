@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// ready creates a subnet and waits until it is in force.
+// ready creates a subnet and waits until it is ready.
 func (n *network) ready(name string, spec kubeovnv1.SubnetSpec) *kubeovnv1.Subnet {
 	n.Helper()
 	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
@@ -27,7 +27,7 @@ func (n *network) ready(name string, spec kubeovnv1.SubnetSpec) *kubeovnv1.Subne
 	return s
 }
 
-// change changes a subnet's spec and waits until that is in force.
+// change changes a subnet's spec and waits until the change is applied.
 func (n *network) change(s *kubeovnv1.Subnet, f func()) {
 	n.Helper()
 	n.Get(s)
@@ -40,13 +40,13 @@ func TestAPrivateSubnetHasNoOpenWindow(t *testing.T) {
 	n := start(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64", Private: true})
-	closed := []string{ // but for itself, and nodes by their own addresses and by those on join
+	closed := []string{ // all traffic but within the subnet and from nodes, by their own addresses and their addresses on join
 		"ip", "ip4.src == $set", "ip4.src == 10.20.0.0/24 && ip4.dst == 10.20.0.0/24", "ip4.src == 100.64.0.0/16",
 		"ip6.src == $set", "ip6.src == fd00:100:64::/112", "ip6.src == fd00:20::/64 && ip6.dst == fd00:20::/64",
 	}
 	n.rules(closed...)
 
-	n.idle() // the other subnets of the start may still be on their way
+	n.idle() // the default subnets may not be committed yet
 	before := n.process.Transactions()
 	n.change(s, func() {
 		s.Spec.AllowSubnets = []string{"10.21.0.0/24"}
@@ -88,7 +88,7 @@ func TestWhatIsWrongOfAFeatureChangesNothing(t *testing.T) {
 		ACLs: []kubeovnv1.ACL{{Direction: "to-lport", Priority: 2000, Match: "tcp.dst == 22", Action: "drop"}},
 	})
 	right := s.Spec.DeepCopy()
-	n.idle() // the other subnets of the start may still be on their way
+	n.idle() // the default subnets may not be committed yet
 	for _, tt := range []struct {
 		reason, message string
 		change          func(*kubeovnv1.SubnetSpec)
@@ -174,7 +174,7 @@ func TestServicesAreServedOrNot(t *testing.T) {
 	}
 }
 
-// option waits until a key of a map in the row with this name, or other column, has a value; "" for none.
+// option waits until a key of a map in the row with this name (or other column) has a value. "" waits until the key is absent.
 func (n *network) option(table, column, name, mapColumn, key, want string) {
 	n.Helper()
 	n.Eventually(func() string {
@@ -191,7 +191,7 @@ func (n *network) option(table, column, name, mapColumn, key, want string) {
 	})
 }
 
-// hold has a port hold an address of a subnet.
+// hold allocates an address of a subnet to a port.
 func (n *network) hold(port, subnet, address string) {
 	n.Helper()
 	_, err := n.process.Allocator.Allocate(port, ipam.Request{Subnet: subnet, Addresses: []netip.Addr{netip.MustParseAddr(address)}})
@@ -232,7 +232,7 @@ func TestACIDRGrowsInPlaceAndShrinksOnlyWhereNothingIs(t *testing.T) {
 	n.Get(s)
 	n.Change(s, func() { s.Spec.CIDRBlock = "10.20.0.0/24,fd00:20::/48" })
 	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionFalse)
-	n.process.Allocator.Release("db.default") // what was in the way goes
+	n.process.Allocator.Release("db.default") // remove the conflict
 	n.condition("shop", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	if got := n.subnet("shop").Status; got.V4UsingIPs != 1 || got.V4UsingIPRange != "10.20.0.9" || got.V4AvailableIPs != 252 ||
 		got.V4AvailableIPRange != "10.20.0.2-10.20.0.8,10.20.0.10-10.20.0.254" {

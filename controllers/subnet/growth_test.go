@@ -15,7 +15,8 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
-// TestTheCostOfASubnetDoesNotGrow counts: what a subnet and a VPC cost must depend neither on how many there are nor on the nodes.
+// TestTheCostOfASubnetDoesNotGrow counts patches, reconciliations, rows and transactions: the cost of a subnet and a VPC must not depend on
+// the number of subnets, VPCs or nodes.
 func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 	n := startMeasured(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
@@ -32,19 +33,20 @@ func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 		n.idle()
 		got := n.work().since(before)
 		t.Logf("%d subnets: %+v", step.subnets, got)
-		// The finalizer with the defaults, and the status: its conditions, and its use when that was counted first.
+		// One patch for the finalizer and defaults, one for the conditions, one for the usage.
 		if got.subnetPatches > 3*step.subnets {
 			t.Errorf("%d subnets took %d patches, want 3 of each at most", step.subnets, got.subnetPatches)
 		}
-		// Its appearance, its defaults, its counts, its VPC.
+		// Reconciliations for its creation, its defaults, its usage and its VPC.
 		if got.subnetReconciles > 5*step.subnets {
 			t.Errorf("%d subnets took %d reconciliations, want 5 of each at most", step.subnets, got.subnetReconciles)
 		}
-		// Half of them have a VPC of their own: a router and a group of load balancers. Each subnet has a switch, two ports and a policy.
+		// Half of the subnets have their own VPC: a router and a group of load balancers. Each subnet has a switch, two ports and a policy.
 		if want := 4*step.subnets + 2*(step.subnets/2); got.rows != want {
 			t.Errorf("%d subnets took %d rows, want %d", step.subnets, got.rows, want)
 		}
-		// Without any gathering: one for the subnet, one for its VPC, and one more for a subnet that came before its VPC.
+		// The limit if no transactions are batched: one for the subnet, one for its VPC, and one more for a subnet that came before its
+		// VPC.
 		if want := step.subnets + 2*(step.subnets/2); got.transactions > want {
 			t.Errorf("%d subnets took %d transactions, want %d at most", step.subnets, got.transactions, want)
 		}
@@ -54,7 +56,7 @@ func TestTheCostOfASubnetDoesNotGrow(t *testing.T) {
 	}
 }
 
-// addSubnets creates subnets, every other one in a VPC of its own.
+// addSubnets creates subnets. Every second one gets its own VPC.
 func (n *network) addSubnets(from, to int) {
 	n.Helper()
 	var group errgroup.Group
@@ -78,11 +80,11 @@ func (n *network) addSubnets(from, to int) {
 	}
 }
 
-// gathered is longer than changes of use are gathered for, and than a machine with much else to do is late.
+// gathered is longer than the batching of usage changes, plus the delay of a busy machine.
 const gathered = 3 * time.Second
 
-// idle waits until what the controllers gather for a while is done: the status of the default VPC names every subnet of it, and no
-// subnet was worked on for a while.
+// idle waits until batched work of the controllers is done: the status of the default VPC lists all of its subnets, and no subnet was
+// reconciled for the time gathered.
 func (n *network) idle() {
 	n.Helper()
 	count, since := -1, time.Now()

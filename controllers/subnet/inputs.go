@@ -17,30 +17,30 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// inputs are what a subnet's rows and status follow from.
+// inputs is the state from which a subnet's rows and status are computed.
 type inputs struct {
 	subnet *kubeovnv1.Subnet
-	// vpc is the subnet's, nil when it does not exist.
+	// vpc is the VPC of the subnet, nil if it does not exist.
 	vpc *kubeovnv1.Vpc
-	// peers are the other subnets of its VPC that share addresses with it.
+	// peers are the other subnets of its VPC that overlap with it.
 	peers []*kubeovnv1.Subnet
-	// join is the subnet of the nodes, when it is another one of its VPC.
+	// join is the subnet of the nodes, nil unless it is another subnet of the same VPC.
 	join *kubeovnv1.Subnet
-	// namesake is the VPC of the subnet's name, nil when there is none.
+	// namesake is the VPC with the same name as the subnet, nil if there is none.
 	namesake client.Object
-	// nameTaken: something older wants the name of a port between the subnet and its VPC's router.
+	// nameTaken: an older object uses the name of a port between the subnet and its VPC's router.
 	nameTaken bool
-	// hosts are addresses that the nodes must keep reaching by their own network, with what they belong to.
+	// hosts maps addresses that nodes must reach outside of OVN to a description of their owner.
 	hosts map[netip.Addr]string
 	// services are the CIDRs of Services.
 	services []netip.Prefix
-	// sharing are the ports that may have each of its vips.
+	// sharing maps each vip of the subnet to the ports that may use it.
 	sharing map[netip.Addr][]string
-	// balanced are its addresses that load balancers serve.
+	// balanced are the addresses of the subnet that load balancers serve.
 	balanced []netip.Addr
 }
 
-// gather reads the inputs from the cache. subnet is nil when there is no such object.
+// gather reads the inputs from the cache. subnet is nil if the object does not exist.
 func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	subnet := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, subnet); apierrors.IsNotFound(err) {
@@ -75,7 +75,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 	return in, nil
 }
 
-// join is the subnet of the nodes, nil unless it is another one of the subnet's VPC.
+// join returns the subnet of the nodes, or nil unless it is another subnet of the same VPC.
 func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeovnv1.Subnet, error) {
 	join := &kubeovnv1.Subnet{}
 	err := r.Client.Get(ctx, client.ObjectKey{Name: kubeovnv1.JoinSubnet}, join, client.UnsafeDisableDeepCopy)
@@ -88,11 +88,12 @@ func (r *Reconciler) join(ctx context.Context, subnet *kubeovnv1.Subnet) (*kubeo
 	return join, nil
 }
 
-// gatherAround finds who uses addresses of the subnet. Only admit asks: others may be admitted at any other time.
+// gatherAround finds other users of addresses in the subnet. Only admit calls it: without its lock, another subnet may be admitted
+// meanwhile.
 func (r *Reconciler) gatherAround(ctx context.Context, in *inputs) error {
 	cidrs, err := ipfamily.ParseCIDRs(in.subnet.Spec.CIDRBlock)
 	if err != nil {
-		return nil // the check says so
+		return nil // check reports it
 	}
 	if in.peers, err = r.Networks.Overlapping(ctx, selection.VpcOf(in.subnet), cidrs); err != nil {
 		return err

@@ -16,12 +16,13 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// without is a cache that never gets an object of a name.
+// without returns the options of a cache that never receives the object with this name.
 func without(name string) cache.ByObject {
 	return cache.ByObject{Field: fields.OneTermNotEqualSelector("metadata.name", name)}
 }
 
-// TestWhatTheCacheHasNotGotYetStays: who takes the lead may have heard less than who had it before.
+// TestWhatTheCacheHasNotGotYetStays: a new leader must not clean up objects that its cache does not have yet; the cache may be older than
+// the cache of the previous leader.
 func TestWhatTheCacheHasNotGotYetStays(t *testing.T) {
 	n := start(t)
 	late, gone := n.node("n-late", "192.0.2.11"), n.node("n-gone", "192.0.2.12")

@@ -14,7 +14,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Names and labels of these are Kube-OVN's, and so is that a subnet of two families has one series: the scarcer family counts.
+// Names and labels match the metrics of Kube-OVN. As there, a dual-stack subnet has one series, with the lower number of available and the
+// higher number of used addresses of its families.
 var (
 	availableIPs = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "subnet_available_ip_count", Help: "Addresses of the subnet that a port can get.",
@@ -28,7 +29,7 @@ var usageLabels = []string{"subnet_name", "protocol", "subnet_cidr"}
 
 func init() { metrics.Registry.MustRegister(availableIPs, usedIPs) }
 
-// measure exports the use of a subnet. Series under labels that it had before go away.
+// measure exports the usage of a subnet. It deletes series with labels that have changed.
 func (r *Reconciler) measure(subnet *kubeovnv1.Subnet, usage ipam.Usage) {
 	cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
 	if err != nil || len(cidrs) == 0 || !r.Allocator.HasSubnet(subnet.Name) {
@@ -47,7 +48,7 @@ func (r *Reconciler) measure(subnet *kubeovnv1.Subnet, usage ipam.Usage) {
 	usedIPs.WithLabelValues(labels[:]...).Set(used)
 }
 
-// unmeasure takes the series of a subnet away.
+// unmeasure deletes the series of a subnet.
 func (r *Reconciler) unmeasure(subnet string) {
 	if labels, ok := r.measured.LoadAndDelete(subnet); ok {
 		forget(labels)

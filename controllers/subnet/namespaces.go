@@ -17,8 +17,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// unbound says which of the namespaces that a subnet names it does not serve, because they are not its VPC's. It is empty when there
-// are none.
+// unbound returns a message about the namespaces in the spec that the subnet does not serve because its VPC does not list them. It returns
+// "" if there are none.
 func unbound(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) string {
 	if vpc == nil || vpc.Name == kubeovnv1.DefaultVpc {
 		return ""
@@ -36,7 +36,7 @@ func unbound(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) string {
 		strings.Join(names, ", "), vpc.Name)
 }
 
-// setNamespacesBound sets the condition of a subnet of a custom VPC; others have none.
+// setNamespacesBound sets the condition NamespacesBound of a subnet of a custom VPC, and removes it from other subnets.
 func (r *Reconciler) setNamespacesBound(in inputs) {
 	conditions := &in.subnet.Status.Conditions
 	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
@@ -55,7 +55,7 @@ func (r *Reconciler) setNamespacesBound(in inputs) {
 	k8s.WarnAnew(r.Recorder, in.subnet, before, *conditions, c.Type)
 }
 
-// boundOtherwise reports whether a subnet's condition does not say what follows from its VPC.
+// boundOtherwise reports whether a subnet's condition NamespacesBound is stale with respect to its VPC.
 func boundOtherwise(subnet *kubeovnv1.Subnet, vpc *kubeovnv1.Vpc) bool {
 	c := apimeta.FindStatusCondition(subnet.Status.Conditions, kubeovnv1.ConditionNamespacesBound)
 	message := unbound(subnet, vpc)

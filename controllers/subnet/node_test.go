@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// connected waits until a node's annotations say that it has a port, and returns what they say.
+// connected waits until a node's annotations contain a port, and returns them in typed form.
 func (n *network) connected(o *corev1.Node) kubeovnv1.PodNetwork {
 	n.Helper()
 	var network kubeovnv1.PodNetwork
@@ -35,7 +35,7 @@ func (n *network) connected(o *corev1.Node) kubeovnv1.PodNetwork {
 	return network
 }
 
-// nodePolicies waits until the policies that send to nodes are these.
+// nodePolicies waits until the router policies towards nodes are these.
 func (n *network) nodePolicies(want ...string) {
 	n.Helper()
 	n.Eventually(func() string {

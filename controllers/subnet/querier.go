@@ -23,8 +23,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// querier is what asks the ports of a subnet for their multicast groups, with an address of the subnet that it keeps; nil when the
-// subnet does not snoop. The error is ErrWaiting while no address is free.
+// querier returns the source of multicast group membership queries in a subnet. It allocates an address for it on first use and retains it.
+// It returns nil if the subnet does not snoop. The error is ErrWaiting while no address is free.
 func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network validation.Network) (*translate.Querier, error) {
 	if !s.Spec.EnableMulticastSnoop {
 		return nil, r.releaseQuerier(ctx, s)
@@ -49,7 +49,7 @@ func (r *Reconciler) querier(ctx context.Context, s *kubeovnv1.Subnet, network v
 	return q, r.recordQuerier(ctx, s.Name, q)
 }
 
-// querierRequest asks for one address: of IPv4 where the subnet has it, since questions in IPv6 come from a link-local address.
+// querierRequest requests one address: IPv4 if the subnet has it, since IPv6 queries come from a link-local address.
 func querierRequest(s *kubeovnv1.Subnet, network validation.Network) ipam.Request {
 	request := ipam.Request{Subnet: s.Name, Families: []ipfamily.Family{ipfamily.IPv6}}
 	for _, cidr := range network.CIDRs {
@@ -60,7 +60,7 @@ func querierRequest(s *kubeovnv1.Subnet, network validation.Network) ipam.Reques
 	return request
 }
 
-// recordQuerier keeps the IP object that tells users whose the querier's address is.
+// recordQuerier maintains the IP object that shows users the address of the querier.
 func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *translate.Querier) error {
 	spec := kubeovnv1.IPSpec{Subnet: subnet, IPAddress: q.Address.String(), MACAddress: q.MAC.String()}
 	if q.Address.Is4() {
@@ -75,7 +75,7 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 		return fmt.Errorf("get IP %s: %w", translate.QuerierRecord(subnet), err)
 	case err == nil && equality.Semantic.DeepEqual(have.Spec, spec):
 		return nil
-	case err == nil: // addresses of one cannot change
+	case err == nil: // addresses of an IP object cannot change
 		if err := client.IgnoreNotFound(r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {
 			return fmt.Errorf("delete IP %s: %w", have.Name, err)
 		}
@@ -88,7 +88,7 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 	return nil
 }
 
-// releaseQuerier frees the address of a subnet's querier, if it has one.
+// releaseQuerier frees the address of a subnet's querier and deletes its IP object. It is idempotent.
 func (r *Reconciler) releaseQuerier(ctx context.Context, s *kubeovnv1.Subnet) error {
 	if _, held := r.Allocator.Lookup(translate.QuerierHolder(s.Name)); !held && s.Status.McastQuerierIP == "" {
 		return nil
@@ -105,7 +105,7 @@ func (r *Reconciler) releaseQuerier(ctx context.Context, s *kubeovnv1.Subnet) er
 	return nil
 }
 
-// setQuerier tells of the querier in the status.
+// setQuerier writes the addresses of the querier into the status.
 func setQuerier(status *kubeovnv1.SubnetStatus, q *translate.Querier) {
 	status.McastQuerierIP, status.McastQuerierMAC = "", ""
 	if q != nil {

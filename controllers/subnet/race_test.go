@@ -12,7 +12,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// TestASubnetGivesWayToOneWhoseRowsAreOnTheirWay: subnets are worked on many at a time.
+// TestASubnetGivesWayToOneWhoseRowsAreOnTheirWay: many subnets are reconciled in parallel, and the rows of the first one are in flight when
+// the second one is checked.
 func TestASubnetGivesWayToOneWhoseRowsAreOnTheirWay(t *testing.T) {
 	n := start(t)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
@@ -24,7 +25,7 @@ func TestASubnetGivesWayToOneWhoseRowsAreOnTheirWay(t *testing.T) {
 	n.process.Northbound().Hold()
 	create("later", "10.120.0.0/24")
 	n.process.Northbound().AwaitHeld()
-	create("earlier", "10.120.0.0/25") // by its name, as both are of one second
+	create("earlier", "10.120.0.0/25") // it precedes by its name, because both have the same creation second
 	if c := n.condition("earlier", kubeovnv1.ConditionValidated, metav1.ConditionFalse); c.Reason != validation.ReasonCIDRConflict {
 		t.Errorf("condition says %s: %s", c.Reason, c.Message)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// rowInputs are what the rows of a subnet follow from, whose spec was found right.
+// rowInputs returns the inputs for the rows of a subnet with a valid spec.
 func rowInputs(in inputs, c checked) translate.SubnetInputs {
 	spec, vpc := &in.subnet.Spec, ""
 	if in.vpc != nil {
@@ -42,8 +42,8 @@ func rowInputs(in inputs, c checked) translate.SubnetInputs {
 	}
 }
 
-// nodeCIDRs are the CIDRs that nodes reach the pods of the subnet's VPC from: none but in the default VPC, whose subnet `join` they
-// are on.
+// nodeCIDRs returns the CIDRs from which nodes reach the pods of the subnet's VPC: the CIDRs of the subnet `join` in the default VPC, none
+// in other VPCs.
 func (in inputs) nodeCIDRs() []netip.Prefix {
 	if in.join == nil {
 		return nil
@@ -52,7 +52,8 @@ func (in inputs) nodeCIDRs() []netip.Prefix {
 	return cidrs
 }
 
-// servesServices reports whether the VPC's load balancers serve the ports of the subnet. Nodes reach Services by themselves.
+// servesServices reports whether the VPC's load balancers serve the ports of the subnet. It is false for `join` by default, because nodes
+// serve Services themselves.
 func servesServices(s *kubeovnv1.Subnet) bool {
 	if s.Spec.EnableLb != nil {
 		return *s.Spec.EnableLb
@@ -60,7 +61,7 @@ func servesServices(s *kubeovnv1.Subnet) bool {
 	return s.Name != kubeovnv1.JoinSubnet
 }
 
-// setOptionRows tells in the status of a subnet which rows its DHCP answers are in.
+// setOptionRows writes the UUIDs of the DHCP_Options rows of a subnet into its status.
 func setOptionRows(subnet *kubeovnv1.Subnet) {
 	cidrs, _ := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
 	uuids := map[ipfamily.Family]*string{

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 )
 
-// work is what the controllers have done so far.
+// work counts the operations of the controllers so far.
 type work struct{ nodePatches, ipPosts, subnetPatches, transactions, nodeReconciles, subnetReconciles, rows int }
 
 func (n *network) work() work {
@@ -43,7 +43,8 @@ func (w work) since(o work) work {
 	}
 }
 
-// TestTheCostOfANodeDoesNotGrow counts: what a node costs must depend neither on the nodes that are there nor on the subnets.
+// TestTheCostOfANodeDoesNotGrow counts patches, reconciliations, rows and transactions: the cost of a node must not depend on the number of
+// nodes or subnets.
 func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
 	n := startMeasured(t)
 	n.condition("join", kubeovnv1.ConditionReady, metav1.ConditionTrue)
@@ -57,13 +58,13 @@ func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
 	for i := range 20 {
 		n.condition(fmt.Sprintf("s%d", i), kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	}
-	n.idle() // their use is told a moment later
+	n.idle() // their usage is reported a moment later
 	there := 0
 	for _, nodes := range []int{controllertest.Size(25, 50), controllertest.Size(75, 200)} {
 		before, begun := n.work(), time.Now()
 		n.join(there, there+nodes)
 		there += nodes
-		n.Eventually(func() string { // a node is told of its port before its reconciliation counts
+		n.Eventually(func() string { // a node is patched before its reconciliation is counted
 			if ended := n.Reconciles("node") - before.nodeReconciles; ended < nodes {
 				return fmt.Sprintf("%d of %d reconciliations have ended", ended, nodes)
 			}
@@ -71,23 +72,23 @@ func TestTheCostOfANodeDoesNotGrow(t *testing.T) {
 		})
 		got := n.work().since(before)
 		t.Logf("%d nodes: %+v", nodes, got)
-		// What a reconciliation wrote causes no other.
+		// Writes of a reconciliation cause no further reconciliation.
 		if got.nodePatches != nodes || got.ipPosts != nodes || got.nodeReconciles != nodes {
 			t.Errorf("%d nodes took %d patches of nodes, %d IP objects and %d reconciliations, want 1 of each",
 				nodes, got.nodePatches, got.ipPosts, got.nodeReconciles)
 		}
-		// Its port, its address sets, its policies: two to leave by the node, one to reach it.
+		// Rows of a node: its port, its two address sets, two policies to leave through the node and one to reach it.
 		if got.rows != 6*nodes || got.transactions > nodes {
 			t.Errorf("%d nodes took %d rows in %d transactions, want 6 rows of each", nodes, got.rows, got.transactions)
 		}
-		// The use of the join subnet is written once a second at most.
+		// The usage of the join subnet is written once a second at most.
 		if seconds := int(time.Since(begun).Seconds()); got.subnetReconciles > seconds+4 || got.subnetPatches > seconds+4 {
 			t.Errorf("%d nodes took %d reconciliations of subnets and %d patches in %d s", nodes, got.subnetReconciles, got.subnetPatches, seconds)
 		}
 	}
 }
 
-// join connects nodes, which come as kubelets make them: with their addresses.
+// join creates nodes with their addresses, as kubelets do, and waits until they are connected.
 func (n *network) join(from, to int) {
 	n.Helper()
 	var group errgroup.Group

@@ -30,8 +30,9 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// SetupWithManager registers the reconciler. It wakes for its Subnet; for other subnets, for VPCs, for nodes, the CIDRs of Services and the API server, whose
-// addresses and names it must not hold; for pods that share its vips and for those Vips and OvnEips that load balancers serve; for use of its addresses; and for drift.
+// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; other subnets, VPCs, nodes, CIDRs of Services
+// and the API server, with which its addresses or names can conflict; pods that share its vips; Vips and OvnEips that load balancers serve;
+// the usage of its addresses; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexVips, shareKeys); err != nil {
 		return fmt.Errorf("index pods by the addresses that they share: %w", err)
@@ -67,7 +68,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return nil
 }
 
-// vpcView is what the reconciler looks at in a VPC: a subnet may wait for a link to end.
+// vpcView holds the fields of a VPC that the reconciler uses. It includes links in status, because a subnet may wait for the removal of a
+// link.
 type vpcView struct {
 	generation int64
 	links      string
@@ -79,8 +81,8 @@ func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
 
 func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) }
 
-// rivals are the other subnets for which a subnet's appearance, change or end may decide: those that overlap with it, those that want a
-// port of the same name, and for the nodes' own subnet those private ones that let nodes in.
+// rivals enqueues other subnets that the creation, change or deletion of a subnet may affect: subnets that overlap with it, subnets with a
+// conflicting port name and, for the subnet `join`, private subnets, which allow nodes.
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	changed := o.(*kubeovnv1.Subnet)
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
@@ -91,7 +93,7 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 	return slices.DeleteFunc(requests, func(req reconcile.Request) bool { return req.Name == changed.Name })
 }
 
-// privateOnes are the private subnets of the default VPC.
+// privateOnes returns requests for the private subnets of the default VPC.
 func (r *Reconciler) privateOnes(ctx context.Context) []reconcile.Request {
 	subnets, err := r.Networks.SubnetsOf(ctx, kubeovnv1.DefaultVpc)
 	if err != nil {
@@ -106,8 +108,8 @@ func (r *Reconciler) privateOnes(ctx context.Context) []reconcile.Request {
 	return requests
 }
 
-// aroundVpc are the subnets for which a VPC's appearance, change or end may decide: the one of its name, those that its links overlap
-// with, and those that want a port of the same name.
+// aroundVpc enqueues the subnets that the creation, change or deletion of a VPC may affect: the subnet of its name, subnets that overlap
+// with its links, subnets with a conflicting port name, and subnets whose condition NamespacesBound changes.
 func (r *Reconciler) aroundVpc(ctx context.Context, o client.Object) []reconcile.Request {
 	vpc := o.(*kubeovnv1.Vpc)
 	requests := r.sameNames(ctx, vpc)
@@ -118,10 +120,10 @@ func (r *Reconciler) aroundVpc(ctx context.Context, o client.Object) []reconcile
 	return slices.Concat(requests, r.overlapping(ctx, vpc.Name, router.Networks()), r.boundOtherwise(ctx, vpc))
 }
 
-// comesOrGoes selects an object's first and last event.
+// comesOrGoes selects the creation and the deletion of an object.
 var comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
-// inVpc are the subnets of a VPC.
+// inVpc enqueues the subnets of a VPC.
 func (r *Reconciler) inVpc(ctx context.Context, o client.Object) []reconcile.Request {
 	subnets, err := r.Networks.SubnetsOf(ctx, o.GetName())
 	if err != nil {
@@ -134,7 +136,7 @@ func (r *Reconciler) inVpc(ctx context.Context, o client.Object) []reconcile.Req
 	return requests
 }
 
-// boundOtherwise are the subnets of a custom VPC whose namespaces it lists now and did not before, or the other way round.
+// boundOtherwise returns requests for the subnets of a custom VPC whose condition NamespacesBound is stale.
 func (r *Reconciler) boundOtherwise(ctx context.Context, vpc *kubeovnv1.Vpc) []reconcile.Request {
 	if vpc.Name == kubeovnv1.DefaultVpc {
 		return nil
@@ -152,12 +154,12 @@ func (r *Reconciler) boundOtherwise(ctx context.Context, vpc *kubeovnv1.Vpc) []r
 	return requests
 }
 
-// aroundNode are the subnets that a node's addresses are in.
+// aroundNode enqueues the subnets that contain addresses of a node.
 func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.around(ctx, k8s.InternalIPs(o.(*corev1.Node)))
 }
 
-// aroundAPIServer are the subnets that the API server's addresses are in.
+// aroundAPIServer enqueues the subnets that contain addresses of the API server.
 func (r *Reconciler) aroundAPIServer(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.around(ctx, selection.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
 }
@@ -170,12 +172,12 @@ func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile
 	return r.overlapping(ctx, kubeovnv1.DefaultVpc, hosts)
 }
 
-// aroundServices are the subnets that share addresses with CIDRs of Services, which never change.
+// aroundServices enqueues the subnets that overlap with a ServiceCIDR. The CIDRs of a ServiceCIDR are immutable.
 func (r *Reconciler) aroundServices(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.overlapping(ctx, kubeovnv1.DefaultVpc, k8s.PrefixesOf(o.(*networkingv1.ServiceCIDR)))
 }
 
-// overlapping are the subnets of a VPC that share addresses with any of the prefixes.
+// overlapping returns requests for the subnets of a VPC that overlap with any of the prefixes.
 func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []netip.Prefix) []reconcile.Request {
 	subnets, err := r.Networks.Overlapping(ctx, vpc, prefixes)
 	if err != nil {
@@ -184,7 +186,7 @@ func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []net
 	return k8s.RequestsOf[*kubeovnv1.Subnet](subnets)
 }
 
-// sameNames are the subnets that want a port of a name that the object wants.
+// sameNames returns requests for the subnets with a port name that conflicts with one of the object.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
 	rivals, err := r.Networks.PortNameRivals(ctx, o)
 	if err != nil {

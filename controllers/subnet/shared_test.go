@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 )
 
-// sharer is a pod with a port of a subnet that shares addresses with others. It runs a machine unless that is "".
+// sharer creates a pod with a port on a subnet that shares addresses with other pods. It runs a virtual machine unless machine is "".
 func (n *network) sharer(name, machine, subnet, vips string) *corev1.Pod {
 	n.Helper()
 	p := &corev1.Pod{
@@ -33,7 +33,7 @@ func (n *network) sharer(name, machine, subnet, vips string) *corev1.Pod {
 	return p
 }
 
-// publish writes results on a pod, as the pod controller does and as users may.
+// publish writes results on a pod, as the pod controller does and users may do.
 func (n *network) publish(p *corev1.Pod, results map[kubeovnv1.Annotation]string) {
 	n.Helper()
 	n.Change(p, func() {
@@ -65,7 +65,7 @@ func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 	n.Change(second, func() { second.Annotations[kubeovnv1.AnnotationPortVips.Key()] = "10.20.0.100" })
 	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "")
 
-	for _, name := range []string{"virt-launcher-vm-a", "virt-launcher-vm-b"} { // a machine that moves
+	for _, name := range []string{"virt-launcher-vm-a", "virt-launcher-vm-b"} { // a live migration
 		n.sharer(name, "vm", "shop", "fd00:20::100")
 	}
 	n.option("Logical_Switch_Port", "name", "shop-vip-fd00:20::100", "options", "virtual-parents", "vm.default")
@@ -74,7 +74,7 @@ func TestVipsAreSharedByThePodsThatSaySo(t *testing.T) {
 	n.rows("Logical_Switch_Port", "name", "join-ovn-cluster", "ovn-default-ovn-cluster", "shop-ovn-cluster", "shop-vip-fd00:20::100")
 }
 
-// Users can write any annotations on a pod: they choose no port but the pod's own.
+// Users can write any annotations on a pod, but they can choose no port other than the port of the pod.
 func TestPodsShareVipsByTheirOwnPortsOnly(t *testing.T) {
 	n := start(t)
 	n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", Vips: []string{"10.20.0.100"}})
@@ -84,7 +84,7 @@ func TestPodsShareVipsByTheirOwnPortsOnly(t *testing.T) {
 		p := n.sharer(fmt.Sprintf("hostile-%d", i), "", "shop", "10.20.0.100")
 		n.publish(p, map[kubeovnv1.Annotation]string{kubeovnv1.AnnotationMachine: machine})
 	}
-	for i, machine := range []string{"a\x00b", "a,victim", "..", "UPPER"} { // the API server takes any name of an owner
+	for i, machine := range []string{"a\x00b", "a,victim", "..", "UPPER"} { // the API server accepts any name in an owner reference
 		n.sharer(fmt.Sprintf("owned-%d", i), machine, "shop", "10.20.0.100")
 	}
 	n.option("Logical_Switch_Port", "name", "shop-vip-10.20.0.100", "options", "virtual-parents",

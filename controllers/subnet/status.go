@@ -18,14 +18,14 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// ReasonAddressesInUse says that a subnet is deleted and addresses of it are held.
+// ReasonAddressesInUse is the reason while a deleted subnet still has addresses in use.
 const ReasonAddressesInUse = validation.ReasonAddressesInUse
 
-// patchStatus reports how applying the subnet ended and how much of it is in use.
+// patchStatus writes the outcome of apply and the usage of the subnet into the status.
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) error {
 	subnet, base := in.subnet, in.subnet.DeepCopy()
 	r.setUsage(subnet)
-	if result.problem == nil { // in one patch with the condition that says so
+	if result.problem == nil { // in the same patch as the condition Validated
 		subnet.Status.ValidatedSpec = subnet.Spec.DeepCopy()
 		subnet.Status.ValidatedSpec.ACLs = nil
 	}
@@ -49,7 +49,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, result result) 
 	return k8s.PatchStatus(ctx, r.Client, base, subnet)
 }
 
-// blocked says why a deleted subnet is still there.
+// blocked returns the Ready condition of a deleted subnet that still has addresses in use.
 func (r *Reconciler) blocked(subnet *kubeovnv1.Subnet) metav1.Condition {
 	held := r.holders(subnet.Name, func(netip.Addr) bool { return true })
 	return k8s.NotReady(ReasonAddressesInUse, fmt.Sprintf("deleted once its addresses are free: %d in use: %s", len(held), listed(held)))
@@ -65,7 +65,7 @@ func (r *Reconciler) setUsage(subnet *kubeovnv1.Subnet) {
 	r.measure(subnet, usage)
 }
 
-// readyCondition says whether the present spec is in force; known is that of an earlier one may be.
+// readyCondition returns the Ready condition for the current spec. known is true if an earlier spec may still be applied.
 func readyCondition(subnet *kubeovnv1.Subnet, result result, known bool) metav1.Condition {
 	switch {
 	case result.problem != nil:

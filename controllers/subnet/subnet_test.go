@@ -111,9 +111,9 @@ func TestWhatIsInForceIsNotSentAgain(t *testing.T) {
 	n := startMeasured(t)
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Router_Static_Route", "nexthop", "100.64.0.1", "fd00:100:64::1")
-	n.idle() // the join subnet may still be on its way
+	n.idle() // the join subnet may not be committed yet
 	before, s := n.process.Transactions(), n.subnet("ovn-default")
-	n.Change(s, func() { s.Spec.NATOutgoing = false }) // the agents' part
+	n.Change(s, func() { s.Spec.NATOutgoing = false }) // only agents act on it
 	n.condition("ovn-default", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	if sent := n.process.Transactions() - before; sent != 0 {
 		t.Errorf("%d transactions were sent for nothing new", sent)
@@ -142,7 +142,7 @@ func TestWrongSpecsAreExplainedAndChangeNothing(t *testing.T) {
 			s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}}
 			s.Spec.CIDRBlock, s.Spec.Gateway = tt.cidr, tt.gateway
 			if err := n.Client.Create(n.Context(), s); apierrors.IsInvalid(err) && strings.Contains(err.Error(), tt.message) {
-				return // the API server sees to it
+				return // the API server rejected it
 			} else if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestWrongSpecsAreExplainedAndChangeNothing(t *testing.T) {
 	}
 }
 
-// What nodes go by is the spec that was right last, however often the controller starts meanwhile.
+// Nodes use the last valid spec, even if the controller restarts meanwhile.
 func TestTheSpecThatWasRightLastIsKept(t *testing.T) {
 	n := start(t)
 	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{
@@ -188,7 +188,7 @@ func TestTheSpecThatWasRightLastIsKept(t *testing.T) {
 	kept(rightNow())
 }
 
-// More addresses for Services may be added while the cluster runs.
+// CIDRs of Services may be added while the cluster runs.
 func TestServiceCIDRObjectsCountAsServices(t *testing.T) {
 	n := start(t)
 	more := &networkingv1.ServiceCIDR{
@@ -200,7 +200,7 @@ func TestServiceCIDRObjectsCountAsServices(t *testing.T) {
 	if c := n.condition("inside", kubeovnv1.ConditionValidated, metav1.ConditionFalse); !strings.Contains(c.Message, "10.201.0.0/16") {
 		t.Errorf("the condition says: %s", c.Message)
 	}
-	n.Change(more, func() { more.Finalizers = nil }) // there is no controller of them here
+	n.Change(more, func() { more.Finalizers = nil }) // no controller of ServiceCIDRs runs here
 	n.Rests("subnet")
 	n.Delete(more)
 	n.condition("inside", kubeovnv1.ConditionReady, metav1.ConditionTrue)

@@ -28,22 +28,22 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// network is a world with the controllers of VPCs, subnets and nodes at work.
+// network is a test environment in which the controllers of VPCs, subnets and nodes run.
 type network struct {
 	*controllertest.World
 	process *controllertest.Process
-	// usageDelay is that of the controller of subnets.
+	// usageDelay of the subnet controller.
 	usageDelay time.Duration
 }
 
-// start returns an empty network of two families. Statuses do not follow the use of subnets: the passes that update them, a second after
+// start returns an empty dual-stack network. Statuses do not follow the usage of subnets: the reconciliations for usage, a second after
 // each change of a subnet, would hide a missing event.
 func start(t *testing.T) *network {
 	t.Helper()
 	return startWith(t, time.Hour)
 }
 
-// startMeasured is start with statuses that follow the use of subnets.
+// startMeasured is like start, but statuses follow the usage of subnets.
 func startMeasured(t *testing.T) *network {
 	t.Helper()
 	return startWith(t, 0)
@@ -52,15 +52,15 @@ func startMeasured(t *testing.T) *network {
 func startWith(t *testing.T, usageDelay time.Duration) *network {
 	t.Helper()
 	n := &network{World: controllertest.New(t), usageDelay: usageDelay}
-	n.Nodes = nil // the controllers under test connect nodes
+	n.Nodes = nil // the controllers under test connect the nodes
 	n.run()
 	return n
 }
 
-// run starts the controllers, as after a crash when they ran before.
+// run starts the controllers. If they ran before, it restarts them as after a crash.
 func (n *network) run() { n.runWith(cache.Options{}) }
 
-// runWith is run with a cache that differs, and with what changes the controller of subnets.
+// runWith is like run, with cache options and changes of the subnet reconciler.
 func (n *network) runWith(options cache.Options, changes ...func(*subnet.Reconciler)) {
 	n.Helper()
 	n.process = n.Restart(n.process, controllertest.Steps{
@@ -108,13 +108,13 @@ func (n *network) setAddresses(o *corev1.Node, addresses ...string) {
 	n.Must(n.Client.Status().Patch(n.Context(), o, client.MergeFrom(base)))
 }
 
-// condition waits until a subnet's condition, as seen at the subnet's present generation, has a status, and returns it.
+// condition waits until a subnet's condition has a status for the current generation, and returns it.
 func (n *network) condition(subnet, conditionType string, status metav1.ConditionStatus) metav1.Condition {
 	n.Helper()
 	return *n.Says(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: subnet}}, conditionType, status)
 }
 
-// rows waits until a column of a table has these values, in order.
+// rows waits until a column of a table has these values, sorted.
 func (n *network) rows(table, column string, want ...string) {
 	n.Helper()
 	n.Eventually(func() string {
@@ -125,7 +125,7 @@ func (n *network) rows(table, column string, want ...string) {
 	})
 }
 
-// column is the values of a column of a table, in order.
+// column returns the values of a column of a table, sorted.
 func (n *network) column(table, column string) []string {
 	n.Helper()
 	var values []string
@@ -136,16 +136,16 @@ func (n *network) column(table, column string) []string {
 	return values
 }
 
-// rules waits until the matches of the ACLs are these; $set stands for any address set.
+// rules waits until the matches of the ACLs are these. $set stands for any address set.
 func (n *network) rules(want ...string) {
 	n.Helper()
 	n.Rows("ACL", func(row nbtest.Row) string { return setNames.ReplaceAllLiteralString(row["match"].(string), "$set") }, want...)
 }
 
-// setNames are those of address sets in matches: computed ones.
+// setNames matches the generated names of address sets in ACL matches.
 var setNames = regexp.MustCompile(`\$a[0-9a-f]{20}`)
 
-// nodeSets waits until the address sets that nodes own hold this, in brackets and in order.
+// nodeSets waits until the address sets of nodes have this content, in brackets and sorted.
 func (n *network) nodeSets(want ...string) {
 	n.Helper()
 	n.Rows("Address_Set", func(row nbtest.Row) string {

@@ -33,7 +33,8 @@ func (b *blind) List(ctx context.Context, list client.ObjectList, options ...cli
 	return b.Reader.List(ctx, list, options...)
 }
 
-// TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight: agents make routes for what is.
+// TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight: agents create routes for a validated spec, so the status must not report an unchecked
+// one as valid.
 func TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight(t *testing.T) {
 	n := start(t)
 	b := &blind{}
@@ -41,7 +42,7 @@ func TestASpecThatCouldNotBeCheckedIsNotSaidToBeRight(t *testing.T) {
 	b.is.Store(true)
 	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}})
 	n.Eventually(func() string {
-		if b.tries.Load() < 4 { // each of which would have written a status
+		if b.tries.Load() < 4 { // each try would have written a status
 			return "it was not tried"
 		}
 		return ""

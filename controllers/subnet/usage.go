@@ -16,15 +16,16 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 )
 
-// Changes of a subnet's use are gathered into one status update: a write per second of a burst would be felt by its pods.
+// Changes of a subnet's usage are batched into one status update: a write for each change of a burst would slow down the pods of the burst.
 const (
-	// usageDelay is from a change to its update, when there was none lately, and else from the last change.
+	// usageDelay is the delay of the first update after a quiet period. During a burst, the next update follows this long after the last
+	// change.
 	usageDelay = time.Second
-	// usageAtMost is how long an update waits after the one before it while changes go on.
+	// usageAtMost is the longest time between two updates while changes continue.
 	usageAtMost = 10 * time.Second
 )
 
-// useOf enqueues subnets whose use has changed, this long after the change.
+// useOf returns a source that enqueues subnets whose usage has changed, batched as described above.
 func useOf(allocator *ipam.Allocator, delay time.Duration) source.Source {
 	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		g := &gathering{told: func(subnet string) { q.Add(k8s.Request(subnet)) }, delay: delay, uses: map[string]*use{}}
@@ -33,7 +34,7 @@ func useOf(allocator *ipam.Allocator, delay time.Duration) source.Source {
 	})
 }
 
-// gathering are the subnets whose use has changed lately.
+// gathering batches changes of the usage of subnets.
 type gathering struct {
 	told  func(subnet string)
 	delay time.Duration
@@ -43,16 +44,16 @@ type gathering struct {
 }
 
 type use struct {
-	// first change since it was told, zero when there is none.
+	// first is the time of the first unreported change, zero if there is none.
 	first time.Time
-	// told is when a change was told last, zero when that is long ago.
+	// told is the time of the last report, zero if that was long ago.
 	told time.Time
-	// timer calls at this time.
+	// timer fires at this time.
 	timer *time.Timer
 	at    time.Time
 }
 
-// changed never blocks.
+// changed records a change of a subnet's usage. It never blocks.
 func (g *gathering) changed(subnet string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,13 +77,13 @@ func (u *use) wake(after time.Duration) {
 	u.timer.Reset(after)
 }
 
-// due tells of changes, or forgets a subnet that had none for some time.
+// due reports the changes of a subnet, or forgets a subnet without changes for usageAtMost.
 func (g *gathering) due(subnet string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	u := g.uses[subnet]
 	switch {
-	case u == nil || time.Now().Before(u.at): // the timer was set anew while it called
+	case u == nil || time.Now().Before(u.at): // the timer was reset after it fired
 	case u.first.IsZero():
 		delete(g.uses, subnet)
 	default:

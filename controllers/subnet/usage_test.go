@@ -21,8 +21,8 @@ func TestChangesOfUseAreGathered(t *testing.T) {
 	const s = time.Second
 	for _, tt := range []struct {
 		name    string
-		changes []time.Duration // since the beginning
-		want    []time.Duration // when they are told
+		changes []time.Duration // since the start
+		want    []time.Duration // times of the reports
 	}{
 		{"one change", []time.Duration{0}, []time.Duration{s}},
 		{"a burst", burst(0, 6*s), []time.Duration{s, 6*s + 950*time.Millisecond}},
@@ -40,7 +40,7 @@ func TestChangesOfUseAreGathered(t *testing.T) {
 					g.changed("a")
 				}
 				time.Sleep(time.Minute)
-				synctest.Wait() // the race detector does not see that the timers' goroutines have ended
+				synctest.Wait() // synchronize with the timers' goroutines for the race detector
 				if !slices.Equal(got, tt.want) {
 					t.Errorf("told at %v, want %v", got, tt.want)
 				}

@@ -18,11 +18,11 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// maxNamed is how many addresses in use a message names.
+// maxNamed is the maximum number of used addresses in a message.
 const maxNamed = 5
 
-// checkUse finds changes that ports which hold addresses would be cut off by. What is in force is not checked again. Nodes follow
-// their subnet wherever it goes.
+// checkUse returns a problem if the change would cut off ports that have addresses of the subnet. It does not check a network again that
+// the allocator has already. Changes of the subnet `join` are allowed, because nodes get new addresses.
 func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *validation.Problem {
 	if s.Name == kubeovnv1.JoinSubnet {
 		return nil
@@ -42,7 +42,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 	return cutOff(s, network, r.holders(s.Name, func(a netip.Addr) bool { return outside(a, network) || isGateway(a, network) }))
 }
 
-// cutOff is what is wrong with a network on account of those that hold addresses in it.
+// cutOff returns the problem of a network that cuts off the holders of addresses in held, nil if there are none.
 func cutOff(s *kubeovnv1.Subnet, network validation.Network, held []ipam.Holder) *validation.Problem {
 	out := slices.DeleteFunc(slices.Clone(held), func(h ipam.Holder) bool { return !outside(h.Address, network) })
 	switch {
@@ -63,7 +63,7 @@ func isGateway(a netip.Addr, network validation.Network) bool {
 	return slices.Contains(network.Gateways, a)
 }
 
-// holders are those held addresses of a subnet that are meant, but for what the subnet itself uses.
+// holders returns the holders of addresses of a subnet that match, without the querier of the subnet.
 func (r *Reconciler) holders(subnet string, meant func(netip.Addr) bool) []ipam.Holder {
 	return slices.DeleteFunc(r.Allocator.Holders(subnet, meant), func(h ipam.Holder) bool { return h.Port == translate.QuerierHolder(subnet) })
 }
@@ -72,5 +72,5 @@ func inUse(format string, args ...any) *validation.Problem {
 	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
 }
 
-// listed is a text that names the first of the held addresses.
+// listed returns a text with the first of the held addresses.
 func listed(held []ipam.Holder) string { return k8s.Some(held, maxNamed) }

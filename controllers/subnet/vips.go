@@ -22,12 +22,12 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// indexVips finds the pods of a subnet that share an address, by shareKey.
+// indexVips is an index of pods by the addresses that they share (shareKey).
 const indexVips = "subnet.vips"
 
 func shareKey(subnet string, vip netip.Addr) string { return subnet + " " + vip.String() }
 
-// shareKeys returns the keys of a pod in indexVips; none before its network is published.
+// shareKeys returns the keys of a pod in indexVips, or none before its network is published.
 func shareKeys(o client.Object) []string {
 	subnet := subnetOf(o)
 	if subnet == "" || !kubeovnv1.IsPublished(o) {
@@ -44,13 +44,13 @@ func subnetOf(pod client.Object) string {
 	return pod.GetAnnotations()[kubeovnv1.AnnotationLogicalSwitch.Key()]
 }
 
-// sharing finds the ports of pods that share the vips of a subnet.
+// sharing returns the ports of pods that share each vip of a subnet.
 func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map[netip.Addr][]string, error) {
 	sharing := map[netip.Addr][]string{}
 	for _, written := range subnet.Spec.Vips {
 		vip, err := ipfamily.ParseAddr(written)
 		if err != nil {
-			continue // told by validation
+			continue // validation reports it
 		}
 		var pods corev1.PodList
 		err = r.Client.List(ctx, &pods, client.MatchingFields{indexVips: shareKey(subnet.Name, vip)}, client.UnsafeDisableDeepCopy)
@@ -62,17 +62,17 @@ func (r *Reconciler) sharing(ctx context.Context, subnet *kubeovnv1.Subnet) (map
 			sharing[vip] = append(sharing[vip], portOf(&pods.Items[i]))
 		}
 		slices.Sort(sharing[vip])
-		sharing[vip] = slices.Compact(sharing[vip]) // two pods of a machine that moves have one
+		sharing[vip] = slices.Compact(sharing[vip]) // during a live migration, two pods have the port of one machine
 	}
 	return sharing, nil
 }
 
-// portOf is the name of the port of a pod, or of the machine that it runs.
+// portOf returns the name of the logical switch port of a pod or of the virtual machine that it runs.
 func portOf(pod client.Object) string {
 	return translate.PodPort(pod.GetNamespace(), kubeovnv1.PortOwner(pod))
 }
 
-// virtualPorts are the ports that stand for vips, with the ports of pods that may have them.
+// virtualPorts returns the virtual ports of vips, with the ports of pods that may use them as parents.
 func (in inputs) virtualPorts(vips []netip.Addr) []translate.VirtualPort {
 	ports := make([]translate.VirtualPort, 0, len(vips))
 	for _, vip := range vips {
@@ -81,7 +81,7 @@ func (in inputs) virtualPorts(vips []netip.Addr) []translate.VirtualPort {
 	return ports
 }
 
-// shares selects what may change who shares an address: pods that do, as they come, change and go.
+// shares selects events that change the ports sharing an address: creation, deletion and changes of pods that share one.
 func shares() builder.Predicates {
 	return builder.WithPredicates(predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return len(shareKeys(e.Object)) > 0 },
@@ -93,7 +93,7 @@ func shares() builder.Predicates {
 	})
 }
 
-// subnetOfPod is the subnet of a pod.
+// subnetOfPod enqueues the subnet of a pod.
 func subnetOfPod(_ context.Context, o client.Object) []reconcile.Request {
 	if subnet := subnetOf(o); subnet != "" {
 		return k8s.Requests(subnet)

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// TestARefusedSubnetIsBuiltOnceTheConflictEnds: the end of each kind of conflict wakes the subnet.
+// TestARefusedSubnetIsBuiltOnceTheConflictEnds: the end of each kind of conflict requeues the subnet.
 func TestARefusedSubnetIsBuiltOnceTheConflictEnds(t *testing.T) {
 	n := start(t)
 	namesake := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "namesake"}}
@@ -39,7 +39,7 @@ func TestARefusedSubnetIsBuiltOnceTheConflictEnds(t *testing.T) {
 		{"namesake", "10.23.0.0/24", validation.ReasonNameConflict, namesake},
 	} {
 		t.Log(tt.subnet)
-		time.Sleep(time.Until(tt.other.GetCreationTimestamp().Add(time.Second))) // it has to be older, and times are in seconds
+		time.Sleep(time.Until(tt.other.GetCreationTimestamp().Add(time.Second))) // it must be older, and creation times have a resolution of seconds
 		n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: tt.subnet}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: tt.cidr}})
 		if c := n.condition(tt.subnet, kubeovnv1.ConditionValidated, metav1.ConditionFalse); c.Reason != tt.reason {
 			t.Errorf("condition says %s: %s", c.Reason, c.Message)
@@ -50,7 +50,7 @@ func TestARefusedSubnetIsBuiltOnceTheConflictEnds(t *testing.T) {
 	}
 }
 
-// TestASubnetLosesAVpcThatIsForcedToGo: it says so, and the router goes.
+// TestASubnetLosesAVpcThatIsForcedToGo: the subnet reports the deleted VPC, and the router is deleted.
 func TestASubnetLosesAVpcThatIsForcedToGo(t *testing.T) {
 	n := start(t)
 	vpc := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}}
