@@ -13,7 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// costing creates a policy that is estimated at 64 flows and 120 for each of its ranges of ports.
+// costing creates a policy whose estimate is 64 flows plus 120 for each of its ranges of ports.
 func (w world) costing(namespace, name string, ranges int) *networkingv1.NetworkPolicy {
 	w.Helper()
 	var ports []string
@@ -23,8 +23,8 @@ func (w world) costing(namespace, name string, ranges int) *networkingv1.Network
 	return w.policyOf(namespace, name, "podSelector: {matchLabels: {app: web}}\ningress: [{ports: ["+strings.Join(ports, ", ")+"]}]")
 }
 
-// TestTheYoungestPoliciesOfANamespaceExceedItsBound: their pods are isolated, and their rules ignored until older policies are deleted.
-// Policies of other namespaces do not count.
+// TestTheYoungestPoliciesOfANamespaceExceedItsBound: the youngest policies isolate their pods, but their rules are ignored until older
+// policies are deleted. Policies of other namespaces do not count.
 func TestTheYoungestPoliciesOfANamespaceExceedItsBound(t *testing.T) {
 	w := newWorld(t)
 	first := w.start()
@@ -49,7 +49,7 @@ func TestTheYoungestPoliciesOfANamespaceExceedItsBound(t *testing.T) {
 		large = append(large, w.costing("crowded", fmt.Sprint("large-", i), 545))
 		inForce(large[i], true)
 	}
-	small := w.costing("crowded", "small", 10) // if it is created in the second of the last large one, the names decide
+	small := w.costing("crowded", "small", 10) // if both are created in the same second, the order of names decides
 	elsewhere := w.costing("default", "elsewhere", 10)
 	inForce(small, false)
 	inForce(elsewhere, true)

@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// ranges returns n ranges of ports. Each is estimated at 120 flows.
+// ranges returns n ranges of ports. The estimate of each is 120 flows.
 func ranges(n int) []networkingv1.NetworkPolicyPort {
 	var ports []networkingv1.NetworkPolicyPort
 	for i := range n {
@@ -33,7 +33,7 @@ func TestRulesThatExceedThePolicysBoundAreLeftOut(t *testing.T) {
 		name         string
 		rules        []networkingv1.NetworkPolicyIngressRule
 		egress       []networkingv1.NetworkPolicyEgressRule
-		want, refuse string // keys of rules, start of the problem
+		want, refuse string // keys of rules, prefix of the problem
 	}{
 		{"within the bound", []networkingv1.NetworkPolicyIngressRule{rule(100), rule(200)}, nil, "ingress/0 ingress/1 ingress/default", ""},
 		{
@@ -72,8 +72,8 @@ func TestRulesThatExceedThePolicysBoundAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestNamedPortsOfRulesThatAreLeftOutStillCount: otherwise the rule would have no named port in the next pass, fit, and exceed the bound again
-// in the pass after it.
+// TestNamedPortsOfRulesThatAreLeftOutStillCount: otherwise the named port of an omitted rule would have no number in the next pass, so that
+// the rule would fit, and exceed the bound again in the pass after it.
 func TestNamedPortsOfRulesThatAreLeftOutStillCount(t *testing.T) {
 	np := &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{
 		{Ports: ranges(545)}, {Ports: []networkingv1.NetworkPolicyPort{{Port: new(intstr.FromString("http"))}, {Port: new(intstr.FromInt(80))}}},
@@ -96,7 +96,7 @@ func TestAPolicyHasABoundedNumberOfSets(t *testing.T) {
 		name    string
 		ingress []networkingv1.NetworkPolicyIngressRule
 		egress  []networkingv1.NetworkPolicyEgressRule
-		sets    int // with the subjects
+		sets    int // including the subjects
 		refused bool
 	}{
 		{"500 selectors", []networkingv1.NetworkPolicyIngressRule{{From: selectors[:500]}}, nil, 501, false},

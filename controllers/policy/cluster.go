@@ -18,17 +18,17 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// clusterPolicy is what the kinds of sigs.k8s.io/network-policy-api have in common.
+// clusterPolicy is the common form of the kinds of sigs.k8s.io/network-policy-api.
 type clusterPolicy struct {
 	owner desired.Owner
 	title string
 	tier  int
-	// first is the priority of the first rule of a direction; each other one has the next lower.
+	// first is the priority of the first rule of a direction. Each following rule has the next lower priority.
 	first   int
 	subject clusterPeer
 	ingress []clusterRule
 	egress  []clusterRule
-	// problem is what keeps the whole policy out of force.
+	// problem is the reason why the whole policy is not applied; "" if there is none.
 	problem string
 }
 
@@ -38,26 +38,26 @@ type clusterRule struct {
 	ports  []clusterPort
 }
 
-// clusterPeer has one of its fields.
+// clusterPeer has exactly one kind of peer set.
 type clusterPeer struct {
-	namespaces, pods *metav1.LabelSelector // both for pods, the first alone for all pods of namespaces
+	namespaces, pods *metav1.LabelSelector // pods selects pods; nil selects all pods of namespaces
 	nodes            *metav1.LabelSelector
 	networks         []string
 	domains          bool
 }
 
-// clusterPort is a range, or a name; neither for all ports of the protocol.
+// clusterPort is a range of ports or a named port. Without both it stands for all ports of the protocol.
 type clusterPort struct {
 	protocol    corev1.Protocol
 	first, last int32
 	name        string
 }
 
-// nodesOf returns the networks of the addresses of nodes with labels, for compilation.
+// nodesOf returns the addresses of the nodes that a selector matches, as networks.
 type nodesOf func(selector *metav1.LabelSelector) ([]netip.Prefix, error)
 
-// clusterNetworkPolicy compiles a cluster-wide policy. What cannot be expressed of a rule that denies is taken for all there is, of any other
-// rule for nothing.
+// clusterNetworkPolicy compiles a cluster-wide policy. A part of a deny rule that cannot be expressed matches everything; in any other rule
+// it matches nothing.
 func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compiled {
 	c := &compiler{numbers: numbers, peerRole: podset.Pods}
 	c.Owner, c.Title, c.Tier = p.owner, p.title, p.tier
@@ -70,7 +70,8 @@ func clusterNetworkPolicy(p clusterPolicy, numbers numbers, nodes nodesOf) compi
 		c.problem("subject: %v: no pod is a subject of this policy", err)
 		return c.compiled
 	}
-	// Groups leave nothing for what comes behind them, and have no priorities above those of cluster-wide policies in the last tier.
+	// Pods in security groups are not subjects of baseline policies: groups leave no traffic undecided, and their ACLs in the last tier
+	// have no priority above baseline policies.
 	subjects.Ungrouped = p.tier == translate.TierBaseline
 	c.subjects = subjects
 	c.Subjects = c.use(subjects)
@@ -146,7 +147,7 @@ func (c *compiler) clusterPeers(where string, list []clusterPeer, nodes nodesOf)
 	return out
 }
 
-// selector is the set of the pods that a peer, or a subject, selects.
+// selector returns the set of the pods that a peer or a subject selects.
 func (p clusterPeer) selector(role podset.Role) (podset.Selector, error) {
 	s := podset.Selector{Role: role}
 	if p.namespaces == nil {

@@ -26,19 +26,20 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// clusterReconciler keeps the ACLs and conditions of one kind of cluster-wide policies, which the cluster may not have.
+// clusterReconciler maintains the ACLs and conditions of one kind of cluster-wide policies. Its CustomResourceDefinition may be missing.
 type clusterReconciler struct {
 	*Reconciler
 
 	kind clusterKind
 	feed k8s.Feed
 
-	// mu is held while the cache is asked for the kind: asked for one that is not defined, it would look for it for ever.
+	// mu protects state. It is held while the cache is queried for the kind: a query for an undefined kind would start an informer that
+	// retries forever.
 	mu    sync.RWMutex
 	state definitionState
 }
 
-// setup adds the controller of the kind. Its own objects come by follow.
+// setup adds the controller of the kind. follow adds the events of its own objects.
 func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(strings.ToLower(r.kind.name)).
@@ -53,7 +54,7 @@ func (r *clusterReconciler) setup(mgr ctrl.Manager) error {
 	return nil
 }
 
-// get returns a policy, nil when there is none. It is false as long as nothing is known of the kind.
+// get returns a policy, nil if it does not exist. known is false while it is unknown whether the kind is defined.
 func (r *clusterReconciler) get(ctx context.Context, name string) (policy client.Object, known bool, err error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -67,12 +68,12 @@ func (r *clusterReconciler) get(ctx context.Context, name string) (policy client
 	return policy, true, nil
 }
 
-// viewNode is what cluster-wide policies look at in a node.
+// viewNode returns the fields of a node that cluster-wide policies depend on.
 func viewNode(node *corev1.Node) string {
 	return addressesOf(node) + " " + labels.Set(node.Labels).String()
 }
 
-// all are the policies of the kind.
+// all enqueues all policies of the kind.
 func (r *clusterReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -82,7 +83,7 @@ func (r *clusterReconciler) all(ctx context.Context, _ client.Object) []reconcil
 	return k8s.Listed(ctx, r.Client, r.kind.list())
 }
 
-// Reconcile makes the ACLs and conditions of one policy so.
+// Reconcile applies the ACLs of one policy and updates its conditions.
 func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	owner := translate.ClusterPolicyOwner(r.kind.name, req.Name)
 	policy, known, err := r.get(ctx, req.Name)
@@ -90,7 +91,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, fmt.Errorf("get %s: %w", r.kind.name, err)
 	}
 	if !known {
-		return ctrl.Result{}, nil // it is enqueued again
+		return ctrl.Result{}, nil // follow or forget enqueues it again
 	}
 	if policy == nil {
 		return r.apply(ctx, owner, func() compiled { return compiled{} })
@@ -100,7 +101,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	return result, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, policy, compile(), err, result.RequeueAfter > 0))
 }
 
-// patchStatus says what of a policy cannot be expressed, and whether it is in force.
+// patchStatus writes the conditions of a policy: its problems, and whether it is applied.
 func (r *clusterReconciler) patchStatus(ctx context.Context, policy client.Object, c compiled, err error, waits bool) error {
 	base := policy.DeepCopyObject().(client.Object)
 	conditions := r.kind.conditions(policy)
@@ -111,7 +112,7 @@ func (r *clusterReconciler) patchStatus(ctx context.Context, policy client.Objec
 	return k8s.PatchStatus(ctx, r.Client, base, policy)
 }
 
-// nodes finds the addresses of nodes with labels.
+// nodes returns a function that finds the addresses of nodes by their labels.
 func (r *Reconciler) nodes(ctx context.Context) nodesOf {
 	return func(selector *metav1.LabelSelector) ([]netip.Prefix, error) {
 		parsed, err := metav1.LabelSelectorAsSelector(selector)

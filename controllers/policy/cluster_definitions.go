@@ -31,40 +31,40 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// definitionState is what is known of a kind that the cluster may not have.
+// definitionState is the state of an optional kind.
 type definitionState int
 
 const (
 	stateUnknown definitionState = iota
-	// stateFollowed: the cache has the objects of the kind.
+	// stateFollowed: the kind is defined, and the cache has its objects.
 	stateFollowed
-	// stateUndefined: there are none.
+	// stateUndefined: the kind is not defined.
 	stateUndefined
 )
 
-// syncPatience is how long the objects of a kind that was just defined are waited for before its definition is looked at again.
+// syncPatience is the time limit for the first sync of the informer of a new kind. After it, the definition is read again.
 const syncPatience = 10 * time.Second
 
-// definition is the name of the CustomResourceDefinition of a kind.
+// definition returns the name of the CustomResourceDefinition of a kind.
 func (k clusterKind) definition() string { return k.resource + "." + v1alpha1.GroupName }
 
 var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// Definition is what is watched of CustomResourceDefinitions.
+// Definition returns an empty CustomResourceDefinition. The cache holds only the metadata of definitions.
 func Definition() *metav1.PartialObjectMetadata {
 	definition := &metav1.PartialObjectMetadata{}
 	definition.SetGroupVersionKind(definitionKind)
 	return definition
 }
 
-// setupOptional adds the controllers of kinds that the cluster may not have, and the one that wakes for their definitions.
+// setupOptional adds the controllers of optional kinds, and the controller of their definitions.
 func (r *Reconciler) setupOptional(mgr ctrl.Manager) error {
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return r.defines(o.GetName()) != nil })
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("policydefinition").
 		WatchesMetadata(Definition(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(ours)).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
-			for _, c := range r.optional { // one that is not there has no event
+			for _, c := range r.optional { // a missing definition has no event
 				q.Add(k8s.Request(c.kind.definition()))
 			}
 			return nil
@@ -82,7 +82,7 @@ func (r *Reconciler) setupOptional(mgr ctrl.Manager) error {
 	return err
 }
 
-// defines returns the controller of the kind that a definition is of, nil when it is of none of ours.
+// defines returns the controller of the kind that a definition defines, nil if it is not a supported kind.
 func (r *Reconciler) defines(definition string) *clusterReconciler {
 	for _, c := range r.optional {
 		if c.kind.definition() == definition {
@@ -92,7 +92,8 @@ func (r *Reconciler) defines(definition string) *clusterReconciler {
 	return nil
 }
 
-// reconcileDefinition has the cache follow a kind while it is defined. A definition that is not served yet is an error: it is tried again.
+// reconcileDefinition starts or stops the informer of a kind, depending on its definition. If the API server does not serve the kind yet,
+// it returns an error, so that it is retried.
 func (r *Reconciler) reconcileDefinition(ctx context.Context, mgr ctrl.Manager, c *clusterReconciler) error {
 	has, err := r.defined(ctx, mgr.GetAPIReader(), c.kind)
 	if err != nil {
@@ -107,7 +108,7 @@ func (r *Reconciler) reconcileDefinition(ctx context.Context, mgr ctrl.Manager, 
 	return c.follow(ctx, mgr.GetCache())
 }
 
-// follow has the cache follow the kind, and enqueues what there is of it and what is left of it.
+// follow starts the informer of the kind. It enqueues the existing policies, and the owners of existing rows for cleanup.
 func (r *clusterReconciler) follow(ctx context.Context, informers cache.Informers) error {
 	r.mu.RLock()
 	followed := r.state == stateFollowed
@@ -121,7 +122,7 @@ func (r *clusterReconciler) follow(ctx context.Context, informers cache.Informer
 	if err != nil {
 		return fmt.Errorf("follow kind %s: %w", r.kind.name, err)
 	}
-	r.become(stateFollowed) // before what there is is enqueued, which would be let be otherwise
+	r.become(stateFollowed) // before AddEventHandler enqueues existing policies: Reconcile skips an unknown kind
 	if _, err := informer.AddEventHandler(r.events()); err != nil {
 		r.become(stateUnknown)
 		return fmt.Errorf("follow kind %s: %w", r.kind.name, err)
@@ -130,7 +131,7 @@ func (r *clusterReconciler) follow(ctx context.Context, informers cache.Informer
 	return nil
 }
 
-// forget has the cache follow a kind no more that is not defined, and enqueues what is left of it.
+// forget removes the informer of a kind that is not defined, and enqueues the owners of its rows for cleanup.
 func (r *clusterReconciler) forget(ctx context.Context, informers cache.Informers) error {
 	r.mu.Lock()
 	r.state = stateUndefined
@@ -155,7 +156,7 @@ func (r *clusterReconciler) enqueueOwners() {
 	}
 }
 
-// events enqueue policies that come, go and change.
+// events enqueues policies that are created, deleted, or change their spec.
 func (r *clusterReconciler) events() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: r.event,
@@ -174,7 +175,7 @@ func (r *clusterReconciler) event(o any) {
 	}
 }
 
-// served reports whether the API server has a kind.
+// served reports whether the API server serves a kind.
 func served(mapper meta.RESTMapper, k clusterKind) (bool, error) {
 	_, err := mapper.RESTMapping(schema.GroupKind{Group: v1alpha1.GroupName, Kind: k.name}, k.version)
 	if meta.IsNoMatchError(err) {
@@ -186,9 +187,9 @@ func served(mapper meta.RESTMapper, k clusterKind) (bool, error) {
 	return true, nil
 }
 
-// defined reports whether a definition has the version of the kind that this process speaks.
+// defined reports whether a definition exists and serves the version of the kind that this process uses.
 func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k clusterKind) (bool, error) {
-	// The cache knows of what is not defined, which is all that most clusters ask.
+	// The cache answers for definitions that do not exist, which is the usual case.
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition()); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
@@ -207,7 +208,7 @@ func (r *Reconciler) defined(ctx context.Context, reader client.Reader, k cluste
 	}), nil
 }
 
-// restoreOptional adds what policies of optional kinds use.
+// restoreOptional adds the sets that policies of optional kinds use.
 func (r *Reconciler) restoreOptional(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
 	for _, k := range clusterKinds {
 		err := r.Client.Get(ctx, client.ObjectKey{Name: k.definition()}, Definition())

@@ -18,8 +18,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Priorities of the ACLs of cluster-wide policies in their tiers. They are Kube-OVN's: the first rule of the policy that goes first has
-// priorityCluster, and each next policy and rule less.
+// Priorities of the ACLs of cluster-wide policies in their tiers. They are the same as in Kube-OVN: the first rule of the policy with the
+// highest precedence has priorityCluster; the following rules and policies have lower priorities.
 const (
 	priorityCluster        = 30000
 	priorityBaseline       = 1800
@@ -28,7 +28,7 @@ const (
 	rulesOfClusterPolicy   = 25
 )
 
-// clusterKind is one kind of cluster-wide policies.
+// clusterKind is a kind of cluster-wide policies.
 type clusterKind struct {
 	name       string // of the kind
 	resource   string
@@ -39,7 +39,7 @@ type clusterKind struct {
 	conditions func(client.Object) *[]metav1.Condition
 }
 
-// clusterKinds are those of sigs.k8s.io/network-policy-api.
+// clusterKinds are the supported kinds of sigs.k8s.io/network-policy-api.
 var clusterKinds = []clusterKind{
 	{
 		name: translate.KindAdminNetworkPolicy, resource: "adminnetworkpolicies", version: "v1alpha1",
@@ -70,7 +70,7 @@ var clusterKinds = []clusterKind{
 	},
 }
 
-// actions are those of all kinds.
+// actions maps the actions of all kinds to actions of ACLs.
 var actions = map[string]nb.ACLAction{
 	"Allow": nb.ACLActionAllowRelated, "Accept": nb.ACLActionAllowRelated, "Deny": nb.ACLActionDrop, "Pass": nb.ACLActionPass,
 }
@@ -213,7 +213,7 @@ func protocolsOf(in []v1alpha2.ClusterNetworkPolicyProtocol) []clusterPort {
 	})
 }
 
-// anyProtocol is a named port of a rule that does not say of which protocol.
+// anyProtocol returns the ports of a name for which the rule gives no protocol.
 func anyProtocol(name string) []clusterPort {
 	return []clusterPort{
 		{protocol: corev1.ProtocolTCP, name: name}, {protocol: corev1.ProtocolUDP, name: name}, {protocol: corev1.ProtocolSCTP, name: name},

@@ -24,7 +24,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// define creates a definition, which takes anything for the kind, as long as the test runs or until it is deleted.
+// define creates a definition whose schema accepts anything. The end of the test deletes it.
 func (w world) define(plural, kind, version string) *unstructured.Unstructured {
 	w.Helper()
 	definition := &unstructured.Unstructured{}
@@ -54,7 +54,7 @@ spec:
 	return definition
 }
 
-// createServed creates an object once its kind is served.
+// createServed creates an object as soon as its kind is served.
 func (w world) createServed(o client.Object, spec string, into any) {
 	w.Helper()
 	w.Must(yaml.UnmarshalStrict([]byte(spec), into))
@@ -66,7 +66,7 @@ func (w world) createServed(o client.Object, spec string, into any) {
 	})
 }
 
-// expectOf waits until the ACLs of an owner are as told.
+// expectOf waits until an owner has exactly these ACLs.
 func (w world) expectOf(owner string, want map[string]string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -77,7 +77,7 @@ func (w world) expectOf(owner string, want map[string]string) {
 	})
 }
 
-// condition waits until a condition of an object says something.
+// condition waits until a condition of an object has a status and, unless it is "", a message.
 func (w world) condition(o client.Object, conditions *[]metav1.Condition, kind, status, message string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -90,7 +90,7 @@ func (w world) condition(o client.Object, conditions *[]metav1.Condition, kind, 
 	})
 }
 
-// TestClusterWidePolicies: the controller runs before the kinds are defined, follows them from then on, and after a restart.
+// TestClusterWidePolicies: the controller starts before the kinds are defined, and follows them once they are defined and after a restart.
 func TestClusterWidePolicies(t *testing.T) {
 	w := newWorld(t)
 	first := w.start()
@@ -183,7 +183,7 @@ egress:
 	})
 }
 
-// TestClusterWidePoliciesFollowNodes: their addresses and labels. Rows that others delete come back.
+// TestClusterWidePoliciesFollowNodes: policies follow the addresses and labels of nodes. Rows that other clients change are restored.
 func TestClusterWidePoliciesFollowNodes(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -204,8 +204,8 @@ func TestClusterWidePoliciesFollowNodes(t *testing.T) {
 	w.expectOf("AdminNetworkPolicy//nodes", map[string]string{})
 }
 
-// TestAKindThatIsDefinedNoMore: its policies go, nobody looks for it, and it is followed again once it is back. What was left of it
-// while nobody looked goes, too.
+// TestAKindThatIsDefinedNoMore: after the deletion of a definition the ACLs of its policies are deleted and its informer is removed; a new
+// definition is followed again. Rows of policies that were deleted while the controller was stopped are deleted, too.
 func TestAKindThatIsDefinedNoMore(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()
@@ -241,18 +241,18 @@ egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]
 	definition := w.define("adminnetworkpolicies", "AdminNetworkPolicy", "v1alpha1")
 	create()
 	w.define("clusternetworkpolicies", "ClusterNetworkPolicy", "v1alpha2")
-	sharing := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "sharing"}} // the port group of its subjects
+	sharing := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "sharing"}} // it shares the port group of the subjects
 	w.createServed(sharing, "tier: Admin\n"+spec, &sharing.Spec)
 	w.expectOf("ClusterNetworkPolicy//sharing", want)
 	process.Stop()
 	w.Delete(definition)
-	w.Gone(definition) // the next process has no event of it
+	w.Gone(definition) // the next process gets no event for it
 	w.start()
 	w.expectOf("AdminNetworkPolicy//admin", map[string]string{})
 	w.expectOf("ClusterNetworkPolicy//sharing", want)
 }
 
-// TestGroupsDecideBeforeBaselinePolicies: nothing passes to a pod in a group that no group allows.
+// TestGroupsDecideBeforeBaselinePolicies: a baseline policy does not open a pod that is in a security group.
 func TestGroupsDecideBeforeBaselinePolicies(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -291,7 +291,7 @@ ingress:
 	subjects("[free.default]")
 }
 
-// both are two addresses as contents writes them.
+// both returns two addresses in the format of contents.
 func (w world) both(a, b string) string {
 	if a > b {
 		a, b = b, a

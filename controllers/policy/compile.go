@@ -20,23 +20,23 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// numbers are those that the members of a set have for its port.
+// numbers returns the port numbers for which a set's named port stands on the members of the set.
 type numbers func(podset.Selector) []int32
 
-// compiled is a policy in terms of sets of pods.
+// compiled is a policy expressed in sets of pods.
 type compiled struct {
 	translate.PolicyInputs
 
-	// group is what PolicyInputs are for a security group.
+	// group replaces PolicyInputs for a security group.
 	group *translate.SecurityGroupInputs
 	uses  []podset.Selector
-	// problems are what cannot be expressed, in words for the policy's user. Nothing passes by it.
+	// problems describe for the user the parts of the policy that cannot be expressed. These parts allow nothing.
 	problems []string
 	// flows is the sum of translate.PolicyRule.Flows over the rules of a NetworkPolicy.
 	flows int
 }
 
-// rows are those of the policy's own owner.
+// rows returns the rows that belong to the policy's owner.
 func (c *compiled) rows() []desired.Row {
 	switch {
 	case c.group != nil:
@@ -55,7 +55,7 @@ func (c *compiled) refuse() {
 		"costs a node more than %d flows: delete or shorten some of them", maxNamespaceFlows))
 }
 
-// compiler puts the rules of one policy in terms of sets.
+// compiler expresses the rules of one policy in sets of pods.
 type compiler struct {
 	compiled
 
@@ -65,7 +65,7 @@ type compiler struct {
 	peerRole  podset.Role
 }
 
-// use takes note of a set that the policy needs, and returns its name.
+// use records that the policy needs a set, and returns the name of the set.
 func (c *compiler) use(s podset.Selector) string {
 	if !slices.Contains(c.uses, s) {
 		c.uses = append(c.uses, s)
@@ -77,8 +77,7 @@ func (c *compiler) problem(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Sprintf(format, args...))
 }
 
-// networkPolicy compiles a NetworkPolicy. Without subjects it returns nothing but problems: no such selector is known, and so no pod
-// that it would isolate.
+// networkPolicy compiles a NetworkPolicy. Without a valid podSelector it returns only problems: there are no pods to isolate.
 func networkPolicy(np *networkingv1.NetworkPolicy, numbers numbers) compiled {
 	c := &compiler{numbers: numbers, namespace: np.Namespace, peerRole: podset.Peers}
 	c.Owner = translate.NetworkPolicyOwner(np.Namespace, np.Name)
@@ -113,7 +112,7 @@ func networkPolicy(np *networkingv1.NetworkPolicy, numbers numbers) compiled {
 	return c.compiled
 }
 
-// has reports whether a policy is about a direction. One that does not say is about ingress, and about egress when it has rules for it.
+// has reports whether a policy has a direction. Without policyTypes, a policy has ingress, and egress if it has egress rules.
 func has(np *networkingv1.NetworkPolicy, t networkingv1.PolicyType) bool {
 	if len(np.Spec.PolicyTypes) == 0 {
 		return t == networkingv1.PolicyTypeIngress || len(np.Spec.Egress) > 0
@@ -121,7 +120,7 @@ func has(np *networkingv1.NetworkPolicy, t networkingv1.PolicyType) bool {
 	return slices.Contains(np.Spec.PolicyTypes, t)
 }
 
-// deny drops what no rule allows.
+// deny adds the default rule, which drops traffic that no rule allows.
 func (c *compiler) deny(d translate.Direction, lax bool) {
 	rule := translate.PolicyRule{
 		Key: string(d) + "/default", Direction: d, Priority: translate.PriorityPolicyDrop, Action: nb.ACLActionDrop, Any: true,
@@ -133,8 +132,8 @@ func (c *compiler) deny(d translate.Direction, lax bool) {
 	c.flows += rule.Flows()
 }
 
-// rule compiles one rule: its numbered ports together, and each named one for each number that it stands for. A rule with which the policy
-// exceeds a bound is left out. A rule with too many flows keeps its sets in use: otherwise its named ports would have no numbers in the next
+// rule compiles one rule: one PolicyRule for its numbered ports, and one for each number of each named port. A rule with which the policy
+// exceeds a bound is omitted. A rule with too many flows keeps its sets in use: otherwise its named ports would have no numbers in the next
 // pass, and the rule would fit.
 func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
 	where := fmt.Sprintf("%s rule %d", d, i)
@@ -167,7 +166,7 @@ func (c *compiler) rule(d translate.Direction, i int, from []networkingv1.Networ
 	c.flows = flows
 }
 
-// peers are whom a rule is about: anyone, or those that are listed.
+// peers are the remote sides of a rule: any, or the listed sets and networks.
 type peers struct {
 	any       bool
 	selectors []podset.Selector
@@ -185,14 +184,14 @@ func (c *compiler) put(rule translate.PolicyRule, p peers) {
 	}
 }
 
-// port is a named one.
+// port is a named port.
 type port struct {
 	name     string
 	protocol corev1.Protocol
 }
 
-// named adds the rules for a named port. Which number it stands for is told by the pods that traffic goes to: the policy's own for
-// ingress, the peers for egress.
+// named adds the rules for a named port. The destination pods define its number: the subjects of the policy for ingress, the peers for
+// egress.
 func (c *compiler) named(rule translate.PolicyRule, p peers, port port) {
 	withPort := func(s podset.Selector) podset.Selector {
 		s.Role, s.Port, s.Protocol = c.peerRole, port.name, string(port.protocol)
@@ -209,7 +208,7 @@ func (c *compiler) named(rule translate.PolicyRule, p peers, port port) {
 		c.towards(at, withPort(c.subjects), p)
 		return
 	}
-	if p.any || len(p.networks) > 0 { // pods anywhere that have the port
+	if p.any || len(p.networks) > 0 { // all pods that have the port
 		c.towards(at, withPort(podset.Selector{}), peers{any: p.any, networks: p.networks})
 	}
 	for _, s := range p.selectors {
@@ -224,7 +223,7 @@ func (c *compiler) named(rule translate.PolicyRule, p peers, port port) {
 	}
 }
 
-// towards adds rules for what goes to each number that a port stands for in a set of pods.
+// towards adds one rule for each number of a named port in a set of destination pods.
 func (c *compiler) towards(at func(number int32) translate.PolicyRule, set podset.Selector, p peers) {
 	name := c.use(set)
 	for _, number := range c.numbers(set) {
@@ -233,13 +232,13 @@ func (c *compiler) towards(at func(number int32) translate.PolicyRule, set podse
 		c.put(r, p)
 	}
 	if len(c.numbers(set)) == 0 {
-		for _, s := range p.selectors { // so that they are complete when a pod with the port comes
+		for _, s := range p.selectors { // so that they are complete when a pod with the port is created
 			c.use(s)
 		}
 	}
 }
 
-// peers reads whom a rule is about. What cannot be read stands for nobody.
+// peers reads the peers of a rule. Invalid entries are reported as problems and match nothing.
 func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) peers {
 	if len(list) == 0 {
 		return peers{any: true}
@@ -274,7 +273,7 @@ func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) pe
 	return out
 }
 
-// selector is the set of the pods that a peer selects.
+// selector returns the set of the pods that a peer selects.
 func (c *compiler) selector(namespaces, pods *metav1.LabelSelector) (podset.Selector, error) {
 	s := podset.Selector{Role: c.peerRole}
 	var err error
@@ -291,7 +290,7 @@ func (c *compiler) selector(namespaces, pods *metav1.LabelSelector) (podset.Sele
 	return s, nil
 }
 
-// ports reads the ports of a rule. What cannot be read stands for none.
+// ports reads the ports of a rule. Invalid entries are reported as problems and match nothing.
 func (c *compiler) ports(where string, list []networkingv1.NetworkPolicyPort) (plain []translate.PolicyPort, named []port) {
 	for i, p := range list {
 		where := fmt.Sprintf("%s, port %d", where, i)
@@ -331,7 +330,7 @@ func (c *compiler) ports(where string, list []networkingv1.NetworkPolicyPort) (p
 	return plain, named
 }
 
-// protocol is the name that matches have for a protocol; empty for one that has no ports.
+// protocol returns the name of a protocol in OVN matches, or "" for a protocol without ports.
 func protocol(p corev1.Protocol) string {
 	switch p {
 	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:

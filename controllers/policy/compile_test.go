@@ -23,7 +23,7 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// goldenACL is how an ACL reads in a golden file: in its match the names of sets are the sets' selectors.
+// goldenACL is an ACL in a golden file. In its match, names of sets are replaced by their selectors.
 type goldenACL struct {
 	Key       string            `json:"key"`
 	Direction string            `json:"direction"`
@@ -43,7 +43,8 @@ type goldenPolicy struct {
 	LogRate  int         `json:"logRate,omitempty"`
 }
 
-// fixedNumbers is a cluster in which pods have TCP port http as 8080 or 9090, UDP port dns as 53, and no others.
+// fixedNumbers returns the port numbers in a cluster where pods have TCP port http as 8080 or 9090, UDP port dns as 53, and no other named
+// ports.
 func fixedNumbers(s podset.Selector) []int32 {
 	switch s.Protocol + "/" + s.Port {
 	case "TCP/http":
@@ -71,7 +72,7 @@ func TestSecurityGroups(t *testing.T) {
 	})
 }
 
-// TestPoliciesWaitForTheirPortGroup: they are not in force before.
+// TestPoliciesWaitForTheirPortGroup: a policy is not ready before its port group exists.
 func TestPoliciesWaitForTheirPortGroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error
@@ -91,12 +92,12 @@ func TestPoliciesWaitForTheirPortGroup(t *testing.T) {
 	}
 }
 
-// fixedNodes is a cluster with one node.
+// fixedNodes returns the addresses of a cluster with one node.
 func fixedNodes(*metav1.LabelSelector) ([]netip.Prefix, error) {
 	return []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::1/128")}, nil
 }
 
-// policies compiles each input and compares the rules with the .out.yaml beside it.
+// policies compiles each input and compares the rules with the .out.yaml file next to it.
 func policies[T any](t *testing.T, pattern string, compile func(*T) compiled) {
 	t.Helper()
 	golden.Each(t, pattern, func(t *testing.T, in T, out string) { golden.YAML(t, out+".yaml", goldenOf(t, compile(&in))) })
@@ -133,7 +134,7 @@ func goldenOf(t *testing.T, c compiled) goldenPolicy {
 	return out
 }
 
-// wordsOf are pairs of the names that a set's rows have in matches, and of the set in words.
+// wordsOf returns pairs of a name of a set in matches and its readable form, for strings.NewReplacer.
 func wordsOf(s podset.Selector) []string {
 	in := translate.PodSetInputs{Name: s.Name(), Subjects: s.Role == podset.Subjects, Numbers: []int32{0}}
 	if s.Port != "" {

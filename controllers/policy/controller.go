@@ -32,17 +32,18 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// ReasonNotExpressed is the event of a policy some part of which cannot be expressed. Nothing passes by that part.
+// ReasonNotExpressed is the event of a policy with a part that cannot be expressed in OVN. That part allows nothing.
 const ReasonNotExpressed = "PolicyNotExpressed"
 
-// Policies and sets worked on at a time: a worker mostly waits for a reply, and others share the transaction.
+// workers is the number of policies, and of sets, that are reconciled in parallel. A worker mostly waits for a reply of the database;
+// parallel changes share a transaction.
 const workers = 16
 
-// patience is how long the ACLs of a policy wait for its pods to enter their sets. It bounds what one pod that cannot be applied does
-// to policies that name it. Otherwise an event ends the wait, so that k8s.OnlyEvents makes it endless.
+// patience is the longest time that the ACLs of a policy wait until its pods are in their sets. It limits the effect of one pod that cannot
+// be applied on policies that select it. Usually an event ends the wait, so that k8s.OnlyEvents makes it endless in tests.
 const patience = 5 * time.Second
 
-// Reconciler keeps the ACLs of NetworkPolicies and the sets of pods that policies share.
+// Reconciler maintains the ACLs of NetworkPolicies and security groups, and the sets of pods that policies share.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -58,7 +59,8 @@ type Reconciler struct {
 	optional map[string]*clusterReconciler // by kind
 }
 
-// SetupWithManager adds the controllers of NetworkPolicies, of security groups, of the sets of pods, and of what holds for all isolated pods.
+// SetupWithManager adds the controllers of NetworkPolicies, security groups, sets of pods, isolation (rules for all isolated pods) and
+// optional kinds of policies.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	measured.Store(r)
 	r.optional = map[string]*clusterReconciler{}
@@ -82,7 +84,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return errors.Join(r.setupGroups(ctx, mgr), r.setupSets(mgr), r.setupIsolation(mgr), r.setupOptional(mgr))
 }
 
-// changed enqueues what the index has news for. It never blocks.
+// changed enqueues the sets and policies that a change of the index affects. It never blocks.
 func (r *Reconciler) changed(c podset.Changes) {
 	for _, s := range c.Sets {
 		r.sets.Add(s.Name())
@@ -101,7 +103,7 @@ func (r *Reconciler) changed(c podset.Changes) {
 	}
 }
 
-// Reconcile makes the ACLs of one NetworkPolicy so: behind the sets that they need, and before the end of those that they needed.
+// Reconcile applies the ACLs of one NetworkPolicy. New sets are filled before the ACLs change; unused sets are removed afterwards.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	owner := translate.NetworkPolicyOwner(req.Namespace, req.Name)
 	np := &networkingv1.NetworkPolicy{}
@@ -134,8 +136,8 @@ func (r *Reconciler) compile(np *networkingv1.NetworkPolicy) compiled {
 	return c
 }
 
-// spend records the flows of a policy and reports whether it is within the bound of its namespace. It enqueues the other policies for which
-// that has changed.
+// spend records the flows of a policy and reports whether it is within the bound of its namespace. It enqueues other policies whose verdict
+// has changed.
 func (r *Reconciler) spend(key client.ObjectKey, created time.Time, flows int) bool {
 	verdict, others := r.budget.Set(namespaceBounds, budget.Object{Key: key, Group: key.Namespace, Created: created, Cost: flows})
 	for _, other := range others {
@@ -144,9 +146,9 @@ func (r *Reconciler) spend(key client.ObjectKey, created time.Time, flows int) b
 	return verdict == budget.Within
 }
 
-// apply brings the rows of a policy into the database. They wait until the pods of new sets are in these, so that what old rules allow
-// and new ones allow as well is never dropped in between; and old sets stay until the new rows are there. The error is
-// northbound.ErrWaiting until the port group of the subjects is there, which enqueues the policy.
+// apply writes the rows of a policy to the database. It waits until the pods of new sets are in these sets, so that traffic that both the
+// old and the new rules allow is never dropped. Old sets stay until the new rows are committed. The error is northbound.ErrWaiting until
+// the port group of the subjects exists, which requeues the policy.
 func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile func() compiled) (ctrl.Result, error) {
 	r.Sets.Use(owner, compile().uses)
 	if !r.Sets.Complete(owner) {
@@ -155,7 +157,7 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 		}
 	}
 	r.patience.over(owner)
-	c := compile() // with the numbers of ports in sets that were new
+	c := compile() // compile again: new sets now have the numbers of their ports
 	err := r.Northbound.Apply(ctx, owner, c.rows())
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("apply ACLs: %w", err)
@@ -164,7 +166,8 @@ func (r *Reconciler) apply(ctx context.Context, owner desired.Owner, compile fun
 	return ctrl.Result{}, nil
 }
 
-// Restore tells the index what there is, before anything is applied: a pod that is applied without its policies would lose them.
+// Restore fills the index of pods and sets. It must run before anything is applied: a pod that is applied while the index lacks its
+// policies would leave their sets.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	var policies networkingv1.NetworkPolicyList
 	if err := r.Client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil {
@@ -181,7 +184,7 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	return r.Sets.Load(func() (podset.World, error) { return r.world(ctx, uses) })
 }
 
-// world is what policies are about.
+// world reads the namespaces and pods that policies can select.
 func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.Selector) (podset.World, error) {
 	w := podset.World{Namespaces: map[string]map[string]string{}, Uses: uses, Connected: map[client.ObjectKey]bool{}}
 	var namespaces corev1.NamespaceList
@@ -203,13 +206,13 @@ func (r *Reconciler) world(ctx context.Context, uses map[desired.Owner][]podset.
 	return w, nil
 }
 
-// patient remembers since when policies wait for their sets.
+// patient holds the time at which each policy began to wait for its sets.
 type patient struct {
 	mu    sync.Mutex
 	since map[desired.Owner]time.Time
 }
 
-// left is how much longer a policy waits.
+// left returns the remaining waiting time of a policy. The first call starts the wait.
 func (p *patient) left(owner desired.Owner) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,20 +227,20 @@ func (p *patient) left(owner desired.Owner) time.Duration {
 	return k8s.Periodic(patience) - time.Since(since)
 }
 
-// over says that a policy waits no longer.
+// over ends the wait of a policy.
 func (p *patient) over(owner desired.Owner) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.since, owner)
 }
 
-// told remembers which problems the users of policies were told of.
+// told holds the last reported problems of each policy.
 type told struct {
 	mu       sync.Mutex
 	problems map[desired.Owner][]string
 }
 
-// news reports whether there are problems other than those that were told last.
+// news reports whether there are problems that differ from the last reported ones, and records them.
 func (t *told) news(owner desired.Owner, problems []string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -264,7 +267,7 @@ func (t *told) forget(owner desired.Owner) {
 // queue is the work queue of a controller.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// connected reports whether a pod may have a port in the database: it was told of one.
+// connected reports whether a pod may have a port in the database, according to its annotations.
 func connected(p *corev1.Pod) bool {
 	return !p.Spec.HostNetwork && p.Annotations[kubeovnv1.AnnotationAllocated.Key()] == "true"
 }

@@ -29,7 +29,7 @@ func peersOf(blocks ...networkingv1.IPBlock) ([]netip.Prefix, []string) {
 
 func TestNetworksOfBlocks(t *testing.T) {
 	for _, tt := range []struct {
-		name, blocks, want string // blocks are separated by spaces, and written 10.0.0.0/8-10.1.0.0/16-10.2.0.0/16
+		name, blocks, want string // blocks are separated by spaces; exceptions follow as in 10.0.0.0/8-10.1.0.0/16-10.2.0.0/16
 	}{
 		{"a block", "10.0.0.0/8", "10.0.0.0/8"},
 		{"everything", "0.0.0.0/0 ::/0", "0.0.0.0/0 ::/0"},
@@ -68,7 +68,7 @@ func TestNetworksOfBlocks(t *testing.T) {
 	}
 }
 
-// TestNetworksAreTheBlocksWithoutTheirExceptions compares random blocks with their networks, for addresses at all edges and for others.
+// TestNetworksAreTheBlocksWithoutTheirExceptions compares random blocks with their networks, for addresses at all edges and random ones.
 func TestNetworksAreTheBlocksWithoutTheirExceptions(t *testing.T) {
 	seed.Histories(t, nil, 200, func(t *testing.T, _ uint64, random *rand.Rand) {
 		var blocks []networkingv1.IPBlock
@@ -113,7 +113,8 @@ func TestNetworksAreTheBlocksWithoutTheirExceptions(t *testing.T) {
 	})
 }
 
-// randomPrefix draws a prefix of either family, or a part of another prefix. Both often have lengths at the ends, where carries are.
+// randomPrefix returns a random prefix of either family, or a part of another prefix. Its length is often close to that limit, where
+// carries occur.
 func randomPrefix(random *rand.Rand, of netip.Prefix) netip.Prefix {
 	if !of.IsValid() {
 		of = netip.MustParsePrefix("0.0.0.0/0")
@@ -139,7 +140,7 @@ func randomAddr(random *rand.Rand, in netip.Prefix) netip.Addr {
 	return a
 }
 
-// around are addresses at the edges of a prefix, on both sides, and one in it.
+// around returns the addresses at the edges of a prefix, on both sides, and one inside.
 func around(random *rand.Rand, p netip.Prefix) []netip.Addr {
 	first, last := p.Addr(), ipfamily.LastAddr(p)
 	all := []netip.Addr{first, last, randomAddr(random, p)}
@@ -153,7 +154,7 @@ func around(random *rand.Rand, p netip.Prefix) []netip.Addr {
 
 func TestARuleHasABoundedNumberOfNetworks(t *testing.T) {
 	except := func(n int) (list []string) {
-		for i := range n { // every other address, so that none meet
+		for i := range n { // every second address, so that none are adjacent
 			list = append(list, netip.AddrFrom4([4]byte{10, 0, byte(i >> 7), byte(i << 1)}).String()+"/32")
 		}
 		return list

@@ -19,21 +19,21 @@ const (
 	networkPrimary      = "ovn"
 )
 
-// defaultLogRate is how many packets per second each rule of a policy logs on a node unless the policy says more.
+// defaultLogRate is the default maximum of packets per second that each rule of a policy logs on a node.
 const defaultLogRate = 100
 
-// options are what a NetworkPolicy's annotations ask for.
+// options are the settings in a NetworkPolicy's annotations.
 type options struct {
-	// applies says that the policy is about pods' first network.
+	// applies: the policy applies to the first network of pods.
 	applies bool
-	// lax drops TCP, UDP and SCTP only.
+	// lax: drop TCP, UDP and SCTP only.
 	lax bool
-	// log says of which actions packets are logged.
+	// log contains the actions whose packets are logged.
 	log     map[nb.ACLAction]bool
 	logRate int
 }
 
-// readOptions reads annotations. What cannot be read counts as what is stricter, and is a problem.
+// readOptions reads the annotations. An invalid value is reported as a problem, and the strict default applies.
 func readOptions(annotations map[string]string) (options, []string) {
 	o := options{applies: true, log: map[nb.ACLAction]bool{}, logRate: defaultLogRate}
 	var problems []string
@@ -59,7 +59,7 @@ func readOptions(annotations map[string]string) (options, []string) {
 				o.log[nb.ACLActionDrop] = true
 			case nb.ACLActionAllow:
 				o.log[nb.ACLActionAllowRelated] = true
-			case nb.ACLActionPass: // of other kinds of policies
+			case nb.ACLActionPass: // only other kinds of policies have it
 			default:
 				wrong(kubeovnv1.AnnotationLogActions, "allow, drop, or both with a comma between them")
 			}
@@ -77,7 +77,8 @@ func readOptions(annotations map[string]string) (options, []string) {
 	return o, problems
 }
 
-// networks reports whether a list of networks has the first one. Policies of attachments are not built.
+// networks reports whether a list of networks contains the first network. Other networks are reported as problems, because policies of
+// attachments are not supported.
 func networks(list string, problems []string) (primary bool, _ []string) {
 	if list == "" {
 		return true, problems

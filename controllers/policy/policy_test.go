@@ -111,7 +111,7 @@ func TestPoliciesAfterARestart(t *testing.T) {
 	first := w.start()
 	web, client := w.pod("default", "web", "app=web"), w.pod("default", "client", "app=client")
 	gone, kept := w.policyOf("default", "gone", "podSelector: {matchLabels: {app: client}}"), w.policyOf("default", "kept", webFromClients)
-	sharing := w.policyOf("default", "sharing", "podSelector: {matchLabels: {app: web}}") // the port group of kept
+	sharing := w.policyOf("default", "sharing", "podSelector: {matchLabels: {app: web}}") // it shares the port group of kept
 	want := map[string]string{
 		"ingress/default": "drop outport == [web.default] && ip",
 		"ingress/0/ip4":   "allow-related outport == [web.default] && ip4 && tcp.dst == 80 && ip4.src == [" + v4(client) + "]",
@@ -122,7 +122,7 @@ func TestPoliciesAfterARestart(t *testing.T) {
 	w.expect(sharing, map[string]string{"ingress/default": want["ingress/default"]})
 	first.Stop()
 	second := w.start()
-	w.Eventually(func() string { // once its pods have been gone through, the policy is
+	w.Eventually(func() string { // the policy is complete when all of its pods were processed
 		if !second.Sets.Complete(translate.NetworkPolicyOwner("default", "kept")) {
 			return "pods are not in their sets"
 		}
@@ -146,7 +146,7 @@ func TestPoliciesAfterARestart(t *testing.T) {
 		want["ingress/0/"+family] = "allow-related outport == []" + want["ingress/0/"+family][len("allow-related outport == [web.default]"):]
 	}
 	w.expect(kept, want)
-	w.Eventually(func() string { // a set goes by itself, once no policy uses it
+	w.Eventually(func() string { // a set is deleted when no policy uses it
 		if groups := w.rows("Port_Group"); groups != 2 {
 			return fmt.Sprintf("%d port groups are left", groups)
 		}

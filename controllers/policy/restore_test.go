@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// busyClient has something happen after each list.
+// busyClient calls a function after each list.
 type busyClient struct {
 	client.Client
 	after func(client.ObjectList)
@@ -32,7 +32,7 @@ func (c busyClient) List(ctx context.Context, list client.ObjectList, options ..
 	return err
 }
 
-// TestWhatHappensDuringTheStartIsKept: events come while the index is filled, and come only once.
+// TestWhatHappensDuringTheStartIsKept: events that arrive only once, while the index is filled, are not lost.
 func TestWhatHappensDuringTheStartIsKept(t *testing.T) {
 	w := newWorld(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "start-" + rand.String(8), Labels: map[string]string{"team": "a"}}}

@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// groupCompiler puts the rules of one security group in terms of sets. exists tells of other groups.
+// groupCompiler expresses the rules of one security group in sets of pods. exists reports whether another group exists.
 type groupCompiler struct {
 	compiler
 
@@ -24,8 +24,8 @@ type groupCompiler struct {
 	in     translate.SecurityGroupInputs
 }
 
-// securityGroup compiles a security group. The API server refuses what cannot be expressed; of what slips through, a rule that drops is
-// taken for all there is, and any other rule for nothing.
+// securityGroup compiles a security group. The API server already rejects most rules that cannot be expressed. If such a rule is stored
+// anyway, a drop rule matches all packets of its direction, and any other rule matches nothing.
 func securityGroup(sg *kubeovnv1.SecurityGroup, exists func(group string) bool) compiled {
 	c := &groupCompiler{exists: exists}
 	c.Owner = translate.SecurityGroupOwner(sg.Name)
@@ -81,7 +81,7 @@ func (c *groupCompiler) rule(direction translate.Direction, i int, r *kubeovnv1.
 	}
 }
 
-// fill reads what packets a rule is about.
+// fill reads the packet match of a rule.
 func (c *groupCompiler) fill(rule *translate.SecurityGroupRule, r *kubeovnv1.SecurityGroupRule) (err error) {
 	switch r.IPVersion {
 	case "ipv4":
@@ -131,7 +131,7 @@ func (c *groupCompiler) fill(rule *translate.SecurityGroupRule, r *kubeovnv1.Sec
 	return nil
 }
 
-// prefixOf reads an address or a CIDR of a family.
+// prefixOf parses an address or a CIDR of a family.
 func prefixOf(s string, family ipfamily.Family) (netip.Prefix, error) {
 	prefix, err := ipfamily.ParseCIDR(s)
 	if err != nil {

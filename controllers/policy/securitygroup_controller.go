@@ -28,11 +28,12 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// indexRemote finds security groups by those that their rules name.
+// indexRemote is an index of security groups by the names of groups in their rules.
 const indexRemote = "securitygroup.remote"
 
-// setupGroups adds the controller of security groups. One wakes for itself, for its pods, and when a group that its rules name comes or goes. A group
-// that was deleted before the start needs no event: its rows end with the port group of its pods, which no other policy uses.
+// setupGroups adds the controller of security groups. It enqueues a group when the group or its pods change, and when a group that its
+// rules name is created or deleted. A group that was deleted before the start needs no event: its rows are deleted with the port group of
+// its pods, which no other policy uses.
 func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.SecurityGroup{}, indexRemote, remotesOf); err != nil {
 		return fmt.Errorf("index security groups by those that they name: %w", err)
@@ -67,7 +68,7 @@ func (r *Reconciler) groupsThatName(ctx context.Context, o client.Object) []reco
 	return k8s.Listed(ctx, r.Client, &kubeovnv1.SecurityGroupList{}, client.MatchingFields{indexRemote: o.GetName()})
 }
 
-// reconcileGroup makes the ACLs and the status of one security group so.
+// reconcileGroup applies the ACLs of one security group and updates its status.
 func (r *Reconciler) reconcileGroup(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	sg := &kubeovnv1.SecurityGroup{}
 	err := r.Client.Get(ctx, req.NamespacedName, sg)
@@ -82,7 +83,8 @@ func (r *Reconciler) reconcileGroup(ctx context.Context, req ctrl.Request) (ctrl
 	return result, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchGroup(ctx, sg, compile(), err, result.RequeueAfter > 0))
 }
 
-// groupExists tells of groups that rules name. Nothing is said of one that cannot be looked up.
+// groupExists returns a function that reports whether a group exists. If the lookup fails, it reports true, so that no problem is reported
+// by mistake.
 func (r *Reconciler) groupExists(ctx context.Context) func(string) bool {
 	return func(name string) bool {
 		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &kubeovnv1.SecurityGroup{}, client.UnsafeDisableDeepCopy)
@@ -90,7 +92,7 @@ func (r *Reconciler) groupExists(ctx context.Context) func(string) bool {
 	}
 }
 
-// patchGroup says what is in force of a group.
+// patchGroup writes the outcome of apply into the status of a group.
 func (r *Reconciler) patchGroup(ctx context.Context, sg *kubeovnv1.SecurityGroup, c compiled, err error, waits bool) error {
 	base := sg.DeepCopy()
 	conditions := conditionsOf(c, err, waits)
@@ -108,7 +110,7 @@ func (r *Reconciler) patchGroup(ctx context.Context, sg *kubeovnv1.SecurityGroup
 	return k8s.PatchStatus(ctx, r.Client, base, sg)
 }
 
-// conditionsOf say what of a policy cannot be expressed, and whether it is in force.
+// conditionsOf returns the conditions Validated and Ready of a policy: its problems, and whether it is applied.
 func conditionsOf(c compiled, err error, waits bool) []metav1.Condition {
 	var problem *validation.Problem
 	if len(c.problems) > 0 {
@@ -124,7 +126,7 @@ func conditionsOf(c compiled, err error, waits bool) []metav1.Condition {
 	return []metav1.Condition{k8s.Validated(problem), ready}
 }
 
-// restoreGroups adds what security groups use.
+// restoreGroups adds the sets that security groups use.
 func (r *Reconciler) restoreGroups(ctx context.Context, uses map[desired.Owner][]podset.Selector) error {
 	var list kubeovnv1.SecurityGroupList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {

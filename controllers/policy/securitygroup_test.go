@@ -44,7 +44,7 @@ func (w world) grouped(name, groups string) *corev1.Pod {
 	return p
 }
 
-// groupsOf says in which tiers security groups close a pod now.
+// groupsOf returns the tiers in which security groups currently isolate a pod.
 func (w world) groupsOf(p *corev1.Pod) string {
 	w.Helper()
 	names := w.contents()
@@ -100,7 +100,7 @@ func wantOfWeb(web *corev1.Pod, clients string) map[string]string {
 	}
 }
 
-// TestSecurityGroupsFollowTheirPods: from the group's creation to its end, and that of the pods.
+// TestSecurityGroupsFollowTheirPods: the rows follow the creation and deletion of a group and of its pods.
 func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 	w := newWorld(t)
 	process := w.start()
@@ -108,7 +108,7 @@ func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 	w.condition(sg, &sg.Status.Conditions, "Validated", "False",
 		"ingressRules[1]: SecurityGroup clients, which remoteSecurityGroup names, does not exist")
 	w.Event(sg, eventsv1.Event{Type: corev1.EventTypeWarning, Note: "SecurityGroup clients"})
-	w.condition(sg, &sg.Status.Conditions, "Ready", "True", "") // nothing else wakes it from now on
+	w.condition(sg, &sg.Status.Conditions, "Ready", "True", "") // from now on no other event enqueues it
 	clients := w.group("clients", "{}")
 	w.condition(sg, &sg.Status.Conditions, "Validated", "True", "")
 	w.condition(clients, &clients.Status.Conditions, "Ready", "True", "")
@@ -123,7 +123,7 @@ func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 		t.Errorf("status names port group %s with %s", sg.Status.PortGroup, content)
 	}
 
-	// A pod is in its groups, closed, with its first transaction, and leaves one with the annotation by another.
+	// The first transaction of a pod adds it to its groups, closed; a change of the annotation removes it from one by another transaction.
 	sent := process.Transactions()
 	second := w.grouped("second", "web,clients")
 	if n := process.Transactions() - sent; n != 1 {
@@ -156,7 +156,7 @@ func TestSecurityGroupsFollowTheirPods(t *testing.T) {
 	})
 }
 
-// TestTiersOfSecurityGroups: the first tier decides for pods with a group in it, or with one that is not there.
+// TestTiersOfSecurityGroups: the first tier decides for pods that name a group of this tier or a group that does not exist.
 func TestTiersOfSecurityGroups(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -251,7 +251,7 @@ func TestDamageToSecurityGroupsHeals(t *testing.T) {
 	}
 }
 
-// TestWrongSecurityGroupsAreRefused: the API server says what to write.
+// TestWrongSecurityGroupsAreRefused: the API server rejects them with a message that says what to write.
 func TestWrongSecurityGroupsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	const rule = `{ingressRules: [{ipVersion: %s, priority: %s, remoteType: %s, policy: %s}]}`

@@ -31,7 +31,8 @@ import (
 	"github.com/kiln-net/kiln/internal/selection/podset"
 )
 
-// setupSets adds the controller of sets of pods. It tells the index of namespaces, too: nothing else follows their labels.
+// setupSets adds the controller of sets of pods. It also forwards namespaces to the index, because no other controller follows their
+// labels.
 func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("podset").
@@ -49,7 +50,7 @@ func (r *Reconciler) setupSets(mgr ctrl.Manager) error {
 	return nil
 }
 
-// onNamespace enqueues nothing: the index tells which pods a change is about.
+// onNamespace updates the index. It enqueues nothing: the index reports the affected sets and policies (changed).
 func (r *Reconciler) onNamespace() handler.EventHandler {
 	set := func(o client.Object) { r.Sets.SetNamespace(o.GetName(), o.GetLabels()) }
 	return handler.Funcs{
@@ -59,7 +60,7 @@ func (r *Reconciler) onNamespace() handler.EventHandler {
 	}
 }
 
-// setsOnNode are the sets that hold a node's addresses for the sake of its host-network pods.
+// setsOnNode enqueues the sets that contain a node's addresses because of its host-network pods.
 func (r *Reconciler) setsOnNode(_ context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, s := range r.Sets.SetsOnNode(o.GetName()) {
@@ -68,7 +69,7 @@ func (r *Reconciler) setsOnNode(_ context.Context, o client.Object) []reconcile.
 	return requests
 }
 
-// inUse lists the sets that are to be there.
+// inUse returns the names of the sets that policies use; all others are orphans.
 func (r *Reconciler) inUse(context.Context) ([]types.NamespacedName, error) {
 	var names []types.NamespacedName
 	for _, s := range r.Sets.InUse() {
@@ -77,7 +78,7 @@ func (r *Reconciler) inUse(context.Context) ([]types.NamespacedName, error) {
 	return names, nil
 }
 
-// reconcileSet makes the rows of one set so. Its pods come by their own rows.
+// reconcileSet applies the rows of one set. Rows of the pods add the members.
 func (r *Reconciler) reconcileSet(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var rows []desired.Row
 	if s, ok := r.Sets.Lookup(req.Name); ok {
@@ -99,7 +100,7 @@ func (r *Reconciler) reconcileSet(ctx context.Context, req ctrl.Request) (ctrl.R
 	return ctrl.Result{}, nil
 }
 
-// hostAddresses are those of the nodes whose host-network pods are in a set.
+// hostAddresses returns, by port number, the addresses of the nodes whose host-network pods are in a set.
 func (r *Reconciler) hostAddresses(ctx context.Context, s podset.Selector) (map[int32][]netip.Addr, error) {
 	addresses := map[int32][]netip.Addr{}
 	for number, nodes := range r.Sets.HostNodes(s) {
@@ -115,25 +116,25 @@ func (r *Reconciler) hostAddresses(ctx context.Context, s podset.Selector) (map[
 	return addresses, nil
 }
 
-// nodeAddresses are those from which a node's own processes speak to pods: its own, and that of its port.
+// nodeAddresses returns the addresses from which processes on a node connect to pods: its InternalIPs and the addresses of its port.
 func nodeAddresses(node *corev1.Node) []netip.Addr {
 	own, err := ipfamily.ParseAddrs(node.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
 	if err != nil {
-		own = nil // someone else wrote it: the node's reconciler writes it again
+		own = nil // not written by Kiln: the node reconciler overwrites it
 	}
 	addresses := append(own, k8s.InternalIPs(node)...)
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	return slices.Compact(addresses)
 }
 
-// addressesOf is what policies look at in a node.
+// addressesOf returns the fields of a node that policies depend on.
 func addressesOf(node *corev1.Node) string { return ipfamily.Join(nodeAddresses(node)) }
 
-// isolation is the one request of the controller of what holds for all isolated pods.
+// isolation is the only request key of the isolation controller.
 const isolation = "pods"
 
-// setupIsolation adds the controller of what passes whatever policies say. It wakes once at the start, for nodes, when sets come or go, and when
-// pods begin or cease to name security groups.
+// setupIsolation adds the controller of traffic that passes regardless of policies. It is enqueued at the start, for changes of nodes, when
+// sets are created or deleted, and when the first pod names security groups or the last one stops.
 func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return k8s.Requests(isolation)
@@ -142,7 +143,7 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 		Named("isolation").
 		Watches(&corev1.Node{}, one, builder.WithPredicates(k8s.Changed(addressesOf))).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
-			q.Add(k8s.Request(isolation)) // the last policy may have gone before
+			q.Add(k8s.Request(isolation)) // the last policy may have been deleted before the start
 			r.Sets.Observe(func(c podset.Changes) {
 				if len(c.Sets) > 0 || c.Grouped {
 					q.Add(k8s.Request(isolation))
@@ -159,7 +160,8 @@ func (r *Reconciler) setupIsolation(mgr ctrl.Manager) error {
 	return nil
 }
 
-// reconcileIsolation makes what passes whatever policies say so, as long as there is any policy, or pod in a security group.
+// reconcileIsolation applies the rows of traffic that passes regardless of policies. They exist while there is any policy or any pod in a
+// security group.
 func (r *Reconciler) reconcileIsolation(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var rows []desired.Row
 	if grouped := r.Sets.Grouped(); grouped || len(r.Sets.InUse()) > 0 {

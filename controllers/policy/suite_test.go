@@ -26,10 +26,10 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// world is a World with what tests of policies say often.
+// world is a controllertest.World with helpers for tests of policies.
 type world struct{ *controllertest.World }
 
-// newWorld has a dual-stack subnet for all namespaces.
+// newWorld returns a world with a dual-stack subnet for all namespaces.
 func newWorld(t *testing.T) world {
 	w := world{controllertest.New(t)}
 	w.Subnet("ovn-default", func(s *kubeovnv1.SubnetSpec) {
@@ -65,7 +65,7 @@ func (w world) namespace(name string, labels map[string]string) *corev1.Namespac
 	return ns
 }
 
-// newPod is a pod on n1 with labels that are written `app=web,tier=a` and named TCP ports.
+// newPod returns a pod on n1 with named TCP ports, and labels in the form `app=web,tier=a`.
 func newPod(namespace, name, labels string, ports ...corev1.ContainerPort) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{}},
@@ -100,7 +100,7 @@ func (w world) allocated(p *corev1.Pod) {
 	})
 }
 
-// v4 and v6 are a pod's addresses.
+// v4 and v6 return the addresses of a pod.
 func v4(p *corev1.Pod) string {
 	return strings.Split(p.Annotations[kubeovnv1.AnnotationIPAddress.Key()], ",")[0]
 }
@@ -108,7 +108,7 @@ func v6(p *corev1.Pod) string {
 	return strings.Split(p.Annotations[kubeovnv1.AnnotationIPAddress.Key()], ",")[1]
 }
 
-// policyOf is a NetworkPolicy with a spec in YAML.
+// policyOf creates a NetworkPolicy with a spec in YAML.
 func (w world) policyOf(namespace, name, spec string, annotations ...string) *networkingv1.NetworkPolicy {
 	w.Helper()
 	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{}}}
@@ -120,7 +120,7 @@ func (w world) policyOf(namespace, name, spec string, annotations ...string) *ne
 	return np
 }
 
-// acls returns the ACLs of a policy by key, in words: what names of sets stand for is written out.
+// acls returns the ACLs of a policy by key. Names of sets in matches are replaced by the content of the sets.
 func (w world) acls(owner string) map[string]string {
 	w.Helper()
 	out := map[string]string{}
@@ -139,7 +139,7 @@ func (w world) acls(owner string) map[string]string {
 	return out
 }
 
-// contents are what sets hold by their names in matches: ports by name, addresses.
+// contents returns the content of sets (names of ports, or addresses) by their names in matches.
 func (w world) contents() map[string]string {
 	ports := w.Database.Rows("Logical_Switch_Port")
 	out := map[string]string{}
@@ -160,7 +160,7 @@ func (w world) contents() map[string]string {
 	return out
 }
 
-// expect waits until a policy's ACLs are as told.
+// expect waits until a policy has exactly these ACLs.
 func (w world) expect(np *networkingv1.NetworkPolicy, want map[string]string) {
 	w.Helper()
 	w.Eventually(func() string {
@@ -181,7 +181,7 @@ func lines(m map[string]string) string {
 	return strings.Join(out, "\n")
 }
 
-// rows counts the rows of a table that policies have.
+// rows counts the rows of a table that belong to policies.
 func (w world) rows(table string) int {
 	w.Helper()
 	n := 0
