@@ -28,12 +28,12 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Reconciler makes the load balancers of rules so. Pods are found by a Service of each rule; addresses that a SwitchLBRule needs in subnets, and
-// those that endpoints are checked from, are held by Vips, which rules own together and which go with the last of them. A RouterLBRule has the
-// addresses of an OvnEip.
+// Reconciler reconciles SwitchLBRules and RouterLBRules to load balancers. A Service of each rule selects the pods. Vips hold the addresses
+// that a SwitchLBRule needs in subnets, and the source addresses of health checks; rules own them jointly, and the last owner deletes them.
+// A RouterLBRule has the addresses of an OvnEip.
 type Reconciler struct {
 	Client client.Client
-	// Live reads pods past the cache.
+	// Live reads pods from the API server, not from the cache.
 	Live       client.Reader
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
@@ -44,7 +44,7 @@ type Reconciler struct {
 	Gate       *k8s.Gate
 }
 
-// controller is the Reconciler of the rules of one kind.
+// controller is the Reconciler for one kind of rules.
 type controller struct {
 	*Reconciler
 
@@ -52,17 +52,17 @@ type controller struct {
 	interest interest
 }
 
-// state is what is in force of a rule, or in its way.
+// state is the result of a reconciliation: the inputs of the load balancers, and problems.
 type state struct {
 	in      translate.LBRuleInputs
 	service string // namespace and name
 	problem *validation.Problem
-	waiting []string // for what, in words
-	// outside: nodes serve the rule as well, and by them clients outside.
+	waiting []string // descriptions of missing objects
+	// outside: nodes and clients outside reach the rule as well, through its Service.
 	outside bool
 	checks  checks
-	vips    map[string]*kubeovnv1.Vip // that the rule needs, by name
-	keys    map[string]bool           // of its interest
+	vips    map[string]*kubeovnv1.Vip // Vips that the rule needs, by name
+	keys    map[string]bool           // keys that the rule is registered for in interest
 	err     error
 }
 
@@ -76,7 +76,7 @@ func (r *controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil || rule.GetDeletionTimestamp() != nil {
 		r.interest.prune(req.Name, nil)
 		r.unmeasure(req.Name)
-		// What the rule owns in Kubernetes goes with it, by the garbage collector.
+		// The garbage collector deletes the Service and the Vips of the rule.
 		return ctrl.Result{}, r.withdraw(ctx, req.Name)
 	}
 	s := &state{vips: map[string]*kubeovnv1.Vip{}, keys: map[string]bool{}}
@@ -93,7 +93,8 @@ func (r *controller) withdraw(ctx context.Context, name string) error {
 	return nil
 }
 
-// serve makes so what the rule says. A rule that became wrong goes on as it was; one whose address is another's is served no more.
+// serve applies the rule. If the spec became invalid, the previous configuration stays. If the address conflicts with another owner, the
+// load balancers are withdrawn.
 func (r *controller) serve(ctx context.Context, rule *rule, s *state) error {
 	s.in = translate.LBRuleInputs{
 		Kind: r.kind, Name: rule.GetName(), Ports: portsOf(rule.spec), Sticky: rule.spec.SessionAffinity == corev1.ServiceAffinityClientIP,
@@ -126,8 +127,8 @@ func (r *controller) serve(ctx context.Context, rule *rule, s *state) error {
 	return r.releaseVips(ctx, rule, s.vips)
 }
 
-// prepareSwitch finds the addresses, the VPC and the endpoints of a SwitchLBRule. It is not served, and what was in force stays, when its
-// spec is wrong.
+// prepareSwitch finds the addresses, the VPC and the endpoints of a SwitchLBRule. served is false if the spec is invalid; the previous
+// configuration then stays.
 func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1.SwitchLBRule, s *state) (served bool, err error) {
 	if s.in.VIPs, s.problem = validation.LBRuleVIPs(o.Spec.VIP); s.problem == nil {
 		s.problem = validation.LBRuleBackends(rule.spec)
@@ -148,7 +149,7 @@ func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1
 	return err == nil, err
 }
 
-// portsOf names the ports that have no name by what they are.
+// portsOf returns the ports of a rule with defaults. A port without a name is named by its protocol and number.
 func portsOf(spec *kubeovnv1.LBRuleBackends) []translate.LBRulePort {
 	ports := make([]translate.LBRulePort, 0, len(spec.Ports))
 	for _, p := range spec.Ports {
@@ -168,8 +169,8 @@ func portsOf(spec *kubeovnv1.LBRuleBackends) []translate.LBRulePort {
 	return ports
 }
 
-// resolve finds who serves and in which VPC: the one that the rule's annotations name, or that of its pods. While there are none it stays
-// the one that its Service was told, which the controller of Services writes down.
+// resolve finds the endpoints and the VPC of the rule. The VPC comes from the annotations of the rule, or else from the pods, or else,
+// while there are none, from the annotation that the Service controller wrote on the rule's Service.
 func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Service, s *state) error {
 	vpc := ""
 	if service != nil {
@@ -194,7 +195,7 @@ func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Se
 	return nil
 }
 
-// find finds those who serve by the rule's Service, and the VPC of those that are pods; empty while there is none.
+// find adds the EndpointSlices of the rule's Service and returns the VPC of the pods in them, or "" if there are none.
 func (r *controller) find(ctx context.Context, service *corev1.Service, s *state) (vpc string, err error) {
 	var list discoveryv1.EndpointSliceList
 	err = r.Client.List(ctx, &list, client.InNamespace(service.Namespace), client.MatchingFields{indexSlices: service.Name}, client.UnsafeDisableDeepCopy)
@@ -211,7 +212,7 @@ func (r *controller) find(ctx context.Context, service *corev1.Service, s *state
 	return vpc, nil
 }
 
-// namedVpc is the VPC that a rule's annotations name, itself or by a subnet of it.
+// namedVpc returns the VPC that a rule's annotations name, directly or by a subnet.
 func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string, *validation.Problem, error) {
 	if vpc := rule.GetAnnotations()[kubeovnv1.AnnotationLogicalRouter.Key()]; vpc != "" {
 		return vpc, nil, nil
@@ -235,13 +236,13 @@ func (r *controller) namedVpc(ctx context.Context, rule *rule, s *state) (string
 	return selection.VpcOf(subnet), nil, nil
 }
 
-// watch has the rule looked at again when what a key stands for changes. Call it before looking.
+// watch registers the rule for a requeue when the object of the key changes. Call it before reading the object, or a change can be missed.
 func (r *controller) watch(rule *rule, s *state, key string) {
 	s.keys[key] = true
 	r.interest.add(rule.GetName(), key)
 }
 
-// endpoints are the addresses that serve the rule, each once.
+// endpoints returns the addresses of the endpoints that OVN can check, sorted and without duplicates.
 func (s *state) endpoints() []netip.Addr {
 	var all []netip.Addr
 	for _, vip := range s.in.VIPs {

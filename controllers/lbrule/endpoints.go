@@ -19,11 +19,11 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// maxInSlice is how many endpoints an EndpointSlice holds at most.
+// maxInSlice is the maximum number of endpoints in an EndpointSlice.
 const maxInSlice = 1000
 
-// writeSlices tells nodes a rule's own endpoints: EndpointSlices of its Service, which go with it. Those of a rule that selects pods are
-// Kubernetes' to write.
+// writeSlices maintains the EndpointSlices of a rule with endpoints, so that nodes serve them. The garbage collector deletes them with the
+// Service. For a rule with a selector, Kubernetes writes EndpointSlices.
 func (r *controller) writeSlices(ctx context.Context, service *corev1.Service, s *state) error {
 	wanted := map[string]*discoveryv1.EndpointSlice{}
 	for _, slice := range slicesOf(service, s) {
@@ -61,9 +61,9 @@ func (r *controller) writeSlices(ctx context.Context, service *corev1.Service, s
 	return nil
 }
 
-// slicesOf are the EndpointSlices of a rule's own endpoints, by family.
+// slicesOf returns the EndpointSlices of a rule with endpoints, by family.
 func slicesOf(service *corev1.Service, s *state) []*discoveryv1.EndpointSlice {
-	all := slices.SortedFunc(slices.Values(s.in.Endpoints), netip.Addr.Compare) // of IPv4 before those of IPv6
+	all := slices.SortedFunc(slices.Values(s.in.Endpoints), netip.Addr.Compare) // IPv4 before IPv6
 	all = slices.Compact(all)
 	border, _ := slices.BinarySearchFunc(all, 0, func(a netip.Addr, _ int) int {
 		if a.Is4() {
@@ -89,7 +89,7 @@ func newSlice(
 	service *corev1.Service, name string, addressType discoveryv1.AddressType, addresses []netip.Addr, ports []translate.LBRulePort,
 ) *discoveryv1.EndpointSlice {
 	owner := metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))
-	owner.BlockOwnerDeletion = nil // which takes the right to change Services' finalizers
+	owner.BlockOwnerDeletion = nil // it would require the permission to update finalizers of Services
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: service.Namespace, Name: name,

@@ -35,7 +35,7 @@ func TestEndpointsAreSplitByFamilyAndNumber(t *testing.T) {
 				}
 				if i < c.v4 {
 					a := netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i % 256)})
-					s.in.Endpoints = append(s.in.Endpoints, a, a) // each counts once
+					s.in.Endpoints = append(s.in.Endpoints, a, a) // duplicates count once
 				}
 			}
 			var parts []string

@@ -5,8 +5,8 @@ package lbrule
 
 import "sync"
 
-// interest knows which rules have looked at what: `vip/…`, `vpc/…`, `namespace/…`, `switch/…` (a subnet that is named) and `use/…` (who has which address
-// of a subnet).
+// interest records which rules depend on which objects. Keys are `vip/…`, `vpc/…`, `namespace/…`, `switch/…` (a subnet that is named) and
+// `use/…` (the holders of addresses of a subnet).
 type interest struct {
 	mu    sync.Mutex
 	rules map[string]map[string]bool // by key
@@ -23,7 +23,7 @@ func (i *interest) add(rule, key string) {
 	put(i.keys, rule, key)
 }
 
-// prune forgets what a rule did not look at the last time.
+// prune removes the keys of a rule that are not in keep.
 func (i *interest) prune(rule string, keep map[string]bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -35,7 +35,7 @@ func (i *interest) prune(rule string, keep map[string]bool) {
 	}
 }
 
-// of are the rules that have looked at what a key stands for.
+// of returns the rules that depend on the object of a key.
 func (i *interest) of(key string) []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

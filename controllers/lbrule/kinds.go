@@ -25,7 +25,7 @@ type rule struct {
 	status *kubeovnv1.LBRuleStatus
 }
 
-// ruleOf is nil for objects of other kinds.
+// ruleOf returns nil for objects of other kinds.
 func ruleOf(o client.Object) *rule {
 	switch o := o.(type) {
 	case *kubeovnv1.SwitchLBRule:
@@ -36,7 +36,7 @@ func ruleOf(o client.Object) *rule {
 	return nil
 }
 
-// newRule is an empty rule of a kind.
+// newRule returns an empty rule of a kind.
 func newRule(kind string) *rule {
 	if kind == translate.KindRouterLBRule {
 		return ruleOf(&kubeovnv1.RouterLBRule{})
@@ -55,7 +55,7 @@ func (r *rule) owns(o client.Object) bool {
 	return slices.ContainsFunc(o.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == r.GetUID() })
 }
 
-// wrong reports whether the rule's spec cannot be served, whatever else there is.
+// wrong reports whether the rule's spec is invalid by itself, independent of other objects.
 func (r *rule) wrong() bool {
 	switch o := r.Object.(type) {
 	case *kubeovnv1.RouterLBRule:
@@ -72,7 +72,7 @@ func (r *rule) String() string { return r.kind + " " + r.GetName() }
 // kinds of rules.
 var kinds = []string{translate.KindSwitchLBRule, translate.KindRouterLBRule}
 
-// kindOf is the kind of the rule that a Service may be of, by its name; empty when it is none.
+// kindOf returns the kind of rules to which a Service can belong according to its name, or "".
 func kindOf(service string) string {
 	for _, kind := range kinds {
 		if strings.HasPrefix(service, translate.LBRulePrefix(kind)) {
@@ -82,7 +82,7 @@ func kindOf(service string) string {
 	return ""
 }
 
-// owners are the names of the rules of some kinds that own an object.
+// owners returns the names of the rules of these kinds that own an object.
 func owners(o client.Object, kinds ...string) []string {
 	var names []string
 	for _, ref := range o.GetOwnerReferences() {
@@ -93,7 +93,7 @@ func owners(o client.Object, kinds ...string) []string {
 	return names
 }
 
-// older decides which of two rules has what both want.
+// older reports whether rule a takes precedence over rule b in a conflict. Ties in creation time are decided by name and kind.
 func older(a, b *rule) bool {
 	at, bt := a.GetCreationTimestamp(), b.GetCreationTimestamp()
 	switch {

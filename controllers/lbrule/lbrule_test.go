@@ -77,7 +77,7 @@ func TestARuleIsServedAndChecked(t *testing.T) {
 	w.serves("web", "172.30.0.1:80=10.16.0.21:8080 [fd00:172::1]:80=[fd00:10:16::15]:8080 | "+
 		"10.16.0.21=b.default@web [fd00:10:16::15]=b.default@web | 172.30.0.1:80 [fd00:172::1]:80")
 
-	plain := newRule("plain", "172.30.0.3", static("10.16.0.20")) // without a Service whose events wake the controller
+	plain := newRule("plain", "172.30.0.3", static("10.16.0.20")) // it has no Service whose events requeue it
 	w.Create(plain)
 	w.serves("plain", "172.30.0.3:80=10.16.0.20:8080 | 10.16.0.20=a.default@web | 172.30.0.3:80")
 	second.Stop()
@@ -170,7 +170,7 @@ func TestEndpointsAreCheckedOnceSomethingHasThem(t *testing.T) {
 	w.serves("static", "172.30.0.1:80=10.16.0.20:8080,192.0.2.9:8080 |  | ")
 	w.owns("")
 
-	// From endpoints to pods and back: the Service comes and goes.
+	// Switch from endpoints to pods and back: the Service is created and deleted.
 	w.Change(rule, func() { rule.Spec.Selector, rule.Spec.Endpoints = []string{"app:web"}, nil })
 	service := w.service("slr-static")
 	w.serves("static", "172.30.0.1:80= |  | ")
@@ -282,10 +282,10 @@ func TestWrongRules(t *testing.T) {
 	w.Says(good, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.Change(good, func() { good.Spec.Ports = nil })
 	w.Says(good, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
-	w.serves("good", served) // what worked goes on
+	w.serves("good", served) // the previous configuration stays
 }
 
-// The address of a Service's load balancer goes before a rule's, as its other addresses do.
+// The address of a Service's load balancer takes precedence over a rule, like the other addresses of the Service.
 func TestARuleGivesWayToALoadBalancer(t *testing.T) {
 	w := newWorld(t)
 	w.start(a)

@@ -10,7 +10,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// endpoints are those of rules, by kind.
+// endpoints are the metrics of the endpoints of rules, by kind of rule.
 var endpoints = map[string]*prometheus.GaugeVec{
 	translate.KindSwitchLBRule: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kiln_switch_lb_rule_endpoints", Help: "Endpoints of a SwitchLBRule, by whether OVN checks them.",

@@ -16,15 +16,15 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// checks is how far the endpoints of a rule are checked.
+// checks counts the endpoints of a rule with and without health checks.
 type checks struct {
 	off            bool
 	checked, total int
-	missing        string // why one of those that are not checked is not
+	missing        string // reason why an endpoint is not checked
 }
 
-// monitor finds for each endpoint the port at which OVN checks it and the address that it asks from: that of a Vip of the subnet's name,
-// which all rules share, as in Kube-OVN.
+// monitor finds for each endpoint its logical switch port, and the source address of its health checks: the Vip with the name of its
+// subnet. As in Kube-OVN, all rules share this Vip.
 func (r *controller) monitor(ctx context.Context, rule *rule, s *state) error {
 	if rule.GetAnnotations()[kubeovnv1.AnnotationHealthCheck.Key()] == "false" {
 		s.checks.off = true
@@ -47,7 +47,7 @@ func (r *controller) monitor(ctx context.Context, rule *rule, s *state) error {
 			s.checks.missing = fmt.Sprintf("%s is in no subnet of VPC %s", a, s.in.Vpc)
 			continue
 		}
-		if len(s.in.Endpoints) > 0 { // pods of EndpointSlices have their ports before they are in one
+		if len(s.in.Endpoints) > 0 { // pods in EndpointSlices already have their ports
 			r.watch(rule, s, "use/"+subnet)
 		}
 		m, missing, err := r.monitorOf(ctx, rule, s, subnet, a, sources)
@@ -64,17 +64,18 @@ func (r *controller) monitor(ctx context.Context, rule *rule, s *state) error {
 	return nil
 }
 
-// sources are the Vips that subnets' endpoints are checked from, by subnet.
+// sources maps subnets to the Vips that are the source of health checks.
 type sources map[string]*origin
 
 type origin struct {
 	cidrs   []netip.Prefix
-	vip     *kubeovnv1.Vip // nil while there is nothing to check from
+	vip     *kubeovnv1.Vip // nil while there is no Vip with addresses
 	missing string
 	asked   bool
 }
 
-// sourceSubnet is the subnet of an endpoint. Endpoints of one rule are in few subnets: it looks at those first.
+// sourceSubnet returns the subnet of an endpoint, or "". It tries the known subnets first, because the endpoints of one rule are in few
+// subnets.
 func (r *controller) sourceSubnet(ctx context.Context, vpc string, a netip.Addr, known sources) (string, error) {
 	for name, s := range known {
 		for _, cidr := range s.cidrs {
@@ -96,7 +97,7 @@ func (r *controller) sourceSubnet(ctx context.Context, vpc string, a netip.Addr,
 	return name, err
 }
 
-// monitorOf is how an endpoint is checked, or why it is not.
+// monitorOf returns the health check of an endpoint, or the reason why there is none.
 func (r *controller) monitorOf(
 	ctx context.Context, rule *rule, s *state, subnet string, a netip.Addr, known sources,
 ) (m translate.Monitor, missing string, err error) {

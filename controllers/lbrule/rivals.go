@@ -22,8 +22,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// rival is the Service or the older rule that has one of the rule's addresses and ports in its VPC: OVN would choose one of the two at
-// every change. An OvnEip is one VPC's: the one of the oldest rule that names it.
+// rival returns a problem if a Service or an older rule has one of the rule's addresses and ports in the same VPC: OVN would choose either
+// of them at every change. An OvnEip belongs to one VPC: to the VPC of the oldest rule that names it.
 func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
 	for _, vip := range s.in.VIPs {
 		services, err := r.Services.At(ctx, vip)
@@ -39,7 +39,7 @@ func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validati
 			if err != nil {
 				return nil, err
 			}
-			if denied == "" { // a Service that is denied is served nowhere, whatever its annotations name
+			if denied == "" { // a denied Service is not served, whatever its annotations say
 				return inUse("%s: Service %s has %s %s: choose another address or port", fieldOf(rule), client.ObjectKeyFromObject(other), vip, front), nil
 			}
 		}
@@ -56,13 +56,13 @@ func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validati
 	return nil, nil
 }
 
-// rivalRule is what is wrong with a rule on account of another one at the same address.
+// rivalRule returns a problem if the rule conflicts with another, older rule at the same address.
 func (r *controller) rivalRule(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
 	if !older(other, rule) {
 		return nil, nil
 	}
 	theirs := portsOf(other.spec)
-	if other.wrong() { // it has what it had before
+	if other.wrong() { // its previous ports are still applied
 		if theirs = r.portsInForce(other, vip); len(theirs) == 0 {
 			return nil, nil
 		}
@@ -81,7 +81,7 @@ func (r *controller) rivalRule(ctx context.Context, rule, other *rule, s *state,
 	return nil, nil
 }
 
-// portsInForce are the ports at an address that a rule's load balancers have.
+// portsInForce returns the ports at an address in the committed load balancers of a rule.
 func (r *controller) portsInForce(rule *rule, vip netip.Addr) []translate.LBRulePort {
 	var ports []translate.LBRulePort
 	for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
@@ -98,7 +98,7 @@ func (r *controller) portsInForce(rule *rule, vip netip.Addr) []translate.LBRule
 	return ports
 }
 
-// fieldOf is the field by which a rule has its addresses.
+// fieldOf returns the name of the field that defines the addresses of a rule.
 func fieldOf(rule *rule) string {
 	if rule.kind == translate.KindRouterLBRule {
 		return "ovnEip"
@@ -106,7 +106,7 @@ func fieldOf(rule *rule) string {
 	return "vip"
 }
 
-// rulesAt are the rules of both kinds with an address.
+// rulesAt returns the rules of both kinds with an address.
 func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, error) {
 	var switches kubeovnv1.SwitchLBRuleList
 	at := client.MatchingFields{indexVIP: address}
@@ -131,7 +131,7 @@ func (r *Reconciler) rulesAt(ctx context.Context, address string) ([]*rule, erro
 	return rules, nil
 }
 
-// rulesOf are the RouterLBRules that name an OvnEip.
+// rulesOf returns the RouterLBRules that name an OvnEip.
 func (r *Reconciler) rulesOf(ctx context.Context, eip string) ([]*rule, error) {
 	var list kubeovnv1.RouterLBRuleList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{indexEip: eip}, client.UnsafeDisableDeepCopy); err != nil {
@@ -144,7 +144,7 @@ func (r *Reconciler) rulesOf(ctx context.Context, eip string) ([]*rule, error) {
 	return rules, nil
 }
 
-// vpcOf is the VPC of another rule.
+// vpcOf returns the VPC of another rule.
 func (r *controller) vpcOf(ctx context.Context, rule *rule) (string, error) {
 	if router, ok := rule.Object.(*kubeovnv1.RouterLBRule); ok {
 		return vpcOfRouter(router), nil
@@ -154,17 +154,17 @@ func (r *controller) vpcOf(ctx context.Context, rule *rule) (string, error) {
 	if len(rule.spec.Endpoints) == 0 {
 		service = &corev1.Service{}
 		if err := r.Client.Get(ctx, serviceKey(rule), service, client.UnsafeDisableDeepCopy); err != nil {
-			service = nil // it has none yet
+			service = nil // it has no Service yet
 		}
 	}
 	err := r.resolve(ctx, rule, service, other)
 	return other.in.Vpc, err
 }
 
-// sharedWith is the port at an address that a Service of the rule's VPC has as well, in words; empty when there is none.
+// sharedWith returns the first port that a Service of the rule's VPC has at the same address, in the form "80/TCP", or "" if there is none.
 func sharedWith(other *corev1.Service, vip netip.Addr, s *state) string {
 	if !slices.Contains(vipsOf(other), vip.String()) {
-		return "" // it is of a RouterLBRule, which is looked at itself
+		return "" // the Service of a RouterLBRule: rulesAt returns the rule itself
 	}
 	if k8s.VpcNoted(other) != s.in.Vpc {
 		return ""
@@ -187,7 +187,7 @@ func common(a, b []translate.LBRulePort) string {
 	return ""
 }
 
-// vipsOf are the addresses that an object is served at, as the index has them.
+// vipsOf returns the load balancer addresses of an object, in the form of indexVIP.
 func vipsOf(o client.Object) []string {
 	var texts []string
 	switch o := o.(type) {
@@ -201,7 +201,7 @@ func vipsOf(o client.Object) []string {
 		texts = []string{o.Status.V4IP, o.Status.V6IP}
 	case *corev1.Service:
 		addresses := k8s.ServiceAddresses(o)
-		if translate.OfRouterLBRule(o) { // the rule itself has the others
+		if translate.OfRouterLBRule(o) { // its external addresses belong to the rule
 			addresses = k8s.ClusterIPs(o)
 		}
 		for _, a := range addresses {

@@ -16,11 +16,11 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// prepareRouter finds the addresses, the VPC and the endpoints of a RouterLBRule. It is not served, and what was in force stays, when its
-// spec is wrong.
+// prepareRouter finds the addresses, the VPC and the endpoints of a RouterLBRule. If the spec is invalid, served is false and the previous
+// configuration stays. If addresses are missing or belong to another owner, served is false and the rule is withdrawn.
 //
-// Pods of the VPC reach it by the VPC's load balancers. Clients outside come by nodes, which are in the default VPC: they are told of the
-// rules of that one, by an ordinary Service with external addresses.
+// Pods of the VPC reach the rule through the VPC's load balancers. Clients outside reach it through nodes, which are in the default VPC:
+// for rules of that VPC, nodes get a Service with external IPs.
 func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1.RouterLBRule, s *state) (served bool, err error) {
 	if s.problem = validation.RouterLBRule(&o.Spec); s.problem != nil {
 		return false, nil
@@ -36,7 +36,7 @@ func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1
 			return false, err
 		}
 	}
-	if s.problem != nil || len(s.waiting) > 0 { // its addresses are nobody's, or another's
+	if s.problem != nil || len(s.waiting) > 0 { // its addresses are missing or belong to another owner
 		return false, errors.Join(r.withdraw(ctx, rule.GetName()), r.deleteServices(ctx, rule, client.ObjectKey{}), r.releaseVips(ctx, rule, nil))
 	}
 	service, err := r.ensureService(ctx, rule, s)
@@ -59,7 +59,7 @@ func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1
 
 func vpcOfRouter(o *kubeovnv1.RouterLBRule) string { return cmp.Or(o.Spec.VPC, kubeovnv1.DefaultVpc) }
 
-// front finds the addresses of a rule, and whether its VPC is there.
+// front finds the addresses of a rule, and checks that its VPC exists.
 func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *state) error {
 	err := r.Client.Get(ctx, client.ObjectKey{Name: s.in.Vpc}, &kubeovnv1.Vpc{}, client.UnsafeDisableDeepCopy)
 	if client.IgnoreNotFound(err) != nil {
@@ -87,7 +87,7 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 	return r.shadowed(ctx, eip.Name, lease.Subnet, s)
 }
 
-// shadowed finds out whether an address is also one of another subnet of the rule's VPC: whoever has it there would be reached no more.
+// shadowed sets a problem if an address is also in another subnet of the rule's VPC: a port with that address would become unreachable.
 func (r *controller) shadowed(ctx context.Context, eip, external string, s *state) error {
 	for _, vip := range s.in.VIPs {
 		subnet, err := r.subnetWith(ctx, s.in.Vpc, vip)

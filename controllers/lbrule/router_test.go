@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// Addresses of the OvnEip `front`, and the load balancer of a rule that leads them to both pods.
+// Addresses of the OvnEip `front`, and the load balancers of rules with the endpoints of both pods or pod a.
 const (
 	frontV4, frontV6 = "10.99.0.10", "fd00:10:99::10"
 
@@ -29,10 +29,10 @@ const (
 	frontToA = "10.99.0.10:80=10.16.0.20:8080 [fd00:10:99::10]:80= | 10.16.0.20=a.default@web | 10.99.0.10:80"
 )
 
-// at81 is what a load balancer of port 80 is with port 81.
+// at81 replaces port 80 by 81 in the text of a load balancer.
 func at81(text string) string { return regexp.MustCompile(`:80\b`).ReplaceAllString(text, ":81") }
 
-// external makes the VPCs and the external subnet of RouterLBRules.
+// external creates the default VPC and the external subnet for RouterLBRules.
 func (w world) external() {
 	w.Helper()
 	w.Create(&kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: kubeovnv1.DefaultVpc}})
@@ -57,7 +57,7 @@ func to(endpoints ...string) func(*kubeovnv1.RouterLBRuleSpec) {
 	return func(s *kubeovnv1.RouterLBRuleSpec) { s.Selector, s.Endpoints = nil, endpoints }
 }
 
-// exposed waits until nodes are told to serve a Service at these addresses.
+// exposed waits until a Service has these external IPs and a ClusterIP.
 func (w world) exposed(name string, addresses ...string) *corev1.Service {
 	w.Helper()
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
@@ -109,7 +109,7 @@ func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
 	if rule.Status.Ports != "80/TCP" || rule.Status.Service != "default/rlr-web" {
 		t.Errorf("the status is %+v", rule.Status)
 	}
-	// Both kinds of rules share the address that endpoints are checked from.
+	// Both kinds of rules share the source address of health checks.
 	w.Create(newRule("other", "172.30.0.2", static("10.16.0.20")))
 	w.owns("web:other,web")
 
@@ -128,7 +128,7 @@ func TestARouterLBRuleIsServedOnceEverythingIsThere(t *testing.T) {
 	w.servesRouter("web", "10.99.0.10:80=10.16.0.21:8080 [fd00:10:99::10]:80=[fd00:10:16::15]:8080 | "+
 		"10.16.0.21=b.default@web [fd00:10:16::15]=b.default@web | 10.99.0.10:80 [fd00:10:99::10]:80")
 
-	// The OvnEip stays as long as the rule, and the rule is served as long.
+	// A deleted OvnEip exists, and the rule is served, until the rule is deleted.
 	w.Delete(eip)
 	second.Stop()
 	third := w.start(a, b)
@@ -161,7 +161,7 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 	w.Change(rule, func() { rule.Spec.Ports[0].TargetPort = 9090 })
 	w.Eventually(func() string { return w.told("rlr-static", "IPv4 10.16.0.20:9090") })
 
-	// Somebody's damage heals.
+	// Changes by other clients are reverted.
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "rlr-static-ipv4-0"}}
 	w.Get(slice)
 	w.Change(slice, func() { slice.Endpoints = nil })
@@ -177,7 +177,7 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 	w.Change(s, func() { s.Spec.ExternalIPs = []string{"192.0.2.200"} })
 	w.exposed("rlr-static", frontV4, frontV6)
 
-	// From endpoints to pods, and to another VPC and back.
+	// Switch from endpoints to pods, and to another VPC and back.
 	w.Change(rule, func() { rule.Spec.Selector, rule.Spec.Endpoints = []string{"app:web"}, nil })
 	w.Eventually(func() string { return w.told("rlr-static", "") })
 	w.exposed("rlr-static", frontV4, frontV6)
@@ -193,7 +193,7 @@ func TestEndpointsOfRouterLBRulesAreToldToNodes(t *testing.T) {
 	w.exposed("rlr-static", frontV4, frontV6)
 }
 
-// told compares those EndpointSlices of a Service that the controller writes, and is empty when they are as wanted.
+// told compares the EndpointSlices of a Service that the controller writes with want. It returns "" if they are equal.
 func (w world) told(service, want string) string {
 	w.Helper()
 	var list discoveryv1.EndpointSliceList
@@ -246,7 +246,7 @@ func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
 	w.servesRouter("ours", at81(frontToA))
 	w.exposed("rlr-ours", frontV4, frontV6)
 
-	// An address that the VPC has elsewhere would be lost to it.
+	// An OvnEip with an address of another subnet in the VPC would make that address unreachable there.
 	process.Stop()
 	w.Subnet("shadowed", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "tenant", "10.99.0.0/24" })
 	w.start(theirs, a)
@@ -298,7 +298,7 @@ func TestRulesWaitForTheirNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.external()
 	w.start(a)
-	namespace := "late-" + rand.String(8) // nothing deletes it
+	namespace := "late-" + rand.String(8) // no controller deletes namespaces in this test
 	router := newRouterRule("web", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Namespace = namespace })
 	other := newRule("web", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) { s.Namespace = namespace })
 	w.Create(front("front"), router, other)
@@ -332,14 +332,14 @@ func TestWrongRouterLBRules(t *testing.T) {
 		w.Says(c.rule, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ConditionValidated)
 		w.servesRouter(name, "")
 	}
-	// Rules that are wrong have nothing, though most are older, by their names if not by their times.
+	// Invalid rules hold no addresses, although most are older, at least by the order of names.
 	right := newRouterRule("right", "front", to("10.16.0.20"))
 	w.Create(right)
 	w.servesRouter("right", frontToA)
 	w.Says(right, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 	w.Change(right, func() { right.Spec.Ports = nil })
 	w.Says(right, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "ports is empty")
-	w.servesRouter("right", frontToA) // what worked goes on
+	w.servesRouter("right", frontToA) // the previous configuration stays
 	w.exposed("rlr-right", frontV4, frontV6)
 	younger := newRouterRule("younger", "front", to("10.16.0.20"))
 	w.Create(younger)

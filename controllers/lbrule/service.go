@@ -22,10 +22,10 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// maxServiceName is the longest name of a Service (RFC 1035).
+// maxServiceName is the maximum length of the name of a Service (RFC 1035).
 const maxServiceName = 63
 
-// serviceName is that of a rule's Service: a hash stands for a name that no Service can have.
+// serviceName returns the name of a rule's Service. A hash replaces the name of a rule that is not valid for a Service.
 func serviceName(kind, rule string) string {
 	prefix := translate.LBRulePrefix(kind)
 	if name := prefix + rule; len(name) <= maxServiceName && !strings.Contains(name, ".") {
@@ -35,13 +35,13 @@ func serviceName(kind, rule string) string {
 	return prefix + hex.EncodeToString(sum[:10])
 }
 
-// serviceKey is the namespace and name of a rule's Service.
+// serviceKey returns the namespace and name of a rule's Service.
 func serviceKey(rule *rule) client.ObjectKey {
 	return client.ObjectKey{Namespace: cmp.Or(rule.spec.Namespace, metav1.NamespaceDefault), Name: serviceName(rule.kind, rule.GetName())}
 }
 
-// ensureService makes the Service so, by which Kubernetes finds the ready pods that the rule selects and nodes serve it, and returns it. A
-// rule with endpoints that nodes do not serve has none.
+// ensureService creates or updates the Service of the rule and returns it. Kubernetes uses it to select ready pods, and nodes serve it if
+// s.outside. A rule with endpoints that nodes do not serve has no Service.
 func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*corev1.Service, error) {
 	key := client.ObjectKey{}
 	if len(rule.spec.Endpoints) == 0 || s.outside {
@@ -63,7 +63,7 @@ func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*
 	}
 	s.service = key.String()
 	if headless := service.Spec.ClusterIP == corev1.ClusterIPNone; !missing && headless == s.outside {
-		if err := r.deleteService(ctx, service); err != nil { // it cannot change that
+		if err := r.deleteService(ctx, service); err != nil { // a Service cannot change between headless and ClusterIP
 			return nil, err
 		}
 		service, missing = &corev1.Service{}, true
@@ -77,7 +77,7 @@ func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*
 	return service, k8s.Patch(ctx, r.Client, base, service)
 }
 
-// createService returns none, and has the rule wait, while the namespace is missing.
+// createService creates the Service. If its namespace is missing, it returns nil and the rule waits.
 func (r *controller) createService(ctx context.Context, rule *rule, service *corev1.Service, s *state) (*corev1.Service, error) {
 	r.watch(rule, s, "namespace/"+service.Namespace)
 	err := r.Client.Create(ctx, service, k8s.FieldOwner)
@@ -92,7 +92,7 @@ func (r *controller) createService(ctx context.Context, rule *rule, service *cor
 	return service, nil
 }
 
-// deleteServices deletes the rule's Services but one.
+// deleteServices deletes the Services of the rule except one.
 func (r *controller) deleteServices(ctx context.Context, rule *rule, but client.ObjectKey) error {
 	var list corev1.ServiceList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{r.indexOwner(): rule.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
@@ -117,7 +117,7 @@ func (r *controller) deleteService(ctx context.Context, service *corev1.Service)
 	return nil
 }
 
-// fill makes a Service the rule's. What others set on it stays.
+// fill sets the rule's fields of a Service. Other fields keep their values.
 func fill(service *corev1.Service, rule *rule, s *state) {
 	if !rule.owns(service) {
 		owner := rule.reference()
@@ -140,7 +140,8 @@ func fill(service *corev1.Service, rule *rule, s *state) {
 	}
 }
 
-// expose has nodes serve the rule's addresses. They do so for Services with a ClusterIP only, which the API server gives it.
+// expose makes nodes serve the addresses of the rule as external IPs. Nodes serve only Services with a ClusterIP, which the API server
+// allocates.
 func expose(spec *corev1.ServiceSpec, s *state) {
 	spec.ExternalIPs = nil
 	for _, a := range s.in.VIPs {

@@ -26,17 +26,17 @@ import (
 
 // Indexes of the cache.
 const (
-	indexSlices = "lbrule.slices" // EndpointSlices of rules' Services, by the Service's name
-	indexVIP    = "lbrule.vip"    // SwitchLBRules and OvnEips by the addresses that they are served at
-	indexEip    = "lbrule.eip"    // RouterLBRules by the OvnEip that they name
+	indexSlices = "lbrule.slices" // EndpointSlices of rules' Services by the name of the Service
+	indexVIP    = "lbrule.vip"    // SwitchLBRules and OvnEips by their addresses
+	indexEip    = "lbrule.eip"    // RouterLBRules by their OvnEip
 )
 
-// indexOwner finds Services and Vips by the rules that own them, of one kind.
+// indexOwner returns the name of the index of Services and Vips by owning rules of one kind.
 func indexOwner(kind string) string { return "lbrule.owner." + kind }
 
 func (r *controller) indexOwner() string { return indexOwner(r.kind) }
 
-// wakeDelay gathers changes of a subnet's use before rules are looked at again that wait for one.
+// wakeDelay batches changes of a subnet's usage before the rules that depend on it are requeued.
 const wakeDelay = 100 * time.Millisecond
 
 func keyOf(name string) types.NamespacedName { return types.NamespacedName{Name: name} }
@@ -84,8 +84,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return nil
 }
 
-// setup registers the controller. It wakes for its rule, for the rule's Service and that one's EndpointSlices, for other rules, OvnEips and
-// Services with the same address, for Vips, VPCs, namespaces and subnets that it looked at, for the use of those that it waits in, and for drift.
+// setup registers the controller. It enqueues a rule for changes of: the rule, its Service and the EndpointSlices of the Service; other
+// rules, OvnEips and Services with the same address; Vips, VPCs, namespaces and subnets that it depends on (interest); the usage of these
+// subnets; and drift of its rows.
 func (r *controller) setup(mgr ctrl.Manager) error {
 	spec := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	rivals := handler.EnqueueRequestsFromMapFunc(r.rivals)
@@ -110,13 +111,13 @@ func (r *controller) setup(mgr ctrl.Manager) error {
 		Complete(r.Gate.Reconciler(r))
 }
 
-// comes passes objects that appear.
+// comes selects the creation of objects.
 var comes = predicate.Funcs{
 	UpdateFunc: func(event.UpdateEvent) bool { return false },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
-// rivals are the rules with an address that a rule, an OvnEip or a Service has as well, and those that name the OvnEip.
+// rivals enqueues the rules that share an address with a rule, an OvnEip or a Service, and the rules that name the OvnEip.
 func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	var rules []*rule
 	addresses := vipsOf(o)
@@ -124,11 +125,11 @@ func (r *controller) rivals(ctx context.Context, o client.Object) []reconcile.Re
 	if router, ok := o.(*kubeovnv1.RouterLBRule); ok {
 		eip = &kubeovnv1.OvnEip{}
 		if err := r.Client.Get(ctx, keyOf(router.Spec.OvnEip), eip, client.UnsafeDisableDeepCopy); err != nil {
-			return nil // it has no addresses
+			return nil // the rule has no addresses
 		}
 		addresses = vipsOf(eip)
 	}
-	if isEip { // also one that is gone
+	if isEip { // deleted OvnEips, too
 		rules, _ = r.rulesOf(ctx, eip.Name)
 	}
 	for _, address := range addresses {
@@ -151,7 +152,8 @@ func (r *controller) owned(_ context.Context, o client.Object) []reconcile.Reque
 	return k8s.Requests(owners(o, r.kind)...)
 }
 
-// ofSlice is the rule whose Service an EndpointSlice is of, and its rivals: its endpoints decide in which VPC it is.
+// ofSlice enqueues the rule to whose Service an EndpointSlice belongs, and the rules that share its addresses, because the endpoints
+// determine the VPC of the rule.
 func (r *controller) ofSlice(ctx context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[discoveryv1.LabelServiceName]
 	kind := kindOf(name)
@@ -160,7 +162,7 @@ func (r *controller) ofSlice(ctx context.Context, o client.Object) []reconcile.R
 	}
 	service := &corev1.Service{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: o.GetNamespace(), Name: name}, service, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // it is gone, or its first event wakes the rule
+		return nil // the Service is deleted, or its creation enqueues the rule
 	}
 	var requests []reconcile.Request
 	for _, name := range owners(service, kind) {
@@ -180,7 +182,7 @@ func (r *controller) interested(prefix string) handler.MapFunc {
 	}
 }
 
-// aroundSubnet are the rules of a subnet's VPC, and those that name the subnet.
+// aroundSubnet enqueues the rules of a subnet's VPC, and the rules that name the subnet.
 func (r *controller) aroundSubnet(_ context.Context, o client.Object) []reconcile.Request {
 	vpc := kubeovnv1.DefaultVpc
 	if s, ok := o.(*kubeovnv1.Subnet); ok && s.Spec.Vpc != "" {
@@ -189,5 +191,5 @@ func (r *controller) aroundSubnet(_ context.Context, o client.Object) []reconcil
 	return append(k8s.Requests(r.interest.of("vpc/"+vpc)...), k8s.Requests(r.interest.of("switch/"+o.GetName())...)...)
 }
 
-// usersOf are the rules that look at who has which address of a subnet.
+// usersOf returns the rules that depend on the holders of addresses of a subnet.
 func (r *controller) usersOf(subnet string) []string { return r.interest.of("use/" + subnet) }

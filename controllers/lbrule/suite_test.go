@@ -27,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// cidrBlock is that of both subnets, which are in different VPCs.
+// cidrBlock is the CIDR block of both subnets, which are in different VPCs.
 const cidrBlock = "10.16.0.0/24,fd00:10:16::/112"
 
-// externalCIDRs are those of the external subnet.
+// externalCIDRs is the CIDR block of the external subnet.
 const externalCIDRs = "10.99.0.0/24,fd00:10:99::/112"
 
 type world struct{ *controllertest.World }
@@ -42,7 +42,7 @@ func newWorld(t *testing.T) world {
 	return w
 }
 
-// start runs the controllers of rules and Vips. The ports are those of pods that have their network.
+// start runs the controllers of rules and Vips. ports belong to pods that already have addresses.
 func (w world) start(ports ...port) *controllertest.Process {
 	w.Helper()
 	var vips *vip.Reconciler
@@ -83,7 +83,7 @@ func (w world) start(ports ...port) *controllertest.Process {
 	})
 }
 
-// port is a pod's with the nth address of a subnet.
+// port is the port of a pod with the nth address of a subnet.
 type port struct {
 	name, subnet string
 	n            int
@@ -114,7 +114,7 @@ func (w world) pods(vpc string, ports ...port) {
 	}
 }
 
-// slicesOf plays the part of Kubernetes' controller: it writes who serves a Service.
+// slicesOf writes the EndpointSlices of a Service, instead of the controller of Kubernetes.
 func (w world) slicesOf(service string, ports []discoveryv1.EndpointPort, of ...port) []*discoveryv1.EndpointSlice {
 	w.Helper()
 	var list []*discoveryv1.EndpointSlice
@@ -158,7 +158,8 @@ func newRule(name, vip string, change ...func(*kubeovnv1.SwitchLBRuleSpec)) *kub
 	return rule
 }
 
-// served is how a rule's TCP load balancer reads: each VIP with its endpoints, then where each endpoint is checked, then the VIPs with checks.
+// served returns a rule's TCP load balancer as text: the VIPs with their endpoints, the health checks of the endpoints, and the VIPs with
+// health checks.
 func (w world) served(rule string) string {
 	w.Helper()
 	for _, row := range w.Database.Rows("Load_Balancer") {
@@ -177,7 +178,7 @@ func (w world) served(rule string) string {
 		var checks []string
 		all := w.Database.Rows("Load_Balancer_Health_Check")
 		for _, uuid := range row.Strings("health_check") {
-			if check, ok := all[uuid]; ok { // it may have gone meanwhile
+			if check, ok := all[uuid]; ok { // it may be deleted meanwhile
 				checks = append(checks, check["vip"].(string))
 			}
 		}
@@ -187,7 +188,7 @@ func (w world) served(rule string) string {
 	return ""
 }
 
-// sourced puts `@` and the name of a Vip in the place of its address.
+// sourced replaces the address of a Vip by `@` and the name of the Vip.
 func (w world) sourced(mapping string) string {
 	w.Helper()
 	for _, name := range []string{"web", "theirs"} {
@@ -224,7 +225,7 @@ func (w world) servesNamed(rule, want string) {
 	})
 }
 
-// owned are the Vips of rules, with their owners.
+// owned returns the Vips with the names of their owners.
 func (w world) owned() string {
 	w.Helper()
 	var vips kubeovnv1.VipList
@@ -252,7 +253,7 @@ func (w world) owns(want string) {
 	})
 }
 
-// service waits for a rule's Service.
+// service waits for a rule's Service and returns it.
 func (w world) service(name string) *corev1.Service {
 	w.Helper()
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}

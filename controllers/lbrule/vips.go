@@ -21,7 +21,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// reserve holds those of the rule's addresses that are in a subnet of its VPC: so no pod gets them, and the subnet answers who has them.
+// reserve creates Vips for the rule's addresses in subnets of its VPC. A Vip keeps the address from pods, and makes the router answer ARP
+// and neighbour discovery for it.
 func (r *controller) reserve(ctx context.Context, rule *rule, s *state) error {
 	for _, vip := range s.in.VIPs {
 		subnet, err := r.subnetWith(ctx, s.in.Vpc, vip)
@@ -59,7 +60,7 @@ func (r *controller) reserve(ctx context.Context, rule *rule, s *state) error {
 	return nil
 }
 
-// reservedName is that of the Vip that holds a rule's address.
+// reservedName returns the name of the Vip that holds an address of a rule.
 func reservedName(rule string, vip netip.Addr) string {
 	return translate.LBRulePrefix(translate.KindSwitchLBRule) + rule + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(vip.StringExpanded())
 }
@@ -68,7 +69,7 @@ func inUse(format string, args ...any) *validation.Problem {
 	return &validation.Problem{Reason: validation.ReasonAddressesInUse, Message: fmt.Sprintf(format, args...)}
 }
 
-// needOther uses a Vip that has the address already: the user's, or that of another rule with other ports.
+// needOther uses an existing Vip with the address: a Vip that a user created, or the Vip of another rule with other ports.
 func (r *controller) needOther(ctx context.Context, rule *rule, s *state, name string, vip netip.Addr) (waiting string, err error) {
 	other, waiting, err := r.need(ctx, rule, s, &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	if err == nil && other != nil && other.Spec.Type != kubeovnv1.VipTypeSwitchLB {
@@ -78,8 +79,9 @@ func (r *controller) needOther(ctx context.Context, rule *rule, s *state, name s
 	return waiting, err
 }
 
-// need makes a Vip one that the rule needs, and creates it where it has a spec and is missing. It returns it as it is, nil when it is not
-// there yet, and in words what there is to wait for. A Vip of the user's stays the user's.
+// need records that the rule needs a Vip and returns it, or nil if it does not exist yet. If the Vip is missing and wanted has a spec, need
+// creates it. If it has rules as owners, need adds this rule to them; a Vip that a user created gets no owner. waiting describes the event
+// that the rule waits for.
 func (r *controller) need(
 	ctx context.Context, rule *rule, s *state, wanted *kubeovnv1.Vip,
 ) (vip *kubeovnv1.Vip, waiting string, err error) {
@@ -92,7 +94,7 @@ func (r *controller) need(
 	s.vips[wanted.Name] = wanted
 	if err != nil {
 		if waiting = "Vip " + wanted.Name; wanted.Spec.Subnet == "" {
-			return nil, waiting, nil // it has just gone: a change of the subnet's use wakes us
+			return nil, waiting, nil // it was just deleted: the change of the subnet's usage requeues the rule
 		}
 		wanted.OwnerReferences = []metav1.OwnerReference{rule.reference()}
 		if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, wanted, k8s.FieldOwner)); err != nil {
@@ -118,7 +120,7 @@ func (r *controller) need(
 	return vip, waiting, nil
 }
 
-// releaseVips gives up those Vips of the rule that it does not need any more. The last owner deletes them.
+// releaseVips removes the rule from the owners of Vips that it no longer needs. The last owner deletes the Vip.
 func (r *controller) releaseVips(ctx context.Context, rule *rule, needed map[string]*kubeovnv1.Vip) error {
 	var list kubeovnv1.VipList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{r.indexOwner(): rule.GetName()}); err != nil {
@@ -145,7 +147,7 @@ func (r *controller) release(ctx context.Context, rule *rule, vip *kubeovnv1.Vip
 	return r.Client.Patch(ctx, vip, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}), k8s.FieldOwner)
 }
 
-// subnetWith is the subnet of a VPC that an address is in; empty when none is.
+// subnetWith returns the name of the subnet of a VPC that contains an address, or "".
 func (r *controller) subnetWith(ctx context.Context, vpc string, a netip.Addr) (string, error) {
 	subnets, err := r.Networks.Overlapping(ctx, vpc, []netip.Prefix{netip.PrefixFrom(a, a.BitLen())})
 	if err != nil {
