@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transit gives custom VPCs a way to Services and out of the cluster: a gateway router on one node, which translates all that
-// leaves the VPC to an address of its own on the join subnet.
+// Package transit connects custom VPCs to Services and to destinations outside the cluster. Each VPC gets a gateway router on one node (its
+// transit), which translates the source of all traffic that leaves the VPC to an address of the join subnet.
 package transit
 
 import (
@@ -28,17 +28,17 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// Pulses say which nodes' data paths serve.
+// Pulses reports which nodes have a working data path.
 type Pulses interface {
-	// Of is the pulse of a node.
+	// Of returns the pulse of a node.
 	Of(node string) gateway.Pulse
-	// Expect takes note that a node was told to renew its Lease.
+	// Expect records that a node has to renew its Lease from now on.
 	Expect(node string)
-	// Subscribe has f called for each node whose pulse changes.
+	// Subscribe registers f, which is called for each node whose pulse changes.
 	Subscribe(f func(node string))
 }
 
-// Reconciler makes the way out of each custom VPC so.
+// Reconciler reconciles the transit of each custom VPC.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -47,20 +47,20 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
 	Pulses     Pulses
-	// ServiceCIDRs are the cluster's addresses of Services.
+	// ServiceCIDRs returns the cluster's CIDRs of Services.
 	ServiceCIDRs k8s.ServiceCIDRs
-	// ClusterAccess of VPCs that do not set theirs.
+	// ClusterAccess is the default for VPCs whose clusterAccess is empty.
 	ClusterAccess kubeovnv1.ClusterAccess
 
-	// leases are the addresses of ways out on the join subnet.
+	// leases holds the addresses of transits on the join subnet.
 	leases join.Leases
-	// moved are VPCs with a node whose pulse changed.
+	// moved enqueues VPCs with a node whose pulse changed.
 	moved k8s.Feed
-	// measured are the labels under which each VPC's way out is exported.
+	// measured holds the labels of the exported metric of each VPC.
 	measured sync.Map
 }
 
-// Reconcile makes the way out of one VPC so.
+// Reconcile applies the transit of one VPC and updates its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	vpc := &kubeovnv1.Vpc{}
 	if err := r.Client.Get(ctx, req.NamespacedName, vpc); apierrors.IsNotFound(err) {
@@ -78,12 +78,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
 }
 
-// wanted reports whether a VPC is to have a way out.
+// wanted reports whether a VPC needs a transit.
 func (r *Reconciler) wanted(vpc *kubeovnv1.Vpc) bool {
 	return vpc.Name != kubeovnv1.DefaultVpc && cmp.Or(vpc.Spec.ClusterAccess, r.ClusterAccess) == kubeovnv1.ClusterAccessServices
 }
 
-// apply commits the way out and records its address. Without a node that could have it there is none; the address stays the VPC's.
+// apply commits the transit and records its address in an IP object. Without a usable node there are no rows, but the VPC keeps its
+// address.
 func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	lease, err := r.leases.Lease(in.vpc.Name, translate.TransitPort(in.vpc.Name), in.join)
 	if err != nil {
@@ -111,10 +112,10 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	return join.Record(ctx, r.Client, in.object())
 }
 
-// errNoAddress says that the join subnet is full. An address that becomes free wakes the VPC.
+// errNoAddress is the error of a full join subnet. A released address requeues the VPC.
 var errNoAddress = fmt.Errorf("%w: %s", northbound.ErrWaiting, join.Full("VPCs or nodes that nobody needs, or set clusterAccess to None"))
 
-// rows are what the rows follow from.
+// rows returns the inputs of the rows.
 func (in *inputs) rows() translate.TransitInputs {
 	return translate.TransitInputs{
 		Vpc: in.vpc.Name, Node: in.pair.Active, NextHops: in.hops, Addresses: in.lease.Addresses, MAC: in.lease.MAC,
@@ -122,14 +123,14 @@ func (in *inputs) rows() translate.TransitInputs {
 	}
 }
 
-// object is the IP object of the address.
+// object returns the IP object of the address.
 func (in *inputs) object() *kubeovnv1.IP {
 	ip := join.Object(objectName(in.vpc.Name), in.lease)
 	ip.Spec.PodName = in.vpc.Name
 	return ip
 }
 
-// remove takes away what led out of a VPC; the address is free once the ports are gone.
+// remove deletes the transit of a VPC. It releases the address after the ports are deleted.
 func (r *Reconciler) remove(ctx context.Context, vpc string) error {
 	r.unmeasure(vpc)
 	if err := r.Northbound.Apply(ctx, translate.TransitOwner(vpc), nil); err != nil {
@@ -139,7 +140,7 @@ func (r *Reconciler) remove(ctx context.Context, vpc string) error {
 	return join.Forget(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
 }
 
-// clearStatus takes from a VPC what is said of a way out that it is not to have.
+// clearStatus removes the transit and its condition from the status of a VPC that needs none.
 func (r *Reconciler) clearStatus(ctx context.Context, vpc *kubeovnv1.Vpc) error {
 	base := vpc.DeepCopy()
 	vpc.Status.Transit = nil

@@ -25,28 +25,28 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// inputs are what the way out of a VPC follows from.
+// inputs is the state from which the transit of a VPC is computed.
 type inputs struct {
 	vpc  *kubeovnv1.Vpc
 	join join.Subnet
-	// lease of the address on the join subnet, once it is given.
+	// lease is the address on the join subnet, once it is allocated.
 	lease    ipam.Lease
 	services []netip.Prefix
-	// outgoing are the CIDRs of subnets with natOutgoing, routeTables those that subnets use beside the main one.
+	// outgoing are the CIDRs of subnets with natOutgoing, routeTables the tables that subnets use besides the main table.
 	outgoing    []netip.Prefix
 	routeTables []string
-	// routes are the user's.
+	// routes are the static routes in the spec of the VPC.
 	routes []translate.StaticRoute
-	// conflict is what of the VPC has an address of the link to the gateway router.
+	// conflict describes the subnet or peering of the VPC that contains an address of the link to the gateway router.
 	conflict string
-	// pair carries the traffic, from before until now and from now on; hops are the first one's addresses on the join subnet.
+	// before is the pair of nodes in status, pair the chosen one. hops are the addresses of the active node of pair on the join subnet.
 	before, pair gateway.Pair
 	hops         []netip.Addr
-	// lost: the node of before does not serve; up: that of pair does.
+	// lost: the previous active node is down. up: the active node of pair is up.
 	lost, up bool
 }
 
-// gather reads the inputs. What it could read is in force when there is an error.
+// gather reads the inputs. On error, the inputs are incomplete: they serve only to update the status.
 func (r *Reconciler) gather(ctx context.Context, vpc *kubeovnv1.Vpc) (inputs, error) {
 	in := inputs{vpc: vpc, before: pairOf(vpc), pair: pairOf(vpc)}
 	var err error
@@ -70,7 +70,8 @@ func (r *Reconciler) gather(ctx context.Context, vpc *kubeovnv1.Vpc) (inputs, er
 	return in, r.pick(ctx, &in)
 }
 
-// addSubnet adds what a subnet asks for. Of one whose spec is wrong what is in force counts.
+// addSubnet adds the CIDRs, the routing table and the conflicts of a subnet. For an invalid spec, the CIDRs come from its router port;
+// routeTable and natOutgoing come from the current spec even then.
 func (r *Reconciler) addSubnet(in *inputs, s *kubeovnv1.Subnet) {
 	if s.Spec.RouteTable != "" {
 		in.routeTables = append(in.routeTables, s.Spec.RouteTable)
@@ -100,7 +101,7 @@ func (r *Reconciler) cidrs(s *kubeovnv1.Subnet) []netip.Prefix {
 	return cidrs
 }
 
-// addRouter adds what the user asks of the VPC's router.
+// addRouter adds the routes and peerings of the VPC's spec.
 func (in *inputs) addRouter() {
 	router, _ := validation.Vpc(in.vpc.Name, &in.vpc.Spec)
 	for _, route := range router.Routes {
@@ -122,7 +123,7 @@ func (in *inputs) checkLink(networks []netip.Prefix, whose string) {
 	}
 }
 
-// pairOf is the pair that a VPC's status names.
+// pairOf returns the pair of nodes in the status of a VPC.
 func pairOf(vpc *kubeovnv1.Vpc) gateway.Pair {
 	if t := vpc.Status.Transit; t != nil {
 		return gateway.Pair{Active: t.Node, Standby: t.Standby}
@@ -130,7 +131,7 @@ func pairOf(vpc *kubeovnv1.Vpc) gateway.Pair {
 	return gateway.Pair{}
 }
 
-// pick chooses the nodes. While those of before serve no other is looked at.
+// pick chooses the nodes. It reads all nodes only if a node of the previous pair has to be replaced.
 func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
 	known := map[string]*corev1.Node{}
 	for _, name := range []string{in.before.Active, in.before.Standby} {
@@ -165,7 +166,7 @@ func (r *Reconciler) pick(ctx context.Context, in *inputs) error {
 	return nil
 }
 
-// state of a node. One that is not there, or not connected yet, is down.
+// state returns the state of a node. A node that does not exist, or is not connected to the join subnet yet, is down.
 func (r *Reconciler) state(node *corev1.Node) gateway.State {
 	if node == nil || len(joinAddresses(node)) == 0 {
 		return gateway.Down
@@ -173,7 +174,7 @@ func (r *Reconciler) state(node *corev1.Node) gateway.State {
 	return gateway.StateOf(node, r.Pulses.Of(node.Name))
 }
 
-// joinAddresses are a node's addresses on the join subnet, once it has any.
+// joinAddresses returns a node's addresses on the join subnet, or nil before they are allocated.
 func joinAddresses(node *corev1.Node) []netip.Addr {
 	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
 	if err != nil || !network.Allocated {

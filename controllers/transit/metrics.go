@@ -21,7 +21,7 @@ var (
 
 func init() { metrics.Registry.MustRegister(info, failovers) }
 
-// measure exports the way out of a VPC. The series under labels that it had before goes away.
+// measure exports the transit of a VPC. It deletes the series with previous labels.
 func (r *Reconciler) measure(in inputs) {
 	value := 0.0
 	if in.up && in.conflict == "" {
@@ -34,7 +34,7 @@ func (r *Reconciler) measure(in inputs) {
 	info.WithLabelValues(labels[:]...).Set(value)
 }
 
-// unmeasure takes the series of a VPC away.
+// unmeasure deletes the series of a VPC.
 func (r *Reconciler) unmeasure(vpc string) {
 	if labels, ok := r.measured.LoadAndDelete(vpc); ok {
 		forget(labels)

@@ -33,19 +33,19 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// workers reconcile VPCs at once: a node that dies may carry many, and they move in few transactions.
+// workers is the number of VPCs that are reconciled in parallel. A failed node may serve many VPCs, which then move in few transactions.
 const workers = 16
 
-// subnetsDelay gathers what happens to the subnets of a VPC: any change of its ways costs ovn-northd a full computation.
+// subnetsDelay batches changes of the subnets of a VPC: each change of its routes costs ovn-northd a full computation.
 const subnetsDelay = 200 * time.Millisecond
 
-// indexNode finds VPCs by the nodes of their pairs; those that lack one, by the empty name.
+// indexNode is an index of VPCs by the nodes of their pairs. VPCs that lack a node are listed under the empty name.
 const indexNode = "transit.node"
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// SetupWithManager registers the reconciler. It wakes for its Vpc and the Vpc's subnets, for the nodes of its pair and their Leases, for the
-// IP object, for the join subnet, and for drift. Other nodes wake only VPCs that lack one.
+// SetupWithManager registers the reconciler. It enqueues a Vpc for changes of: the Vpc and its subnets; the nodes of its pair and their
+// Leases; its IP object; the join subnet; and drift of its rows. Changes of other nodes enqueue only VPCs that lack a node.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.leases.Allocator = r.Allocator
 	r.Pulses.Subscribe(func(node string) {
@@ -85,7 +85,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return nil
 }
 
-// vpcView is what the reconciler looks at in a Vpc: its spec, and what it wrote in the status itself.
+// vpcView holds the fields of a Vpc that the reconciler depends on: its spec, and the fields in status that it writes.
 type vpcView struct {
 	generation int64
 	pair       gateway.Pair
@@ -104,7 +104,7 @@ func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
 	return view
 }
 
-// nodeView is what decides whether a node can carry traffic.
+// nodeView holds the fields that determine whether a node can forward traffic.
 type nodeView struct {
 	state gateway.State
 	hops  string
@@ -114,7 +114,7 @@ func viewNode(n *corev1.Node) nodeView {
 	return nodeView{state: gateway.StateOf(n, gateway.NoLease), hops: ipfamily.Join(joinAddresses(n))}
 }
 
-// onNode enqueues the VPCs that a node carries, and those that lack a node.
+// onNode enqueues the VPCs that use a node, and VPCs that lack a node.
 func (r *Reconciler) onNode() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, node string) {
 		for _, vpc := range append(r.carriedBy(ctx, node), r.carriedBy(ctx, "")...) {
@@ -128,7 +128,7 @@ func (r *Reconciler) onNode() handler.EventHandler {
 	}
 }
 
-// carriedBy are the VPCs of whose pair a node is one; of the empty name, those that lack one.
+// carriedBy returns the VPCs with a node in their pair; for the empty name, the VPCs that lack a node.
 func (r *Reconciler) carriedBy(ctx context.Context, node string) []string {
 	var list kubeovnv1.VpcList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{indexNode: node}, client.UnsafeDisableDeepCopy); err != nil {
@@ -142,7 +142,7 @@ func (r *Reconciler) carriedBy(ctx context.Context, node string) []string {
 	return names
 }
 
-// onSubnet enqueues the VPC that a subnet is in, and the one it was in; all, for the join subnet.
+// onSubnet enqueues the VPC of a subnet, before and after the change. For the join subnet it enqueues all VPCs.
 func (r *Reconciler) onSubnet() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, o client.Object) {
 		if !join.Is(o) {
@@ -163,14 +163,15 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 	}
 }
 
-// all are all VPCs.
+// all enqueues all VPCs.
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	return k8s.Listed(ctx, r.Client, &kubeovnv1.VpcList{})
 }
 
-// objectName is the name of the IP object of a VPC's way out. Pods' have a dot, and nodes' another prefix.
+// objectName returns the name of the IP object of a VPC's transit. It cannot conflict with names for pods, which have a dot, or for nodes,
+// which have another prefix.
 func objectName(vpc string) string {
-	const prefix, limit = "transit-", 253 // of names of objects
+	const prefix, limit = "transit-", 253 // maximum length of an object name
 	if !strings.Contains(vpc, ".") && len(prefix)+len(vpc) <= limit {
 		return prefix + vpc
 	}
@@ -178,7 +179,7 @@ func objectName(vpc string) string {
 	return prefix + hex.EncodeToString(sum[:16])
 }
 
-// vpcOf is the VPC that an IP object is of the way out of; empty for others.
+// vpcOf returns the VPC of an IP object of a transit, or "" for other IP objects.
 func vpcOf(ip *kubeovnv1.IP) string {
 	if ip.Spec.Namespace != "" || ip.Spec.NodeName != "" || ip.Spec.Subnet != kubeovnv1.JoinSubnet || ip.Name != objectName(ip.Spec.PodName) {
 		return ""

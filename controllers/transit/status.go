@@ -19,20 +19,20 @@ import (
 
 // Reasons of the condition TransitReady, and of events.
 const (
-	// ReasonCarried: a node carries the traffic.
+	// ReasonCarried: a node forwards the traffic.
 	ReasonCarried = "Carried"
-	// ReasonNoNode: no node serves.
+	// ReasonNoNode: no node is up.
 	ReasonNoNode = "NoNodeServes"
 	// ReasonNoAddress: the join subnet is full.
 	ReasonNoAddress = "AddressNotAllocated"
-	// ReasonLinkAddress: something in the VPC has an address of the link to the gateway router.
+	// ReasonLinkAddress: a subnet or peering of the VPC contains an address of the link to the gateway router.
 	ReasonLinkAddress = "LinkAddressTaken"
-	// ReasonMoved is the event of traffic that left a node which does not serve any more.
+	// ReasonMoved is the event of a failover from a node that is down.
 	ReasonMoved = "TransitMoved"
 )
 
-// patchStatus reports the way out, and what is wrong with it. While the rows could not be written the status keeps the nodes of those that
-// are in force.
+// patchStatus writes the transit and its condition into the status. If the rows could not be committed, the status keeps the nodes of the
+// committed rows.
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) error {
 	vpc := in.vpc
 	base := vpc.DeepCopy()
@@ -59,7 +59,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	return nil
 }
 
-// conditionOf is TransitReady.
+// conditionOf returns the condition TransitReady.
 func conditionOf(in inputs, applied error) metav1.Condition {
 	c := metav1.Condition{Type: kubeovnv1.ConditionTransitReady, Status: metav1.ConditionFalse}
 	switch {
@@ -85,7 +85,7 @@ func conditionOf(in inputs, applied error) metav1.Condition {
 	return c
 }
 
-// missing names the families of subnets with natOutgoing that the join subnet has not.
+// missing describes the CIDRs of subnets with natOutgoing whose family the join subnet does not have.
 func (in *inputs) missing() string {
 	has := map[ipfamily.Family]bool{}
 	for _, address := range in.lease.Addresses {

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// leases are the pulses of nodes, as a test sets them.
+// leases is a fake of Pulses.
 type leases struct {
 	mu          sync.Mutex
 	pulses      map[string]gateway.Pulse
@@ -47,7 +47,7 @@ func (l *leases) Expect(node string) {
 	l.expected[node] = true
 }
 
-// expecting are the nodes whose Leases are expected, in order.
+// expecting returns the nodes whose Leases are expected, sorted.
 func (l *leases) expecting() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *leases) set(node string, pulse gateway.Pulse) {
 	}
 }
 
-// cluster is a world with the controllers of VPCs, subnets, nodes and ways out at work.
+// cluster is a test environment in which the controllers of VPCs, subnets, nodes and transits run.
 type cluster struct {
 	*controllertest.World
 	process *controllertest.Process
@@ -78,7 +78,7 @@ type cluster struct {
 	join    string
 }
 
-// start returns a cluster with nodes that are ready and connected.
+// start returns a cluster with ready and connected nodes.
 func start(t *testing.T, join string, nodes ...string) *cluster {
 	t.Helper()
 	c := &cluster{World: controllertest.New(t), join: join}
@@ -90,7 +90,7 @@ func start(t *testing.T, join string, nodes ...string) *cluster {
 	return c
 }
 
-// run starts the controllers, as after a crash when they ran before.
+// run starts the controllers. If they ran before, it restarts them as after a crash.
 func (c *cluster) run() {
 	c.Helper()
 	c.leases = &leases{pulses: map[string]gateway.Pulse{}, expected: map[string]bool{}}
@@ -130,7 +130,7 @@ func (c *cluster) node(name string) *corev1.Node {
 	return o
 }
 
-// vpc creates a VPC with a subnet of its name and CIDRs, unless these are empty.
+// vpc creates a VPC and, unless cidrs is empty, a subnet with its name and these CIDRs.
 func (c *cluster) vpc(name, cidrs string, nat bool, change func(*kubeovnv1.VpcSpec)) *kubeovnv1.Vpc {
 	c.Helper()
 	v := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -147,13 +147,13 @@ func (c *cluster) vpc(name, cidrs string, nat bool, change func(*kubeovnv1.VpcSp
 	return v
 }
 
-// says waits until the condition TransitReady of a VPC has a status, and these words in its reason and message.
+// says waits until the condition TransitReady of a VPC has a status, and contains these words in its reason and message.
 func (c *cluster) says(v *kubeovnv1.Vpc, status metav1.ConditionStatus, words ...string) {
 	c.Helper()
 	c.Says(v, kubeovnv1.ConditionTransitReady, status, words...)
 }
 
-// routers waits until the gateway routers are these, as `<name> on <node>`.
+// routers waits until the gateway routers are these, in the form `<name> on <node>`.
 func (c *cluster) routers(want ...string) {
 	c.Helper()
 	c.Rows("Logical_Router", func(row nbtest.Row) string {
@@ -165,14 +165,14 @@ func (c *cluster) routers(want ...string) {
 	}, want...)
 }
 
-// routesOf waits until what leads from the router of a VPC to its gateway router is this, in order.
+// routesOf waits until the routes from the router of a VPC to its gateway router are these, sorted.
 func (c *cluster) routesOf(vpc string, want ...string) {
 	c.Helper()
 	c.Rows("Logical_Router_Static_Route", func(row nbtest.Row) string {
 		if ports := row.Strings("output_port"); !slices.Equal(ports, []string{vpc + "-" + vpc + "_transit"}) {
 			return ""
 		}
-		if row["ip_prefix"] == "10.0.0.0/24" { // the Services of the API server of the test
+		if row["ip_prefix"] == "10.0.0.0/24" { // the Services of the test's API server
 			return ""
 		}
 		return strings.TrimSpace(fmt.Sprint(row["ip_prefix"], " ", row["route_table"]))

@@ -28,7 +28,7 @@ const (
 
 func anyAddress(netip.Addr) bool { return true }
 
-// object is the IP object of a VPC's way out.
+// object returns the IP object of a VPC's transit.
 func object(vpc string) *kubeovnv1.IP {
 	return &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "transit-" + vpc}}
 }
@@ -65,7 +65,7 @@ func TestAWayOutComesMovesAndGoes(t *testing.T) {
 		return ""
 	})
 	second := *v.Status.Transit
-	c.leases.set(first.Node, gateway.Beating) // it is back, and moves nothing
+	c.leases.set(first.Node, gateway.Beating) // it has recovered, and nothing moves back
 
 	c.run()
 	c.node("n4")
@@ -130,7 +130,7 @@ func TestAWayOutKeepsItsAddressWhenTheDatabaseIsLost(t *testing.T) {
 }
 
 func TestAFullJoinSubnetIsTold(t *testing.T) {
-	c := start(t, "100.64.0.0/29", "n1") // five addresses beside the gateway's
+	c := start(t, "100.64.0.0/29", "n1") // five addresses besides the gateway
 	var vpcs []*kubeovnv1.Vpc
 	for i := range 4 {
 		vpcs = append(vpcs, c.vpc(fmt.Sprint("v", i), "", false, nil))
@@ -147,7 +147,7 @@ func TestNodesThatCarryNothingCostNothing(t *testing.T) {
 	for i := range 20 {
 		v := c.vpc(fmt.Sprint("v", i), "", false, nil)
 		c.says(v, metav1.ConditionTrue)
-		c.Ready(v) // which another controller writes
+		c.Ready(v) // another controller writes Ready
 	}
 	statuses, transactions := c.process.Writes("PATCH", "/vpcs/"), c.process.Transactions()
 	n3 := c.node("n3")
@@ -178,7 +178,7 @@ func TestNobodyServes(t *testing.T) {
 	c.Change(gone, func() { gone.Finalizers = nil })
 	c.Delete(gone)
 	c.run()
-	c.Gone(object("gone")) // all that is left of a way out without rows
+	c.Gone(object("gone")) // a transit without rows leaves only this object
 	c.node("n1")
 	c.says(v, metav1.ConditionTrue, "n1 carries")
 	c.leases.set("n1", gateway.Stopped)
@@ -222,7 +222,7 @@ func TestAddressesAddedForServicesAreReached(t *testing.T) {
 	t.Cleanup(func() { _ = c.Client.Delete(context.Background(), more) })
 	c.routesOf("blue", "10.200.0.0/24", "10.96.0.0/12", "fd00:10:96::/108")
 	c.Delete(more)
-	c.Eventually(func() string { // nothing lets go of it in this world
+	c.Eventually(func() string { // no controller removes its finalizer in this test
 		if !c.Get(more) {
 			return ""
 		}
