@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gateway sends what leaves a subnet with a centralized gateway through the gateway nodes that serve.
+// Package gateway routes the traffic that leaves a subnet with a centralized gateway through gateway nodes that are up.
 package gateway
 
 import (
@@ -27,21 +27,21 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Reconciler makes the way out of each Subnet so: the router policies of its gateway nodes, and what its status says of them.
+// Reconciler reconciles the centralized gateway of each Subnet: router policies to its gateway nodes, and the gateway in its status.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
 	Gate       *k8s.Gate
-	// Pulses of the gateway nodes; nil when nobody follows their Leases.
+	// Pulses of the gateway nodes; nil if their Leases are not watched.
 	Pulses *Pulses
 
-	// measured are the labels under which the gateway of each subnet is exported.
+	// measured holds the labels of the exported metric of each subnet.
 	measured sync.Map
 }
 
-// Reconcile makes the way out of one Subnet so. While its spec is wrong the addresses that are in force stay so, and their gateway moves
-// when it has to.
+// Reconcile applies the gateway of one Subnet. While its spec is invalid, the prefixes of the existing policies stay, and their gateway
+// still fails over; gatewayType and the gateway nodes come from the current spec even then.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	subnet := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, req.NamespacedName, subnet); apierrors.IsNotFound(err) {
@@ -51,7 +51,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	cidrs := r.cidrs(subnet)
 	if len(cidrs) == 0 {
-		return ctrl.Result{}, nil // the subnet's condition Validated says why
+		return ctrl.Result{}, nil // the condition Validated of the subnet has the reason
 	}
 	in, err := r.gather(ctx, subnet, cidrs)
 	if err != nil {
@@ -61,8 +61,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
 }
 
-// cidrs are the addresses whose way out is to be made so: those of a valid spec, or else those that policies are in force for. Another
-// subnet may have those of a spec that is not valid.
+// cidrs returns the prefixes that need policies: from a valid spec, otherwise from the existing policies. The prefixes of an invalid spec
+// may belong to another subnet.
 func (r *Reconciler) cidrs(subnet *kubeovnv1.Subnet) []netip.Prefix {
 	if k8s.ViewSubnet(subnet).Validated {
 		cidrs, _ := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
@@ -78,7 +78,7 @@ func (r *Reconciler) cidrs(subnet *kubeovnv1.Subnet) []netip.Prefix {
 	return cidrs
 }
 
-// inputs are what the way out of a subnet follows from.
+// inputs is the state from which the gateway of a subnet is computed.
 type inputs struct {
 	subnet *kubeovnv1.Subnet
 	cidrs  []netip.Prefix
@@ -86,11 +86,11 @@ type inputs struct {
 	centralized bool
 	spec        gateway.Spec
 	candidates  []gateway.Candidate
-	// hops are the addresses of the candidates on the join switch.
+	// hops are the addresses of the candidates on the join switch, by node.
 	hops map[string][]netip.Addr
-	// chosen are the candidates that carry the traffic.
+	// chosen are the candidates that forward the traffic.
 	chosen []string
-	// conflict is the subnet that has the routing table.
+	// conflict is the subnet that already uses the routing table; nil if there is none.
 	conflict *kubeovnv1.Subnet
 }
 
@@ -108,7 +108,7 @@ func (r *Reconciler) gather(ctx context.Context, subnet *kubeovnv1.Subnet, cidrs
 		return in, err
 	}
 	for _, node := range nodes {
-		r.Pulses.Expect(node.Name) // it may die before its first renewal
+		r.Pulses.Expect(node.Name) // the node may fail before its first renewal
 		candidate := gateway.Candidate{Name: node.Name, State: gateway.StateOf(node, r.Pulses.Of(node.Name))}
 		hops := joinAddresses(node)
 		if len(hops) == 0 {
@@ -120,7 +120,7 @@ func (r *Reconciler) gather(ctx context.Context, subnet *kubeovnv1.Subnet, cidrs
 	return in, nil
 }
 
-// nodes are those that a spec means, as far as they exist: in the user's order, or in the order of names.
+// nodes returns the existing nodes that a spec names, in the order of the spec, or the nodes that it selects, sorted by name.
 func (r *Reconciler) nodes(ctx context.Context, spec gateway.Spec) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
 	for _, named := range spec.Nodes {
@@ -165,7 +165,7 @@ func (r *Reconciler) tableConflict(ctx context.Context, subnet *kubeovnv1.Subnet
 	return gateway.TableConflict(subnet, others), nil
 }
 
-// joinAddresses are a node's addresses on the join switch, once it has any.
+// joinAddresses returns a node's addresses on the join switch, or nil before they are allocated.
 func joinAddresses(node *corev1.Node) []netip.Addr {
 	network, err := kubeovnv1.ParsePodNetwork(node.Annotations)
 	if err != nil || !network.Allocated {
@@ -193,7 +193,7 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) error {
 	return nil
 }
 
-// remove takes the way out of a subnet that is gone from the database.
+// remove deletes the gateway of a subnet from the database. It is idempotent.
 func (r *Reconciler) remove(ctx context.Context, subnet string) error {
 	r.unmeasure(subnet)
 	if err := r.Northbound.Apply(ctx, translate.GatewayOwner(subnet), nil); err != nil {
@@ -202,7 +202,7 @@ func (r *Reconciler) remove(ctx context.Context, subnet string) error {
 	return nil
 }
 
-// is reports whether a condition says the same.
+// is reports whether two conditions have the same status, reason and message.
 func is(a *metav1.Condition, b metav1.Condition) bool {
 	return a != nil && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }

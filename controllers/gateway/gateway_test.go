@@ -43,11 +43,11 @@ func TestActiveBackupFollowsTheNodes(t *testing.T) {
 	first := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	n.Get(first)
 	n.ready(first, corev1.ConditionFalse)
-	n.status("s", "n2", gatewayctl.ReasonReady) // cordoned, and better than none
+	n.status("s", "n2", gatewayctl.ReasonReady) // a cordoned node is better than no node
 	n.ready(second, corev1.ConditionFalse)
 	n.status("s", "n2", gatewayctl.ReasonNoActiveGateway)
 	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonNoActiveGateway})
-	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::2") // the last hop stays
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::2") // the last next hop stays
 
 	n.Delete(second)
 	n.status("s", "", gatewayctl.ReasonNoActiveGateway)
@@ -94,8 +94,8 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.change(s, func(s *kubeovnv1.SubnetSpec) { s.GatewayNode, s.EnableECMP = "n1,n2", true })
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1,100.64.0.2")
 
-	// A spec that is not validated changes nothing. The only worker has seen it when the policy of a later subnet is there.
-	wrong := s.DeepCopy() // the world connects what the subnets that it knows say
+	// An invalid spec does not change the policies. The only worker has processed it when the policy of a later subnet exists.
+	wrong := s.DeepCopy() // a copy: the test world uses the specs of the subnets that it created
 	n.Get(wrong)
 	n.Change(wrong, func() { wrong.Spec.CIDRBlock = "10.18.0.0/24" })
 	marker := n.centralized("marker", "10.19.0.0/24", "n1", nil)
@@ -128,7 +128,7 @@ func TestRestartAndDrift(t *testing.T) {
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
 
 	for uuid, row := range n.Database.Rows("Logical_Router_Policy") {
-		if fmt.Sprint(row["priority"]) == "29010" { // someone sends it elsewhere
+		if fmt.Sprint(row["priority"]) == "29010" { // another client changes the next hop
 			n.Database.Transact(nbtest.Op{
 				"op": "update", "table": "Logical_Router_Policy", "where": []any{[]any{"_uuid", "==", []any{"uuid", uuid}}},
 				"row": map[string]any{"nexthops": "192.0.2.1"},
@@ -138,7 +138,7 @@ func TestRestartAndDrift(t *testing.T) {
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
 }
 
-// Without a Lease the kubelet's word would have to do, which comes 40 s after a node's death.
+// Without a Lease, only the node condition reports the failure, 40 s after it.
 func TestAGatewayDiesBeforeItsFirstRenewal(t *testing.T) {
 	n := start(t, "n1", "n2")
 	n.renew("n2")
@@ -156,12 +156,12 @@ func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1")
 	n.Measures(1, "centralized_subnet_info", "subnet_name", "s", "active_gateway", "n1", "nexthops", "100.64.0.1,fd00:100:64::1", "match", "10.17.0.0/24")
 	failovers, _ := n.Metric("kiln_gateway_failovers_total", "subnet_name", "s")
-	stop() // the node's data path is dead; its kubelet is not
+	stop() // the data path of the node fails; its kubelet still works
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2")
 	n.status("s", "n2", gatewayctl.ReasonReady)
 	n.Measures(1, "centralized_subnet_info", "subnet_name", "s", "gateway_node", "n1,n2", "active_gateway", "n2")
 	n.Measures(failovers+1, "kiln_gateway_failovers_total", "subnet_name", "s")
-	n.Eventually(func() string { // controllers of other tests, which stopped, left series of a subnet s with other gatewayNodes
+	n.Eventually(func() string { // stopped controllers of other tests left series of a subnet s with other gatewayNodes
 		if _, there := n.Metric("centralized_subnet_info", "subnet_name", "s", "gateway_node", "n1,n2", "active_gateway", "n1"); there {
 			return "the series of the former gateway is still there"
 		}
@@ -169,7 +169,7 @@ func TestALeaseThatRunsOutMovesTheGateway(t *testing.T) {
 	})
 	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
 
-	n.run() // a controller that has heard of nobody yet does not move it back
+	n.run() // a controller that has not received any Lease yet does not move it back
 	n.centralized("later", "10.18.0.0/24", "n2", nil)
 	n.status("later", "n2", gatewayctl.ReasonReady)
 	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip4.src == 10.18.0.0/24 reroute 100.64.0.2")

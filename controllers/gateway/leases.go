@@ -24,22 +24,22 @@ import (
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// maxTolerance bounds what a Lease asks for.
+// maxTolerance is the maximum duration that a Lease may request.
 const maxTolerance = time.Minute
 
-// Pulses follows the Leases of gateway nodes. It has a watch of its own, beside the manager's cache: where Leases cannot be read
-// failover is by the nodes' conditions alone, and nothing else waits.
+// Pulses watches the Leases of gateway nodes. It uses its own watch instead of the manager's cache: if Leases cannot be read, failover
+// depends on the nodes' conditions alone, and the start of the manager is not blocked.
 type Pulses struct {
 	gateway.Pulses
 	leases cache.SharedIndexInformer
-	// changed has an element after the pulse of a node changed; which is in it.
+	// changed receives the name of each node whose pulse has changed.
 	changed chan string
-	// subscribers are told of the same.
+	// subscribers are called for the same changes.
 	mu          sync.Mutex
 	subscribers []func(node string)
 }
 
-// NewPulses returns what follows the Leases in a namespace; client is of coordination.k8s.io/v1.
+// NewPulses returns a watcher of the Leases in a namespace. client is for the API group and version coordination.k8s.io/v1.
 func NewPulses(client rest.Interface, namespace string) (*Pulses, error) {
 	lw := cache.NewFilteredListWatchFromClient(client, "leases", namespace, func(o *metav1.ListOptions) { o.LabelSelector = gateway.LeaseLabel })
 	p := &Pulses{leases: cache.NewSharedIndexInformer(lw, &coordinationv1.Lease{}, 0, nil), changed: make(chan string, 64)}
@@ -61,7 +61,7 @@ func NewPulses(client rest.Interface, namespace string) (*Pulses, error) {
 	return p, nil
 }
 
-// Subscribe has f called for each node whose pulse changes, while the controller of gateways runs. f must not block.
+// Subscribe registers f, which is called for each node whose pulse changes while the gateway controller runs. f must not block.
 func (p *Pulses) Subscribe(f func(node string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,14 +76,14 @@ func (p *Pulses) tell(node string) {
 	}
 }
 
-// Expect takes note that the agent of a node is to renew a Lease.
+// Expect records that the agent of a node has to renew its Lease from now on.
 func (p *Pulses) Expect(node string) {
 	if p != nil {
 		p.Pulses.Expect(node)
 	}
 }
 
-// Of is the pulse of a node.
+// Of returns the pulse of a node.
 func (p *Pulses) Of(node string) gateway.Pulse {
 	if p == nil {
 		return gateway.NoLease
@@ -96,7 +96,7 @@ func (p *Pulses) renewed(o any) {
 	if !ok {
 		return
 	}
-	if lease.Spec.RenewTime == nil { // given up
+	if lease.Spec.RenewTime == nil { // the agent released it
 		if p.Gone(nodeOf(lease)) {
 			p.changed <- nodeOf(lease)
 		}
@@ -115,7 +115,7 @@ func nodeOf(lease *coordinationv1.Lease) string {
 	return strings.TrimPrefix(lease.Name, gateway.LeasePrefix)
 }
 
-// source enqueues the subnets whose gateway a node may be when the node's pulse changes.
+// source returns a source that enqueues the subnets for which a node is a gateway candidate when the pulse of the node changes.
 func (p *Pulses) source(behind func(ctx context.Context, node string, labels map[string]string) []string) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		if p == nil {
@@ -132,7 +132,7 @@ func (p *Pulses) source(behind func(ctx context.Context, node string, labels map
 	})
 }
 
-// watch calls changed for each node whose pulse changes. It wakes when the next Lease would run out.
+// watch calls changed for each node whose pulse changes. A timer fires when the next Lease expires.
 func (p *Pulses) watch(ctx context.Context, changed func(node string)) {
 	timer := time.NewTimer(gateway.Tolerance)
 	defer timer.Stop()

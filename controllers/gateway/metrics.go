@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	// Name and labels are Kube-OVN's.
+	// Name and labels match the metric of Kube-OVN.
 	info = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "centralized_subnet_info", Help: "Gateway of a subnet with a centralized gateway; 1 while a node carries its traffic.",
 	}, []string{"subnet_name", "enable_ecmp", "gateway_node", "active_gateway", "match", "nexthops"})
@@ -26,7 +26,7 @@ var (
 
 func init() { metrics.Registry.MustRegister(info, failovers) }
 
-// measure exports the gateway of a subnet. The series under labels that it had before goes away.
+// measure exports the gateway of a subnet. It deletes the series with previous labels.
 func (r *Reconciler) measure(in inputs, hops []netip.Addr) {
 	value := 0.0
 	if len(hops) > 0 {
@@ -42,7 +42,7 @@ func (r *Reconciler) measure(in inputs, hops []netip.Addr) {
 	info.WithLabelValues(labels[:]...).Set(value)
 }
 
-// unmeasure takes the series of a subnet away.
+// unmeasure deletes the series of a subnet.
 func (r *Reconciler) unmeasure(subnet string) {
 	if labels, ok := r.measured.LoadAndDelete(subnet); ok {
 		forget(labels)

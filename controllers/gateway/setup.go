@@ -29,15 +29,15 @@ import (
 
 // Indexes of subnets.
 const (
-	// indexCentralized finds those with a centralized gateway, by the value centralized.
+	// indexCentralized lists subnets with a centralized gateway under the value centralized.
 	indexCentralized = "gateway.centralized"
 	centralized      = "true"
-	// indexTable finds those with an external gateway by their routing table.
+	// indexTable lists subnets with an external gateway by their routing table.
 	indexTable = "gateway.table"
 )
 
-// SetupWithManager registers the reconciler. It wakes for its Subnet, for the nodes that its gateway may be and their Leases, for
-// subnets with the same routing table, and for drift.
+// SetupWithManager registers the reconciler. It enqueues a Subnet for changes of: the Subnet; its candidate nodes and their Leases; subnets
+// with the same routing table; and drift of its rows.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	for name, extract := range map[string]func(*kubeovnv1.Subnet) []string{
 		indexCentralized: func(s *kubeovnv1.Subnet) []string {
@@ -78,7 +78,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 
 func tableOf(s *kubeovnv1.Subnet) string { return strconv.Itoa(int(s.Spec.PolicyRoutingTableID)) }
 
-// subnetView is what the reconciler looks at in a subnet: its spec, and what it wrote in the status itself.
+// subnetView holds the fields of a Subnet that the reconciler depends on: its spec, and the fields in status that it writes.
 type subnetView struct {
 	k8s.SubnetView
 	active string
@@ -94,7 +94,7 @@ func viewSubnet(s *kubeovnv1.Subnet) subnetView {
 	return view
 }
 
-// nodeView is what decides whether a node can be a gateway.
+// nodeView holds the fields that determine whether a node can be a gateway.
 type nodeView struct {
 	up       gateway.State
 	hops     string
@@ -110,7 +110,7 @@ func viewNode(n *corev1.Node) nodeView {
 	}
 }
 
-// onNode enqueues the subnets whose gateway a node may be, or might have been before the change.
+// onNode enqueues the subnets for which a node is a gateway candidate, before or after the change.
 func (r *Reconciler) onNode() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, nodes ...client.Object) {
 		for _, node := range nodes {
@@ -126,7 +126,8 @@ func (r *Reconciler) onNode() handler.EventHandler {
 	}
 }
 
-// behind are the subnets whose gateway a node may be. Where its labels are not known, those with selectors all count.
+// behind returns the subnets for which a node is a gateway candidate. If its labels are unknown, it returns all subnets that do not name
+// nodes.
 func (r *Reconciler) behind(ctx context.Context, node string, nodeLabels map[string]string) []string {
 	var list kubeovnv1.SubnetList
 	err := r.Client.List(ctx, &list, client.MatchingFields{indexCentralized: centralized}, client.UnsafeDisableDeepCopy)
@@ -145,7 +146,7 @@ func (r *Reconciler) behind(ctx context.Context, node string, nodeLabels map[str
 	return subnets
 }
 
-// onTable enqueues the other subnets that have, or had, the routing table of one that changes.
+// onTable enqueues the other subnets that share the routing table of a changed subnet, before or after the change.
 func (r *Reconciler) onTable() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, o client.Object) {
 		changed := o.(*kubeovnv1.Subnet)

@@ -21,19 +21,19 @@ import (
 
 // Reasons of the condition GatewayReady. The first three are Kube-OVN's.
 const (
-	// ReasonReady: gateway nodes carry the traffic.
+	// ReasonReady: gateway nodes forward the traffic.
 	ReasonReady = "ReconcileCentralizedGatewaySuccess"
-	// ReasonNoReadyGateway: no gateway node is named, or none of those with enableEcmp serves.
+	// ReasonNoReadyGateway: the spec names no gateway node, or, with enableEcmp, no gateway node is up.
 	ReasonNoReadyGateway = "NoReadyGateway"
-	// ReasonNoActiveGateway: none of the gateway nodes serves.
+	// ReasonNoActiveGateway: no gateway node is up.
 	ReasonNoActiveGateway = "NoActiveGatewayFound"
-	// ReasonTableConflict: another subnet has the policyRoutingTableID.
+	// ReasonTableConflict: another subnet uses the policyRoutingTableID.
 	ReasonTableConflict = "PolicyRoutingTableConflict"
-	// ReasonMoved is the event of traffic that left a gateway node which does not serve any more.
+	// ReasonMoved is the event of a failover from a gateway node that is down.
 	ReasonMoved = "GatewayMoved"
 )
 
-// activeOf are the nodes that a subnet's status says carry its traffic.
+// activeOf returns the gateway nodes in the status of a subnet.
 func activeOf(subnet *kubeovnv1.Subnet) []string {
 	if subnet.Status.ActivateGateway == "" {
 		return nil
@@ -41,8 +41,8 @@ func activeOf(subnet *kubeovnv1.Subnet) []string {
 	return strings.Split(subnet.Status.ActivateGateway, ",")
 }
 
-// patchStatus reports which nodes carry the traffic, and what is wrong. While the policies could not be written the status keeps the
-// nodes of those that are in force.
+// patchStatus writes the gateway nodes and the condition into the status. If the policies could not be committed, the status keeps the
+// nodes of the committed policies.
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) error {
 	subnet := in.subnet
 	base := subnet.DeepCopy()
@@ -69,7 +69,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	return nil
 }
 
-// condition is GatewayReady; it is not wanted where there is nothing to say.
+// condition returns the condition GatewayReady. wanted is false if the subnet must not have it.
 func condition(in inputs, applied error) (condition metav1.Condition, wanted bool) {
 	c := metav1.Condition{Type: kubeovnv1.ConditionGatewayReady, Status: metav1.ConditionFalse}
 	switch {
@@ -118,7 +118,7 @@ func names(candidates []gateway.Candidate) string {
 	return strings.Join(list, ", ")
 }
 
-// tellOfMove reports, and counts, that traffic left nodes that do not serve any more.
+// tellOfMove reports and counts a failover from nodes that are down.
 func (r *Reconciler) tellOfMove(base *kubeovnv1.Subnet, in inputs) {
 	var lost []string
 	for _, name := range activeOf(base) {

@@ -38,13 +38,13 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// network is a world with the controller of gateways at work.
+// network is a test environment in which the gateway controller runs.
 type network struct {
 	*controllertest.World
 	process *controllertest.Process
 }
 
-// start returns a network with nodes that are ready and connected: node n<i> has 100.64.0.<i> and fd00:100:64::<i>.
+// start returns a network with ready and connected nodes: node n<i> has 100.64.0.<i> and fd00:100:64::<i>.
 func start(t *testing.T, nodes ...string) *network {
 	t.Helper()
 	n := &network{World: controllertest.New(t)}
@@ -56,7 +56,7 @@ func start(t *testing.T, nodes ...string) *network {
 	return n
 }
 
-// run starts the controller, as after a crash when it ran before.
+// run starts the controller. If it ran before, it restarts it as after a crash.
 func (n *network) run() {
 	n.Helper()
 	n.process = n.Restart(n.process, controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
@@ -84,7 +84,7 @@ func (n *network) node(name string) *corev1.Node {
 	return o
 }
 
-// ready sets what the kubelet says of a node.
+// ready sets the condition Ready of a node.
 func (n *network) ready(o *corev1.Node, status corev1.ConditionStatus) {
 	n.Helper()
 	base := o.DeepCopy()
@@ -103,7 +103,7 @@ func (n *network) centralized(name, cidrs, nodes string, change func(*kubeovnv1.
 	}, n.process)
 }
 
-// change changes a subnet's spec and says that it is right.
+// change changes a subnet's spec and marks it as validated.
 func (n *network) change(s *kubeovnv1.Subnet, f func(*kubeovnv1.SubnetSpec)) {
 	n.Helper()
 	n.Get(s)
@@ -120,7 +120,7 @@ func (n *network) change(s *kubeovnv1.Subnet, f func(*kubeovnv1.SubnetSpec)) {
 	})
 }
 
-// policies waits until the policies of centralized gateways are these, in order.
+// policies waits until the policies of centralized gateways are these, sorted.
 func (n *network) policies(want ...string) {
 	n.Helper()
 	n.Rows("Logical_Router_Policy", func(row nbtest.Row) string {
@@ -133,7 +133,7 @@ func (n *network) policies(want ...string) {
 	}, want...)
 }
 
-// status waits until a subnet's status names these nodes, and its condition has this reason.
+// status waits until a subnet's status lists these nodes, and its condition has this reason.
 func (n *network) status(subnet, active, reason string) {
 	n.Helper()
 	n.Eventually(func() string {
