@@ -183,7 +183,7 @@ type SubnetSpec struct {
 	// ipv6RAConfigs in the form `key=value,key=value` (ovn-nb(5), Logical_Router_Port, ipv6_ra_configs).
 	// +optional
 	IPv6RAConfigs string `json:"ipv6RAConfigs,omitempty"`
-	// vips are addresses that several ports of the subnet may share. No port gets one as its own address.
+	// vips are addresses that several ports of the subnet may share. They are not allocated to ports automatically.
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:MaxLength=64

@@ -91,7 +91,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = in.services, in.hosts
 	}
-	for _, vip := range features.Vips { // no port gets it as its own address
+	for _, vip := range features.Vips { // not allocated to ports automatically
 		network.Exclude = append(network.Exclude, ipfamily.Range{From: vip, To: vip})
 	}
 	if problem := validation.Conflict(network.CIDRs, around); problem != nil {
