@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package desired holds the vocabulary between translators, which say what rows they want, and the northbound engine, which
-// makes them so. It is a leaf: values only.
+// Package desired holds the types that translators and the northbound engine share: translators return desired rows, the engine
+// writes them. It is a leaf: values only.
 package desired
 
 import (
@@ -19,10 +19,10 @@ type Owner struct {
 	Name      string
 }
 
-// String is the form kept in external_ids: "Pod/default/web-0", "Subnet//ovn-default".
+// String returns the form stored in external_ids: "Pod/default/web-0", "Subnet//ovn-default".
 func (o Owner) String() string { return o.Kind + "/" + o.Namespace + "/" + o.Name }
 
-// ParseOwner is the inverse of Owner.String. Kinds, namespaces and names of Kubernetes objects hold no slash.
+// ParseOwner is the inverse of Owner.String. Kinds, namespaces and names of Kubernetes objects contain no slash.
 func ParseOwner(s string) (Owner, bool) {
 	parts := strings.Split(s, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[2] == "" {
@@ -31,18 +31,20 @@ func ParseOwner(s string) (Owner, bool) {
 	return Owner{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, true
 }
 
-// Ref names one row by its owner and the row's key within it. It is comparable and needs no look-up: the row's UUID follows from it.
+// Ref names one row by its owner and its key, which is unique per owner. It is comparable. It needs no look-up: the row's UUID
+// is derived from it.
 type Ref struct {
 	Owner Owner
 	Key   string
 }
 
-// rowSpace is the UUIDv5 name space (RFC 9562, section 5.5) of the rows. It must never change: row UUIDs in live databases follow from it.
+// rowSpace is the UUIDv5 name space (RFC 9562, section 5.5) of the rows. It must never change: row UUIDs in live databases
+// derive from it.
 var rowSpace = uuid.MustParse("8d0f5c9e-54a5-5c0e-9c0b-6b696c6e6e62")
 
-// UUID is the row's _uuid in the northbound database: UUIDv5 of owner and key.
+// UUID returns the row's _uuid in the northbound database: UUIDv5 of owner and key.
 func (r Ref) UUID() string {
-	var buffer [256]byte // so that hashing allocates nothing: this is on the path of every pod, many times
+	var buffer [256]byte // avoids allocations: UUID runs many times for every pod
 	named := append(buffer[:0], rowSpace[:]...)
 	for _, part := range [...]string{r.Owner.Kind, "/", r.Owner.Namespace, "/", r.Owner.Name, "\x00", r.Key} {
 		named = append(named, part...)
@@ -75,19 +77,20 @@ type Element struct {
 
 // Row is one row that an owner wants in the northbound database.
 type Row struct {
-	// Key is unique among the owner's rows and never changes for the same thing.
+	// Key is unique among the owner's rows. It never changes for the same object.
 	Key string
-	// Model is a pointer to a model of internal/ovsdb/nb. The engine fills _uuid, the owner's external_ids (in Load_Balancer_Group,
-	// which has none, the name) and what References say; only the table's managed columns count.
+	// Model is a pointer to a model of internal/ovsdb/nb. The engine sets _uuid, the owner's external_ids (the name in
+	// Load_Balancer_Group, which has no external_ids) and the columns of References. It ignores columns that it does not
+	// manage.
 	Model any
-	// Parent is the set column that keeps the row alive; nil for tables whose rows live by themselves (ovn-nb(5)).
+	// Parent is the set column that keeps the row alive; nil for root tables, whose rows need no parent (ovn-nb(5)).
 	Parent *Set
-	// References fill reference columns of this row. A row that is referred to and is not there makes Apply return ErrWaiting.
+	// References fill reference columns of this row. If a referenced row does not exist, Apply returns ErrWaiting.
 	References []Reference
-	// Members are set columns of other rows that hold this row beside its parent: the port groups of a port, the group of a
-	// load balancer. They are written as mutate deltas and belong to this row's owner alone.
+	// Members are set columns of other rows that hold this row in addition to its parent: the port groups of a port, the group
+	// of a load balancer. The engine writes them as mutate deltas. Only this row's owner changes them.
 	Members []Set
-	// Elements are values this row's owner adds to set columns of other rows. They go when the row goes.
+	// Elements are values that this row's owner adds to set columns of other rows. They are removed together with the row.
 	Elements []Element
 }
 
@@ -125,7 +128,7 @@ func GroupPorts(r Ref) Set { return Set{Table: TablePortGroup, Column: "ports", 
 // GroupACLs is the set of ACLs of a port group.
 func GroupACLs(r Ref) Set { return Set{Table: TablePortGroup, Column: "acls", Row: r} }
 
-// SetAddresses is what an address set holds.
+// SetAddresses is the set of addresses of an address set.
 func SetAddresses(r Ref) Set { return Set{Table: TableAddressSet, Column: "addresses", Row: r} }
 
 // HealthChecks is the set of health checks of a load balancer.
