@@ -15,14 +15,14 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// maxOperations bounds a transaction in size; a single owner may exceed it.
+// maxOperations bounds the operations of a transaction; a single owner may exceed it.
 const maxOperations = 4000
 
-// errDiverged says that rows are not what was just written: someone else writes them too.
+// errDiverged reports that the rows differ from the values that were just committed: another client writes them too.
 var errDiverged = errors.New("rows changed while they were written")
 
-// commitLoop commits what is queued until ctx ends. One transaction is in flight at a time; what comes meanwhile, and in the
-// gatherer's window, shares the next. An Apply that waits is its caller's back-pressure.
+// commitLoop commits queued requests until ctx ends. One transaction is in flight at a time. Requests that arrive meanwhile, or
+// in the gatherer's window, share the next transaction. Apply blocks its caller until then, which is the back-pressure.
 func (e *Engine) commitLoop(ctx context.Context) {
 	var g gatherer
 	canary := time.NewTicker(e.canaryInterval / 2)
@@ -44,7 +44,7 @@ func (e *Engine) commitLoop(ctx context.Context) {
 	}
 }
 
-// gather waits until the next transaction is due. It is false when there is nothing to write, or ctx has ended.
+// gather waits until the next transaction is due. It returns false when the queue is empty or ctx has ended.
 func (e *Engine) gather(ctx context.Context, g *gatherer) bool {
 	var waited time.Duration
 	for {
@@ -71,12 +71,13 @@ func (e *Engine) gather(ctx context.Context, g *gatherer) bool {
 	}
 }
 
-// commit writes a batch in one transaction, or in more when the server refuses it, or drops it, because of one owner: that one fails by itself.
+// commit writes a batch in one transaction. If the server refuses or drops the transaction because of one owner, commit splits
+// the batch until only that owner's request fails.
 func (e *Engine) commit(ctx context.Context, requests []*request) {
 	batch.Isolate(requests, func(some []*request) batch.Attempt[*request] { return e.commitSome(ctx, some) }, e.refuse)
 }
 
-// commitSome makes one transaction of the first requests of a batch.
+// commitSome sends one transaction with the first requests of a batch.
 func (e *Engine) commitSome(ctx context.Context, requests []*request) batch.Attempt[*request] {
 	number := e.leads()
 	fence, err := e.fence()
@@ -113,8 +114,8 @@ func (e *Engine) commitSome(ctx context.Context, requests []*request) batch.Atte
 	return attempt
 }
 
-// prepare plans a batch. It finishes requests that have nothing to write, that wait, that make no sense or that nobody waits for,
-// and returns the others with their plans, and what exceeds one transaction.
+// prepare plans a batch. It finishes a request at once if it has nothing to write, waits for a row, is invalid, or its caller's
+// context has ended. It returns the other requests with their plans, and in rest the requests beyond maxOperations.
 func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan, rest []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		pl := e.planner(r)
@@ -140,7 +141,7 @@ func (e *Engine) prepare(requests []*request) (planned []*request, plans []*plan
 	return planned, plans, rest
 }
 
-// plan makes one owner's plan and notes what it waits for.
+// plan computes one owner's plan and records the rows that the owner waits for.
 func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*plan, error) {
 	p, missing, err := pl.plan(owner, wanted)
 	e.wait(owner, missing)
@@ -153,8 +154,8 @@ func (e *Engine) plan(pl *planner, owner desired.Owner, wanted wantedRows) (*pla
 	return p, nil
 }
 
-// verify finishes requests whose transaction was committed. The replica has it, so that the plan is now empty, unless someone else
-// changed the rows at the same time, or the database does not keep what the translator says.
+// verify finishes requests whose transaction was committed. The replica contains the transaction, so a new plan is empty,
+// unless another client changed the rows at the same time or the database stores other values than the translator's.
 func (e *Engine) verify(requests []*request) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		for _, request := range requests {
@@ -167,7 +168,8 @@ func (e *Engine) verify(requests []*request) {
 	})
 }
 
-// refuse finishes a request that the server refused, or did not answer, by itself, unless a row it needs vanished just now: then it waits.
+// refuse finishes a single request that the server refused or did not answer. If a row it needs was deleted meanwhile, the
+// result is ErrWaiting.
 func (e *Engine) refuse(r *request, err error) {
 	e.session.Read(func(replica *ovsdbclient.Replica) {
 		if _, planErr := e.plan(e.planner(replica), r.owner, r.wanted); errors.Is(planErr, ErrWaiting) {
@@ -177,10 +179,10 @@ func (e *Engine) refuse(r *request, err error) {
 	})
 }
 
-// recover handles a transaction without results. If the connection ended during it, the replica shows after a barrier whether it was
-// committed.
+// recover handles a transaction without results. If the connection ended while it was in flight, a barrier makes the replica
+// show whether it was committed.
 func (e *Engine) recover(ctx context.Context, err error, attempt batch.Attempt[*request]) batch.Attempt[*request] {
-	var over error // of the engine, or of this process's term
+	var over error // set when the engine, or this process's term, has ended
 	switch {
 	case errors.Is(err, ovsdbclient.ErrNotConnected):
 		attempt.Outcome = batch.NotSent

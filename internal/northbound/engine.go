@@ -1,12 +1,12 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package northbound makes the northbound database equal to what translators want. It is level-based: one operation, Apply, serves
-// creation, change, deletion, restart and repair. docs/decisions holds the reasons.
+// Package northbound makes the northbound database equal to the rows that translators want. It is level-based: one operation,
+// Apply, serves creation, change, deletion, restart and repair. docs/decisions holds the reasons.
 //
-// How it works: a session keeps an exact replica of the database. Apply compares an owner's rows with it and queues the difference.
-// One goroutine commits: it plans whatever is queued against the replica as it is then, sends one transaction, and checks
-// that the replica holds the result before it says so. Each transaction is fenced by the leader's term.
+// How it works: a session keeps an exact replica of the database. Apply compares an owner's rows with the replica and queues
+// the difference. One goroutine commits: it plans the queued requests against the current replica, sends one transaction, and
+// checks that the replica holds the result before it reports success. Each transaction is fenced by the leader's term.
 package northbound
 
 import (
@@ -26,16 +26,17 @@ import (
 )
 
 var (
-	// ErrWaiting says that a parent or a referenced row is not in the database yet. Its arrival calls the owner's subscriber.
+	// ErrWaiting reports that a parent or a referenced row is not in the database yet. When the row arrives, the engine calls
+	// the owner's subscribers.
 	ErrWaiting = errors.New("waiting for a row of another owner")
-	// ErrDeposed says that this process does not lead: another has taken a later term, or Lead has not been called. It stays so
-	// until Lead is called.
+	// ErrDeposed reports that this process does not lead: another process took a later term, or Lead has not been called. The
+	// state lasts until the next call of Lead.
 	ErrDeposed = errors.New("not the leader of the northbound database")
 
 	errStopped = errors.New("engine has stopped")
 )
 
-// Engine applies desired rows to the northbound database. All methods may be called at any time by any goroutine.
+// Engine applies desired rows to the northbound database. All methods are safe for concurrent use.
 type Engine struct {
 	session  *ovsdbclient.Session
 	log      logr.Logger
@@ -52,10 +53,11 @@ type Engine struct {
 	acknowledged time.Time // the last commit of this process
 }
 
-// CanaryInterval is how often, at least, a leader that can write commits a transaction.
+// CanaryInterval is the idle time after which a leader writes a canary transaction. The check runs every half interval, so the
+// commits of a leader that can write are at most one and a half intervals apart.
 const CanaryInterval = 30 * time.Second
 
-// New returns an engine on a connected session. It reads what the database has; it writes nothing until Start and Lead.
+// New returns an engine on a connected session. It indexes the rows of the database; it writes nothing until Start and Lead.
 func New(session *ovsdbclient.Session, log logr.Logger) (*Engine, error) {
 	if session == nil {
 		return nil, errors.New("northbound engine needs a session")
@@ -75,7 +77,7 @@ func New(session *ovsdbclient.Session, log logr.Logger) (*Engine, error) {
 	return e, nil
 }
 
-// Start runs the engine until ctx ends: it commits what Apply queues and calls subscribers. It may run once.
+// Start runs the engine until ctx ends: it commits queued requests and calls subscribers. It may run only once.
 func (e *Engine) Start(ctx context.Context) error {
 	defer close(e.stopped)
 	var running sync.WaitGroup
@@ -85,13 +87,18 @@ func (e *Engine) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection makes a manager start the engine on standbys too, whose caches are then warm. Lead is what a leader calls.
+// NeedLeaderElection makes a manager start the engine on standbys too, so that their caches are warm. A leader then calls Lead.
 func (e *Engine) NeedLeaderElection() bool { return false }
 
-// Apply makes the rows that o owns equal to want, in one transaction. Applying the same rows again sends nothing, and want == nil
-// deletes. It returns nil when the database holds the rows; ErrWaiting, at once, when a parent or a referenced row of another owner
-// is not there, and then has written nothing; ErrDeposed when this process does not lead; ErrNoAnswer when the server drops what holds
-// these rows; and otherwise what the server, or the engine itself, found wrong with them. When ctx ends first the rows may still be written.
+// Apply makes the rows of o equal to want, in one transaction. It is idempotent: applying the same rows again sends nothing.
+// want == nil deletes all rows of o. Apply returns
+//
+//   - nil when the database holds the rows;
+//   - ErrWaiting, at once and without a write, when a parent or a referenced row of another owner does not exist;
+//   - ErrDeposed when this process does not lead;
+//   - ErrNoAnswer when the server drops the connection on a transaction with these rows;
+//   - ctx's error when ctx ends first; the rows may still be written;
+//   - otherwise the error that the server, or the engine itself, found in the rows.
 func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row) error {
 	err := e.apply(ctx, o, want)
 	e.refusals.note(o, err)
@@ -133,18 +140,19 @@ func (e *Engine) apply(ctx context.Context, o desired.Owner, want []desired.Row)
 	}
 }
 
-// Owners returns the owners of a kind that have rows in the database, whether or not their objects still exist.
+// Owners returns the owners of a kind that have rows in the database, whether or not their Kubernetes objects still exist.
 func (e *Engine) Owners(kind string) []desired.Owner {
 	var owners []desired.Owner
 	e.session.Read(func(*ovsdbclient.Replica) { owners = slices.Collect(maps.Keys(e.index.owners[kind])) })
 	return owners
 }
 
-// Subscribe makes the engine call f with each owner of a kind that has to be applied again: someone else changed or deleted a row of
-// it or its place in a set, or a row that it waits for is there. f must not block. Calls may be more than needed, never fewer.
+// Subscribe makes the engine call f with each owner of a kind that needs another Apply: another client changed or deleted one
+// of its rows or a set membership of one, or a row that the owner waits for has arrived. f must not block. Spurious calls are
+// possible; no call is missed.
 func (e *Engine) Subscribe(kind string, f func(desired.Owner)) { e.notifier.subscribe(kind, f) }
 
-// Of returns copies of the rows of one table, named by its model, that an owner has.
+// Of returns copies of an owner's rows in one table, selected by the model type.
 func Of[T any](e *Engine, owner desired.Owner) []*T {
 	var rows []*T
 	e.session.Read(func(r *ovsdbclient.Replica) {
@@ -157,7 +165,7 @@ func Of[T any](e *Engine, owner desired.Owner) []*T {
 	return rows
 }
 
-// Get returns a copy of a row, nil when it is not there or not of the table that the model names.
+// Get returns a copy of a row, or nil if it does not exist or is not in the table of the model type.
 func Get[T any](e *Engine, ref desired.Ref) *T {
 	t := northbound().tables[reflect.TypeFor[*T]()]
 	if t == nil {
@@ -172,7 +180,8 @@ func Get[T any](e *Engine, ref desired.Ref) *T {
 	return found
 }
 
-// observe follows the replica. Owners with a request in progress are judged when it finishes.
+// observe processes one update of the replica. It does not notify owners with a request in progress: verify checks their rows
+// when it finishes.
 func (e *Engine) observe(r *ovsdbclient.Replica, u ovsdbclient.Update) {
 	fx := e.index.update(r, u)
 	if fx.global != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// Busy says whether the engine has a request of the owner that is not done.
+// Busy reports whether the engine has an unfinished request of the owner.
 func Busy(e *Engine, o desired.Owner) bool { return e.queue.isBusy(o) }
 
-// SetCanaryInterval is for an engine that has not started.
+// SetCanaryInterval must be called before the engine starts.
 func SetCanaryInterval(e *Engine, d time.Duration) { e.canaryInterval = d }

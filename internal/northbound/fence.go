@@ -18,17 +18,17 @@ import (
 
 // Keys in NB_Global's external_ids.
 const (
-	// keyTerm counts leaders. Every transaction waits for its own term to stand there.
+	// keyTerm is the number of the current leader's term. A transaction fails unless it equals the sender's term.
 	keyTerm = "kiln-leader-term"
-	// keyBarrier changes when an outcome is unknown: every transaction waits for the value that its sender sees, so that nothing sent before
-	// the change can be committed after it.
+	// keyBarrier changes when the outcome of a transaction is unknown. A transaction fails unless it equals the value in the
+	// sender's replica. Therefore no transaction sent before a change can be committed after it.
 	keyBarrier = "kiln-barrier"
 )
 
-// globalOptions are set in NB_Global's options where they are not there (ovn-nb(5)); docs/decisions says why. What someone else has
-// set stays, and so do all others: ovn-northd keeps its own there.
+// globalOptions are NB_Global options (ovn-nb(5)) that Lead sets if they are missing; docs/decisions has the reasons. Values
+// that another client has set stay, and so do all other options: ovn-northd stores its own there.
 var globalOptions = map[any]any{
-	// ovn-northd rests after each computation for as long as that took, but no longer than this.
+	// After each computation ovn-northd pauses for as long as the computation took, but at most for this many milliseconds.
 	"northd-backoff-interval-ms": "300",
 }
 
@@ -39,8 +39,8 @@ type term struct {
 	over     chan struct{} // closed when the term ends
 }
 
-// Lead takes the next term, sets the database's options that have defaults of ours, and makes the engine write. Whoever led before
-// is refused from then on. It returns when the term is taken, or when ctx ends.
+// Lead takes the next term, sets missing globalOptions, and enables writes. From then on the database refuses transactions of
+// the previous leader. Lead retries lost connections and races, and returns when the term is taken or ctx ends.
 func (e *Engine) Lead(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -69,11 +69,12 @@ func (e *Engine) Lead(ctx context.Context) error {
 		if !raced(results) {
 			return fmt.Errorf("take the lead: %w", refused.err)
 		}
-		// The replica has what the other one wrote, since a reply follows all that was committed before it.
+		// The replica now holds the competing write, since a reply follows all earlier commits.
 	}
 }
 
-// raced says whether a transaction failed because another one came first: its wait failed, or NB_Global exists already.
+// raced reports whether a transaction failed because another client's was committed first: its wait failed, or NB_Global
+// already exists.
 func raced(results []ovsdbclient.Result) bool {
 	for _, result := range results {
 		if result.Error == "timed out" || result.Error == "constraint violation" {
@@ -83,8 +84,8 @@ func raced(results []ovsdbclient.Result) bool {
 	return false
 }
 
-// nextTerm returns the operations that take the term after the one in the replica, and its number. NB_Global's one row is made by
-// whoever comes first: northd, ovn-nbctl or Kiln.
+// nextTerm returns the operations that take the term after the one in the replica, and its number. If NB_Global has no row yet,
+// they insert it: the first client to connect does that, which may be northd, ovn-nbctl or Kiln.
 func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
 	uuid, global := e.global()
 	if global == nil {
@@ -95,7 +96,7 @@ func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
 	}
 	last, err := strconv.ParseUint(global.ExternalIDs[keyTerm], 10, 63)
 	if err != nil {
-		last = 0 // none, or not one of ours
+		last = 0 // no term, or not one that Kiln wrote
 	}
 	number := strconv.FormatUint(last+1, 10)
 	known := ovsdb.OvsMap{GoMap: map[any]any{}}
@@ -112,7 +113,7 @@ func (e *Engine) nextTerm() ([]ovsdb.Operation, string) {
 	}, number
 }
 
-// defaultOptions sets those of globalOptions that are not there: an insert leaves a key that a map has (RFC 7047, section 5.1).
+// defaultOptions sets the missing globalOptions: an insert mutation does not overwrite keys of a map (RFC 7047, section 5.1).
 func defaultOptions(uuid string) ovsdb.Operation {
 	return ovsdb.Operation{
 		Op: ovsdb.OperationMutate, Table: nb.NBGlobalTable, Where: byUUID(uuid),
@@ -122,7 +123,7 @@ func defaultOptions(uuid string) ovsdb.Operation {
 	}
 }
 
-// setGlobal sets one of NB_Global's external_ids and leaves the others, which may be anyone's.
+// setGlobal sets one of NB_Global's external_ids and leaves the others, which may belong to other programs.
 func setGlobal(uuid, key, value string) ovsdb.Operation {
 	return ovsdb.Operation{
 		Op: ovsdb.OperationMutate, Table: nb.NBGlobalTable, Where: byUUID(uuid),
@@ -133,7 +134,7 @@ func setGlobal(uuid, key, value string) ovsdb.Operation {
 	}
 }
 
-// global returns NB_Global's row.
+// global returns NB_Global's UUID and a copy of its row, or nil if there is none.
 func (e *Engine) global() (string, *nb.NBGlobal) {
 	var uuid string
 	var global *nb.NBGlobal
@@ -150,8 +151,8 @@ func globalOf(r *ovsdbclient.Replica) (string, *nb.NBGlobal) {
 	return "", nil
 }
 
-// fence returns the operation that begins each transaction: it fails unless this process's term, and the barrier that the replica has, stand
-// in NB_Global.
+// fence returns the first operation of each transaction: it fails unless NB_Global holds this process's term and the replica's
+// barrier.
 func (e *Engine) fence() (ovsdb.Operation, error) {
 	number := e.leads()
 	uuid, global := e.global()
@@ -171,7 +172,7 @@ func (e *Engine) fence() (ovsdb.Operation, error) {
 	}, nil
 }
 
-// leads returns the number of this process's term, or "".
+// leads returns the number of this process's term, or "" while it does not lead.
 func (e *Engine) leads() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,8 +190,8 @@ func (e *Engine) depose(number string) {
 	}
 }
 
-// fenced handles a failed fence. The replica has every update that precedes the reply. With another term in these updates, this process's
-// term ends. Otherwise they include a barrier of this process whose reply was lost, and a new fence passes.
+// fenced handles a failed fence. The replica has every update that precedes the reply. If these updates contain another term,
+// this process's term ends. Otherwise they contain a barrier of this process whose reply was lost, and a new fence passes.
 func (e *Engine) fenced(number string) error {
 	if _, global := e.global(); global != nil && global.ExternalIDs[keyTerm] == number {
 		return nil
@@ -211,8 +212,8 @@ func (e *Engine) Over() <-chan struct{} {
 	return e.term.over
 }
 
-// Acknowledged returns when the database last committed a transaction of this term, and the zero time while this process does not lead. An engine
-// that can write has it renewed at least every CanaryInterval.
+// Acknowledged returns the time of the last commit of this term, and the zero time while this process does not lead. If the
+// database accepts writes, the time is at most one and a half CanaryIntervals old.
 func (e *Engine) Acknowledged() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -222,7 +223,7 @@ func (e *Engine) Acknowledged() time.Time {
 	return e.acknowledged
 }
 
-// acknowledge notes that the database has committed a transaction.
+// acknowledge records the time of a commit.
 func (e *Engine) acknowledge() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -230,8 +231,8 @@ func (e *Engine) acknowledge() {
 	lastCommit.SetToCurrentTime()
 }
 
-// canary writes a barrier when nothing was committed for CanaryInterval: it shows that the database can be written. ovn-northd does not compute
-// anything in full for it.
+// canary writes a barrier when nothing was committed for CanaryInterval, to check that the database accepts writes. A barrier
+// does not cause a full recompute of ovn-northd.
 func (e *Engine) canary(ctx context.Context) {
 	if last := e.Acknowledged(); !last.IsZero() && time.Since(last) >= e.canaryInterval {
 		if err := e.barrier(ctx); err != nil {
@@ -240,8 +241,8 @@ func (e *Engine) canary(ctx context.Context) {
 	}
 }
 
-// barrier brings the replica up to date with a transaction whose reply was lost: once a write after reconnection is committed, the lost
-// transaction is either in the replica or can never be committed.
+// barrier brings the replica up to date after a transaction whose reply was lost. Once a write after the reconnection is
+// committed, the lost transaction either is in the replica or can never be committed.
 func (e *Engine) barrier(ctx context.Context) error {
 	for {
 		if err := e.session.WaitConnected(ctx); err != nil {
@@ -285,7 +286,8 @@ func (e *Engine) nextBarrier() string {
 	return e.term.number + "." + strconv.Itoa(e.term.barriers)
 }
 
-// follow keeps track of NB_Global: another leader's term ends ours before the next transaction tells.
+// follow processes a change of NB_Global. A term of another leader ends this process's term at once, before a transaction fails
+// on the fence.
 func (e *Engine) follow(global *nb.NBGlobal) {
 	if number := e.leads(); number != "" && global.ExternalIDs[keyTerm] != number {
 		e.depose(number)

@@ -14,22 +14,22 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// Keys in external_ids of the rows we own.
+// Keys in external_ids of rows that the engine owns.
 const (
 	keyOwner = "kiln-owner" // desired.Owner.String
 	keyKey   = "kiln-key"   // desired.Row.Key
-	// keyParent names the set that keeps the row alive, as "Logical_Switch/ports/UUID": the set itself is not monitored.
+	// keyParent names the set that keeps the row alive, as "Logical_Switch/ports/UUID". The replica does not monitor that set.
 	keyParent = "kiln-parent"
-	// keyElements lists the row's Elements, as "Address_Set/addresses/UUID=VALUE,VALUE …": the values alone do not tell, after a
-	// restart, which of them this row added.
+	// keyElements records the row's Elements, as "Address_Set/addresses/UUID=VALUE,VALUE …". After a restart, the values in a
+	// set do not show which row added them.
 	keyElements = "kiln-elements"
 	keyVendor   = "vendor"
 )
 
-// vendor is what other tools look for in rows of this network.
+// vendor is the value by which other tools recognize rows of this network.
 const vendor = "kube-ovn"
 
-// namePrefix begins the names of our rows in tables without external_ids: "kiln:OWNER#KEY".
+// namePrefix starts the names of owned rows in tables without external_ids: "kiln:OWNER#KEY".
 const namePrefix = "kiln:"
 
 // rowID names a row of the database.
@@ -41,7 +41,8 @@ type element struct {
 	value string
 }
 
-// identify returns who a row belongs to. The keys alone do not make a row ours: a copy of one has another UUID, and is another's.
+// identify returns the owner and key of a row, and false if the engine does not own it. A copy of an owned row has the same
+// keys but another UUID, so the UUID must match too.
 func identify(uuid string, model any) (desired.Ref, bool) {
 	ref, ok := claim(model)
 	if !ok || ref.UUID() != uuid {
@@ -106,7 +107,7 @@ func parseSet(s string) (ovsdbclient.SetID, bool) {
 	return ovsdbclient.SetID{Table: parts[0], Column: parts[1], UUID: parts[2]}, true
 }
 
-// formatElements puts elements on record, in one order whatever theirs is.
+// formatElements returns the keyElements value of elements. The result does not depend on their order.
 func formatElements(elements []element) (string, error) {
 	elements = slices.SortedFunc(slices.Values(elements), func(a, b element) int {
 		return cmp.Or(cmp.Compare(a.set.Table, b.set.Table), cmp.Compare(a.set.Column, b.set.Column),
@@ -130,7 +131,8 @@ func formatElements(elements []element) (string, error) {
 	return record.String(), nil
 }
 
-// recordedElements returns the elements that a row of ours says it added; what cannot be read was not written by us.
+// recordedElements returns the elements that an owned row records in keyElements. It skips entries it cannot parse: the engine
+// did not write them.
 func recordedElements(model any) []element {
 	var elements []element
 	for record := range strings.FieldsSeq(externalID(model, keyElements)) {

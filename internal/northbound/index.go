@@ -11,18 +11,20 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// index finds rows by owner and elements by row. The session's lock guards it: it changes with the replica only.
+// index finds rows by owner, and rows by the elements they record. The session's lock guards it: it changes only together with
+// the replica.
 type index struct {
 	owners  map[string]map[desired.Owner][]rowID // by kind
 	holders map[element][]rowID                  // rows that record the element
-	// orphans are values in sets of strings that no row records: those of a row that went with its parent, or someone else's.
+	// orphans are values in sets of strings that no row records: leftovers of a row that was deleted with its parent, or values
+	// that another client wrote.
 	orphans map[ovsdbclient.SetID]map[string]struct{}
 }
 
-// effects are what a change of the replica means for owners.
+// effects is the result of a replica update for owners.
 type effects struct {
-	touched []desired.Owner // a row of theirs, or its place in a set, changed
-	arrived []rowID         // rows that were not there before
+	touched []desired.Owner // a row of the owner, or a set membership of one, changed
+	arrived []rowID         // rows that are new in the replica
 	global  *nb.NBGlobal    // NB_Global, when it changed
 }
 
@@ -30,7 +32,7 @@ func newIndex() *index {
 	return &index{owners: map[string]map[desired.Owner][]rowID{}, holders: map[element][]rowID{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{}}
 }
 
-// update follows one change of the replica.
+// update applies one update of the replica to the index.
 func (x *index) update(r *ovsdbclient.Replica, u ovsdbclient.Update) effects {
 	var fx effects
 	for _, change := range u.Rows {
@@ -70,7 +72,8 @@ func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 	}
 }
 
-// judge keeps account of whether a value is an orphan. Who owns the set of one removes it.
+// judge updates orphans for one element. The owner of the set's row removes an orphan when it is next applied, so judge marks
+// it as touched.
 func (x *index) judge(fx *effects, r *ovsdbclient.Replica, e element) {
 	actual := r.Set(e.set)
 	if len(x.holders[e]) > 0 || actual == nil || !actual.Has(e.value) {
@@ -86,7 +89,7 @@ func (x *index) judge(fx *effects, r *ovsdbclient.Replica, e element) {
 	fx.touch(e.set.UUID, r.Row(e.set.Table, e.set.UUID))
 }
 
-// updateSet finds the owners whose members or elements came or went.
+// updateSet marks the owners whose members or elements were added or removed.
 func (x *index) updateSet(fx *effects, r *ovsdbclient.Replica, change ovsdbclient.SetChange) {
 	memberTable, err := northbound().values(change.ID)
 	if err != nil {
@@ -153,7 +156,7 @@ func without(ids []rowID, id rowID) []rowID {
 // rows returns the rows of an owner.
 func (x *index) rows(owner desired.Owner) []rowID { return x.owners[owner.Kind][owner] }
 
-// equalManaged says whether two models of one row differ in nothing that is ours to keep.
+// equalManaged reports whether two models of one row are equal in all managed columns.
 func equalManaged(a, b any) bool {
 	t, err := northbound().of(a)
 	if err != nil {

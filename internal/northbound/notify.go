@@ -10,15 +10,15 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// notifier calls subscribers from a goroutine of its own: the replica's changes must not wait for them.
+// notifier calls subscribers from its own goroutine, so that replica updates do not wait for them.
 type notifier struct {
 	mu          sync.Mutex
 	subscribers map[string][]func(desired.Owner) // by kind
 	due         map[desired.Owner]struct{}
 	wake        chan struct{} // buffered; holds a token while owners may be due
 
-	waiting map[desired.Owner][]rowID            // what each owner waits for
-	waiters map[rowID]map[desired.Owner]struct{} // and the other way round
+	waiting map[desired.Owner][]rowID            // the rows that each owner waits for
+	waiters map[rowID]map[desired.Owner]struct{} // the inverse: the owners that wait for each row
 }
 
 func newNotifier() *notifier {
@@ -37,7 +37,7 @@ func (n *notifier) subscribe(kind string, f func(desired.Owner)) {
 	n.subscribers[kind] = append(n.subscribers[kind], f)
 }
 
-// notify makes owners due. Owners of a kind that nobody subscribes to are forgotten.
+// notify schedules calls of the owners' subscribers. It drops owners of a kind without subscribers.
 func (n *notifier) notify(owners []desired.Owner) {
 	if len(owners) == 0 {
 		return
@@ -55,7 +55,7 @@ func (n *notifier) notify(owners []desired.Owner) {
 	}
 }
 
-// wait sets what an owner waits for; nothing ends its waiting.
+// wait replaces the set of rows that an owner waits for. An empty set ends the wait.
 func (n *notifier) wait(owner desired.Owner, missing []rowID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -75,7 +75,7 @@ func (n *notifier) wait(owner desired.Owner, missing []rowID) {
 	waitingOwners.Set(float64(len(n.waiting)))
 }
 
-// arrived makes due whoever waited for one of the rows.
+// arrived notifies the owners that wait for any of these rows.
 func (n *notifier) arrived(ids []rowID) {
 	n.mu.Lock()
 	var owners []desired.Owner

@@ -14,18 +14,18 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// plan is the difference between what an owner wants and what the database has.
+// plan is the difference between an owner's wanted rows and the database.
 type plan struct {
 	inserts []write
 	updates []write
-	removes []membership // from sets, before adds: a value that one owner gives up and another takes stays
+	removes []membership // from sets; before adds, so that a value that one owner releases and another adds stays
 	strays  []stray
 	adds    []membership
-	deletes []rowID // of tables whose rows live by themselves
-	needs   []rowID // rows of others that must still be there
+	deletes []rowID // of root tables, whose rows have no parent
+	needs   []rowID // rows of other owners that must still exist at commit
 }
 
-// write is a row to insert, or columns of it to update.
+// write is a row to insert, or the changed columns of an existing row.
 type write struct {
 	rowID
 	columns ovsdb.Row
@@ -37,7 +37,7 @@ type membership struct {
 	value string
 }
 
-// stray is a row whose record of its parent is lost: it leaves every set of a kind but one.
+// stray is a row without a valid record of its parent: it is removed from every possible parent set except one.
 type stray struct {
 	from   childSet
 	uuid   string
@@ -52,15 +52,17 @@ func (p *plan) size() int {
 	return len(p.inserts) + len(p.updates) + len(p.removes) + len(p.strays) + len(p.adds) + len(p.deletes) + len(p.needs)
 }
 
-// planner makes the plans of one batch. It is used under the session's lock.
+// planner computes the plans of one batch. It must be used under the session's lock.
 type planner struct {
 	replica *ovsdbclient.Replica
 	index   *index
-	// released are elements given up by earlier plans of the batch, by owner: who gives up one last must remove it.
+	// released are elements that earlier plans of the batch release, by owner. The last owner to release an element must remove
+	// it.
 	released map[element][]desired.Owner
 }
 
-// plan compares. missing are the rows of others that the owner waits for; then there is no plan.
+// plan compares an owner's wanted rows with the replica. If missing, the rows of other owners that it waits for, is not empty,
+// p is nil.
 func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missing []rowID, err error) {
 	for _, w := range wanted.rows {
 		for _, id := range w.needs {
@@ -84,7 +86,7 @@ func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missin
 	return p, nil, nil
 }
 
-// row plans one wanted row and its places in sets.
+// row plans one wanted row and its set memberships.
 func (pl *planner) row(p *plan, w wantedRow) error {
 	current := pl.replica.Row(w.id.table, w.id.uuid)
 	columns, err := w.changes(current)
@@ -107,7 +109,7 @@ func (pl *planner) row(p *plan, w wantedRow) error {
 	return nil
 }
 
-// orphans takes the values out of the row's sets of strings that no row records.
+// orphans removes the values that no row records from the row's sets of strings.
 func (pl *planner) orphans(p *plan, w wantedRow) {
 	for _, column := range ovsdbclient.Shared[w.table.name] {
 		set := ovsdbclient.SetID{Table: w.table.name, Column: column, UUID: w.id.uuid}
@@ -117,7 +119,7 @@ func (pl *planner) orphans(p *plan, w wantedRow) {
 	}
 }
 
-// attach puts a row into its parent, and takes it out of the one it had.
+// attach adds a row to its parent set, and removes it from its previous one.
 func (pl *planner) attach(p *plan, w wantedRow, current any) {
 	recorded := externalID(current, keyParent)
 	if current != nil && recorded == formatSet(*w.parent) {
@@ -130,7 +132,7 @@ func (pl *planner) attach(p *plan, w wantedRow, current any) {
 	}
 }
 
-// detach takes a row out of its recorded parent, or out of all possible ones when the record is not to be trusted.
+// detach removes a row from its recorded parent, or from all possible parents when the record is missing or stale.
 func (pl *planner) detach(p *plan, t *table, uuid, recorded, except string) {
 	parent, ok := parseSet(recorded)
 	ok = ok && slices.Contains(t.parents, childSet{table: parent.Table, column: parent.Column})
@@ -143,7 +145,7 @@ func (pl *planner) detach(p *plan, t *table, uuid, recorded, except string) {
 	}
 }
 
-// members makes the row a member of the wanted sets and of no other set of ours.
+// members makes the row a member of the wanted sets, and removes it from all other sets of owned rows.
 func (pl *planner) members(p *plan, w wantedRow) {
 	for _, set := range w.members {
 		if actual := pl.replica.Set(set); actual == nil || !actual.Has(w.id.uuid) {
@@ -162,7 +164,8 @@ func (pl *planner) members(p *plan, w wantedRow) {
 	p.removes = append(p.removes, others...)
 }
 
-// unwanted plans the end of rows that the owner has and does not want. Weak references to them, their memberships, go by themselves.
+// unwanted plans the deletion of rows that the owner has and no longer wants. ovsdb-server removes weak references to them,
+// such as their memberships.
 func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 	rows := slices.Clone(pl.index.rows(owner))
 	slices.SortFunc(rows, func(a, b rowID) int { return cmp.Compare(a.table+a.uuid, b.table+b.uuid) })
@@ -173,7 +176,7 @@ func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 		model := pl.replica.Row(id.table, id.uuid)
 		t, err := northbound().of(model)
 		if err != nil {
-			continue // not one of the tables we write
+			continue // not a table that the engine writes
 		}
 		if len(t.parents) == 0 {
 			p.deletes = append(p.deletes, id)
@@ -183,7 +186,8 @@ func (pl *planner) unwanted(p *plan, owner desired.Owner, wanted wantedRows) {
 	}
 }
 
-// elements adds what the owner wants in sets of strings and removes what it recorded and wants no more, unless others record it too.
+// elements adds the owner's wanted elements to sets of strings. It removes elements that the owner recorded and no longer
+// wants, unless a row of another owner records them too.
 func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
 	recorded := map[element]bool{}
 	for _, id := range pl.index.rows(owner) {
@@ -196,7 +200,7 @@ func (pl *planner) elements(p *plan, owner desired.Owner, wanted wantedRows) {
 		if recorded[e] && actual != nil && actual.Has(e.value) {
 			continue
 		}
-		// One that is there already is added all the same: another plan of the batch may remove it.
+		// Add the element even if it is present: another plan of the batch may remove it.
 		p.adds = append(p.adds, membership(e))
 		p.needs = append(p.needs, rowID{table: e.set.Table, uuid: e.set.UUID})
 	}

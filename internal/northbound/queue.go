@@ -11,8 +11,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// maxBatch bounds how many owners share a transaction: enough that a burst costs the server little, few enough that one reply
-// takes some milliseconds.
+// maxBatch bounds the number of owners in a transaction: large enough that a burst costs the server little, small enough that a
+// reply takes only some milliseconds.
 const maxBatch = 200
 
 // request is one Apply that has something to write.
@@ -21,16 +21,16 @@ type request struct {
 	owner  desired.Owner
 	wanted wantedRows
 	came   time.Time
-	crowd  bool       // others were under way when it came
-	done   chan error // holds the result; buffered
+	crowd  bool       // other requests were in flight when it arrived
+	done   chan error // buffered; receives the result
 }
 
-// queue holds requests until they join a transaction, and knows which owners have one that is not done.
+// queue holds requests until they join a transaction, and counts the unfinished requests of each owner.
 type queue struct {
 	mu       sync.Mutex
 	requests []*request
 	busy     map[desired.Owner]int
-	wake     chan struct{} // buffered; holds a token when requests came to an empty queue, or have become many
+	wake     chan struct{} // buffered; holds a token when the first request arrives in an empty queue, or the queue reaches full
 }
 
 func newQueue() *queue {
@@ -53,7 +53,7 @@ func (q *queue) add(r *request) {
 	}
 }
 
-// waiting returns what the next transaction has to carry.
+// waiting describes the queued requests for the gatherer.
 func (q *queue) waiting() waiting {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -63,7 +63,8 @@ func (q *queue) waiting() waiting {
 	return waiting{requests: len(q.requests), first: q.requests[0].came, newest: q.requests[len(q.requests)-1].came}
 }
 
-// isBusy says whether a request of the owner is not done. The state of its rows is then judged when it is.
+// isBusy reports whether a request of the owner is unfinished. The engine then checks the owner's rows when the request
+// finishes.
 func (q *queue) isBusy(owner desired.Owner) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,7 +89,7 @@ func (q *queue) take() []*request {
 	return batch
 }
 
-// finish ends a request.
+// finish stores a request's result and ends it.
 func (q *queue) finish(r *request, err error) {
 	q.mu.Lock()
 	if q.busy[r.owner]--; q.busy[r.owner] == 0 {

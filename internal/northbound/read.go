@@ -8,8 +8,8 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// Each calls f with every row of one table, named by its model, that owners of a kind have. f must be quick, must neither change nor
-// keep the row, and must not call the engine.
+// Each calls f with every row of one table, selected by the model type, that owners of a kind have. f must be quick. It must
+// not modify or retain the row, or call the engine.
 func Each[T any](e *Engine, kind string, f func(desired.Owner, *T)) {
 	e.session.Read(func(r *ovsdbclient.Replica) {
 		for owner, ids := range e.index.owners[kind] {

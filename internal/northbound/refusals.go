@@ -14,24 +14,26 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 )
 
-// ErrNoAnswer reports that the server repeatedly ended the connection, or did not answer in time, after it received the owner's rows; the
-// last time the transaction had no rows of other owners. Until a back-off ends, Apply returns it without another attempt.
+// ErrNoAnswer reports that the server repeatedly closed the connection, or did not answer in time, after it received the
+// owner's rows. The last of these transactions contained no rows of other owners. Until a back-off ends, Apply returns
+// ErrNoAnswer without another attempt.
 var ErrNoAnswer = errors.New("the northbound database does not answer when it gets these rows")
 
-// The back-off of an owner whose rows get no answer. Each attempt may cost all other owners a new connection.
+// Bounds of the back-off after ErrNoAnswer. Each attempt may force a reconnection on all other owners.
 const (
 	minRest = time.Second
 	maxRest = 5 * time.Minute
 )
 
-// Refusal is why an owner's rows are not in the database although this process leads: the server, or the engine, refuses them.
+// Refusal describes why an owner's rows are not in the database although this process leads: the server or the engine refused
+// them.
 type Refusal struct {
 	Owner desired.Owner
 	Err   error
 	Since time.Time
 }
 
-// refusals are the owners whose last Apply was refused.
+// refusals stores the result of the last refused Apply, by owner.
 type refusals struct {
 	mu sync.Mutex
 	of map[desired.Owner]*refusal
@@ -40,21 +42,21 @@ type refusals struct {
 type refusal struct {
 	err   error
 	since time.Time
-	rest  time.Duration // zero unless the rows get no answer
-	until time.Time     // end of the rest
+	rest  time.Duration // duration of the back-off; zero unless the last refusal was ErrNoAnswer
+	until time.Time     // end of the back-off
 }
 
 func newRefusals() *refusals { return &refusals{of: map[desired.Owner]*refusal{}} }
 
-// notOfRows are results of an Apply that say nothing about the rows.
+// notOfRows are errors of Apply that are unrelated to the owner's rows.
 var notOfRows = []error{ErrDeposed, errStopped, errDiverged, errRests, context.Canceled, context.DeadlineExceeded}
 
-// IsRefusal says whether an error of Apply is about the owner's rows, and not about the connection or the process.
+// IsRefusal reports whether an error of Apply is caused by the owner's rows, and not by the connection or the process.
 func IsRefusal(err error) bool {
 	return err != nil && !errors.Is(err, ErrWaiting) && !slices.ContainsFunc(notOfRows, func(other error) bool { return errors.Is(err, other) })
 }
 
-// note stores the result of an Apply. Results that say nothing about the rows change nothing.
+// note stores the result of an Apply. Results unrelated to the rows change nothing.
 func (r *refusals) note(owner desired.Owner, err error) {
 	if err != nil && !errors.Is(err, ErrWaiting) && !IsRefusal(err) {
 		return
@@ -66,7 +68,7 @@ func (r *refusals) note(owner desired.Owner, err error) {
 		if known == nil {
 			return
 		}
-		if known.err = nil; known.rest == 0 { // an owner with a back-off keeps it for its next ErrNoAnswer
+		if known.err = nil; known.rest == 0 { // an owner with a back-off keeps it, so that its next ErrNoAnswer doubles it
 			delete(r.of, owner)
 		}
 		r.count()
@@ -89,7 +91,7 @@ func (r *refusals) note(owner desired.Owner, err error) {
 	known.until = time.Now().Add(known.rest)
 }
 
-// count brings the metric up to date and forgets rests that are long over.
+// count updates the metric and drops back-offs that ended more than maxRest ago.
 func (r *refusals) count() {
 	refused := 0
 	for owner, known := range r.of {
@@ -103,10 +105,10 @@ func (r *refusals) count() {
 	refusedOwners.Set(float64(refused))
 }
 
-// errRests marks the error of an Apply that was not attempted.
+// errRests marks an Apply that was skipped because of a back-off.
 var errRests = errors.New("next attempt")
 
-// rests returns the error of an owner's last attempt while it rests from that.
+// rests returns an error while the owner's back-off lasts.
 func (r *refusals) rests(owner desired.Owner) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,25 +17,26 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Managed columns. A row of ours is ours in all its columns, external_ids and options included, save these:
+// Managed columns. The engine manages every column of an owned row, including external_ids and options, except:
 //
-//   - columns that northd or ovsdb-server write, listed here: never compared, never written;
-//   - ovsdbclient.Children and ovsdbclient.Shared: written as deltas, by the rows that name them as parent or are members.
+//   - columns that northd or ovsdb-server write, listed here: the engine neither compares nor writes them;
+//   - ovsdbclient.Children and ovsdbclient.Shared: the engine writes them as deltas, on behalf of rows that name them as parent
+//     or are members.
 var writtenByOthers = map[string][]string{
 	nb.LogicalSwitchPortTable: {"up", "tag", "dynamic_addresses"},
 	nb.LogicalRouterPortTable: {"ipv6_prefix", "status"},
 	nb.BFDTable:               {"status"},
 }
 
-// unowned are the tables whose rows cannot name an owner: the singletons, and two that have no column for it.
+// unowned lists the tables whose rows cannot record an owner: the singletons, and two tables without a column for it.
 var unowned = []string{nb.NBGlobalTable, nb.ConnectionTable, nb.SSLTable, nb.StaticMACBindingTable, nb.SampleTable}
 
-// table is what the engine knows of one table.
+// table describes one table of the schema for the engine.
 type table struct {
 	name    string
 	columns []column
-	parents []childSet // empty: its rows live by themselves
-	named   bool       // it has no external_ids: the name holds owner and key
+	parents []childSet // empty: a root table, whose rows need no parent
+	named   bool       // the table has no external_ids: the name column stores owner and key
 }
 
 // childSet is a column of another table that can keep rows of this table alive.
@@ -63,7 +64,7 @@ var northbound = sync.OnceValue(func() *database {
 	return d
 })
 
-// database is what the engine knows of the northbound schema.
+// database describes the northbound schema for the engine.
 type database struct {
 	schema ovsdb.DatabaseSchema
 	tables map[reflect.Type]*table
@@ -77,7 +78,7 @@ func (d *database) of(model any) (*table, error) {
 	return nil, fmt.Errorf("%T is not a pointer to a model whose rows can have an owner", model)
 }
 
-// values says what a set column holds: UUIDs of the rows of a table, or strings when the table is "".
+// values returns the value type of a set column: the name of the referenced table, or "" for a set of strings.
 func (d *database) values(set ovsdbclient.SetID) (table string, err error) {
 	schema := d.schema.Table(set.Table)
 	if schema == nil || schema.Column(set.Column) == nil || schema.Column(set.Column).TypeObj == nil {
@@ -130,7 +131,7 @@ func managed(table, column string) bool {
 	return true
 }
 
-// checkParent says what is wrong with a row's parent.
+// checkParent returns an error if a row of the table cannot have this parent.
 func (t *table) checkParent(parent *desired.Set) error {
 	switch {
 	case parent == nil && len(t.parents) == 0:
@@ -144,7 +145,8 @@ func (t *table) checkParent(parent *desired.Set) error {
 	}
 }
 
-// checkShared says whether a set can have members or elements of many owners, of rows of a table or ("") of strings.
+// checkShared returns an error unless several owners can contribute to the set, and it holds references to the given table, or
+// strings for "".
 func checkShared(set desired.Set, holds string) error {
 	if !slices.Contains(ovsdbclient.Shared[set.Table], set.Column) {
 		return fmt.Errorf("%s.%s is not a set that many owners contribute to", set.Table, set.Column)

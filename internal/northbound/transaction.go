@@ -12,8 +12,8 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// transaction gathers plans into the operations of one transaction, after the fence: inserts, waits for rows of others, updates,
-// removals from sets, additions to sets, deletions. Values for one set become one operation.
+// transaction merges plans into the operations of one transaction, in this order: fence, inserts, waits for rows of other
+// owners, updates, removals from sets, additions to sets, deletions. Values for the same set share one operation.
 type transaction struct {
 	operations []ovsdb.Operation
 	inserted   map[rowID]bool
@@ -59,8 +59,8 @@ func (t *transaction) add(plans []*plan) {
 
 func (t *transaction) append(op ovsdb.Operation) { t.operations = append(t.operations, op) }
 
-// need waits for rows that this transaction does not bring itself: a mutate of a row that is gone would succeed, and a reference
-// to one would be dropped.
+// need adds wait operations for rows that this transaction does not insert. Without them a mutate of a deleted row would
+// succeed, and ovsdb-server would drop a reference to one.
 func (t *transaction) need(ids []rowID) {
 	for _, id := range ids {
 		if t.inserted[id] || t.needed[id] {
@@ -75,7 +75,7 @@ func (t *transaction) need(ids []rowID) {
 	}
 }
 
-// mutate makes one operation per set of all memberships in it.
+// mutate adds one operation per set, with all memberships of that set.
 func (t *transaction) mutate(plans []*plan, mutator ovsdb.Mutator, of func(*plan) []membership) {
 	values := map[ovsdbclient.SetID][]any{}
 	var order []ovsdbclient.SetID
@@ -119,13 +119,13 @@ func byUUID(uuid string) []ovsdb.Condition {
 	return []ovsdb.Condition{ovsdb.NewCondition("_uuid", ovsdb.ConditionEqual, ovsdb.UUID{GoUUID: uuid})}
 }
 
-// failure is why the server refused a transaction.
+// failure describes why the server refused a transaction.
 type failure struct {
 	operation int // index; len(operations) when the commit failed
 	err       error
 }
 
-// failed returns what made a transaction fail, or nil.
+// failed returns the first error of a transaction, or nil.
 func failed(operations []ovsdb.Operation, results []ovsdbclient.Result) *failure {
 	for i, result := range results {
 		if result.Error == "" {
@@ -140,7 +140,7 @@ func failed(operations []ovsdb.Operation, results []ovsdbclient.Result) *failure
 	return nil
 }
 
-// owned says what the request's owner is, for errors.
+// owned adds the owner to an error of Apply.
 func owned(owner desired.Owner, err error) error {
 	return fmt.Errorf("apply rows of %s to the northbound database: %w", owner, err)
 }

@@ -18,7 +18,7 @@ import (
 // get returns a column's value in a model.
 func (c column) get(model any) any { return reflect.ValueOf(model).Elem().Field(c.field).Interface() }
 
-// equal compares two values of the column as the database does: sets have no order, and nothing is the same as empty.
+// equal compares two values of the column as the database does: sets are unordered, and nil equals empty.
 func (c column) equal(a, b any) bool {
 	switch a := a.(type) {
 	case string:
@@ -42,8 +42,8 @@ func (c column) equal(a, b any) bool {
 	}
 }
 
-// checkText refuses text that an OVSDB string cannot hold (RFC 7047, section 3.1: UTF-8 without the null character). ovsdb-server ends the
-// connection at a null character, and encoding/json replaces invalid UTF-8.
+// checkText returns an error for text that an OVSDB string cannot hold (RFC 7047, section 3.1: UTF-8 without the null
+// character). ovsdb-server closes the connection on a null character, and encoding/json replaces invalid UTF-8.
 func checkText(value any) error {
 	bad := func(s string) bool { return strings.IndexByte(s, 0) >= 0 || !utf8.ValidString(s) }
 	var found string
@@ -85,14 +85,14 @@ func equalSets[T string | int](a, b []T) bool {
 	return slices.Equal(sorted(a), sorted(b))
 }
 
-// sorted returns the values of a set once each, in order.
+// sorted returns the distinct values of a set, in order.
 func sorted[T string | int](set []T) []T {
 	set = slices.Clone(set)
 	slices.Sort(set)
 	return slices.Compact(set)
 }
 
-// empty says whether a value is what the database gives a column that an insert does not mention.
+// empty reports whether a value is the default that the database gives a column that is not in an insert.
 func (c column) empty(value any) bool {
 	v := reflect.ValueOf(value)
 	switch v.Kind() {
@@ -103,7 +103,7 @@ func (c column) empty(value any) bool {
 	}
 }
 
-// wire returns a value in the form of an operation.
+// wire returns a value in the form that operations use.
 func (c column) wire(value any) (any, error) {
 	switch v := value.(type) {
 	case map[string]string:
@@ -118,10 +118,10 @@ func (c column) wire(value any) (any, error) {
 	return wire, nil
 }
 
-// stringMap is a map in the form of an operation. libovsdb's own goes through reflection and a map of interfaces.
+// stringMap is a map in the form that operations use. libovsdb's encoder uses reflection and a map of interfaces.
 type stringMap map[string]string
 
-// MarshalJSON is ["map", [[key, value], …]] (RFC 7047, section 5.1).
+// MarshalJSON returns ["map", [[key, value], …]] (RFC 7047, section 5.1).
 func (m stringMap) MarshalJSON() ([]byte, error) {
 	pairs := make([][2]string, 0, len(m))
 	for key, value := range m {
@@ -130,7 +130,7 @@ func (m stringMap) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{"map", pairs})
 }
 
-// references returns UUIDs as a value of the column, which is a reference, an optional one, or a set of them.
+// references returns UUIDs as a value of the column, which holds one reference, an optional one, or a set.
 func (c column) references(uuids []string) (any, error) {
 	switch c.schema.Type {
 	case ovsdb.TypeSet:

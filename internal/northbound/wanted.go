@@ -14,7 +14,7 @@ import (
 	ovsdbclient "github.com/kiln-net/kiln/internal/ovsdb/client"
 )
 
-// wantedRow is a desired row in terms of the database.
+// wantedRow is a desired row in terms of the database schema.
 type wantedRow struct {
 	id         rowID
 	table      *table
@@ -23,14 +23,14 @@ type wantedRow struct {
 	members    []ovsdbclient.SetID
 	elements   []element
 	references []rowID
-	needs      []rowID // all rows that must be there: the parent, references, and the rows of sets
+	needs      []rowID // all rows that must exist: the parent, references, and the rows of sets
 }
 
 // wantedRows are all rows that an owner wants.
 type wantedRows struct {
 	rows     []wantedRow
 	ids      map[rowID]struct{}
-	elements []element // each once
+	elements []element // without duplicates
 	contains map[element]struct{}
 }
 
@@ -39,7 +39,8 @@ func (w wantedRows) has(id rowID) bool {
 	return ok
 }
 
-// interpretAll checks and translates what a translator returned. Its errors are defects of the translator, not of the user's input.
+// interpretAll validates a translator's rows and converts them. Its errors are defects of the translator, not of the user's
+// input.
 func interpretAll(owner desired.Owner, want []desired.Row) (wantedRows, error) {
 	all := wantedRows{rows: make([]wantedRow, 0, len(want)), ids: make(map[rowID]struct{}, len(want))}
 	for _, row := range want {
@@ -92,7 +93,7 @@ func interpret(ref desired.Ref, row desired.Row) (wantedRow, error) {
 	return w, nil
 }
 
-// join takes the sets that the row is a member of or adds elements to.
+// join adds the sets that the row is a member of or adds elements to.
 func (w *wantedRow) join(row desired.Row) error {
 	for _, set := range row.Members {
 		if err := checkShared(set, w.table.name); err != nil {
@@ -119,7 +120,7 @@ func (w *wantedRow) join(row desired.Row) error {
 	return nil
 }
 
-// fill takes the values of the managed columns: the model's, references, and what marks the row as ours.
+// fill computes the values of the managed columns: from the model, from references, and the engine's ownership keys.
 func (w *wantedRow) fill(ref desired.Ref, row desired.Row) error {
 	w.values = make([]any, len(w.table.columns))
 	for i, c := range w.table.columns {
@@ -167,7 +168,8 @@ func (w *wantedRow) refer(reference desired.Reference) error {
 	return nil
 }
 
-// changes returns the columns in which the row differs from what is there, or what an insert needs when nothing is.
+// changes returns the columns that differ from the current row. Without a current row it returns the columns that an insert
+// needs.
 func (w *wantedRow) changes(current any) (ovsdb.Row, error) {
 	row := ovsdb.Row{}
 	for i, c := range w.table.columns {
