@@ -10,7 +10,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// matchFamily is the name of addr's protocol in matches: "ip4" or "ip6" (ovn-sb(5), Logical_Flow match).
+// matchFamily is the protocol of addr in matches: "ip4" or "ip6" (ovn-sb(5), Logical_Flow match).
 func matchFamily(addr netip.Addr) string {
 	if addr.Is4() {
 		return "ip4"
@@ -18,14 +18,14 @@ func matchFamily(addr netip.Addr) string {
 	return "ip6"
 }
 
-// matchIP is a match on one side, "src" or "dst", of packets of addr's family: an address, a prefix or a `$set`, none of which
-// is ever a user's text.
+// matchIP returns a match on one side, "src" or "dst", of packets of addr's family. value is an address, a prefix or a `$set`;
+// it never contains text of a user.
 func matchIP(side string, addr netip.Addr, value string) string {
 	return matchFamily(addr) + "." + side + " == " + value
 }
 
-// gatewayMAC is the address of a router port, derived from its first network address so that it outlives the database: what
-// ports have learnt of their gateway stays true. The allocator gives it to no port of the subnet.
+// gatewayMAC returns the MAC address of a router port. It is derived from the port's first network address, so it survives a
+// loss of the database and the neighbour entries in pods stay valid. The allocator gives it to no port of the subnet.
 func gatewayMAC(gateway netip.Addr) net.HardwareAddr {
 	mac := ipfamily.MAC(gateway, 0)
 	return mac[:]

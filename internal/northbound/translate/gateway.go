@@ -12,25 +12,26 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// KindGateway is the kind of the owners of centralized gateways; they have the names of their subnets. The policies are not the subnet's
-// own so that moving a gateway touches nothing else.
+// KindGateway is the kind of the owners of centralized gateways, which have the names of their subnets. The subnet does not own
+// the policies, so that a gateway can move without a change of the subnet's rows.
 const KindGateway = "Gateway"
 
-// GatewayOwner owns the policies that send what leaves a subnet through its gateway nodes.
+// GatewayOwner owns the policies that send a subnet's egress traffic through its gateway nodes.
 func GatewayOwner(subnet string) desired.Owner { return desired.Owner{Kind: KindGateway, Name: subnet} }
 
-// GatewayInputs are what the centralized gateway of a subnet follows from.
+// GatewayInputs are the inputs of Gateway.
 type GatewayInputs struct {
 	Vpc string
 	// CIDRs of the subnet, one per family.
 	CIDRs []netip.Prefix
-	// NextHops are the addresses of the gateway nodes on the join switch, of both families. Several of one share the connections.
+	// NextHops are the addresses of the gateway nodes on the join switch, of both families. Several of one family share the
+	// connections (ECMP).
 	NextHops []netip.Addr
 }
 
-// Gateway returns one policy per family: what leaves the subnet goes to the gateway nodes, and nowhere while there is none. It counts
-// before the policies of distributed gateways, whose port groups the subnet's pods are in as well: so a subnet changes from one kind to
-// the other at once, and nothing of its pods is touched.
+// Gateway returns one policy per family: it reroutes the subnet's egress traffic to the gateway nodes, and drops it if there
+// are none. Its priority is above the policies of distributed gateways, whose address sets contain the subnet's pods as well.
+// Therefore a subnet changes from one gateway type to the other at once, without a change of its pods' rows.
 func Gateway(in GatewayInputs) []desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	rows := make([]desired.Row, 0, len(in.CIDRs))
@@ -51,7 +52,8 @@ func Gateway(in GatewayInputs) []desired.Row {
 	return rows
 }
 
-// GatewayCIDR is the prefix whose traffic a policy of Gateway is about. It is false when someone else has written the policy.
+// GatewayCIDR returns the prefix that a policy of Gateway matches, and false if another client changed the policy and the
+// prefix cannot be parsed.
 func GatewayCIDR(policy *nb.LogicalRouterPolicy) (netip.Prefix, bool) {
 	_, value, _ := strings.Cut(policy.Match, " == ")
 	cidr, err := netip.ParsePrefix(value)

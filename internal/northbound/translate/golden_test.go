@@ -20,7 +20,7 @@ func (h *hardwareAddr) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// goldenRow is how a row reads in a golden file.
+// goldenRow is the form of a row in a golden file.
 type goldenRow struct {
 	Key        string              `json:"key"`
 	Model      string              `json:"model"`
@@ -31,7 +31,7 @@ type goldenRow struct {
 	Elements   []string            `json:"elements,omitempty"`
 }
 
-// rowsOf runs f on each testdata/<prefix>*.in.yaml and compares the rows with the .out.yaml beside it.
+// rowsOf runs f on each testdata/<prefix>*.in.yaml and compares the rows with the corresponding .out.yaml.
 func rowsOf[T any](t *testing.T, prefix string, f func(T) []desired.Row) {
 	t.Helper()
 	golden.Each(t, "testdata/"+prefix+"*.in.yaml", func(t *testing.T, in T, out string) {

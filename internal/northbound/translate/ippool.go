@@ -18,11 +18,11 @@ const keyAddresses = "addresses"
 // IPPoolOwner owns the address set of a pool.
 func IPPoolOwner(name string) desired.Owner { return desired.Owner{Kind: KindIPPool, Name: name} }
 
-// PoolSet is the name of a pool's address set: the pool's with dots for dashes, which names in matches cannot have (ovn-sb(5),
-// Logical_Flow.match). Two pools may have the same.
+// PoolSet is the name of a pool's address set: the pool's name with dots instead of dashes, which names in matches cannot
+// contain (ovn-sb(5), Logical_Flow.match). Two pools may have the same address set name.
 func PoolSet(pool string) string { return strings.ReplaceAll(pool, "-", ".") }
 
-// IPPool returns the address set of a pool whose ips can be read, if it is to have one.
+// IPPool returns the address set of a pool, or nil if the pool does not enable it or its ips cannot be parsed.
 func IPPool(pool *kubeovnv1.IPPool) []desired.Row {
 	ranges, err := ipfamily.ParseRanges(pool.Spec.IPs)
 	if err != nil || !pool.Spec.EnableAddressSet {
@@ -38,7 +38,7 @@ func IPPool(pool *kubeovnv1.IPPool) []desired.Row {
 	return []desired.Row{row}
 }
 
-// prefixes are the fewest addresses and CIDRs that hold just a range.
+// prefixes returns the smallest list of addresses and CIDRs that exactly covers a range.
 func prefixes(r ipfamily.Range) []string {
 	var out []string
 	for from := r.From; from.IsValid() && !r.To.Less(from); {

@@ -16,26 +16,26 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// healthCheck is how often OVN asks an endpoint and when it believes the answers (ovn-nb(5), Load_Balancer_Health_Check), in seconds and
-// in answers: the reference's numbers, so that rules behave as before.
+// healthCheck are the interval and timeout in seconds, and the number of answers that change an endpoint's state (ovn-nb(5),
+// Load_Balancer_Health_Check). They are Kube-OVN's, so that migrated rules behave the same.
 var healthCheck = map[string]string{"interval": "5", "timeout": "20", "success_count": "3", "failure_count": "3"}
 
-// LBRuleInputs is what the load balancers of a SwitchLBRule or a RouterLBRule follow from.
+// LBRuleInputs are the inputs of LBRule.
 type LBRuleInputs struct {
 	// Kind is KindSwitchLBRule or KindRouterLBRule.
 	Kind string
 	Name string
-	// Vpc is the VPC whose pods reach the rule's addresses.
+	// Vpc is the VPC whose pods can reach the rule's addresses.
 	Vpc string
-	// VIPs are at most one of each family.
+	// VIPs has at most one address per family.
 	VIPs  []netip.Addr
 	Ports []LBRulePort
-	// Endpoints serve where they are given; otherwise Slices say who does.
+	// Endpoints are fixed endpoints; if there are none, Slices list the endpoints.
 	Endpoints []netip.Addr
 	Slices    []*discoveryv1.EndpointSlice
 	// Sticky keeps a client at an endpoint.
 	Sticky bool
-	// Monitors are how endpoints can be checked, by their addresses. An endpoint without one is taken to be well.
+	// Monitors are the health monitors of endpoints, by address. An endpoint without a monitor is assumed healthy.
 	Monitors map[netip.Addr]Monitor
 }
 
@@ -46,16 +46,17 @@ type LBRulePort struct {
 	Port, Target uint16
 }
 
-// Monitor is how OVN checks an endpoint: at a port, from an address of the port's subnet that nothing else has.
+// Monitor describes how OVN checks an endpoint: its logical port, and a source address in the port's subnet that nothing else
+// uses.
 type Monitor struct {
 	Port   string
 	Source netip.Addr
 }
 
-// Monitored reports whether OVN can check endpoints of a protocol (ovn-sb(5), Service_Monitor).
+// Monitored reports whether OVN can check endpoints with this protocol (ovn-sb(5), Service_Monitor).
 func Monitored(p corev1.Protocol) bool { return p != corev1.ProtocolSCTP }
 
-// LBRulePrefix begins the names of what is made of rules of a kind, as in Kube-OVN.
+// LBRulePrefix is the prefix of the names of objects generated for rules of a kind, as in Kube-OVN.
 func LBRulePrefix(kind string) string {
 	if kind == KindRouterLBRule {
 		return "rlr-"
@@ -63,13 +64,13 @@ func LBRulePrefix(kind string) string {
 	return "slr-"
 }
 
-// LBRuleRef is a rule's load balancer of a protocol.
+// LBRuleRef is the load balancer of a rule for a protocol.
 func LBRuleRef(kind, name string, p corev1.Protocol) desired.Ref {
 	return desired.Ref{Owner: LBRuleOwner(kind, name), Key: strings.ToLower(string(p))}
 }
 
-// LBRule returns one load balancer per protocol of a rule, in the load balancer group of its VPC, and a health check for each address
-// and port of which an endpoint can be checked.
+// LBRule returns one load balancer per protocol of a rule, in the load balancer group of its VPC, and a health check for each
+// VIP that has an endpoint with a monitor.
 func LBRule(in LBRuleInputs) []desired.Row {
 	var rows []desired.Row
 	for _, p := range protocols {
@@ -100,7 +101,7 @@ func LBRule(in LBRuleInputs) []desired.Row {
 	return rows
 }
 
-// EndpointsOf are where a port is served in the family of a VIP.
+// EndpointsOf returns the endpoints of a port in the family of a VIP.
 func (in *LBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []netip.AddrPort {
 	if len(in.Endpoints) == 0 {
 		return endpointsOf(endpoints.ByPort(in.Slices), vip, port.Name, port.Protocol)
@@ -114,7 +115,8 @@ func (in *LBRuleInputs) EndpointsOf(vip netip.Addr, port LBRulePort) []netip.Add
 	return of
 }
 
-// mapPorts adds where endpoints are checked, in the form of Load_Balancer.ip_port_mappings. It reports whether any can be.
+// mapPorts adds the monitors of endpoints to mappings, in the form of Load_Balancer.ip_port_mappings. It reports whether any
+// endpoint has one.
 func (in *LBRuleInputs) mapPorts(endpoints []netip.AddrPort, mappings map[string]string) (checked bool) {
 	for _, e := range endpoints {
 		if m, ok := in.Monitors[e.Addr()]; ok {
@@ -134,7 +136,7 @@ func (in *LBRuleInputs) check(protocol, front string) desired.Row {
 	}
 }
 
-// bracketed is an address as load balancers' columns have it: with brackets in IPv6.
+// bracketed returns an address in the form of the load balancer columns: IPv6 in brackets.
 func bracketed(a netip.Addr) string {
 	if a.Is6() {
 		return "[" + a.String() + "]"

@@ -71,7 +71,7 @@ func TestWhatTransitLeasedIsReadBack(t *testing.T) {
 	}
 }
 
-// TestSetNames guards what matches depend on: an identifier, and never one name for two sets.
+// TestSetNames checks the names that matches depend on: they are identifiers, and two sets never share a name.
 func TestSetNames(t *testing.T) {
 	identifier := regexp.MustCompile(`^[a-zA-Z_.][a-zA-Z_.0-9]*$`)
 	seen := map[string]desired.Ref{}
@@ -101,8 +101,8 @@ func TestGatewayMACIsStableAndUnicast(t *testing.T) {
 	}
 }
 
-// TestPortNames guards that no two ports between routers and switches have one name when it is known which names are taken, nor that of
-// a pod's port or a node's.
+// TestPortNames checks that two ports between routers and switches never have the same name if taken names are known, and that
+// none has the name of a pod's or a node's port.
 func TestPortNames(t *testing.T) {
 	for _, tt := range []struct {
 		vpc, subnet      string

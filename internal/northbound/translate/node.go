@@ -16,7 +16,7 @@ import (
 // NodePort is the name of a node's logical switch port, and of its IP object.
 func NodePort(node string) string { return kubeovnv1.NodePortName(node) }
 
-// NodeInputs are what a node's own port and its part in the default VPC follow from.
+// NodeInputs are the inputs of Node.
 type NodeInputs struct {
 	Name string
 	// Vpc is the default VPC.
@@ -30,12 +30,14 @@ type NodeInputs struct {
 	InternalIPs []netip.Addr
 }
 
-// Node returns a node's port on the join switch; the address sets of its pods behind a distributed gateway, of both families
-// whatever the join subnet has; and the policies that send through the port what goes to the node itself, and what those pods
-// send out of the VPC.
+// Node returns
 //
-// Pods add their addresses by their own rows, which ovn-northd follows by increments. Of a port group it would compute all flows
-// anew for the first and the last port that a switch has in it (OVN 25.03).
+//   - a node's port on the join switch;
+//   - the address sets, for both families, of its pods behind a distributed gateway;
+//   - the policies that reroute traffic to the node, and the egress traffic of these pods, to the port.
+//
+// The rows of pods add their own addresses to the sets, which ovn-northd handles incrementally. With port groups it would do a
+// full recompute for the first and the last port of a switch in a group (OVN 25.03).
 func Node(in NodeInputs) []desired.Row {
 	ports := desired.SwitchPorts(SwitchRef(in.Switch))
 	rows := []desired.Row{{
@@ -66,7 +68,7 @@ func Node(in NodeInputs) []desired.Row {
 	return rows
 }
 
-// nodePolicy sends what goes to one of the node's own addresses through the node's port, hop.
+// nodePolicy reroutes traffic to one of the node's own addresses to the node's port, hop.
 func nodePolicy(in NodeInputs, ip, hop netip.Addr) desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	return desired.Row{
@@ -81,7 +83,7 @@ func nodePolicy(in NodeInputs, ip, hop netip.Addr) desired.Row {
 	}
 }
 
-// egressPolicy sends what leaves the VPC from the node's pods behind a distributed gateway through the node's port, hop.
+// egressPolicy reroutes the egress traffic of the node's pods behind a distributed gateway to the node's port, hop.
 func egressPolicy(in NodeInputs, hop netip.Addr) desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	set := setName(NodeEgressRef(in.Vpc, in.Name, ipfamily.Of(hop)))

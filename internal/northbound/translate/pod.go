@@ -15,12 +15,13 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Options and external_ids of ports (ovn-nb(5), Logical_Switch_Port). ovn-controller compares the pod's UID here with that of the
-// interface, so that a pod re-created under one name never gets its predecessor's interface.
+// Options and external_ids of ports (ovn-nb(5), Logical_Switch_Port). ovn-controller binds an interface to the port only if
+// both have the same iface-id-ver, the pod's UID. So a pod re-created under the same name never gets its predecessor's
+// interface.
 const (
 	optionChassis = "requested-chassis"
 	optionPodUID  = "iface-id-ver"
-	// optionActivation keeps a port blocked at its further chassis until what runs there announces itself.
+	// optionActivation keeps a port blocked at its additional chassis until the virtual machine there announces itself.
 	optionActivation = "activation-strategy"
 	idPod            = "pod"
 	idSwitch         = "ls"
@@ -30,15 +31,17 @@ const (
 // keyPodPort is the key of the port on the pod's first network.
 const keyPodPort = "ovn"
 
-// PodInputs is what the port of a pod follows from.
+// PodInputs are the inputs of Pod.
 type PodInputs struct {
 	Namespace string
 	Name      string
-	// UID of the pod, which only its interface is bound to the port by; empty where pods follow one another.
+	// UID of the pod: only an interface with this UID is bound to the port. It is empty for a port that several pods use in
+	// succession.
 	UID string
-	// Node is the pod's node, which is its chassis, too.
+	// Node is the pod's node and its chassis.
 	Node string
-	// Others are nodes that a virtual machine moves to. Its port is there as well, from when the machine announces itself there by RARP.
+	// Others are the target nodes of a virtual machine that migrates. Its port becomes active on such a node when the machine
+	// sends RARP there.
 	Others []string
 	// Subnet is the logical switch, Vpc its router.
 	Subnet string
@@ -46,28 +49,28 @@ type PodInputs struct {
 	// Addresses are the pod's, at most one of each family.
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
-	// DHCP are those CIDRs of the subnet in which it answers DHCP requests.
+	// DHCP are the CIDRs of the subnet in whose families the port gets DHCP answers.
 	DHCP []netip.Prefix
-	// OwnDHCP are DHCP answers to the pod that differ from the subnet's, at most one of each family that the pod has an address of.
+	// OwnDHCP are the pod's own DHCP options, at most one per family of its addresses.
 	OwnDHCP []PodDHCP
-	// Vips are addresses that the pod shares with others of the subnet.
+	// Vips are addresses that the pod shares with other pods of the subnet.
 	Vips []netip.Addr
 	// Shared are addresses of Vip objects that the pod shares.
 	Shared []netip.Addr
-	// PortSecurity drops what the pod sends from other addresses than its own, Vips and Shared.
+	// PortSecurity drops packets of the pod with a source other than Addresses, Vips and Shared.
 	PortSecurity bool
-	// NorthGateway are next hops of what leaves the VPC from the pod, at most one of each family.
+	// NorthGateway are the next hops of the pod's egress traffic, at most one per family.
 	NorthGateway []netip.Addr
-	// Unknown sends the pod what is for MAC addresses that no port has (ovn-nb(5), Logical_Switch_Port.addresses).
+	// Unknown sends the pod frames for MAC addresses of no port (ovn-nb(5), Logical_Switch_Port.addresses).
 	Unknown bool
-	// Policy is what the port is in for the sake of policies.
+	// Policy lists the pod sets and groups of policies that the port joins.
 	Policy PodPolicy
 }
 
 // PodPort is the name of a pod's port on its first network, and of its IP object.
 func PodPort(namespace, name string) string { return name + "." + namespace }
 
-// PodOfPort is the inverse of PodPort. Names of namespaces hold no dot, those of pods may.
+// PodOfPort is the inverse of PodPort. Names of namespaces contain no dot; names of pods may.
 func PodOfPort(port string) (namespace, name string, ok bool) {
 	i := strings.LastIndexByte(port, '.')
 	if i < 1 || i == len(port)-1 {
@@ -76,7 +79,7 @@ func PodOfPort(port string) (namespace, name string, ok bool) {
 	return port[i+1:], port[:i], true
 }
 
-// Pod returns the logical switch port of a pod with its addresses in the sets of its node.
+// Pod returns the logical switch port of a pod, with its elements in the address sets of its node and of policies.
 func Pod(in PodInputs) []desired.Row {
 	port := &nb.LogicalSwitchPort{
 		Name:        PodPort(in.Namespace, in.Name),
@@ -109,7 +112,7 @@ func Pod(in PodInputs) []desired.Row {
 	return slices.Concat([]desired.Row{row}, ownDHCP(in), north(in))
 }
 
-// north are the policies that send what leaves the VPC from a pod to next hops of its own.
+// north are the policies that send a pod's egress traffic to its own next hops.
 func north(in PodInputs) []desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	var rows []desired.Row
@@ -127,8 +130,8 @@ func north(in PodInputs) []desired.Row {
 	return rows
 }
 
-// egress are a pod's addresses in the sets of those that leave the VPC by the pod's own node, unless the policy of a centralized gateway
-// comes first. Nodes are connected to the default VPC alone.
+// egress returns the pod's elements in the address sets of its node, whose members leave the VPC through that node. The policy
+// of a centralized gateway has a higher priority. Only the default VPC has connected nodes.
 func egress(in PodInputs) []desired.Element {
 	if in.Vpc != kubeovnv1.DefaultVpc {
 		return nil
@@ -141,7 +144,7 @@ func egress(in PodInputs) []desired.Element {
 	return elements
 }
 
-// portAddress is one element of Logical_Switch_Port.addresses: a MAC address and the IP addresses behind it.
+// portAddress is one value of Logical_Switch_Port.addresses: a MAC address followed by its IP addresses.
 func portAddress(mac net.HardwareAddr, addresses []netip.Addr) string {
 	parts := make([]string, 0, 1+len(addresses))
 	parts = append(parts, mac.String())
@@ -151,7 +154,7 @@ func portAddress(mac net.HardwareAddr, addresses []netip.Addr) string {
 	return strings.Join(parts, " ")
 }
 
-// PortLease is what a port in the northbound database says about the pod, or node, that it was made for.
+// PortLease is the allocation that a northbound port records for its pod or node.
 type PortLease struct {
 	Port   string
 	Subnet string
@@ -161,7 +164,8 @@ type PortLease struct {
 	MAC       net.HardwareAddr
 }
 
-// ReadPortLease reads a port that Pod or Node made. It is false when someone else has written it so that no address can be read.
+// ReadPortLease reads the lease of a port that Pod or Node returned. It returns false if another client changed the port and
+// its addresses cannot be parsed.
 func ReadPortLease(port *nb.LogicalSwitchPort) (PortLease, bool) {
 	lease := PortLease{Port: port.Name, Subnet: port.ExternalIDs[idSwitch], UID: port.Options[optionPodUID]}
 	if len(port.Addresses) == 0 {

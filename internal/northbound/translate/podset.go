@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Owners of ACLs.
+// Kinds of owners of ACLs.
 const (
 	KindNetworkPolicy              = "NetworkPolicy"
 	KindAdminNetworkPolicy         = "AdminNetworkPolicy"
@@ -21,8 +21,8 @@ const (
 	KindClusterNetworkPolicy       = "ClusterNetworkPolicy"
 )
 
-// Owners of what policies share: a set of pods, which is there while any policy uses it, and what holds for every pod that any policy
-// isolates.
+// Kinds of owners of rows that policies share: a set of pods, which exists while any policy uses it, and the rules for every
+// isolated pod.
 const (
 	KindPodSet    = "PodSet"
 	KindIsolation = "Isolation"
@@ -33,10 +33,10 @@ const (
 	idSelector  = "selector"
 )
 
-// priorityAboveAll is in the tier of cluster-wide policies, above all of theirs.
+// priorityAboveAll is above all cluster-wide policies, in their tier.
 const priorityAboveAll = 31000
 
-// priorityAlways is in the tier of NetworkPolicies, above all of theirs: it is Kube-OVN's for what nodes send to pods.
+// priorityAlways is above all NetworkPolicies, in their tier. It is Kube-OVN's priority for traffic from nodes to pods.
 const priorityAlways = 3000
 
 // NetworkPolicyOwner owns the ACLs of a NetworkPolicy.
@@ -52,10 +52,10 @@ func ClusterPolicyOwner(kind, name string) desired.Owner {
 // PodSetOwner owns the rows of a set of pods.
 func PodSetOwner(name string) desired.Owner { return desired.Owner{Kind: KindPodSet, Name: name} }
 
-// IsolationOwner owns what holds for every pod that any policy isolates.
+// IsolationOwner owns the rules for every pod that any policy isolates.
 func IsolationOwner() desired.Owner { return desired.Owner{Kind: KindIsolation, Name: "pods"} }
 
-// isolatedRef is the port group of all pods that any policy is about.
+// isolatedRef is the port group of all pods that any policy or security group selects.
 func isolatedRef() desired.Ref { return desired.Ref{Owner: IsolationOwner(), Key: keySetPorts} }
 
 // SubjectsRef is the port group of a set of pods.
@@ -72,20 +72,20 @@ func PeersRef(part PodSetPart, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: PodSetOwner(part.Name), Key: key}
 }
 
-// PodSetInputs are what the rows of a set of pods follow from.
+// PodSetInputs are the inputs of PodSet.
 type PodSetInputs struct {
 	Name string
-	// Selector says in words which pods they are.
+	// Selector describes the selected pods in text.
 	Selector string
-	// Subjects are in a port group, others in address sets.
+	// Subjects is set for a set that policies apply to, which is a port group. A set of peers is address sets.
 	Subjects bool
-	// Numbers are those of the port that the set is about, if it is about any.
+	// Numbers are the numbers of the named port of the set; only 0 for a set without a named port.
 	Numbers []int32
-	// HostAddresses are those of nodes whose host-network pods are in the set, by Number.
+	// HostAddresses are the addresses of nodes with host-network pods in the set, by Number.
 	HostAddresses map[int32][]netip.Addr
 }
 
-// PodSet returns the port group or the address sets of a set of pods. Pods enter them by their own rows.
+// PodSet returns the port group or the address sets of a set of pods. The rows of pods add their own memberships.
 func PodSet(in PodSetInputs) []desired.Row {
 	ids := map[string]string{idSelector: in.Selector}
 	if in.Subjects {
@@ -108,16 +108,16 @@ func PodSet(in PodSetInputs) []desired.Row {
 	return rows
 }
 
-// PodPolicy is what a pod's port is in for the sake of policies.
+// PodPolicy lists the port groups and address sets of policies that a pod's port joins.
 type PodPolicy struct {
 	// Subjects are names of sets, Peers parts of sets.
 	Subjects []string
 	Peers    []PodSetPart
-	// Grouped are the tiers in which security groups decide for the pod.
+	// Grouped are the tiers in which security groups apply to the pod.
 	Grouped []int
 }
 
-// join puts a pod's row into its groups and address sets, in the transaction that makes its port.
+// join adds a pod's row to its groups and address sets, in the transaction that creates its port.
 func (in PodPolicy) join(row *desired.Row, addresses []netip.Addr) {
 	if len(in.Subjects)+len(in.Grouped) > 0 {
 		row.Members = append(row.Members, desired.GroupPorts(isolatedRef()))
@@ -136,23 +136,28 @@ func (in PodPolicy) join(row *desired.Row, addresses []netip.Addr) {
 	}
 }
 
-// PolicyNode is a node as policies see it.
+// PolicyNode is a node for the purposes of policies.
 type PolicyNode struct {
 	Name string
-	// Addresses are the node's own and that of its port.
+	// Addresses are the node's own and its port's.
 	Addresses []netip.Addr
 }
 
-// IsolationInputs are what holds for all pods that any policy is about.
+// IsolationInputs are the inputs of Isolation.
 type IsolationInputs struct {
 	Nodes []PolicyNode
-	// Grouped says that there are pods in security groups.
+	// Grouped is set if any pod is in a security group.
 	Grouped bool
 }
 
-// Isolation returns the port group of all pods that any policy is about, with what passes whatever policies say: what comes from the
-// pod's own node, for kubelet's probes; what a pod sends to itself through a Service; requests to DHCP servers, which OVN answers
-// itself; and answers to the health checks of load balancers, which go to ovn-controller. With it come the port groups of pods in security groups, with what closes them.
+// Isolation returns the port group of all isolated pods, with the ACLs that always allow
+//
+//   - traffic from the pod's own node, for kubelet's probes;
+//   - traffic of a pod to itself through a Service;
+//   - requests to DHCP servers, which OVN answers;
+//   - answers to the health checks of load balancers, which go to ovn-controller.
+//
+// If Grouped is set it also returns the port groups of pods in security groups, with their default drops.
 func Isolation(in IsolationInputs) []desired.Row {
 	ref := isolatedRef()
 	group, acls := setName(ref), desired.GroupACLs(ref)
@@ -188,7 +193,7 @@ func Isolation(in IsolationInputs) []desired.Row {
 			Match: fmt.Sprintf("outport == @%s && %s.src == %s && flags.loopback", group, ip, source),
 		})
 	}
-	// northd lets these answers pass egress rules before load balancing; Kiln's rules come after it.
+	// northd allows these answers in egress rules before load balancing; Kiln's egress rules are evaluated after it.
 	check := aclOn(group, Egress, "eth.dst == $svc_monitor_mac")
 	check.Tier, check.Priority = TierAdmin, priorityAboveAll
 	always("health-check", check)

@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Tiers of ACLs; a lower one decides first (ovn-nb(5), ACL tier). They are Kube-OVN's.
+// Tiers of ACLs; the lower one is evaluated first (ovn-nb(5), ACL tier). They are Kube-OVN's.
 const (
 	TierAdmin    = 1
 	TierPolicy   = 2
@@ -31,32 +31,32 @@ const (
 // maxACLName is the longest name of an ACL (ovn-nb(5)).
 const maxACLName = 63
 
-// Direction of what a rule is about, as its subjects see it.
+// Direction of a rule's traffic, from the point of view of its subjects.
 type Direction string
 
 const (
-	// Ingress is what comes to subjects.
+	// Ingress is traffic to subjects.
 	Ingress Direction = "ingress"
-	// Egress is what subjects send.
+	// Egress is traffic from subjects.
 	Egress Direction = "egress"
 )
 
-// PolicyInputs are what the ACLs of a policy follow from, whatever its kind.
+// PolicyInputs are the inputs of Policy, for all kinds of policies.
 type PolicyInputs struct {
 	Owner desired.Owner
-	// Title is what logs call the policy: `np/<name>.<namespace>`.
+	// Title is the policy's name in logs: `np/<name>.<namespace>`.
 	Title string
-	// Subjects is the name of the set of pods that the policy is about.
+	// Subjects is the name of the set of pods that the policy applies to.
 	Subjects string
 	Tier     int
 	Rules    []PolicyRule
-	// LogRate is how many packets per second each rule may log on a node. It counts where a rule logs.
+	// LogRate limits the log entries per second, rule and node. It applies to rules with Log.
 	LogRate int
 }
 
 // PolicyRule is one rule for traffic between subjects and peers: the pods in Sets, the addresses in Networks, or any address if Any is set.
 type PolicyRule struct {
-	// Key is unique in the policy and stays with the rule while it is there.
+	// Key is unique in the policy and constant during the life of the rule.
 	Key       string
 	Direction Direction
 	Priority  int
@@ -64,27 +64,28 @@ type PolicyRule struct {
 	Any       bool
 	Sets      []PodSetPart
 	Networks  []netip.Prefix
-	// To narrows the rule to what goes to pods in any of these sets: those with a named port.
+	// To restricts the rule to traffic to pods in any of these sets, which are the sets of a named port.
 	To []PodSetPart
-	// Ports are of the destination, none for any.
+	// Ports are destination ports; none means any.
 	Ports []PolicyPort
 	Log   bool
 }
 
-// PodSetPart is a set of pods' addresses; Number is that of the port that the set is about, if it is about any.
+// PodSetPart is a set of pods' addresses. If the set has a named port, Number selects the pods on which that port has this
+// number; otherwise it is 0.
 type PodSetPart struct {
 	Name   string
 	Number int32
 }
 
-// PolicyPort is a range of ports of a protocol, "tcp", "udp" or "sctp"; all ports when First is 0.
+// PolicyPort is a range of ports of a protocol, "tcp", "udp" or "sctp"; First == 0 means all ports.
 type PolicyPort struct {
 	Protocol    string
 	First, Last int32
 }
 
-// Policy returns the ACLs of a policy on the port group of its subjects. What is allowed is followed by conntrack, so that replies pass.
-// Egress is judged behind the load balancers, by where it goes in the end. OVN itself lets neighbour discovery pass.
+// Policy returns the ACLs of a policy on the port group of its subjects. Allowed connections are tracked, so that replies pass.
+// Egress rules are evaluated after load balancing, on the final destination. OVN itself passes neighbour discovery.
 func Policy(in PolicyInputs) []desired.Row {
 	p := policy{in: in, parent: desired.GroupACLs(SubjectsRef(in.Subjects))}
 	for _, rule := range in.Rules {
@@ -100,8 +101,8 @@ type policy struct {
 	logs   bool
 }
 
-// rule adds one ACL for each family, or one for both where they do not differ. TestFlowsOfPolicyRules compares the flows of ACLs with
-// PolicyRule.Flows.
+// rule adds one ACL per family, or a single one if both would be the same. TestFlowsOfPolicyRules compares the flows of ACLs
+// with PolicyRule.Flows.
 func (p *policy) rule(r PolicyRule) {
 	ports := portMatch(r.Ports)
 	if r.Any && len(r.To) == 0 {
@@ -134,7 +135,7 @@ func (p *policy) rule(r PolicyRule) {
 	}
 }
 
-// acl adds an ACL over what all of the conditions, empty ones aside, are true of.
+// acl adds an ACL that matches if all conditions are true. It ignores empty conditions.
 func (p *policy) acl(r PolicyRule, key string, conditions ...string) {
 	acl := aclOn(groupName(p.in.Subjects), r.Direction, conditions...)
 	acl.Priority, acl.Tier, acl.Action, acl.Name = r.Priority, p.in.Tier, r.Action, new(cut(p.in.Title+"/"+r.Key+key, maxACLName))
@@ -148,7 +149,7 @@ func (p *policy) acl(r PolicyRule, key string, conditions ...string) {
 	p.rows = append(p.rows, desired.Row{Key: "acl/" + r.Key + key, Model: acl, Parent: &p.parent})
 }
 
-// meter bounds what each rule logs on a node.
+// meter limits the rate at which each rule logs on a node.
 func (p *policy) meter() []desired.Row {
 	if !p.logs {
 		return nil
@@ -164,13 +165,13 @@ func (p *policy) meter() []desired.Row {
 	}
 }
 
-// meterName is the name of the meter of an owner's logs.
+// meterName is the name of the meter for the logs of an owner's ACLs.
 func meterName(owner desired.Owner) string {
 	return "log-" + desired.Ref{Owner: owner, Key: "log"}.UUID()
 }
 
-// portMatch is a match on destination ports, empty for any. Where several protocols are in one match, a list of ports has its protocol
-// before it: otherwise ovn-controller multiplies the ports by the networks and sets of the match instead of adding them
+// portMatch returns a match on destination ports, "" for any. If a match has several protocols, each list of ports is preceded
+// by its protocol: otherwise ovn-controller multiplies the ports by the networks and sets of the match instead of adding them
 // (expr_normalize_and in OVN's lib/expr.c, counted in TestFlowsOfPolicyRules).
 func portMatch(ports []PolicyPort) string {
 	byProtocol := map[string][]string{}
@@ -210,7 +211,7 @@ func portsOf(protocol string, ports []PolicyPort) []string {
 	return matches
 }
 
-// anyOf is the disjunction of matches, sorted; empty for none.
+// anyOf returns the disjunction of matches, sorted; "" if there are none.
 func anyOf(matches []string) string {
 	matches = slices.Compact(slices.Sorted(slices.Values(matches)))
 	if len(matches) <= 1 {
@@ -219,7 +220,7 @@ func anyOf(matches []string) string {
 	return "(" + strings.Join(matches, " || ") + ")"
 }
 
-// oneOf is a constant, or a set of them, in a match. Its order is that of the values.
+// oneOf returns a constant, or a sorted set of constants, for a match.
 func oneOf(values []string) string {
 	values = slices.Compact(slices.Sorted(slices.Values(values)))
 	if len(values) == 1 {

@@ -5,20 +5,20 @@ package translate
 
 import "github.com/kiln-net/kiln/internal/ipfamily"
 
-// Weights of the parts of a rule, in terms of OVN's matches. Each term of an ACL is two flows: northd makes one logical flow for new
-// connections and one for established connections.
+// Weights of the parts of a rule, in terms of OVN's matches. Each term of an ACL becomes two flows: northd makes one logical
+// flow for new connections and one for established connections.
 const (
 	flowsOfTerm = 2
-	// termsOfSet is how many terms a set of pods counts for: the pods of a policy that are on one node, and the addresses of a set of peers. It
-	// is fixed, since a policy must not exceed a bound because other users create pods.
+	// termsOfSet is the assumed number of terms of a set of pods: a policy's subjects on one node, or the addresses of a set of
+	// peers. It is fixed, because a policy must not exceed its bound when other users create pods.
 	termsOfSet = 8
-	// termsOfRange is the largest number of masks that a range of ports takes: two for each bit but the last of 16.
+	// termsOfRange is the largest number of masks for a range of ports: two for each of the 16 bits except the last.
 	termsOfRange = 30
 )
 
-// Flows estimates how many OpenFlow flows the rule costs on a node that has pods which the policy is about. It is an upper bound as long as
-// six of them are there, and no set of peers has more than six pods (TestFlowsOfPolicyRules). The terms of one ACL add up:
-// ovn-controller makes conjunctions of them (ovs-fields(7)), once for each protocol.
+// Flows estimates the number of OpenFlow flows that the rule costs on a node with subjects of the policy. It is an upper bound
+// while the node has at most six subjects and each set of peers has at most six pods (TestFlowsOfPolicyRules). The terms of one
+// ACL add up: ovn-controller makes conjunctions of them (ovs-fields(7)), once per protocol.
 func (r PolicyRule) Flows() int {
 	protocols, ports := map[string]bool{}, 0
 	for _, p := range r.Ports {

@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package translate turns Kubernetes objects into the northbound rows they stand for. Its functions are pure: typed inputs in,
-// rows out; one file per kind of owner.
+// Package translate translates Kubernetes objects into northbound rows. Its functions are pure: typed inputs in, rows out.
+// There is one file per kind of owner.
 package translate
 
 import (
@@ -22,14 +22,14 @@ const (
 	KindPod     = "Pod"
 	KindService = "Service"
 	KindIPPool  = "IPPool"
-	KindTransit = "Transit" // reserved: of what leads out of a VPC, which has the VPC's name
+	KindTransit = "Transit" // reserved: the gateway router of a VPC; the owner has the VPC's name
 	KindVip     = "Vip"
 
 	KindSwitchLBRule = "SwitchLBRule"
 	KindRouterLBRule = "RouterLBRule"
 )
 
-// Keys of rows that other owners refer to. Row UUIDs follow from them: they never change.
+// Keys of rows that other owners refer to. They never change, because row UUIDs derive from them.
 const (
 	keyRouter     = "router"
 	keyServices   = "services"
@@ -44,13 +44,13 @@ const (
 // VpcOwner owns the logical router of a VPC, its default routes and its load balancer group.
 func VpcOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindVpc, Name: vpc} }
 
-// TransitOwner owns what leads from a VPC to Services and the outside.
+// TransitOwner owns the gateway router of a VPC, and the routes to Services and to networks outside the VPC.
 func TransitOwner(vpc string) desired.Owner { return desired.Owner{Kind: KindTransit, Name: vpc} }
 
 // SubnetOwner owns the logical switch of a subnet and its connection to the VPC's router.
 func SubnetOwner(subnet string) desired.Owner { return desired.Owner{Kind: KindSubnet, Name: subnet} }
 
-// NodeOwner owns a node's port on the join switch, its routing policies and the address sets of these.
+// NodeOwner owns a node's port on the join switch, its routing policies and the address sets that these match.
 func NodeOwner(node string) desired.Owner { return desired.Owner{Kind: KindNode, Name: node} }
 
 // PodOwner owns the logical switch ports of a pod.
@@ -87,27 +87,27 @@ func PodPortRef(namespace, name string) desired.Ref {
 	return desired.Ref{Owner: PodOwner(namespace, name), Key: keyPodPort}
 }
 
-// NodeEgressRef is the address set, of one family, of those pods of a VPC on a node whose subnet has a distributed gateway: what
-// they send out of the VPC leaves by their own node.
+// NodeEgressRef is the address set, of one family, of a VPC's pods on a node that may use a distributed gateway: their traffic
+// leaves the VPC through their own node.
 func NodeEgressRef(vpc, node string, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: NodeOwner(node), Key: keyEgress + vpc + "/" + family.String()}
 }
 
-// NodesRef is the address set, of one family, of the nodes' own addresses in the VPC that they are connected to.
+// NodesRef is the address set, of one family, of the nodes' own addresses in the VPC to which nodes are connected.
 func NodesRef(vpc string, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: VpcOwner(vpc), Key: keyNodes + family.String()}
 }
 
-// setName is the name of the address set that r stands for. A name that appears in a match must be an identifier (ovn-nb(5),
-// `[a-zA-Z_.][a-zA-Z_.0-9]*`), and names made from user names could collide: it is a hash. The owner stands in the row's
-// external_ids.
+// setName returns the name of the address set or port group of r. A name in a match must be an identifier (ovn-nb(5),
+// `[a-zA-Z_.][a-zA-Z_.0-9]*`), and names made from user names could collide, so it is a hash. The row's external_ids name the
+// owner.
 func setName(r desired.Ref) string {
 	sum := sha256.Sum256([]byte(r.Owner.String() + "\x00" + r.Key))
 	return "a" + hex.EncodeToString(sum[:10])
 }
 
-// PortNames are the names of the ports that join a subnet to its VPC's router: the router's and the switch's. taken says that something
-// else has one of them.
+// PortNames returns the names of the two ports that join a subnet to its VPC's router: the router's and the switch's. Set taken
+// if another object has one of the names.
 func PortNames(vpc, subnet string, taken bool) (router, onSwitch string) {
 	return portName(vpc, subnet, taken), portName(subnet, vpc, taken)
 }
@@ -120,9 +120,10 @@ func PeerPortRef(vpc, remote string) desired.Ref {
 // PeerPort is the name of a router's port to a peer.
 func PeerPort(vpc, remote string, taken bool) string { return portName(vpc, remote, taken) }
 
-// portName is the name of the port of one router or switch to another. It is Kube-OVN's, `<from>-<to>`, unless something else has it
-// or may have it: pods' ports hold a dot, nodes' begin with `node-`, and what northd adds for a gateway port begins with `cr-`. Then a
-// hash follows behind an underscore, which no name of Kubernetes holds.
+// portName returns the name of the port of one router or switch to another. It is Kube-OVN's `<from>-<to>`, unless another
+// object has that name or may get it: a pod's port name contains a dot, a node's starts with `node-`, and names that northd
+// adds for gateway ports start with `cr-`. In these cases an underscore and a hash follow; names of Kubernetes objects contain
+// no underscore.
 func portName(from, to string, taken bool) string {
 	name := from + "-" + to
 	if !taken && !strings.Contains(name, ".") && !strings.HasPrefix(name, "node-") && !strings.HasPrefix(name, "cr-") {

@@ -18,23 +18,25 @@ import (
 // StaticRoute is a user's static route of a router. Routes of one prefix share the traffic.
 type StaticRoute struct {
 	Prefix netip.Prefix
-	// BySource compares Prefix with where packets come from.
+	// BySource matches Prefix against the source address of packets.
 	BySource bool
 	NextHop  netip.Addr
 	// Table of the route; the main one when empty.
 	Table string
 	// SymmetricReply keeps replies on the route that the request came over.
 	SymmetricReply bool
-	// BFDPort is the router's port that watches the next hop by BFD; the route is in force while the next hop answers. Empty for none.
+	// BFDPort is the router's port that monitors the next hop by BFD; the route is active while the next hop answers. Empty for
+	// no BFD.
 	BFDPort string
 }
 
-// competes reports whether the router chooses between two routes, or shares traffic out to both.
+// competes reports whether two routes match the same packets, so that the router chooses one or shares the traffic between
+// them.
 func (r StaticRoute) competes(other StaticRoute) bool {
 	return r.Prefix == other.Prefix && r.BySource == other.BySource && r.Table == other.Table
 }
 
-// key is what makes the route: others of its columns may change.
+// key identifies the route; columns that are not part of it may change.
 func (r StaticRoute) key() string {
 	side := "dst"
 	if r.BySource {
@@ -89,12 +91,13 @@ func staticRoutes(in VpcInputs) []desired.Row {
 	return rows
 }
 
-// PolicyRoute is a user's policy of a router. Match was read and found right.
+// PolicyRoute is a user's policy of a router. Match is validated.
 type PolicyRoute struct {
 	Priority int
 	Match    string
 	Action   kubeovnv1.PolicyRouteAction
-	// NextHops of reroute: of one family they share the traffic; those of two serve the packets of their own family each.
+	// NextHops of a reroute. Several of one family share the traffic; with both families, each serves the packets of its own
+	// family.
 	NextHops []netip.Addr
 }
 
@@ -104,7 +107,7 @@ var policyActions = map[kubeovnv1.PolicyRouteAction]nb.LogicalRouterPolicyAction
 	kubeovnv1.PolicyRouteReroute: nb.LogicalRouterPolicyActionReroute,
 }
 
-// policyRoutes are the rows of one policy: one or, of a reroute, one per family of its next hops.
+// policyRoutes are the rows of one policy: one row, or for a reroute one per family of its next hops.
 func policyRoutes(vpc string, p PolicyRoute) []desired.Row {
 	policies := desired.RouterPolicies(RouterRef(vpc))
 	sum := sha256.Sum256([]byte(p.Match))
@@ -138,12 +141,12 @@ func policyRoutes(vpc string, p PolicyRoute) []desired.Row {
 	return rows
 }
 
-// Peering is a router's end of a link to another one.
+// Peering is a router's end of a link to another router.
 type Peering struct {
 	Remote string
-	// Addresses of this end with the lengths of the link's prefixes, at most one per family.
+	// Addresses of this end with the prefix lengths of the link, at most one per family.
 	Addresses []netip.Prefix
-	// NameTaken and RemoteNameTaken: something else has the name of this end's port, or of the other's.
+	// NameTaken and RemoteNameTaken are set if another object has the name of this end's port, or of the remote one.
 	NameTaken, RemoteNameTaken bool
 }
 

@@ -25,7 +25,7 @@ const (
 	prioritySecurityDrop = 2003
 )
 
-// protocolVRRP is the IP protocol by which routers, and keepalived, agree on who has an address (RFC 9568).
+// protocolVRRP is the IP protocol of VRRP, by which routers and keepalived elect the owner of an address (RFC 9568).
 const protocolVRRP = 112
 
 // SecurityGroupOwner owns the ACLs of a security group.
@@ -36,33 +36,33 @@ func SecurityGroupOwner(name string) desired.Owner {
 // SecurityGroupName is the name of the port group of a security group's pods.
 func SecurityGroupName(subjects string) string { return groupName(subjects) }
 
-// SecurityGroupInputs are what the ACLs of a security group follow from.
+// SecurityGroupInputs are the inputs of SecurityGroup.
 type SecurityGroupInputs struct {
 	Name string
 	// Subjects is the name of the set of pods in the group.
 	Subjects string
-	// Same is the name of the set of their addresses; empty unless they may reach each other.
+	// Same is the name of the address sets of the group's own pods; empty unless they may reach each other.
 	Same string
 	// Tier is TierPolicy or TierBaseline.
 	Tier  int
 	Rules []SecurityGroupRule
 }
 
-// SecurityGroupRule is one rule of one family. Remote and Local are any where they are not valid.
+// SecurityGroupRule is one rule of one family. An invalid Remote or Local means any address.
 type SecurityGroupRule struct {
 	Key       string
 	Direction Direction
-	// Priority is the user's: 1 goes first.
+	// Priority is the user's: 1 is evaluated first.
 	Priority int
 	Action   nb.ACLAction
 	Family   ipfamily.Family
 	Remote   netip.Prefix
-	// RemoteSet is the name of a set of pods' addresses; Remote is not looked at then.
+	// RemoteSet is the name of a set of pods' addresses; if set, Remote is ignored.
 	RemoteSet string
 	Local     netip.Prefix
 	// Protocol is "tcp", "udp", "icmp", or empty for all.
 	Protocol string
-	// Ports are of the destination, SourcePorts of the source; any where First is 0.
+	// Ports are destination ports, SourcePorts source ports; First == 0 means any.
 	Ports       PortRange
 	SourcePorts PortRange
 }
@@ -70,7 +70,8 @@ type SecurityGroupRule struct {
 // PortRange is a range of ports.
 type PortRange struct{ First, Last int }
 
-// SecurityGroup returns the ACLs of a security group on the port group of its pods. What none of them is about, IsolationInputs.Grouped drops.
+// SecurityGroup returns the ACLs of a security group on the port group of its pods. The ACLs of IsolationInputs.Grouped drop
+// packets that match none of them.
 func SecurityGroup(in SecurityGroupInputs) []desired.Row {
 	parent := desired.GroupACLs(SubjectsRef(in.Subjects))
 	group := groupName(in.Subjects)
@@ -97,7 +98,7 @@ func SecurityGroup(in SecurityGroupInputs) []desired.Row {
 	return rows
 }
 
-// conditions of a rule, without that on the port.
+// conditions returns the match of a rule, without the port.
 func (r SecurityGroupRule) conditions() []string {
 	ip, remote := familyName(r.Family), remoteSide(r.Direction)
 	local := map[string]string{"src": "dst", "dst": "src"}[remote]
@@ -135,7 +136,7 @@ func constant(p netip.Prefix) string {
 	return p.Masked().String()
 }
 
-// remoteSide is which address of a packet is not the pod's.
+// remoteSide is the side of a packet, "src" or "dst", with the address of the pod's peer.
 func remoteSide(d Direction) string {
 	if d == Ingress {
 		return "src"
@@ -143,8 +144,8 @@ func remoteSide(d Direction) string {
 	return "dst"
 }
 
-// aclOn is an ACL over what all of the conditions, empty ones aside, are true of and comes to, or from, the ports of a group. Egress is
-// judged behind the load balancers, by where it goes in the end.
+// aclOn returns an ACL on packets to, or from, the ports of a group for which all conditions are true. It ignores empty
+// conditions. Egress ACLs are evaluated after load balancing, on the final destination.
 func aclOn(group string, direction Direction, conditions ...string) *nb.ACL {
 	acl, port := &nb.ACL{Direction: nb.ACLDirectionToLport}, "outport == @"+group
 	if direction == Egress {
@@ -160,13 +161,14 @@ func aclOn(group string, direction Direction, conditions ...string) *nb.ACL {
 	return acl
 }
 
-// groupedRef is the port group of the pods for which security groups decide in a tier.
+// groupedRef is the port group of the pods to which security groups apply in a tier.
 func groupedRef(tier int) desired.Ref {
 	return desired.Ref{Owner: IsolationOwner(), Key: fmt.Sprintf("grouped/%d", tier)}
 }
 
-// grouped returns the port groups of the pods for which security groups decide, one of each tier, with what these do not say themselves: what
-// they allow not is dropped, VRRP and the answers of DHCP servers aside. ARP is no IP, and OVN lets neighbour discovery pass.
+// grouped returns the port groups of the pods to which security groups apply, one per tier, with the default ACLs. These drop
+// IP packets that no security group allows, except VRRP and answers of DHCP servers. ARP is not IP, and OVN itself passes
+// neighbour discovery.
 func grouped() []desired.Row {
 	var rows []desired.Row
 	for _, tier := range []int{TierPolicy, TierBaseline} {
@@ -192,7 +194,7 @@ func grouped() []desired.Row {
 	return rows
 }
 
-// dhcpPorts are those of DHCP clients and servers in a family.
+// dhcpPorts are the UDP ports of DHCP clients and servers of a family.
 func dhcpPorts(ip string) (client, server int) {
 	if ip == "ip4" {
 		return 68, 67

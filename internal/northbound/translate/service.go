@@ -19,17 +19,17 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// MaxAffinitySeconds is the longest affinity_timeout that OVN takes (ovn-nb(5), Load_Balancer); Kubernetes allows a day.
+// MaxAffinitySeconds is the longest affinity_timeout that OVN accepts (ovn-nb(5), Load_Balancer); Kubernetes allows a day.
 const MaxAffinitySeconds = 65535
 
-// labelHeadless is on Services that none serves.
+// labelHeadless marks Services that have no load balancer.
 const labelHeadless = corev1.IsHeadlessService
 
-// HairpinSources are what a pod sees as the client when a Service leads it to itself: one address per family, the same for all
-// Services, so that policies can let it in.
+// HairpinSources are the client addresses that a pod sees when a Service sends its connection back to itself: one address per
+// family, the same for all Services, so that policies can allow them.
 var HairpinSources = []netip.Addr{netip.MustParseAddr("169.254.107.105"), netip.MustParseAddr("fd00:6b69:6c6e::1")}
 
-// protocols are those that OVN balances, with the keys of their rows.
+// protocols lists the protocols that OVN can balance, with the keys of their rows.
 var protocols = []struct {
 	of  corev1.Protocol
 	key string
@@ -39,28 +39,29 @@ var protocols = []struct {
 	{corev1.ProtocolSCTP, nb.LoadBalancerProtocolSCTP},
 }
 
-// ServiceInputs is what the load balancers of a Service follow from.
+// ServiceInputs are the inputs of Service.
 type ServiceInputs struct {
 	Service *corev1.Service
 	// Slices are the EndpointSlices of the Service, in any order.
 	Slices []*discoveryv1.EndpointSlice
-	// Vpc is the VPC whose pods reach the Service.
+	// Vpc is the VPC whose pods can reach the Service.
 	Vpc string
-	// Taken are the fronts that another Service of the VPC has: this one is not reached there.
+	// Taken are the Service's fronts that conflict with another Service of the VPC. They are skipped.
 	Taken []Front
 }
 
-// Front is where a Service is reached.
+// Front is a virtual address and port of a Service.
 type Front struct {
 	Protocol corev1.Protocol
 	Address  netip.AddrPort
 }
 
-// Service returns one load balancer per protocol of the Service, in the load balancer group of its VPC. Each of its addresses and
-// ports is a VIP; one without endpoints answers with a TCP reset or ICMP unreachable. Headless and ExternalName Services have none.
+// Service returns one load balancer per protocol of the Service, in the load balancer group of its VPC. Each pair of address
+// and port is a VIP; a VIP without endpoints answers with a TCP reset or ICMP unreachable. Headless and ExternalName Services
+// have no load balancer.
 //
-// From inside the cluster an external address leads to all endpoints, whatever externalTrafficPolicy says: that is about clients
-// outside, and the nodes' part, as are NodePorts.
+// From inside the cluster an external address leads to all endpoints, whatever externalTrafficPolicy is. That field applies to
+// clients outside the cluster, which the nodes serve, as they serve NodePorts.
 func Service(in ServiceInputs) []desired.Row {
 	vips := addresses(in)
 	if len(vips) == 0 {
@@ -95,7 +96,7 @@ func loadBalancer(in ServiceInputs, protocol string, backends map[string]string)
 	return balancer(in.Service.Namespace+"/"+in.Service.Name+"/"+protocol, protocol, in.Vpc, backends, affinity(Affinity(in.Service)))
 }
 
-// affinity is for how many seconds OVN keeps a client with an endpoint; 0 for not at all.
+// affinity is the number of seconds for which OVN keeps a client at an endpoint; 0 disables it.
 func affinity(seconds int32, sticky bool) int32 {
 	if !sticky {
 		return 0
@@ -103,7 +104,7 @@ func affinity(seconds int32, sticky bool) int32 {
 	return min(seconds, MaxAffinitySeconds)
 }
 
-// balancer is a load balancer of a VPC, by the name of its protocol.
+// balancer is a load balancer of a VPC. Its key is its protocol.
 func balancer(name, protocol, vpc string, backends map[string]string, affinity int32) desired.Row {
 	lb := &nb.LoadBalancer{
 		Name:     name,
@@ -112,11 +113,11 @@ func balancer(name, protocol, vpc string, backends map[string]string, affinity i
 		Vips:     backends,
 	}
 	if protocol == nb.LoadBalancerProtocolUDP {
-		// A client that goes on from one port would stay with an endpoint that is gone. A connection of TCP ends by itself, and may
-		// go on while its endpoint terminates.
+		// A client that keeps using one source port would stay with a deleted endpoint. TCP connections end by themselves, and
+		// may continue while their endpoint terminates.
 		lb.Options["ct_flush"] = "true"
 	}
-	if affinity > 0 { // no selection_fields: by the client's address alone, it would have the same endpoint after that time as well
+	if affinity > 0 { // no selection_fields: with a hash of the client's address alone, it would get the same endpoint after the timeout, too
 		lb.Options["affinity_timeout"] = strconv.Itoa(int(affinity))
 	}
 	return desired.Row{
@@ -126,15 +127,15 @@ func balancer(name, protocol, vpc string, backends map[string]string, affinity i
 	}
 }
 
-// LabelProxyName says that another program than the nodes' proxy serves a Service, and ProxyOfVPCs that this is because its endpoints are
-// in a custom VPC: their addresses mean something else on nodes.
+// LabelProxyName names the proxy that serves a Service instead of the nodes' default one. ProxyOfVPCs is its value for a
+// Service whose endpoints are in a custom VPC: on nodes their addresses have another meaning.
 const (
 	LabelProxyName = "service.kubernetes.io/service-proxy-name"
 	ProxyOfVPCs    = "kiln-vpc"
 )
 
-// Unserved reports whether a Service is served by nobody, or by another proxy: it is headless, ExternalName or labelled so. In a custom VPC
-// there is no other proxy: the label keeps the nodes' one from a Service that is not theirs.
+// Unserved reports whether a Service gets no load balancer: it is headless or ExternalName, or its label names another proxy.
+// In a custom VPC the label is ignored: there is no other proxy, and the label keeps the nodes' proxy from serving the Service.
 func Unserved(s *corev1.Service, vpc string) bool {
 	_, headless := s.Labels[labelHeadless]
 	proxy, others := s.Labels[LabelProxyName]
@@ -142,7 +143,7 @@ func Unserved(s *corev1.Service, vpc string) bool {
 		headless || others && proxy != ProxyOfVPCs && vpc == kubeovnv1.DefaultVpc
 }
 
-// addresses are those that the VPC's load balancers serve a Service at.
+// addresses returns the virtual addresses at which the VPC's load balancers serve a Service.
 func addresses(in ServiceInputs) []netip.Addr {
 	s := in.Service
 	if Unserved(s, in.Vpc) {
@@ -155,7 +156,7 @@ func addresses(in ServiceInputs) []netip.Addr {
 	if !Local(s) {
 		texts = append(texts, s.Spec.ClusterIPs...)
 	}
-	if len(s.Spec.LoadBalancerSourceRanges) == 0 { // OVN cannot tell clients apart; where they are told apart, nodes do it
+	if len(s.Spec.LoadBalancerSourceRanges) == 0 { // OVN cannot filter clients by address; nodes serve a Service with source ranges
 		for _, ingress := range s.Status.LoadBalancer.Ingress {
 			if ingress.IPMode == nil || *ingress.IPMode == corev1.LoadBalancerIPModeVIP {
 				texts = append(texts, ingress.IP)
@@ -173,19 +174,19 @@ func addresses(in ServiceInputs) []netip.Addr {
 	return out
 }
 
-// OfRouterLBRule reports whether a Service stands for a RouterLBRule: nodes serve the rule's addresses by it.
+// OfRouterLBRule reports whether a Service was created for a RouterLBRule: through it, nodes serve the rule's addresses.
 func OfRouterLBRule(s *corev1.Service) bool {
 	rule := metav1.GetControllerOf(s)
 	return rule != nil && rule.Kind == KindRouterLBRule && rule.APIVersion == kubeovnv1.GroupVersion.String()
 }
 
-// Local reports whether the ClusterIPs of a Service lead to endpoints of the client's node only. OVN 25.03 cannot say so: the nodes
-// serve them.
+// Local reports whether the ClusterIPs of a Service lead only to endpoints on the client's node. OVN 25.03 does not support
+// this, so nodes serve them.
 func Local(s *corev1.Service) bool {
 	return s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 }
 
-// Affinity is how long, in seconds, a client is to stay with an endpoint.
+// Affinity returns the number of seconds for which a client stays with an endpoint, and false without session affinity.
 func Affinity(s *corev1.Service) (seconds int32, sticky bool) {
 	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
 		return 0, false

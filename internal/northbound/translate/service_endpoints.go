@@ -14,8 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/endpoints"
 )
 
-// endpointsOf returns the endpoints of one port of a Service in the family of the VIP: the ready ones or, without any, the draining ones.
-// The ports of EndpointSlices have the names of the Service's ports and the numbers of the target ports.
+// portKey is what the port of a Service and the ports of its EndpointSlices have in common.
 func endpointsOf(index endpoints.Index, vip netip.Addr, portName string, protocol corev1.Protocol) []netip.AddrPort {
 	var ready, draining []netip.AddrPort
 	for _, p := range index[endpoints.KeyOf(portName, protocol, addressType(vip))] {
@@ -52,7 +51,8 @@ func appendAddresses(out []netip.AddrPort, addresses []string, port uint16) []ne
 	return out
 }
 
-// join writes endpoints in the form of Load_Balancer.vips, the same for the same set: an endpoint may be in two slices for a moment.
+// join returns endpoints in the form of Load_Balancer.vips, sorted and without duplicates: an endpoint may be in two slices for
+// a moment.
 func join(endpoints []netip.AddrPort) string {
 	slices.SortFunc(endpoints, netip.AddrPort.Compare)
 	parts := make([]string, 0, len(endpoints))

@@ -13,20 +13,20 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Priorities of the policies on a VPC's router; the higher one wins. They are those of Kube-OVN, so that policies which users
-// add in between keep their meaning.
+// Priorities of the policies on a VPC's router; the higher one wins. They are Kube-OVN's, so that policies that users add in
+// between keep their meaning.
 const (
-	priorityLocal   = 31000 // what goes to a subnet of the VPC is routed to it
-	priorityNode    = 30000 // what goes to a node goes through that node's port
-	priorityNorth   = 29250 // what leaves the VPC from a pod with a next hop of its own goes there
-	priorityCentral = 29010 // what leaves the VPC from a subnet with gateway nodes leaves through them
-	priorityEgress  = 29000 // what leaves the VPC leaves by the pod's own node
+	priorityLocal   = 31000 // traffic to a subnet of the VPC is routed to it
+	priorityNode    = 30000 // traffic to a node goes through that node's port
+	priorityNorth   = 29250 // egress traffic of a pod with its own next hop goes there
+	priorityCentral = 29010 // egress traffic of a subnet with gateway nodes goes through them
+	priorityEgress  = 29000 // other egress traffic goes through the pod's own node
 )
 
-// SubnetInputs are what the logical switch of an overlay subnet follows from.
+// SubnetInputs are the inputs of Subnet, for an overlay subnet.
 type SubnetInputs struct {
 	Name string
-	// Vpc whose router the switch is joined to; empty while there is none.
+	// Vpc is the VPC whose router the switch is joined to; empty while there is none.
 	Vpc string
 	// CIDRs has one prefix per family.
 	CIDRs []netip.Prefix
@@ -34,40 +34,43 @@ type SubnetInputs struct {
 	Gateways []netip.Addr
 	// Services makes the VPC's load balancers serve the ports of the switch.
 	Services bool
-	// MTU of the ports in bytes, 0 when the subnet says nothing of it.
+	// MTU of the ports in bytes; 0 if the subnet does not set it.
 	MTU int
 	// RouteTable of the VPC's router in which the subnet's traffic is looked up.
 	RouteTable string
 
-	// Private keeps the subnet apart from all but itself, AllowSubnets and NodeCIDRs, which nodes send from.
+	// Private isolates the subnet. Only the subnet itself, AllowSubnets and NodeCIDRs, the nodes' source prefixes, can send to
+	// it.
 	Private      bool
 	AllowSubnets []netip.Prefix
 	NodeCIDRs    []netip.Prefix
-	// ACLs are the user's, whose matches have been read. AllowEWTraffic lets the subnet's ports talk whatever they say, unless their
-	// priority is greater.
+	// ACLs are the user's, with parsed matches. AllowEWTraffic allows traffic between ports of the subnet, unless an ACL with a
+	// higher priority matches.
 	ACLs           []kubeovnv1.ACL
 	AllowEWTraffic bool
 
-	// VirtualPorts stand for addresses that several ports share.
+	// VirtualPorts represent addresses that several ports share.
 	VirtualPorts []VirtualPort
-	// Proxied are addresses of the subnet that load balancers serve: the router answers who has them.
+	// Proxied are addresses of the subnet that load balancers serve: the switch answers ARP and neighbour solicitations for
+	// them with the router port's MAC address.
 	Proxied []netip.Addr
-	// MulticastSnooping sends multicast only to ports that asked for it. Querier asks them; without one nobody does.
+	// MulticastSnooping sends multicast only to ports that joined the group. Querier sends the membership queries; without it
+	// there are none.
 	MulticastSnooping bool
 	Querier           *Querier
 
-	// DHCP answers the requests of ports; DHCPOptions are the user's, by family.
+	// DHCP enables answers to the DHCP requests of ports; DHCPOptions are the user's, by family.
 	DHCP        bool
 	DHCPOptions map[string]map[string]string
-	// IPv6RA has the router advertise itself, with the user's IPv6RAConfigs.
+	// IPv6RA enables router advertisements, with the user's IPv6RAConfigs.
 	IPv6RA        bool
 	IPv6RAConfigs map[string]string
-	// NameTaken: something else has one of the names of the ports between the switch and the router.
+	// NameTaken is set if another object has one of the names of the ports between the switch and the router.
 	NameTaken bool
 }
 
-// Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, the policies that route to it
-// what any port of the VPC sends to its addresses, its ACLs and its DHCP answers.
+// Subnet returns the logical switch of a subnet, the pair of ports that joins it to its VPC's router, the policies that route
+// traffic of the VPC to its addresses, its ACLs and its DHCP options.
 func Subnet(in SubnetInputs) []desired.Row {
 	rows := []desired.Row{switchRow(in)}
 	if in.Vpc != "" {
@@ -79,7 +82,7 @@ func Subnet(in SubnetInputs) []desired.Row {
 	return append(rows, dhcpRows(in)...)
 }
 
-// localPolicies have the router keep to itself what goes to the subnet.
+// localPolicies allow traffic to the subnet, so that no policy of a lower priority reroutes it.
 func localPolicies(in SubnetInputs) []desired.Row {
 	policies := desired.RouterPolicies(RouterRef(in.Vpc))
 	rows := make([]desired.Row, 0, len(in.CIDRs))
@@ -97,8 +100,8 @@ func localPolicies(in SubnetInputs) []desired.Row {
 	return rows
 }
 
-// switchRow is the switch itself. Nothing stands on it that changes while the subnet lives, unless its user changes the spec: any change
-// of a switch's own row makes ovn-northd compute everything anew.
+// switchRow is the switch itself. Its columns change only when the user changes the spec, because any change of a switch's row
+// causes a full recompute of ovn-northd.
 func switchRow(in SubnetInputs) desired.Row {
 	row := desired.Row{Key: keySwitch, Model: &nb.LogicalSwitch{Name: in.Name, OtherConfig: multicast(in)}}
 	if in.Services && in.Vpc != "" {
@@ -144,8 +147,8 @@ func routerPair(in SubnetInputs) []desired.Row {
 	}
 }
 
-// VpcOfRouterPort is the VPC of the router that a subnet's RouterPortRef is of.
+// VpcOfRouterPort returns the VPC of the router that has a subnet's router port, RouterPortRef.
 func VpcOfRouterPort(port *nb.LogicalRouterPort, subnet string) string {
-	name, _, _ := strings.Cut(port.Name, "_") // and a hash, when something else had the name
+	name, _, _ := strings.Cut(port.Name, "_") // a hash follows if the name was taken
 	return strings.TrimSuffix(name, "-"+subnet)
 }

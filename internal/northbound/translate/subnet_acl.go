@@ -15,7 +15,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// tierSubnet is the tier of a subnet's ACLs. Cluster-wide policies are looked at before, their baselines after (ovn-nb(5), ACL tier).
+// tierSubnet is the tier of a subnet's ACLs. Cluster-wide policies are evaluated before it, their baselines after it
+// (ovn-nb(5), ACL tier).
 const tierSubnet = 2
 
 // Priorities of a subnet's ACLs; the higher one wins. They are Kube-OVN's, so that a user's own ACLs keep their meaning.
@@ -26,11 +27,11 @@ const (
 	priorityNodeAllow    = 3000
 )
 
-// privateDropLog is how many packets per second that a private subnet drops are logged on a node.
+// privateDropLog is the maximum number of log entries per second and node for packets that a private subnet drops.
 const privateDropLog = 10
 
-// subnetACLs are the ACLs of a subnet. OVN itself lets neighbour discovery, router advertisements and answers to DHCP requests pass
-// before it looks at any of them.
+// subnetACLs are the ACLs of a subnet. OVN passes neighbour discovery, router advertisements and DHCP answers before it
+// evaluates them.
 func subnetACLs(in SubnetInputs) []desired.Row {
 	acls := aclSet{parent: desired.SwitchACLs(SwitchRef(in.Name)), seen: map[string]bool{}}
 	if in.Private {
@@ -53,8 +54,8 @@ func subnetACLs(in SubnetInputs) []desired.Row {
 	return acls.rows
 }
 
-// aclSet gathers ACLs. A key follows from what its rule says, so that a rule that others are put before keeps its row; a rule that is
-// there twice is there once.
+// aclSet collects ACLs without duplicates. The key of an ACL is a hash of its rule, so that a rule keeps its row when another
+// is inserted before it.
 type aclSet struct {
 	parent desired.Set
 	seen   map[string]bool
@@ -72,8 +73,9 @@ func (s *aclSet) add(group string, acl *nb.ACL) {
 	s.rows = append(s.rows, desired.Row{Key: key, Model: acl, Parent: &s.parent})
 }
 
-// private keeps the subnet apart: what leaves the switch for a port or for the router is dropped unless both ends may talk. Nodes may,
-// from their own addresses and those on the join subnet, for kubelet's probes and what Services bring from outside.
+// private isolates the subnet: it drops packets that leave the switch towards a port or the router, unless the source may reach
+// the destination. Nodes may, from their own addresses and their addresses on the join subnet, for kubelet's probes and for
+// Service traffic from outside the cluster.
 func (s *aclSet) private(in SubnetInputs) {
 	meter := "private-" + SwitchRef(in.Name).UUID()
 	name := in.Name[:min(len(in.Name), 63)]
@@ -107,12 +109,12 @@ func (s *aclSet) allow(priority int, match string) {
 	})
 }
 
-// between matches what goes from one network to another.
+// between matches packets from one network to another.
 func between(from, to netip.Prefix) string {
 	return matchIP("src", from.Addr(), from.String()) + " && " + matchIP("dst", to.Addr(), to.String())
 }
 
-// logMeter bounds the log of a subnet's drops on each node.
+// logMeter limits the rate at which each node logs the subnet's drops.
 func logMeter(subnet, name string) []desired.Row {
 	band := desired.Ref{Owner: SubnetOwner(subnet), Key: "private-log-rate"}
 	return []desired.Row{

@@ -14,15 +14,15 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// dhcpServer is the address that OVN answers DHCP requests from, which nothing else has.
+// dhcpServer is the source address of OVN's DHCP answers. Nothing else uses it.
 const dhcpServer = "169.254.0.254"
 
-// DHCPRef is the row of the DHCP answers of a subnet in a family.
+// DHCPRef is the row of a subnet's DHCP options of a family.
 func DHCPRef(subnet string, family ipfamily.Family) desired.Ref {
 	return desired.Ref{Owner: SubnetOwner(subnet), Key: keyDHCP + family.String()}
 }
 
-// dhcpRows are the DHCP answers of a subnet, one row per family. What a user says counts before the defaults.
+// dhcpRows are the DHCP options of a subnet, one row per family. The user's options override the defaults.
 func dhcpRows(in SubnetInputs) []desired.Row {
 	if !in.DHCP {
 		return nil
@@ -42,8 +42,8 @@ func dhcpRows(in SubnetInputs) []desired.Row {
 	return rows
 }
 
-// dhcpDefaults are the options that a user need not write (ovn-nb(5), DHCP_Options). The server has the hardware address of the router,
-// which follows from the subnet's first gateway.
+// dhcpDefaults are the options of a subnet whose user sets none (ovn-nb(5), DHCP_Options). The server's MAC address is the
+// router port's, which derives from the subnet's first gateway.
 func dhcpDefaults(first, gateway netip.Addr, mtu int) map[string]string {
 	server := gatewayMAC(first).String()
 	if gateway.Is6() {
@@ -56,20 +56,20 @@ func dhcpDefaults(first, gateway netip.Addr, mtu int) map[string]string {
 	return options
 }
 
-// PodDHCP are DHCP answers to one pod, of one family.
+// PodDHCP are the DHCP options of one pod, of one family.
 type PodDHCP struct {
 	// CIDR of the subnet in this family, and its gateway there.
 	CIDR    netip.Prefix
 	Gateway netip.Addr
 	// First is the first of the subnet's gateways.
 	First netip.Addr
-	// MTU of the subnet; 0 tells none.
+	// MTU of the subnet; 0 sends no MTU.
 	MTU int
-	// Options are what users say, in OVN's form.
+	// Options are the user's, in OVN's form.
 	Options map[string]string
 }
 
-// ownDHCP are the DHCP answers to a pod that differ from those of its subnet.
+// ownDHCP are the DHCP options of a pod that differ from its subnet's.
 func ownDHCP(in PodInputs) []desired.Row {
 	var rows []desired.Row
 	for _, d := range in.OwnDHCP {
@@ -86,12 +86,13 @@ func ownDHCP(in PodInputs) []desired.Row {
 	return rows
 }
 
-// answersOwn reports whether a pod has DHCP answers of a family for its own.
+// answersOwn reports whether a pod has its own DHCP options of a family.
 func (in *PodInputs) answersOwn(family ipfamily.Family) bool {
 	return slices.ContainsFunc(in.OwnDHCP, func(d PodDHCP) bool { return ipfamily.Of(d.Gateway) == family })
 }
 
-// dhcpReferences let a port answer DHCP requests as the pod or else its subnet says, in those families in which the port has an address.
+// dhcpReferences enable DHCP on a port, with the pod's own options if it has any, or else its subnet's. There is one reference
+// per family in which the port has an address.
 func dhcpReferences(in PodInputs) []desired.Reference {
 	var references []desired.Reference
 	for _, d := range in.OwnDHCP {
@@ -117,7 +118,7 @@ func dhcpReferences(in PodInputs) []desired.Reference {
 
 var dhcpColumn = map[ipfamily.Family]string{ipfamily.IPv4: "dhcpv4_options", ipfamily.IPv6: "dhcpv6_options"}
 
-// routerAdvertisements are the settings of a router port that advertises itself (ovn-nb(5), Logical_Router_Port, ipv6_ra_configs).
+// routerAdvertisements are the ipv6_ra_configs of a router port that advertises itself (ovn-nb(5), Logical_Router_Port).
 func routerAdvertisements(in SubnetInputs) map[string]string {
 	ipv6 := false
 	for _, cidr := range in.CIDRs {
@@ -129,7 +130,7 @@ func routerAdvertisements(in SubnetInputs) map[string]string {
 	configs := map[string]string{"address_mode": "dhcpv6_stateful", "send_periodic": "true"}
 	_, most := in.IPv6RAConfigs["max_interval"]
 	_, least := in.IPv6RAConfigs["min_interval"]
-	if !most && !least { // OVN derives the one from the other
+	if !most && !least { // OVN derives one from the other
 		configs["max_interval"], configs["min_interval"] = "30", "5"
 	}
 	if in.MTU > 0 {

@@ -12,14 +12,15 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// VirtualPort is an address that several ports share: the one that announces it last has it (ovn-nb(5), Logical_Switch_Port, type virtual).
+// VirtualPort is an address that several ports share: the last port to announce it gets it (ovn-nb(5), Logical_Switch_Port,
+// type virtual).
 type VirtualPort struct {
 	Address netip.Addr
-	// Parents are the names of the ports that may have it, in order.
+	// Parents are the names of the ports that may get the address, in order.
 	Parents []string
 }
 
-// virtualPorts stand for the addresses that ports of a subnet share.
+// virtualPorts are the ports for a subnet's shared addresses.
 func virtualPorts(in SubnetInputs) []desired.Row {
 	rows := make([]desired.Row, 0, len(in.VirtualPorts))
 	for _, v := range in.VirtualPorts {
@@ -37,7 +38,7 @@ func virtualPort(key, name, subnet string, v VirtualPort) desired.Row {
 	return desired.Row{Key: key, Model: port, Parent: &ports}
 }
 
-// Querier is the source of the questions which multicast groups ports are in.
+// Querier is the source of the multicast membership queries of a subnet.
 type Querier struct {
 	Address netip.Addr
 	MAC     net.HardwareAddr
@@ -46,11 +47,11 @@ type Querier struct {
 // QuerierRecord is the name of the IP object of a subnet's querier.
 func QuerierRecord(subnet string) string { return "mcast-querier." + subnet }
 
-// QuerierHolder is the name under which the allocator knows a subnet's querier, which no port has.
+// QuerierHolder is the allocator's holder name of a subnet's querier. No port has this name.
 func QuerierHolder(subnet string) string { return "mcast-querier/" + subnet }
 
-// multicast is the part of a switch's other_config about multicast (ovn-nb(5), Logical_Switch). Questions about IPv6 groups come from a
-// link-local address (RFC 2710, section 3).
+// multicast is the part of a switch's other_config about multicast (ovn-nb(5), Logical_Switch). Queries for IPv6 groups have a
+// link-local source (RFC 2710, section 3).
 func multicast(in SubnetInputs) map[string]string {
 	if !in.MulticastSnooping {
 		return nil
@@ -71,7 +72,7 @@ func multicast(in SubnetInputs) map[string]string {
 	return config
 }
 
-// linkLocal is the IPv6 address that follows from a MAC address (RFC 4291, appendix A).
+// linkLocal is the IPv6 link-local address derived from a MAC address (RFC 4291, appendix A).
 func linkLocal(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
 }

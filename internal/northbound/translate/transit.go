@@ -15,26 +15,27 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// The link between a VPC's router and its gateway router: one address of each side and family, the same in every VPC. They are prefixes
-// of single addresses, so that no others are lost to the VPC, of link-local addresses and of a unique local prefix (RFC 3927, RFC 4193)
-// drawn at random.
+// The link between a VPC's router and its gateway router has one address per side and family, the same in every VPC. They are
+// prefixes of single addresses, so that the VPC loses no other address. The IPv4 ones are link-local (RFC 3927), the IPv6 ones
+// in a unique local prefix (RFC 4193) drawn at random.
 var (
 	linkInner = []netip.Addr{netip.MustParseAddr("169.254.254.1"), netip.MustParseAddr("fd8c:6b69:6c6e::1")}
 	linkOuter = []netip.Addr{netip.MustParseAddr("169.254.254.2"), netip.MustParseAddr("fd8c:6b69:6c6e::2")}
 )
 
-// TransitLink are the addresses of the link between a VPC's router and its gateway router. No subnet of the VPC can have them.
+// TransitLink returns the addresses of the link between a VPC's router and its gateway router. No subnet of the VPC may contain
+// them.
 func TransitLink() []netip.Addr { return slices.Concat(linkInner, linkOuter) }
 
-// Priorities of the policies on a gateway router, where no user has any.
+// Priorities of the policies on a gateway router, to which users cannot add any.
 const (
-	priorityForged  = 3 // what comes in with the router's own address is dropped
-	priorityPassing = 2 // what goes to Services, and what comes from subnets with natOutgoing, passes
-	priorityRest    = 1 // the rest of what comes from the VPC is dropped
+	priorityForged  = 3 // drops packets from outside with the router's own address as their source
+	priorityPassing = 2 // allows packets to Services, and from subnets with natOutgoing
+	priorityRest    = 1 // drops all other packets from the VPC
 )
 
-// transitTable is the route table in which the gateway router looks up what comes from the VPC. What comes back is looked up in the main one, so
-// that the two never meet, whatever addresses the VPC has.
+// transitTable is the gateway router's route table for packets from the VPC. Packets to the VPC use the main table, so that the
+// routes of the two directions never conflict, whatever addresses the VPC has.
 const transitTable = "out"
 
 // Keys of Transit's rows.
@@ -44,12 +45,13 @@ const (
 	keyTransitJoin   = "join"
 )
 
-// TransitInputs are what leads out of a VPC.
+// TransitInputs are the inputs of Transit.
 type TransitInputs struct {
 	Vpc string
-	// Node whose chassis has the gateway router.
+	// Node is the node whose chassis hosts the gateway router.
 	Node string
-	// NextHops are the node's addresses on the join switch, Addresses and MAC those of the gateway router there: one address per family.
+	// NextHops are the node's addresses on the join switch. Addresses and MAC are the gateway router's there. All have one
+	// address per family.
 	NextHops  []netip.Addr
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
@@ -57,17 +59,18 @@ type TransitInputs struct {
 	Services []netip.Prefix
 	// Outgoing are the CIDRs of the VPC's subnets with natOutgoing.
 	Outgoing []netip.Prefix
-	// RouteTables are those of the VPC's router beside the main one.
+	// RouteTables are the tables of the VPC's router in addition to the main one.
 	RouteTables []string
-	// Routes are the user's, which take the place of those that compete with them.
+	// Routes are the user's. They replace generated routes that compete with them.
 	Routes []StaticRoute
 }
 
-// transitNames are the names of what leads out of a VPC. No name of Kubernetes holds an underscore, and what follows one in names of other
-// ports is hexadecimal.
+// transitNames are the names of a VPC's gateway router, transit switch and their ports. They contain an underscore, which names
+// of Kubernetes objects do not; in other port names the text after an underscore is hexadecimal or an address family.
 type transitNames struct {
 	router, network string
-	// The ports of the VPC's router, of the gateway router inward and outward, and those of the switches at their other ends.
+	// Ports of the VPC's router (inner) and of the gateway router (outer to the VPC, join to the join switch), and their peers
+	// on the switches.
 	inner, outer, join                   string
 	innerOnSwitch, outerOnSwitch, onJoin string
 }
@@ -82,11 +85,12 @@ func namesOfTransit(vpc string) transitNames {
 	}
 }
 
-// TransitPort is the name of the join switch's port to the gateway router of a VPC.
+// TransitPort is the name of the join switch's port to a VPC's gateway router.
 func TransitPort(vpc string) string { return kubeovnv1.JoinSubnet + "-" + vpc + "_gateway" }
 
-// Transit returns the gateway router of a VPC on a node, the switch between it and the VPC's router, and how both route. Everything leaves
-// with the gateway router's address on the join switch, so that VPCs with the same addresses never meet.
+// Transit returns the gateway router of a VPC on a node, the switch between it and the VPC's router, and the routes and
+// policies of both. All traffic leaves with the gateway router's address on the join switch as its source, so that VPCs may
+// have the same addresses.
 func Transit(in TransitInputs) []desired.Row {
 	names := namesOfTransit(in.Vpc)
 	owner := TransitOwner(in.Vpc)
@@ -108,7 +112,7 @@ func Transit(in TransitInputs) []desired.Row {
 	return append(rows, transitRoutes(in, names)...)
 }
 
-// transitGateway is how the gateway router translates and routes.
+// transitGateway returns the NAT rules, routes and policies of the gateway router.
 func transitGateway(in TransitInputs, router desired.Ref, names transitNames) []desired.Row {
 	nat := desired.RouterNAT(router)
 	var rows []desired.Row
@@ -127,7 +131,8 @@ func transitGateway(in TransitInputs, router desired.Ref, names transitNames) []
 	return append(rows, transitPolicies(in, router, names)...)
 }
 
-// transitPolicies say what passes the gateway router. They are not the VPC's router's, where policies of the user could come before them.
+// transitPolicies returns the policies that filter traffic at the gateway router. They are not on the VPC's router, where a
+// user's policies could override them.
 func transitPolicies(in TransitInputs, router desired.Ref, names transitNames) []desired.Row {
 	policies := desired.RouterPolicies(router)
 	row := func(key string, priority int, action nb.LogicalRouterPolicyAction, match ...string) desired.Row {
@@ -139,7 +144,8 @@ func transitPolicies(in TransitInputs, router desired.Ref, names transitNames) [
 	rows := []desired.Row{row("rest", priorityRest, nb.LogicalRouterPolicyActionDrop, fromVpc)}
 	for _, address := range in.Addresses {
 		family := familyKey(address)
-		// An echo reply of the router itself would go to the VPC, to whatever pod there has the address of the one that asked.
+		// Without this policy the router's own echo reply would be routed to the VPC, to any pod there with the requester's
+		// address.
 		rows = append(rows, row("forged/"+family, priorityForged, nb.LogicalRouterPolicyActionDrop,
 			`inport == "`+names.join+`"`, matchIP("src", address, address.String())))
 		for _, passing := range []struct {
@@ -155,7 +161,8 @@ func transitPolicies(in TransitInputs, router desired.Ref, names transitNames) [
 	return rows
 }
 
-// transitRoutes lead from the VPC's router to the gateway router: to Services and, when a subnet has natOutgoing, everywhere.
+// transitRoutes lead from the VPC's router to the gateway router: for Services and, if a subnet has natOutgoing, for all
+// destinations.
 func transitRoutes(in TransitInputs, names transitNames) []desired.Row {
 	var rows []desired.Row
 	add := func(key string, route StaticRoute) {
@@ -185,7 +192,7 @@ func transitRoutes(in TransitInputs, names transitNames) []desired.Row {
 	return rows
 }
 
-// transitRoute names the port, for its next hop is in no network of the router's.
+// transitRoute sets the route's output port, because its next hop is in no network of the router.
 func transitRoute(key string, router desired.Ref, route StaticRoute, port string) desired.Row {
 	routes := desired.RouterRoutes(router)
 	model := route.model()
@@ -211,7 +218,7 @@ func switchPort(key string, network desired.Ref, name, peer string) desired.Row 
 	}
 }
 
-// linkAddresses are those of one side of the link in the families that the gateway router has.
+// linkAddresses returns the addresses of one side of the link, in the families of the gateway router.
 func linkAddresses(in TransitInputs, side []netip.Addr) []string {
 	var addresses []netip.Addr
 	for _, a := range in.Addresses {
@@ -220,8 +227,8 @@ func linkAddresses(in TransitInputs, side []netip.Addr) []string {
 	return singly(addresses)
 }
 
-// singly are networks of one address each. Of the length that the join subnet has, northd would write a flow per node into every gateway
-// router.
+// singly returns networks of one address each. With the prefix length of the join subnet northd would add a flow per node to
+// every gateway router.
 func singly(addresses []netip.Addr) []string {
 	networks := make([]string, 0, len(addresses))
 	for _, a := range addresses {
@@ -230,7 +237,7 @@ func singly(addresses []netip.Addr) []string {
 	return networks
 }
 
-// like is the address of another one's family.
+// like returns the address with the same family as other, or the zero Addr.
 func like(addresses []netip.Addr, other netip.Addr) netip.Addr {
 	for _, a := range addresses {
 		if ipfamily.Of(a) == ipfamily.Of(other) {
@@ -240,7 +247,7 @@ func like(addresses []netip.Addr, other netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// prefixSet is those prefixes of an address's family as a match has them; empty when there is none.
+// prefixSet returns the prefixes of an address's family in the form of a match; "" if there are none.
 func prefixSet(prefixes []netip.Prefix, address netip.Addr) string {
 	var list []string
 	for _, p := range prefixes {
@@ -257,14 +264,15 @@ func prefixSet(prefixes []netip.Prefix, address netip.Addr) string {
 	return "{" + strings.Join(list, ", ") + "}"
 }
 
-// TransitLease is what the gateway router of a VPC has on the join switch.
+// TransitLease is the allocation of a VPC's gateway router on the join switch.
 type TransitLease struct {
 	Vpc       string
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
 }
 
-// ReadTransitLease reads a port that Transit made. It is false for others, and when someone else has written the port so that it cannot be read.
+// ReadTransitLease reads the lease of a port that Transit returned. It returns false for other ports, and if another client
+// changed the port and it cannot be parsed.
 func ReadTransitLease(owner desired.Owner, port *nb.LogicalRouterPort) (TransitLease, bool) {
 	lease := TransitLease{Vpc: owner.Name}
 	if port.Name != namesOfTransit(owner.Name).join {

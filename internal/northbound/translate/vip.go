@@ -15,24 +15,25 @@ const keyVirtual = "virtual/"
 // VipOwner owns the virtual ports of a Vip.
 func VipOwner(name string) desired.Owner { return desired.Owner{Kind: KindVip, Name: name} }
 
-// VipHolder is the name under which the allocator knows a Vip, which no port has.
+// VipHolder is the allocator's holder name of a Vip. No port has this name.
 func VipHolder(name string) string { return "vip/" + name }
 
-// OvnEipHolder is the name under which the allocator knows an OvnEip, which no port has.
+// OvnEipHolder is the allocator's holder name of an OvnEip. No port has this name.
 func OvnEipHolder(name string) string { return "eip/" + name }
 
-// VipInputs is what the ports of a Vip follow from.
+// VipInputs are the inputs of Vip.
 type VipInputs struct {
 	Name   string
 	Subnet string
 	// Addresses are the Vip's, at most one of each family.
 	Addresses []netip.Addr
-	// Parents are the ports of the pods that share them, in order.
+	// Parents are the ports of the pods that share the addresses, in order.
 	Parents []string
 }
 
-// Vip returns one virtual port for each address that pods share. An address that nobody shares has none: the router would drop what is for
-// it, also when a pod has it for its own. Names hold an underscore, which those of other ports do not.
+// Vip returns one virtual port per address if pods share them. Without parents it returns none: for a virtual port without a
+// parent the router would drop packets to the address, even if a pod has it as its own. Port names end with an underscore and
+// the family, which distinguishes them from all other port names.
 func Vip(in VipInputs) []desired.Row {
 	if len(in.Parents) == 0 {
 		return nil

@@ -13,27 +13,27 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// VpcInputs are what the logical router of a VPC follows from.
+// VpcInputs are the inputs of Vpc.
 type VpcInputs struct {
 	Name string
-	// DefaultNextHops are where traffic leaves that no subnet of the VPC takes, at most one per family: for the default VPC the
-	// gateways of the join switch. Without one, such traffic of the family is dropped.
+	// DefaultNextHops receive the traffic for addresses in no subnet of the VPC, at most one per family. For the default VPC
+	// they are the gateways of the join switch. Without a next hop of its family, such traffic is dropped.
 	DefaultNextHops []netip.Addr
-	// RouteTables are those, beside the main one, in which ports of the router look routes up. They get the default routes, too.
+	// RouteTables are the tables, in addition to the main one, that ports of the router use. They get the default routes, too.
 	RouteTables []string
-	// Routes and Policies are the user's, in any order, none of them twice.
+	// Routes and Policies are the user's, in any order, without duplicates.
 	Routes   []StaticRoute
 	Policies []PolicyRoute
-	// Peerings are the links to other routers that both sides want.
+	// Peerings are the links to other routers that both VPCs request.
 	Peerings []Peering
 }
 
-// Vpc returns the logical router of a VPC, its routes and policies, its ports to peers and the load balancer group of its Services; and,
-// where nodes are connected, the address sets of their own addresses, which nodes add themselves.
+// Vpc returns the logical router of a VPC, its routes and policies, its ports to peers and the load balancer group of its
+// Services. For the default VPC it also returns the address sets of the nodes' addresses; the rows of nodes add the addresses.
 func Vpc(in VpcInputs) []desired.Row {
 	rows := []desired.Row{
 		{Key: keyRouter, Model: &nb.LogicalRouter{Name: in.Name, Options: routerOptions()}},
-		{Key: keyServices, Model: &nb.LoadBalancerGroup{}}, // its name says who owns it: the engine's part
+		{Key: keyServices, Model: &nb.LoadBalancerGroup{}}, // the engine sets its name, which records the owner
 	}
 	if in.Name == kubeovnv1.DefaultVpc {
 		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
@@ -52,8 +52,8 @@ func Vpc(in VpcInputs) []desired.Row {
 	return rows
 }
 
-// defaultRoutes lead to the default next hops, once in each route table. A user's default route takes the place of ours: beside it, half
-// of the traffic would go each way.
+// defaultRoutes returns the routes to the default next hops, once in each route table. A user's default route replaces ours:
+// with both, each would get half of the traffic.
 func defaultRoutes(in VpcInputs) []desired.Row {
 	routes := desired.RouterRoutes(RouterRef(in.Name))
 	var rows []desired.Row
@@ -73,8 +73,9 @@ func defaultRoutes(in VpcInputs) []desired.Row {
 	return rows
 }
 
-// routerOptions are those of every VPC's router (ovn-nb(5), Logical_Router options). Neighbours that nobody uses age out after
-// 300 s, those of other routers are resolved on demand, and an ARP request from a stranger teaches the router nothing.
+// routerOptions are the options of every VPC's router (ovn-nb(5), Logical_Router options). Unused neighbours age out after 300
+// s, neighbours that are other routers are resolved on demand, and the router does not learn from ARP requests for other
+// addresses.
 func routerOptions() map[string]string {
 	return map[string]string{
 		"mac_binding_age_threshold":     "300",
@@ -83,7 +84,7 @@ func routerOptions() map[string]string {
 	}
 }
 
-// anywhere is the prefix of every address in addr's family.
+// anywhere is the default prefix, of length 0, of addr's family.
 func anywhere(addr netip.Addr) netip.Prefix {
 	if addr.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -91,5 +92,5 @@ func anywhere(addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// familyKey is the part of a row's key that tells the two families apart.
+// familyKey is the part of a row's key that distinguishes the families.
 func familyKey(addr netip.Addr) string { return ipfamily.Of(addr).String() }
