@@ -12,7 +12,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
-// Chassis is an ovn-controller with an Open vSwitch of its own, whose datapath is the dummy one: it installs flows and forwards nothing.
+// Chassis is an ovn-controller with its own Open vSwitch, whose datapath is the dummy one: it installs flows but forwards no
+// packets.
 type Chassis struct {
 	northd     *Northd
 	name       string
@@ -59,7 +60,7 @@ func (c *Chassis) start(path string, options ...string) *daemontest.Daemon {
 	return daemontest.Start(c.northd.nb.t, name, filepath.Join(c.database.dir, name+".log"), c.database.program(path, options...))
 }
 
-// run returns the output of a program.
+// run runs a program and returns its output.
 func (c *Chassis) run(path string, args ...string) string {
 	c.northd.nb.t.Helper()
 	out, err := c.database.program(path, args...).CombinedOutput()
@@ -69,10 +70,10 @@ func (c *Chassis) run(path string, args ...string) string {
 	return string(out)
 }
 
-// PID is the process of ovn-controller.
+// PID is the process ID of ovn-controller.
 func (c *Chassis) PID() int { return c.controller.PID() }
 
-// Flows is the number of OpenFlow flows of the chassis once it has installed all that is in the northbound database.
+// Flows returns the number of OpenFlow flows of the chassis, after it has installed the contents of the northbound database.
 func (c *Chassis) Flows() int {
 	c.northd.nb.t.Helper()
 	c.sync()
@@ -85,7 +86,7 @@ func (c *Chassis) Flows() int {
 	return flows
 }
 
-// sync waits until the chassis has installed all that is in the northbound database (ovn-nb(5), NB_Global nb_cfg).
+// sync waits until the chassis has installed the contents of the northbound database (ovn-nb(5), NB_Global nb_cfg).
 func (c *Chassis) sync() {
 	nb := c.northd.nb
 	nb.t.Helper()

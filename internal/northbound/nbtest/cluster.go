@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
-// StartCluster makes an empty northbound database that members serve as a Raft cluster until the test ends.
+// StartCluster creates an empty northbound database and serves it from a Raft cluster of that many members until the test ends.
 func StartCluster(t testing.TB, members int) []*Server {
 	t.Helper()
 	servers := make([]*Server, members)
@@ -31,7 +31,7 @@ func StartCluster(t testing.TB, members int) []*Server {
 	return servers
 }
 
-// Leader returns the member that leads.
+// Leader waits for an election and returns the member that leads.
 func Leader(servers []*Server) *Server {
 	var leader *Server
 	servers[0].awaitElection("elect a leader", func() bool {
@@ -47,7 +47,7 @@ func Leader(servers []*Server) *Server {
 
 func (s *Server) raft() string { return "unix:" + filepath.Join(s.dir, "raft.sock") }
 
-// member is what a server says of its place in the cluster (_Server schema, ovsdb-server(5)).
+// member returns the server's view of its cluster state (_Server schema, ovsdb-server(5)).
 func (s *Server) member() (m struct{ Leader, Connected bool }) {
 	s.t.Helper()
 	var results []struct {
@@ -63,7 +63,8 @@ func (s *Server) member() (m struct{ Leader, Connected bool }) {
 	return m
 }
 
-// electionBase is how long a member may take to elect a leader or to join one: one or two election timers of a second, and elections may repeat.
+// electionBase is the time for a member to elect a leader or to join one: one or two election timers of a second, and elections
+// may repeat.
 const electionBase = 15 * time.Second
 
 func (s *Server) awaitElection(what string, done func() bool) {
@@ -71,7 +72,7 @@ func (s *Server) awaitElection(what string, done func() bool) {
 	eventually.Wait{For: "the server of " + s.name + " must " + what, Pause: 10 * time.Millisecond, Base: electionBase}.Holds(s.t, done)
 }
 
-// await waits for what a server does by itself. It tells nobody, so all that is left is to ask again; a test waits, not a program.
+// await polls until the server has done an action of its own. The server sends no notification of it.
 func (s *Server) await(what string, done func() bool) {
 	s.t.Helper()
 	eventually.Wait{For: "the server of " + s.name + " must " + what, Pause: 10 * time.Millisecond}.Holds(s.t, done)

@@ -11,13 +11,13 @@ import (
 
 const database = "OVN_Northbound"
 
-// Op is one operation of RFC 7047, section 5.2, as JSON writes it: Op{"op": "delete", "table": "ACL", "where": []any{}}.
+// Op is one operation of RFC 7047, section 5.2, in JSON form: Op{"op": "delete", "table": "ACL", "where": []any{}}.
 type Op map[string]any
 
-// Row is one row by column. Sets are sorted []string, maps map[string]string, all else what JSON has.
+// Row is one row by column. Sets are sorted []string, maps are map[string]string, other values have their JSON type.
 type Row map[string]any
 
-// Transact runs operations as another system would, and fails the test when one of them fails.
+// Transact runs operations as another client would, and fails the test if one of them fails.
 func (s *Server) Transact(operations ...Op) {
 	s.t.Helper()
 	params := []any{s.name}
@@ -35,13 +35,13 @@ func (s *Server) Transact(operations ...Op) {
 	}
 }
 
-// Where is a condition on one column, to be a "where" of an Op.
+// Where is a condition on one column, for the "where" of an Op.
 func Where(column, function string, value any) []any { return []any{[]any{column, function, value}} }
 
-// UUID is a row's UUID as a value.
+// UUID is a row's UUID in the form of a value.
 func UUID(uuid string) []any { return []any{"uuid", uuid} }
 
-// Map is a map as a value.
+// Map is a map in the form of a value.
 func Map(m map[string]string) []any {
 	pairs := [][]string{}
 	for k, v := range m {
@@ -50,7 +50,7 @@ func Map(m map[string]string) []any {
 	return []any{"map", pairs}
 }
 
-// Rows returns all rows of a table by UUID, whoever owns them.
+// Rows returns all rows of a table by UUID, regardless of their owner.
 func (s *Server) Rows(table string) map[string]Row {
 	s.t.Helper()
 	var results []struct{ Rows []map[string]any }
@@ -72,7 +72,7 @@ func (s *Server) Rows(table string) map[string]Row {
 	return rows
 }
 
-// Dump returns the rows of tables, or of all tables, for comparing the database before and after.
+// Dump returns the rows of the given tables, or of all tables, for comparisons of the database.
 func (s *Server) Dump(tables ...string) map[string]map[string]Row {
 	s.t.Helper()
 	if len(tables) == 0 {
@@ -104,7 +104,7 @@ func (s *Server) Names(table string) []string {
 	return names
 }
 
-// Strings returns a set of strings or of UUIDs; a set of one value has OVSDB's short form.
+// Strings returns a set of strings or UUIDs. OVSDB encodes a set of one value as that value.
 func (r Row) Strings(column string) []string {
 	switch value := r[column].(type) {
 	case []string:
@@ -144,7 +144,7 @@ func plain(value any) any {
 // OwnerID is the external_ids key of the owner of a row, such as `Vpc//blue` (docs/architecture.md).
 const OwnerID = "kiln-owner"
 
-// Owned are the rows of an owner by UUID, with their tables.
+// Owned returns the tables of an owner's rows, by UUID.
 func (s *Server) Owned(owner string) map[string]string {
 	s.t.Helper()
 	tables := map[string]string{}
@@ -158,7 +158,7 @@ func (s *Server) Owned(owner string) map[string]string {
 	return tables
 }
 
-// Delete deletes the rows with these UUIDs, and every reference to them in a set, as another system would.
+// Delete deletes the rows with these UUIDs, and every reference to them in a set, as another client would.
 func (s *Server) Delete(tables map[string]string) {
 	s.t.Helper()
 	var operations []Op

@@ -12,7 +12,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/schema"
 )
 
-// Northd is an ovn-northd between a northbound database and a southbound one of its own.
+// Northd is an ovn-northd between a northbound database and its own southbound database.
 type Northd struct {
 	nb         *Server
 	Southbound *Server
@@ -33,7 +33,7 @@ func (s *Server) Northd() *Northd {
 
 func (n *Northd) control() string { return filepath.Join(n.Southbound.dir, "northd.ctl") }
 
-// Recomputes is how many times a node of northd's engine was computed in full rather than by increments (ovn-northd(8), inc-engine).
+// Recomputes returns how many times northd recomputed a node of its incremental engine in full (ovn-northd(8), inc-engine).
 func (n *Northd) Recomputes(node string) int {
 	n.nb.t.Helper()
 	out, err := n.nb.program("usr/bin/ovn-appctl", "-t", n.control(), "inc-engine/show-stats", node, "recompute").CombinedOutput()
@@ -44,13 +44,13 @@ func (n *Northd) Recomputes(node string) int {
 	return count
 }
 
-// Await waits until the southbound database is as told.
+// Await waits until done returns true for the southbound database.
 func (n *Northd) Await(what string, done func(southbound *Server) bool) {
 	n.nb.t.Helper()
 	n.nb.await("bring "+what+" to the southbound database", func() bool { return done(n.Southbound) })
 }
 
-// PID is the process of ovn-northd.
+// PID is the process ID of ovn-northd.
 func (n *Northd) PID() int { return n.process.PID() }
 
 // Stop kills ovn-northd and its southbound database.
@@ -62,7 +62,7 @@ func (n *Northd) Stop() {
 	n.Southbound.Stop()
 }
 
-// Trace is what becomes of a packet, as ovn-trace(8) tells it. Options are ovn-trace's, like `--ct=new`.
+// Trace returns the output of ovn-trace(8) for a packet. Options are ovn-trace's, like `--ct=new`.
 func (n *Northd) Trace(datapath, packet string, options ...string) string {
 	n.nb.t.Helper()
 	args := append([]string{"--db=" + n.Southbound.Endpoint(), "--minimal"}, options...)

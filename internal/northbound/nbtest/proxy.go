@@ -13,17 +13,18 @@ import (
 	"sync"
 )
 
-// Fault is what a Proxy does to one transaction.
+// Fault is a fault that a Proxy injects into one transaction.
 type Fault int
 
 const (
-	// RequestLost cuts the connection instead of passing the transaction on: it is never committed.
+	// RequestLost closes the connection instead of forwarding the transaction, which is never committed.
 	RequestLost Fault = iota + 1
-	// ReplyLost passes the transaction on, lets the server commit it, and cuts the connection before anything of that comes back.
+	// ReplyLost forwards the transaction, lets the server commit it, and closes the connection before the client receives any
+	// result of it.
 	ReplyLost
 )
 
-// Proxy stands between clients and a Server, counts transactions and makes faults.
+// Proxy forwards connections to a Server, counts transactions and injects faults.
 type Proxy struct {
 	server   *Server
 	listener net.Listener
@@ -41,11 +42,11 @@ type Proxy struct {
 // gate holds transactions.
 type gate struct {
 	reached sync.Once
-	held    chan struct{} // closed when a transaction stands before it
-	open    chan struct{} // closed when it opens
+	held    chan struct{} // closed when the first transaction reaches the gate
+	open    chan struct{} // closed when the gate opens
 }
 
-// Proxy starts a proxy to the server that runs until the test ends.
+// Proxy starts a proxy to the server. It runs until the test ends.
 func (s *Server) Proxy() *Proxy {
 	s.t.Helper()
 	path := filepath.Join(s.dir, "proxy"+strconv.FormatInt(lastID.Add(1), 10)+".sock")
@@ -62,38 +63,39 @@ func (s *Server) Proxy() *Proxy {
 	return p
 }
 
-// Endpoint is where the proxy listens, in OVSDB's form.
+// Endpoint is the proxy's address, in OVSDB's form.
 func (p *Proxy) Endpoint() string { return p.endpoint }
 
-// Transactions is the number of transactions sent so far, those that were cut off included.
+// Transactions returns the number of transactions sent so far, including dropped ones.
 func (p *Proxy) Transactions() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.transactions
 }
 
-// Fail makes the nth transaction from now meet a fault; 1 is the next one.
+// Fail injects a fault into the nth transaction from now; 1 is the next one.
 func (p *Proxy) Fail(nth int, fault Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults[p.transactions+nth] = fault
 }
 
-// Poison makes the proxy cut the connection at each transaction that has the text, as ovsdb-server does when it cannot parse one. "" ends it.
+// Poison makes the proxy close the connection on each transaction that contains the text, as ovsdb-server does on a parse
+// error. "" ends this.
 func (p *Proxy) Poison(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.poison = []byte(text)
 }
 
-// Hold makes the proxy keep transactions, and what follows them on their connections, until Release.
+// Hold makes the proxy block transactions, and later messages on their connections, until Release.
 func (p *Proxy) Hold() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.gate = &gate{held: make(chan struct{}), open: make(chan struct{})}
 }
 
-// AwaitHeld returns when a transaction is held.
+// AwaitHeld waits until the proxy holds a transaction.
 func (p *Proxy) AwaitHeld() {
 	p.mu.Lock()
 	g := p.gate
@@ -101,7 +103,7 @@ func (p *Proxy) AwaitHeld() {
 	<-g.held
 }
 
-// Release lets held transactions pass.
+// Release forwards the held transactions.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +111,7 @@ func (p *Proxy) Release() {
 	p.gate = nil
 }
 
-// pass returns when the transaction may go on.
+// pass blocks while the gate is closed.
 func (p *Proxy) pass() {
 	p.mu.Lock()
 	g := p.gate
@@ -120,16 +122,16 @@ func (p *Proxy) pass() {
 	}
 }
 
-// Close ends the proxy: it cuts all connections and takes no more.
+// Close stops the proxy: it closes all connections and accepts no new ones.
 func (p *Proxy) Close() {
 	_ = p.listener.Close() // it may be closed already
 	p.mu.Lock()
-	p.closed = true // for a connection that is just being made
+	p.closed = true // accept closes a connection that it has just made
 	p.mu.Unlock()
 	p.Cut()
 }
 
-// Cut cuts all connections.
+// Cut closes all connections.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +163,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// count numbers a transaction and returns the fault it meets, if any.
+// count counts a transaction and returns its fault, if any.
 func (p *Proxy) count(transaction []byte) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +179,7 @@ type proxied struct {
 	client, server net.Conn
 
 	mu   sync.Mutex
-	mute string // the id of the request whose reply is lost; nothing reaches the client any more
+	mute string // the ID of the request whose reply is lost; if set, the proxy forwards nothing to the client
 }
 
 func (c *proxied) close() {

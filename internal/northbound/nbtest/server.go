@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nbtest runs a real ovsdb-server with the northbound schema for tests, lets them act as another system in the same
-// database, and puts faults between an engine and the server.
+// Package nbtest runs a real ovsdb-server with the northbound schema for tests. Tests can act as another client of the same
+// database, and inject faults between an engine and the server.
 package nbtest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
-// Server is one server of a northbound database, or of Northd's southbound one, on a Unix socket.
+// Server is one server of a northbound database, or of a Northd's southbound one, on a Unix socket.
 type Server struct {
 	t       testing.TB
 	name    string // of the database
@@ -29,7 +29,7 @@ type Server struct {
 	process *daemontest.Daemon
 }
 
-// Start makes an empty northbound database and serves it until the test ends.
+// Start creates an empty northbound database and serves it until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	return create(newServer(t, database, schema.Northbound))
@@ -69,7 +69,7 @@ func (s *Server) tool(args ...string) {
 	}
 }
 
-// program runs a program of the cached root file system with that system's own libraries.
+// program returns a command that runs a program of the cached root file system with the libraries of that file system.
 func (s *Server) program(path string, args ...string) *exec.Cmd {
 	s.t.Helper()
 	command, err := prepared.Program(path)
@@ -86,7 +86,7 @@ func (s *Server) database() string { return filepath.Join(s.dir, "ovn.db") }
 func (s *Server) schema() string   { return filepath.Join(s.dir, "ovn.ovsschema") }
 func (s *Server) socket() string   { return filepath.Join(s.dir, "ovn.sock") }
 
-// Endpoint is where the server listens, in OVSDB's form.
+// Endpoint is the server's address, in OVSDB's form.
 func (s *Server) Endpoint() string { return "unix:" + s.socket() }
 
 func (s *Server) start() {
@@ -120,8 +120,8 @@ func (s *Server) Restart() {
 	s.start()
 }
 
-// Convert converts the database to its schema with a change, while it serves. Clients that do not ask for changes of the schema are cut off
-// (ovsdb-server(7), section 4.1.24).
+// Convert converts the served database to its schema with a change. The server disconnects clients that did not request schema
+// changes (ovsdb-server(7), section 4.1.24).
 func (s *Server) Convert(change func(tables map[string]any)) {
 	s.t.Helper()
 	text, err := os.ReadFile(s.schema())
@@ -152,7 +152,7 @@ func (s *Server) Convert(change func(tables map[string]any)) {
 // lastID numbers the requests of all tests.
 var lastID atomic.Int64
 
-// call sends one request on a connection of its own.
+// call sends one request on a new connection.
 func (s *Server) call(method string, params ...any) json.RawMessage {
 	s.t.Helper()
 	conn, err := net.Dial("unix", s.socket())

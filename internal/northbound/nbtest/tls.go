@@ -16,15 +16,15 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// TLS is what a client and servers need to reach each other over a network.
+// TLS holds the certificates with which a client and servers connect over a network.
 type TLS struct {
-	// Dir is a directory as processes mount it: the client's tls.crt and tls.key, and the servers' authority in ca.crt.
+	// Dir is a certificate directory as processes mount it: the client's tls.crt and tls.key, and the servers' CA in ca.crt.
 	Dir string
 
 	server tls.Config
 }
 
-// NewTLS makes certificates for servers and for a client of these names.
+// NewTLS issues certificates for servers and a client with these names.
 func NewTLS(t testing.TB, server, client string) *TLS {
 	t.Helper()
 	must := func(err error) {
@@ -54,7 +54,7 @@ func NewTLS(t testing.TB, server, client string) *TLS {
 	return c
 }
 
-// Listen has a server answer at an address, too, until the test ends or stop is called.
+// Listen makes a server accept TLS connections at an address as well, until the test ends or stop is called.
 func (c *TLS) Listen(t testing.TB, address string, s *Server) (stop func()) {
 	t.Helper()
 	listener, err := tls.Listen("tcp", address, &c.server)
