@@ -1,8 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client connects to OVSDB servers. Northbound gives the engine a Session: a connection to the leader with a replica that
-// is exact between two messages. VSwitch gives node programs libovsdb's own client.
+// Package client connects to OVSDB servers. Northbound returns a Session for the engine: a connection to the leader with a
+// replica that is consistent after every message. VSwitch returns libovsdb's own client for node programs.
 package client
 
 import (
@@ -21,18 +21,19 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
-// Timing of every connection. ovsdb-server answers an echo between two transactions, so that probeInterval bounds how long a dead
-// peer goes unnoticed, answerInterval while a transaction waits for its answer, and probeTimeout must be above its longest transaction.
+// Timing of every connection. ovsdb-server answers an echo between two transactions. So a dead peer is detected after
+// probeInterval plus probeTimeout, or after answerInterval plus probeTimeout while a transaction is in flight. probeTimeout
+// must exceed the longest transaction.
 const (
 	probeInterval  = 10 * time.Second
 	answerInterval = 2 * time.Second
 	probeTimeout   = 8 * time.Second
-	// leaderTimeout is for a connection, its TLS handshake and the answer whether the server leads.
+	// leaderTimeout bounds a connection attempt: dial, TLS handshake, and the reply to the leadership request.
 	leaderTimeout = 5 * time.Second
-	// connectTimeout is for reading the whole database.
+	// connectTimeout bounds the initial read of the whole database.
 	connectTimeout = 60 * time.Second
-	// transactTimeout is how long a server may take to answer a transaction. A member of a cluster that loses the others while it has one may
-	// never answer.
+	// transactTimeout bounds the reply to a transaction. A cluster member that loses its quorum during a transaction may never
+	// reply.
 	transactTimeout = 30 * time.Second
 	minBackoff      = 50 * time.Millisecond
 	maxBackoff      = 5 * time.Second
@@ -42,19 +43,19 @@ const (
 type Options struct {
 	// Endpoints in OVSDB's form (ovsdb(7)): "ssl:[2001:db8::1]:6641", "tcp:127.0.0.1:6641", "unix:/run/ovn/ovnnb_db.sock".
 	Endpoints []string
-	// TLS is for ssl: endpoints; LoadTLS makes one.
+	// TLS is for ssl: endpoints; see LoadTLS.
 	TLS *tls.Config
 	Log logr.Logger
 }
 
-// Client is libovsdb's client, connected, with its monitor established. It reconnects by itself.
+// Client is libovsdb's client, connected and with its monitor established. It reconnects automatically.
 type Client struct{ client.Client }
 
-// SetEndpoints changes the servers to connect to; a connection to a server that is still listed stays.
+// SetEndpoints changes the servers to connect to. A connection to a server that is still listed stays open.
 func (c *Client) SetEndpoints(endpoints []string) { c.UpdateEndpoints(endpoints) }
 
-// VSwitch connects to the Open vSwitch database of this node and monitors its configuration: every column of the tables a node
-// program writes, save counters that ovs-vswitchd refreshes every few seconds. Interfaces are indexed by their iface-id.
+// VSwitch connects to the Open vSwitch database of this node and monitors its configuration: every column of the tables that
+// node programs write, except counters that ovs-vswitchd refreshes every few seconds. Interfaces are indexed by their iface-id.
 func VSwitch(ctx context.Context, o Options) (*Client, error) {
 	dbModel, err := vswitch.FullDatabaseModel()
 	if err != nil {
@@ -66,8 +67,8 @@ func VSwitch(ctx context.Context, o Options) (*Client, error) {
 	log := o.Log.V(4)
 	opts := []client.Option{
 		client.WithLogger(&log),
-		// No inactivity check: libovsdb v0.8.1 may send on the channel of it that a disconnection closes, and panic. The server of
-		// a node is on a unix socket, which tells at once when it goes; callers bound their transactions.
+		// No inactivity check: libovsdb v0.8.1 may send on its inactivity channel after a disconnection closed it, and panic. A
+		// node's server is on a Unix socket, which reports a closed peer at once; callers bound their transactions.
 		client.WithReconnect(probeTimeout, reconnectBackoff()),
 	}
 	for _, endpoint := range o.Endpoints {

@@ -22,7 +22,7 @@ const (
 	noTxn        = "00000000-0000-0000-0000-000000000000"
 )
 
-// errNoReply says that a connection or a context ended before the reply came.
+// errNoReply reports that a connection or a context ended before the reply arrived.
 var errNoReply = errors.New("no reply")
 
 // run keeps the session connected until ctx ends.
@@ -53,13 +53,13 @@ func (s *Session) run(ctx context.Context) {
 		s.options.Log.Info("Disconnected from the northbound database", "reason", conn.err.Error())
 		if conn.useful.Load() {
 			wait.Reset()
-		} else { // a server that takes us and drops us at once
+		} else { // the server accepts connections and closes them at once
 			pause(ctx, wait.NextBackOff(), changed)
 		}
 	}
 }
 
-// pause waits for a time to try again, for other endpoints to try, or for the end.
+// pause waits until d has passed, the endpoints change, or ctx ends.
 func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -70,9 +70,9 @@ func pause(ctx context.Context, d time.Duration, changed <-chan struct{}) {
 	}
 }
 
-// findLeader queries the leadership of all endpoints concurrently, each again after a back-off, and returns a connection to the first one that
-// leads. It returns none when the endpoints change, or when ctx ends. A server that does not answer delays nothing: neither the connection to
-// another one that leads, nor the next query of one that has lost an election or not won it yet.
+// findLeader queries the leadership of all endpoints concurrently, each again after a back-off, and returns a connection to the
+// first that leads. It returns nil when the endpoints change or ctx ends. A server that does not reply delays neither the
+// connection to another server that leads, nor the next query of one that lost an election or has not won it yet.
 func (s *Session) findLeader(ctx context.Context, m *monitors, endpoints []string, changed <-chan struct{}) (*conn, string) {
 	if len(endpoints) == 0 {
 		s.failed("", errors.New("no endpoint is known"))
@@ -98,7 +98,7 @@ type answer struct {
 	conn     *conn
 }
 
-// query asks a server until it leads, or until ctx ends.
+// query retries a server until it leads or ctx ends.
 func (s *Session) query(ctx context.Context, m *monitors, endpoint string, found chan<- answer) {
 	for wait := reconnectBackoff(); ctx.Err() == nil; pause(ctx, wait.NextBackOff(), nil) {
 		limited, cancel := context.WithTimeout(ctx, leaderTimeout)
@@ -118,7 +118,7 @@ func (s *Session) query(ctx context.Context, m *monitors, endpoint string, found
 	}
 }
 
-// failed records why there is no connection to an endpoint.
+// failed records the reason why an endpoint has no connection.
 func (s *Session) failed(endpoint string, err error) {
 	s.link.failed(endpoint, err)
 	s.options.Log.V(1).Info("Cannot connect to the northbound database", "endpoint", endpoint, "reason", err.Error())
@@ -137,7 +137,7 @@ func (s *Session) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	}
 }
 
-// roundTrip sends a request and waits until take, called by the goroutine that reads, has handled its reply.
+// roundTrip sends a request and waits until its reply has been handled. The reading goroutine calls take with the result.
 func roundTrip(ctx context.Context, c *conn, method string, params []any, take func(json.RawMessage) error) error {
 	done := make(chan error, 1)
 	err := c.call(method, params, func(result json.RawMessage, err error) {
@@ -160,7 +160,7 @@ func roundTrip(ctx context.Context, c *conn, method string, params []any, take f
 // monitors are the two monitors of a connection: the leadership of its server, and the northbound database.
 type monitors struct {
 	session *Session
-	lastTxn string // in the replica; one connection at a time monitors the database
+	lastTxn string // the last transaction in the replica; only one connection at a time monitors the database
 }
 
 // ask connects to a server, monitors its leadership, and returns the connection if the server leads.
@@ -181,7 +181,7 @@ func (m *monitors) ask(ctx context.Context, endpoint string) (*conn, error) {
 	return c, nil
 }
 
-// begin monitors the northbound database, from the last transaction in the replica on.
+// begin monitors the northbound database, starting after the last transaction in the replica.
 func (m *monitors) begin(ctx context.Context, c *conn) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -199,7 +199,7 @@ func (m *monitors) begin(ctx context.Context, c *conn) error {
 	return nil
 }
 
-// populate takes [found, last-txn-id, updates] (ovsdb-server(7), monitor_cond_since).
+// populate handles the reply [found, last-txn-id, updates] (ovsdb-server(7), monitor_cond_since).
 func (m *monitors) populate(raw json.RawMessage) error {
 	r := &reader{in: raw}
 	r.expect('[')
@@ -218,8 +218,8 @@ func (m *monitors) populate(raw json.RawMessage) error {
 	return nil
 }
 
-// notify takes update3 [id, last-txn-id, updates] of the northbound database and update2 [id, updates] of _Server. An error ends the
-// connection, and the next one reads everything anew.
+// notify handles update3 [id, last-txn-id, updates] of the northbound database and update2 [id, updates] of _Server. An error
+// ends the connection. If an update cannot be applied, the next connection reads the whole database again.
 func (m *monitors) notify(method string, params []json.RawMessage) error {
 	switch {
 	case method == "update3" && len(params) == 3:
@@ -250,8 +250,9 @@ func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
 	return nil
 }
 
-// checkLeader refuses a member of a cluster that does not lead or has lost the others. A standalone server leads by itself. A row that is new to the
-// monitor comes without the columns that have their default values (ovsdb-server(7), update2 notification), which false is.
+// checkLeader returns an error for a cluster member that does not lead or has lost its quorum. A standalone server always
+// leads. In a row that is new to the monitor, columns with their default values are missing (ovsdb-server(7), update2
+// notification), and false is a default.
 func checkLeader(raw json.RawMessage) error {
 	updates, err := readUpdates(raw)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/model"
 )
 
-// rowDecoder makes models of the rows of a table.
+// rowDecoder decodes the rows of a table into models.
 type rowDecoder struct {
 	model   reflect.Type
 	columns map[string]int // fields of the model
@@ -64,7 +64,8 @@ func (d *rowDecoder) decode(uuid string, columns []byte) (newRow, error) {
 	return row, nil
 }
 
-// field reads a column into a model's field: one of the types that libovsdb gives columns (ovsdb.NativeType). What is empty is nil.
+// field reads a column into a model's field, whose type is one that libovsdb uses for columns (ovsdb.NativeType). An empty
+// value becomes nil.
 func (r *reader) field(to any) {
 	switch to := to.(type) {
 	case *string:

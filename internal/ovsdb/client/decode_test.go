@@ -51,7 +51,7 @@ func byLibrary(m model.DatabaseModel, table, uuid string, in []byte) (newRow, er
 	return row, err
 }
 
-// difference says in which column two rows differ; nothing is the same as empty.
+// difference returns the column in which two rows differ; nil equals empty.
 func difference(a, b newRow, table string) string {
 	for _, column := range Shared[table] {
 		if !slices.Equal(a.shared[column], b.shared[column]) {
@@ -96,7 +96,7 @@ func TestRowsAreDecodedAsLibovsdbDoes(t *testing.T) {
 	}
 }
 
-// randomRow is a row as a server sends it. Columns are missing at random.
+// randomRow returns a row in the form of a server's message. Columns are missing at random.
 func randomRow(t *testing.T, random *rand.Rand, m model.DatabaseModel, table string) []byte {
 	t.Helper()
 	row := ovsdb.Row{"of_a_newer_schema": []any{"map", []any{}}}
@@ -145,7 +145,7 @@ func randomValue(random *rand.Rand, of reflect.Type) reflect.Value {
 	return value
 }
 
-// FuzzDecode reads anything without a panic, and what libovsdb reads, too, in the same way.
+// FuzzDecode checks that decode never panics, and that it decodes rows that libovsdb can decode in the same way.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"name":"p","up":true,"tag":["set",[]],"type":"","addresses":["set",["a","b\u00e9"]],"external_ids":["map",[["k","v"]]]}`))
 	f.Add([]byte(`{"ha_chassis_group":["uuid","` + someUUID + `"],"tag": 4 , "options":["map",[]],"port_security":"alone"}`))
@@ -186,7 +186,8 @@ func TestUpdatesAreRead(t *testing.T) {
 	}
 }
 
-// FuzzReadUpdates reads anything as updates without a panic. Valid JSON that it accepts has the same rows and columns for encoding/json.
+// FuzzReadUpdates checks that readUpdates never panics. Valid JSON that it accepts has the same rows and columns for
+// encoding/json.
 func FuzzReadUpdates(f *testing.F) {
 	f.Add([]byte(`{ "T" : {"a":{"initial":{"x":[1,{"y":"}"}]}}, "b":{"insert":{}},"c":{"modify":{"n":-1.5e3}} , "d":{"delete":null}},"U":{}}`))
 	f.Add([]byte(`{"T":{"a":{"initial":{"x":"\u0000\\"}},"a":{"modify":null}}}`))
@@ -200,7 +201,7 @@ func FuzzReadUpdates(f *testing.F) {
 		}
 		var want map[string]map[string]map[string]json.RawMessage
 		if err != nil || json.Unmarshal(in, &want) != nil || bytes.Contains(in, []byte(`\`)) {
-			return // ovsdb-server escapes nothing in the names of tables
+			return // ovsdb-server does not escape table names
 		}
 		if len(got) != len(want) {
 			t.Errorf("tables %v, want %v", got, want)

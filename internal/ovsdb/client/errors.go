@@ -5,5 +5,5 @@ package client
 
 import "github.com/ovn-kubernetes/libovsdb/client"
 
-// ErrNotFound says that a replica holds no such row.
+// ErrNotFound reports that a replica does not have the row.
 var ErrNotFound = client.ErrNotFound

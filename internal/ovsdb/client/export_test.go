@@ -5,8 +5,8 @@ package client
 
 import "time"
 
-// SetTransactTimeout changes how long a transaction may take.
+// SetTransactTimeout sets the timeout of a transaction.
 func (s *Session) SetTransactTimeout(d time.Duration) { s.timeout = d }
 
-// LeaderTimeout is how long a server may take to say whether it leads.
+// LeaderTimeout is the time in which a server must answer the leadership query.
 const LeaderTimeout = leaderTimeout

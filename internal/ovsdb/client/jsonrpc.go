@@ -15,22 +15,23 @@ import (
 	"time"
 )
 
-// conn is one JSON-RPC 1.0 connection (RFC 7047, section 4). Replies and notifications are handled in the order in which they
-// arrive, by the goroutine that reads them: whoever gets a reply has seen every update the server sent before it.
+// conn is one JSON-RPC 1.0 connection (RFC 7047, section 4). The reading goroutine handles replies and notifications in the
+// order of arrival. Therefore, when a reply is handled, all updates that the server sent before it are in the replica.
 type conn struct {
 	raw    net.Conn
 	notify func(method string, params []json.RawMessage) error
 	idle   *time.Timer
 	ids    atomic.Uint64
-	useful atomic.Bool   // a transaction was answered
-	done   chan struct{} // closed when the connection is over; err holds why
+	useful atomic.Bool   // the server has replied to a transaction
+	done   chan struct{} // closed when the connection has ended; err then holds the reason
 
-	// writing is apart from mu: a server that has something to say does not listen, so that reading must go on while we write.
+	// writing is separate from mu: ovsdb-server does not read while its own output is blocked, so reading must continue during
+	// a write.
 	writing sync.Mutex
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	pending     map[uint64]func(json.RawMessage, error)
-	transacting map[uint64]bool // those of pending that are transactions
+	transacting map[uint64]bool // the subset of pending that are transactions
 	probing     bool
 	err         error
 }
@@ -56,9 +57,9 @@ type reply struct {
 }
 
 var (
-	// errClosed says that a request was not sent, since the connection is over.
+	// errClosed reports that a request was not sent, because the connection has ended.
 	errClosed = errors.New("connection is closed")
-	// errRefused says that a request cannot be sent, or that the server does not know how to handle it.
+	// errRefused reports that a request cannot be encoded, or that the server returned an error for the request as a whole.
 	errRefused = errors.New("request refused")
 )
 
@@ -77,8 +78,8 @@ func newConn(raw net.Conn, notify func(string, []json.RawMessage) error) *conn {
 	return c
 }
 
-// call sends a request. The reading goroutine calls handle once, with the result or with what ended the connection. An error means
-// that nothing was sent and handle is not called.
+// call sends a request. The reading goroutine calls handle once, with the result or with the error that ended the connection.
+// If call returns an error, nothing was sent and handle is never called.
 func (c *conn) call(method string, params []any, handle func(json.RawMessage, error)) error {
 	id := c.ids.Add(1)
 	frame, err := json.Marshal(call{Method: method, Params: params, ID: id})
@@ -108,17 +109,19 @@ func (c *conn) expect(id uint64, method string, handle func(json.RawMessage, err
 	return true
 }
 
-// write sends one frame. A failure ends the connection, and with it every pending call: how much of it went out is unknown.
+// write sends one frame. An error closes the connection and fails every pending call, because part of the frame may have been
+// sent.
 func (c *conn) write(frame []byte) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	_ = c.raw.SetWriteDeadline(time.Now().Add(probeTimeout)) // fails only on a closed connection, as the write does then
+	_ = c.raw.SetWriteDeadline(time.Now().Add(probeTimeout)) // fails only on a closed connection, on which the write fails, too
 	if _, err := c.raw.Write(frame); err != nil {
 		_ = c.raw.Close() // the reader notices and cleans up
 	}
 }
 
-// keptBuffer is how much memory for messages a connection keeps. Larger ones are rare: the first is the whole database.
+// keptBuffer is the largest message buffer in bytes that a connection retains. Larger messages are rare: the first is the whole
+// database.
 const keptBuffer = 1 << 20
 
 func (c *conn) run() {
@@ -132,7 +135,7 @@ func (c *conn) run() {
 			break
 		}
 		c.seen()
-		if decoder.InputOffset()-begin > keptBuffer { // a decoder never gives back what its largest message took
+		if decoder.InputOffset()-begin > keptBuffer { // a decoder never shrinks its buffer
 			in = io.MultiReader(decoder.Buffered(), in)
 			decoder = json.NewDecoder(in)
 		}
@@ -181,7 +184,7 @@ func (c *conn) handleReply(m *message) error {
 	return nil
 }
 
-// seen notes that the peer lives.
+// seen records that the peer is alive.
 func (c *conn) seen() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,7 +194,7 @@ func (c *conn) seen() {
 	}
 }
 
-// rest sets the time of the next probe, from now. The caller holds mu.
+// rest restarts the timer of the next probe. The caller holds mu.
 func (c *conn) rest() {
 	if len(c.transacting) > 0 {
 		c.idle.Reset(answerInterval)
@@ -200,7 +203,7 @@ func (c *conn) rest() {
 	}
 }
 
-// probe asks a silent peer whether it lives, and gives it up when it does not say so.
+// probe sends an echo request to an idle peer, and closes the connection if the previous probe had no reply.
 func (c *conn) probe() {
 	c.mu.Lock()
 	silent := c.probing
@@ -223,12 +226,12 @@ func (c *conn) end(err error) {
 	pending := c.pending
 	c.pending = nil
 	c.mu.Unlock()
-	_ = c.raw.Close() // it may be closed already
+	_ = c.raw.Close() // may be closed already
 	for _, handle := range pending {
 		handle(nil, fmt.Errorf("%w: connection lost: %w", errNoReply, err))
 	}
 	close(c.done)
 }
 
-// close ends the connection; done follows.
+// close closes the socket; the reading goroutine then ends the connection and closes done.
 func (c *conn) close() { _ = c.raw.Close() }

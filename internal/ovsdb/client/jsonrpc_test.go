@@ -159,7 +159,7 @@ func TestWhatEndsARequestIsToldApart(t *testing.T) {
 	}
 }
 
-// The buffer of a large message is given up after it; what arrived with it must not be.
+// The decoder is replaced after a large message. Data that arrived with that message must not be lost.
 func TestMessagesBehindALargeOneAreNotLost(t *testing.T) {
 	var sizes []int
 	ended := make(chan struct{})

@@ -9,9 +9,9 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// Children are the set columns of the northbound database that keep rows of other tables alive (ovn-nb(5): strong references to
-// tables that are not roots). They are not monitored. A row of theirs is in the database only while one of them holds it, so that
-// the row itself tells all that matters, and a switch of 20,000 ports costs nothing when one of them comes or goes.
+// Children are the set columns of the northbound database that keep rows of other tables alive: strong references to non-root
+// tables (ovn-nb(5)). They are not monitored: a child row exists only while such a column holds it, so the row itself is
+// sufficient. So a change of one port does not cost a copy of the 20,000 ports of its switch.
 var Children = map[string][]string{
 	nb.LogicalSwitchTable:     {"ports", "acls", "qos_rules", "forwarding_groups"},
 	nb.LogicalRouterTable:     {"ports", "static_routes", "policies", "nat"},
@@ -21,8 +21,8 @@ var Children = map[string][]string{
 	nb.HAChassisGroupTable:    {"ha_chassis"},
 }
 
-// Shared are the set columns of the northbound database to which many owners contribute. They can grow to tens of thousands of
-// values: the replica keeps them as Sets, not in the models, and applies a change of one value in constant time.
+// Shared are the set columns of the northbound database to which several owners contribute. They can grow to tens of thousands
+// of values. The replica stores them as Sets, not in the models, and applies a change of one value in constant time.
 var Shared = map[string][]string{
 	nb.PortGroupTable:         {"ports"},
 	nb.AddressSetTable:        {"addresses"},

@@ -59,7 +59,7 @@ func TestATransactionWithoutAnAnswerEndsTheConnection(t *testing.T) {
 	}
 }
 
-// A member on a failed node does not answer at all: a SYN to it is lost. A frozen server leaves its socket open.
+// A member on a failed node does not reply at all: a SYN to it is lost. A frozen server leaves its socket open.
 func TestASilentMemberDelaysNobody(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,7 +82,8 @@ func TestASilentMemberDelaysNobody(t *testing.T) {
 	}
 }
 
-// During an election the other members answer that they do not lead. One that wins is found at once, although a member of a failed node is silent.
+// During an election the other members reply that they do not lead. The session finds the winner at once, even if a member on a
+// failed node does not reply.
 func TestASilentMemberDoesNotDelayTheNextAttempt(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -108,7 +109,8 @@ func TestASilentMemberDoesNotDelayTheNextAttempt(t *testing.T) {
 	}
 }
 
-// forward is an endpoint that leads first to one server, and from the second connection on to another one, as if a member won an election.
+// forward is an endpoint that connects first to one server, and from the second connection on to another one, as if a member
+// won an election.
 func forward(t *testing.T, endpoints ...string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

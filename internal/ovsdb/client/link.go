@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// link is the changing part of a session: where to connect to, and the connection there is.
+// link is the mutable state of a session: its endpoints and its current connection.
 type link struct {
 	mu        sync.Mutex
 	endpoints []string
@@ -19,7 +19,7 @@ type link struct {
 	conn      *conn            // nil while disconnected
 	endpoint  string           // of conn
 	ready     chan struct{}    // closed while connected
-	failures  map[string]error // by endpoint, of the last attempt
+	failures  map[string]error // by endpoint, the error of the last attempt
 }
 
 func newLink(endpoints []string) link {
@@ -40,7 +40,7 @@ func (l *link) setEndpoints(endpoints []string) {
 	}
 }
 
-// candidates returns the endpoints and the channel that is closed when they change.
+// candidates returns the endpoints, and a channel that is closed when they change.
 func (l *link) candidates() ([]string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

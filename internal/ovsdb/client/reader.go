@@ -11,15 +11,15 @@ import (
 	"github.com/kiln-net/kiln/internal/intern"
 )
 
-// reader reads values in OVSDB's notation (RFC 7047, section 5.1) from JSON that is known to be well-formed, without anything in
-// between: a first reply is the whole database. After its first failure, which err keeps, it reads nothing more.
+// reader reads values in OVSDB's notation (RFC 7047, section 5.1) from well-formed JSON. It builds no intermediate values,
+// because the first reply is the whole database. It stores its first error in err and then reads nothing more.
 type reader struct {
 	in  []byte
 	at  int
 	err error
 }
 
-// peek is the first byte of what comes next, zero at the end and after a failure.
+// peek returns the next byte that is not white space; 0 at the end and after an error.
 func (r *reader) peek() byte {
 	for r.err == nil && r.at < len(r.in) {
 		switch c := r.in[r.at]; c {
@@ -39,7 +39,7 @@ func (r *reader) fail(expected string) {
 	}
 }
 
-// take reads one byte, and says whether it came.
+// take consumes one byte if it is c, and reports whether it was.
 func (r *reader) take(c byte) bool {
 	if r.peek() != c {
 		return false
@@ -54,7 +54,7 @@ func (r *reader) expect(c byte) {
 	}
 }
 
-// list reads an array by calling element at each of its values.
+// list reads an array and calls element to read each of its values.
 func (r *reader) list(element func()) {
 	r.expect('[')
 	for more := !r.take(']'); more && r.err == nil; more = !r.take(']') {
@@ -64,7 +64,7 @@ func (r *reader) list(element func()) {
 	}
 }
 
-// object reads an object by calling member at each of its values; key is not to be kept.
+// object reads an object and calls member to read each of its values; member must not retain key.
 func (r *reader) object(member func(key []byte)) {
 	r.expect('{')
 	for more := !r.take('}'); more && r.err == nil; more = !r.take('}') {
@@ -76,7 +76,7 @@ func (r *reader) object(member func(key []byte)) {
 	}
 }
 
-// value skips whatever comes next and returns it.
+// value skips the next value and returns its JSON.
 func (r *reader) value() []byte {
 	first := r.peek()
 	begin := r.at
@@ -142,7 +142,7 @@ func (r *reader) unquote(quoted []byte) []byte {
 	return []byte(s)
 }
 
-// text reads a string, or the UUID of ["uuid", UUID]. Those that many rows have become one.
+// text reads a string, or the UUID of ["uuid", UUID]. It interns strings, because many rows have the same ones.
 func (r *reader) text() string {
 	if r.peek() != '[' {
 		return intern.Bytes(r.string())
@@ -176,7 +176,7 @@ func (r *reader) boolean() bool {
 	return false
 }
 
-// set reads ["set", [VALUE, …]], or one value alone, by calling element at each.
+// set reads ["set", [VALUE, …]], or a single value, and calls element to read each.
 func (r *reader) set(element func()) {
 	if !r.tagged("set") {
 		element()
@@ -186,7 +186,7 @@ func (r *reader) set(element func()) {
 	r.expect(']')
 }
 
-// tagged reads the beginning of [TAG, …] if that comes next.
+// tagged reads the start of [TAG, …] if it is next, and reports whether it was.
 func (r *reader) tagged(tag string) bool {
 	before := r.at
 	if r.take('[') && r.peek() == '"' && string(r.string()) == tag && r.take(',') {
@@ -196,7 +196,7 @@ func (r *reader) tagged(tag string) bool {
 	return false
 }
 
-// pairs reads ["map", [[KEY, VALUE], …]] by calling pair, which reads both.
+// pairs reads ["map", [[KEY, VALUE], …]] and calls pair to read each key and value.
 func (r *reader) pairs(pair func()) {
 	if !r.tagged("map") {
 		r.fail("a map")

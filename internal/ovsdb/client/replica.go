@@ -13,27 +13,27 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/updates"
 )
 
-// Replica is the monitored part of a database as of the last message from its server. It may be read inside Session.Read and in an
-// observer only, and its models must not be changed.
+// Replica is the monitored part of a database after the last message from its server. It may be read only inside Session.Read
+// and in an observer. Its models must not be modified.
 type Replica struct {
 	model  model.DatabaseModel
 	decode map[string]*rowDecoder
 	tables map[string]map[string]model.Model
 	sets   map[SetID]*Set
-	within map[string][]*Set // by the UUID that the sets hold
+	within map[string][]*Set // by the UUID that the sets contain
 }
 
-// SetID names one of the Shared columns of one row.
+// SetID names a Shared column of a row.
 type SetID struct{ Table, Column, UUID string }
 
-// Set is what a Shared column of one row holds.
+// Set is the value of a Shared column of a row.
 type Set struct {
 	ID     SetID
 	refers bool // the values are UUIDs of rows
 	values map[string]struct{}
 }
 
-// Has says whether the set holds a value.
+// Has reports whether the set contains a value.
 func (s *Set) Has(value string) bool {
 	_, ok := s.values[value]
 	return ok
@@ -42,13 +42,14 @@ func (s *Set) Has(value string) bool {
 // Len is the number of values.
 func (s *Set) Len() int { return len(s.values) }
 
-// Update is what one message from the server changed.
+// Update is the change made by one message from the server.
 type Update struct {
 	Rows []RowChange
 	Sets []SetChange
 }
 
-// RowChange is one row inserted (Old is nil), changed, or deleted (New is nil). Shared columns are not in the models.
+// RowChange is one row that was inserted (Old is nil), changed, or deleted (New is nil). The models do not have the Shared
+// columns.
 type RowChange struct {
 	Table, UUID string
 	Old, New    model.Model
@@ -80,13 +81,13 @@ func (r *Replica) Row(table, uuid string) model.Model { return r.tables[table][u
 // Rows returns the rows of a table by UUID.
 func (r *Replica) Rows(table string) map[string]model.Model { return r.tables[table] }
 
-// Set returns a Shared column of a row, or nil when there is no such row.
+// Set returns a Shared column of a row, or nil if the row does not exist.
 func (r *Replica) Set(id SetID) *Set { return r.sets[id] }
 
-// Within returns the sets that hold a row.
+// Within returns the sets that contain a row.
 func (r *Replica) Within(uuid string) []*Set { return r.within[uuid] }
 
-// everything describes the whole replica as an update of an empty one.
+// everything returns the update that turns an empty replica into this one.
 func (r *Replica) everything() Update {
 	var u Update
 	for table, rows := range r.tables {
@@ -102,7 +103,8 @@ func (r *Replica) everything() Update {
 	return u
 }
 
-// apply brings a message's changes into the replica. After an error the replica is worthless and must be read anew.
+// apply applies a message's changes to the replica. After an error the replica is inconsistent, and the whole database must be
+// read again.
 func (r *Replica) apply(tables tableUpdates) (Update, error) {
 	var u Update
 	for table, rows := range tables {
@@ -196,8 +198,8 @@ func (r *Replica) deleteRow(u *Update, table, uuid string, old model.Model) {
 	u.Rows = append(u.Rows, RowChange{Table: table, UUID: uuid, Old: old})
 }
 
-// applySet applies what a message says of one set: its values when the row is new, else the values that came or went
-// (ovsdb-server(7), update2 notification).
+// applySet applies the values of one set in a message: all values of a new row, or the added and removed values of an existing
+// one (ovsdb-server(7), update2 notification).
 func (r *Replica) applySet(u *Update, id SetID, values []string) {
 	set := r.sets[id]
 	if set == nil {
@@ -241,7 +243,7 @@ func (r *Replica) remove(set *Set, value string) {
 	}
 }
 
-// changesTo describes how to get from this replica to a newer one that was read as a whole.
+// changesTo returns the update that turns this replica into a newer one, which was read as a whole.
 func (r *Replica) changesTo(newer *Replica) Update {
 	var u Update
 	for table, rows := range r.tables {

@@ -19,21 +19,22 @@ import (
 )
 
 var (
-	// ErrNotConnected says that a transaction was not sent.
+	// ErrNotConnected reports that a transaction was not sent.
 	ErrNotConnected = errors.New("not connected to the database")
-	// ErrOutcomeUnknown says that a transaction was sent and its reply did not come: it may have been committed, or may yet be.
+	// ErrOutcomeUnknown reports that a transaction was sent and its reply did not arrive: it may be committed now or later.
 	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 )
 
-// northboundSchema is the schema that the models were made from.
+// northboundSchema is the schema from which the models were generated.
 var northboundSchema = sync.OnceValue(nb.Schema)
 
-// Session is a connection to the leader of the northbound database with a Replica of it. It reconnects by itself, to whichever of
-// its endpoints leads. The replica survives a disconnection; what changed meanwhile reaches the observer on reconnection.
+// Session is a connection to the leader of the northbound database with a Replica of it. It reconnects automatically to the
+// endpoint that leads. The replica survives a disconnection. After the reconnection the observer gets the changes made
+// meanwhile.
 //
-// libovsdb's own client is not used here, for what it does not promise: its events are dropped when their buffer is full, an
-// update that fails to apply is lost in silence, a change of one member clones the whole set, and the caller of a transaction
-// cannot tell "not sent" from "sent, reply lost". Its models, schema and update rules are.
+// A session does not use libovsdb's own client, which lacks these guarantees: it drops events when their buffer is full, it
+// drops an update that fails to apply without an error, it clones a whole set for a change of one member, and the caller of a
+// transaction cannot distinguish "not sent" from "sent, reply lost". A session uses libovsdb's models, schema and update rules.
 type Session struct {
 	options Options
 	cancel  context.CancelFunc
@@ -47,15 +48,16 @@ type Session struct {
 	link link
 }
 
-// Result is one operation's result. Transact returns one per operation up to the one that failed, or one more when the commit did.
+// Result is the result of one operation. Transact returns one result per operation, up to the first that failed. It returns one
+// more if the commit failed.
 type Result struct {
 	Count   int    `json:"count"`
 	Error   string `json:"error"`
 	Details string `json:"details"`
 }
 
-// Northbound connects to the leader of the northbound database. It returns when the replica is complete, or when ctx ends; the
-// session then lives until Close.
+// Northbound connects to the leader of the northbound database. It returns when the replica is complete, or an error when ctx
+// ends. The session then lasts until Close.
 func Northbound(ctx context.Context, o Options) (*Session, error) {
 	clientModel, err := nb.FullDatabaseModel()
 	if err != nil {
@@ -89,10 +91,10 @@ func (s *Session) Close() {
 	<-s.over
 }
 
-// SetEndpoints changes the servers to connect to; a connection to a server that is still listed stays.
+// SetEndpoints changes the servers to connect to. A connection to a server that is still listed stays open.
 func (s *Session) SetEndpoints(endpoints []string) { s.link.setEndpoints(slices.Clone(endpoints)) }
 
-// WaitConnected returns when the session is connected and its replica up to date, or when ctx ends.
+// WaitConnected waits until the session is connected and its replica is up to date, or ctx ends.
 func (s *Session) WaitConnected(ctx context.Context) error {
 	select {
 	case <-s.link.connected():
@@ -102,8 +104,8 @@ func (s *Session) WaitConnected(ctx context.Context) error {
 	}
 }
 
-// Transact sends operations as one transaction. When it returns results, the replica has what the transaction changed. Its errors
-// are ErrNotConnected, ErrOutcomeUnknown, or what made the server refuse the request as a whole.
+// Transact sends operations as one transaction. When it returns results, the replica contains the transaction's changes. Its
+// errors are ErrNotConnected, ErrOutcomeUnknown, or the reason why the server refused the request as a whole.
 func (s *Session) Transact(ctx context.Context, operations []ovsdb.Operation) ([]Result, error) {
 	c := s.link.current()
 	if c == nil {
@@ -135,15 +137,15 @@ func (s *Session) Transact(ctx context.Context, operations []ovsdb.Operation) ([
 	return results, nil
 }
 
-// Read calls f with the replica, which does not change meanwhile. f must be quick and must not call Read.
+// Read calls f with the replica, which does not change during the call. f must be quick and must not call Read.
 func (s *Session) Read(f func(*Replica)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	f(s.replica)
 }
 
-// Observe calls f with all that the replica holds, and from then on with each change, in order, before any later reply is
-// delivered. f must be quick and must not call the session. There is one observer.
+// Observe calls f with the whole content of the replica, and then with each change, in order, before any later reply is
+// delivered. f must be quick and must not call the session. A session has one observer.
 func (s *Session) Observe(f func(*Replica, Update)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +153,7 @@ func (s *Session) Observe(f func(*Replica, Update)) {
 	f(s.replica, s.replica.everything())
 }
 
-// populate takes the reply of the monitor request: the whole database, or what changed since the last known transaction.
+// populate applies the reply to the monitor request: the whole database, or the changes since the last known transaction.
 func (s *Session) populate(tables tableUpdates, whole bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

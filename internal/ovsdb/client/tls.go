@@ -12,9 +12,9 @@ import (
 	"path/filepath"
 )
 
-// LoadTLS returns a client's configuration from the files tls.crt, tls.key and ca.crt of a directory, which are read again at each
-// handshake: a rotated certificate or authority serves from the next connection on. The server must prove serverName, whatever its
-// address is.
+// LoadTLS returns a client's configuration from the files tls.crt, tls.key and ca.crt of a directory. It reads them again at
+// each handshake, so that the next connection uses a rotated certificate or CA. The server's certificate must be for
+// serverName, whatever its address is.
 func LoadTLS(dir, serverName string) (*tls.Config, error) {
 	files := tlsFiles{dir: dir, serverName: serverName}
 	if _, err := files.pair(); err != nil {
@@ -29,7 +29,7 @@ func LoadTLS(dir, serverName string) (*tls.Config, error) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return files.pair()
 		},
-		// Config.RootCAs cannot change after the fact. VerifyConnection does the whole verification with today's ca.crt.
+		// Config.RootCAs cannot be changed later. VerifyConnection does the whole verification with the current ca.crt.
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection:   files.verify,
 	}, nil

@@ -55,7 +55,7 @@ func (a *authority) sign(template *x509.Certificate) (*ecdsa.PrivateKey, *x509.C
 	return key, cert
 }
 
-// files writes a certificate for a name, its key and the authority to trust.
+// files writes a certificate for a name, its key, and the CA to trust.
 func (a *authority) files(dir, name string, trust *authority) {
 	a.t.Helper()
 	key, cert := a.sign(&x509.Certificate{DNSNames: []string{name}})
@@ -74,7 +74,7 @@ func (a *authority) files(dir, name string, trust *authority) {
 	}
 }
 
-// handshake connects to a server of one authority that trusts the clients of another.
+// handshake connects to a server of one CA that trusts clients of another.
 func handshake(t *testing.T, config *tls.Config, servers, clients *authority, name string) error {
 	t.Helper()
 	key, cert := servers.sign(&x509.Certificate{DNSNames: []string{name}})
@@ -94,14 +94,14 @@ func handshake(t *testing.T, config *tls.Config, servers, clients *authority, na
 			return
 		}
 		defer server.Close()
-		_, _ = server.Write([]byte("x")) // the handshake comes first
+		_, _ = server.Write([]byte("x")) // Write does the handshake first
 	}()
 	client, err := tls.Dial("tcp", listener.Addr().String(), config)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	_, err = client.Read(make([]byte, 1)) // with TLS 1.3 the client hears of a refusal when it reads
+	_, err = client.Read(make([]byte, 1)) // with TLS 1.3 the client gets a refusal only when it reads
 	return err
 }
 

@@ -15,11 +15,11 @@ import (
 // tableUpdates is <table-updates2> of ovsdb-server(7): row updates by table and UUID.
 type tableUpdates map[string]map[string]rowUpdate
 
-// rowUpdate is <row-update2> of ovsdb-server(7). Its columns are JSON, which is decoded when it is known what they are for.
+// rowUpdate is <row-update2> of ovsdb-server(7). Its columns stay JSON until their use is known.
 type rowUpdate struct {
-	// insert has the columns of a row that is new, or that is there as the monitor begins.
+	// insert has the columns of a row that is new, or that exists when the monitor starts.
 	insert []byte
-	// modify has the columns that differ. Neither: the row is deleted.
+	// modify has the changed columns. If insert and modify are both nil, the row is deleted.
 	modify []byte
 }
 
@@ -29,7 +29,7 @@ func readUpdates(in []byte) (tableUpdates, error) {
 	return updates, r.err
 }
 
-// updates reads <table-updates2>. What it returns has parts of what is read.
+// updates reads <table-updates2>. The result refers to parts of the input.
 func (r *reader) updates() tableUpdates {
 	tables := tableUpdates{}
 	r.object(func(table []byte) {
@@ -54,7 +54,7 @@ func (r *reader) update() rowUpdate {
 	return u
 }
 
-// columns returns what the update says of the row.
+// columns returns the columns of the update.
 func (u rowUpdate) columns() (columns, error) {
 	var all columns
 	in := u.insert
@@ -70,10 +70,10 @@ func (u rowUpdate) columns() (columns, error) {
 	return all, nil
 }
 
-// columns are those of a row, in JSON's own types.
+// columns are the columns of a row, as encoding/json decodes them.
 type columns map[string]any
 
-// rest is all but Shared columns, in libovsdb's form.
+// rest returns all columns except Shared ones, in libovsdb's form.
 func (c columns) rest(table string) ovsdb.Row {
 	row := make(ovsdb.Row, len(c))
 	for column, value := range c {
@@ -108,8 +108,8 @@ func (c columns) strings(column string) ([]string, error) {
 	return values, nil
 }
 
-// notation turns JSON's own types into libovsdb's: ["uuid", u], ["set", […]] and ["map", […]] (RFC 7047, section 5.1). Strings that many
-// rows have become one.
+// notation converts values of encoding/json to libovsdb's: ["uuid", u], ["set", […]] and ["map", […]] (RFC 7047, section 5.1).
+// It interns strings, because many rows have the same ones.
 func notation(value any) any {
 	list, ok := value.([]any)
 	if !ok || len(list) != 2 {
