@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// cidrs of the benchmarks: cost must not depend on their size.
+// cidrs of the benchmarks: the cost must not depend on their size.
 var cidrs = []struct{ name, cidrs, gateways string }{
 	{"v4-16", "10.16.0.0/16", "10.16.0.1"},
 	{"v4-8", "10.0.0.0/8", "10.0.0.1"},
@@ -17,7 +17,7 @@ var cidrs = []struct{ name, cidrs, gateways string }{
 	{"dual", "10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1"},
 }
 
-// BenchmarkAllocate is one pod's addresses, on top of 10,000 to 20,000 others.
+// BenchmarkAllocate allocates one pod's addresses, with 10,000 to 20,000 others held.
 func BenchmarkAllocate(b *testing.B) {
 	for _, bb := range cidrs {
 		b.Run(bb.name, func(b *testing.B) {
@@ -27,7 +27,7 @@ func BenchmarkAllocate(b *testing.B) {
 	}
 }
 
-// BenchmarkRelease is the return of one pod's addresses, with 10,000 to 20,000 held.
+// BenchmarkRelease releases one pod's addresses, with 10,000 to 20,000 held.
 func BenchmarkRelease(b *testing.B) {
 	for _, bb := range cidrs {
 		b.Run(bb.name, func(b *testing.B) {
@@ -37,7 +37,8 @@ func BenchmarkRelease(b *testing.B) {
 	}
 }
 
-// inRounds measures work on one port after another; before and after each round over all of them it prepares and undoes, unmeasured.
+// inRounds measures work on one port after another. Before and after each round over all ports it runs prepare and undo,
+// unmeasured.
 func inRounds(b *testing.B, ports []string, prepare, work, undo func(port string)) {
 	b.ReportAllocs()
 	each := func(ports []string, f func(string)) {
@@ -60,8 +61,9 @@ func inRounds(b *testing.B, ports []string, prepare, work, undo func(port string
 	}
 }
 
-// BenchmarkReleaseAllocate is a pod that goes and comes again, with others held: in a subnet where every second address is free, and
-// in others where fresh addresses are left. With scattered it is another pod each time, found in memory that no cache holds.
+// BenchmarkReleaseAllocate releases and allocates a pod's address, with others held: in a subnet where every second address is
+// free, and in others with fresh addresses left. With scattered it uses another pod each time, so that its memory is in no CPU
+// cache.
 func BenchmarkReleaseAllocate(b *testing.B) {
 	fragmented := func(b *testing.B) (*Allocator, []string) {
 		ports := names(65_533)
@@ -102,7 +104,7 @@ func releaseAllocate(b *testing.B, a *Allocator, held []string) {
 	}
 }
 
-// BenchmarkParallel is eight goroutines' pods that come and go in one subnet.
+// BenchmarkParallel allocates and releases addresses of one subnet in eight goroutines.
 func BenchmarkParallel(b *testing.B) {
 	a := filled(b, benchSpec(b, "10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1"), 50_000)
 	var workers atomic.Int64
@@ -117,7 +119,7 @@ func BenchmarkParallel(b *testing.B) {
 	})
 }
 
-// BenchmarkExhausted is a pod that finds its subnet full.
+// BenchmarkExhausted allocates in a full subnet.
 func BenchmarkExhausted(b *testing.B) {
 	a := filled(b, spec(b, "10.16.0.0/16", "10.16.0.1"), 65_533)
 	b.ReportAllocs()
@@ -128,7 +130,7 @@ func BenchmarkExhausted(b *testing.B) {
 	}
 }
 
-// BenchmarkRestore is a start with 100,000 pods; one operation is one pod.
+// BenchmarkRestore restores 100,000 pods; one operation is one pod.
 func BenchmarkRestore(b *testing.B) {
 	ports := names(100_000)
 	s := spec(b, "10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1")
@@ -151,7 +153,7 @@ func BenchmarkRestore(b *testing.B) {
 	}
 }
 
-// BenchmarkUsage is a status of a subnet with 50,000 held addresses.
+// BenchmarkUsage computes the usage of a subnet with 50,000 held addresses.
 func BenchmarkUsage(b *testing.B) {
 	a := filled(b, spec(b, "10.0.0.0/8", "10.0.0.1"), 50_000)
 	b.ReportAllocs()
@@ -160,7 +162,7 @@ func BenchmarkUsage(b *testing.B) {
 	}
 }
 
-// benchSpec excludes something, as every real subnet does.
+// benchSpec excludes addresses, as every real subnet does.
 func benchSpec(b *testing.B, cidrs, gateways string) Subnet {
 	b.Helper()
 	return spec(b, cidrs, gateways, "10.0.0.9..10.0.0.20", "fd00::9")

@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// TestCostPerAddress counts allocations of memory, which do not depend on the machine: a pod that comes and goes takes the two of
-// its lease, in small subnets as in large ones, full or empty.
+// TestCostPerAddress counts memory allocations, which do not depend on the machine: to allocate and release a pod's address
+// takes the two of its lease, in small and large subnets, full or empty.
 func TestCostPerAddress(t *testing.T) {
 	for _, tt := range cidrs {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, held := range []int{0, 1_000, 50_000} {
 				a := filled(t, spec(t, tt.cidrs, tt.gateways), held)
-				for range 2 * keepReleased { // released addresses are remembered up to a number, and the maps grow until then
+				for range 2 * keepReleased { // the number of remembered released addresses is bounded, and the maps grow until then
 					allocatePort(t, a, "pod.ns")
 					a.Release("pod.ns")
 				}
@@ -31,9 +31,9 @@ func TestCostPerAddress(t *testing.T) {
 	}
 }
 
-// TestMemoryIsInProportionToWhatIsHeld compares sizes of subnets, not machines: a /8 costs what a /16 costs.
+// TestMemoryIsInProportionToWhatIsHeld compares sizes of subnets, not machines: a /8 costs the same as a /16.
 func TestMemoryIsInProportionToWhatIsHeld(t *testing.T) {
-	const pods, bytesPerPod = 20_000, 300 // by Go's maps, which may be half empty, and one address
+	const pods, bytesPerPod = 20_000, 300 // for Go's maps, which may be half empty, and one address
 	for _, tt := range cidrs {
 		t.Run(tt.name, func(t *testing.T) {
 			ports := names(pods)

@@ -41,8 +41,8 @@ func (s *subnet) fits(port string, h holding, l Lease, w want) bool {
 	return true
 }
 
-// fitsPools reports whether the addresses that the request does not name belong to pools that the request may use. An address that the subnet
-// excluded later still fits the pool that lists it: the port that holds it keeps it.
+// fitsPools reports whether the addresses that the request does not name are in pools that the request may use. An address that
+// the subnet excluded later still fits the pool that lists it, so that its port keeps it.
 func (s *subnet) fitsPools(h holding, r Request) bool {
 	if r.AnyPool {
 		return true
@@ -63,15 +63,16 @@ func (s *subnet) fitsPools(h holding, r Request) bool {
 	return true
 }
 
-// namedByPool reports whether the ranges of one of these pools hold the address, which may be excluded.
+// namedByPool reports whether the ranges of one of these pools contain the address, which may be excluded.
 func (s *subnet) namedByPool(names []string, addr netip.Addr) bool {
 	return slices.ContainsFunc(s.set, func(p Pool) bool {
 		return slices.Contains(names, p.Name) && slices.ContainsFunc(p.Ranges, func(r ipfamily.Range) bool { return r.Contains(addr) })
 	})
 }
 
-// ofPools reports whether a request for these pools gets its address of the family from them. One pool that names addresses of the family is
-// enough, also when all of them are excluded: the request then fails, and does not get an address from outside of its pools.
+// ofPools reports whether a request for these pools gets its address of the family from them. One pool with ranges of the
+// family is enough, even if all their addresses are excluded: then the request fails, instead of getting an address outside its
+// pools.
 func (p *pool) ofPools(names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		at := p.areaOf(name)
@@ -79,7 +80,7 @@ func (p *pool) ofPools(names []string) bool {
 	})
 }
 
-// wants reports whether the request is for an address of the family.
+// wants reports whether the request needs an address of the family.
 func (s *subnet) wants(r Request, family ipfamily.Family) bool {
 	return len(r.Families) == 0 && s.pools[family].enabled() || slices.Contains(r.Families, family) ||
 		slices.ContainsFunc(r.Addresses, func(a netip.Addr) bool { return ipfamily.Of(a) == family })

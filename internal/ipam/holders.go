@@ -10,7 +10,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Holder is a port and an address that it holds.
+// Holder is an address and the port that holds it.
 type Holder struct {
 	Address netip.Addr
 	Port    string
@@ -19,7 +19,7 @@ type Holder struct {
 // String is `address (port)`.
 func (h Holder) String() string { return h.Address.String() + " (" + h.Port + ")" }
 
-// Holders gives those held addresses of a subnet that are meant, in order. It looks at each held address.
+// Holders returns the held addresses of a subnet that meant selects, in order. It iterates over all held addresses.
 func (a *Allocator) Holders(subnet string, meant func(netip.Addr) bool) []Holder {
 	s := a.subnet(subnet)
 	if s == nil {
@@ -43,7 +43,7 @@ func (s *subnet) holders(meant func(Holder) bool) []Holder {
 	return holders
 }
 
-// Holder is the port that holds an address of a subnet; empty when none does.
+// Holder returns the port that holds an address of a subnet; empty if there is none.
 func (a *Allocator) Holder(subnet string, addr netip.Addr) string {
 	s := a.subnet(subnet)
 	if s == nil {

@@ -1,11 +1,12 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam gives addresses of subnets to ports, in memory. An Allocator is rebuilt at start with SetSubnet and Restore.
+// Package ipam allocates addresses of subnets to ports, in memory. An Allocator is rebuilt at start with SetSubnet and Restore.
 //
-// Costs do not depend on the size of a subnet: allocating and releasing take amortised constant time (a binary search over
-// the excluded ranges included), and memory is in proportion to the addresses held at a time. Addresses that no port held
-// yet are given first; released ones come after them, or once there are many, the longest free first.
+// Costs do not depend on the size of a subnet. Allocation and release take amortised constant time, apart from a binary search
+// over the excluded ranges. Memory is proportional to the number of addresses held at a time. The allocator first uses fresh
+// addresses, which no port has held yet. When none is left, or when it remembers many released addresses, it uses the address
+// that has been free longest.
 package ipam
 
 import (
@@ -21,45 +22,47 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Subnet is what the allocator knows of a subnet.
+// Subnet is the allocator's configuration of a subnet.
 type Subnet struct {
-	// CIDRs, one per family, in the order that leases have.
+	// CIDRs, one per family, in the order of addresses in leases.
 	CIDRs []netip.Prefix
-	// Gateways inside CIDRs; no port ever gets one.
+	// Gateways are inside CIDRs and never allocated.
 	Gateways []netip.Addr
-	// Exclude holds addresses that only an explicit request gets. Parts outside CIDRs mean nothing.
+	// Exclude holds addresses that are allocated only on explicit request. Parts outside CIDRs are ignored.
 	Exclude []ipfamily.Range
 }
 
-// Pool sets a part of a subnet's addresses apart for those who name it. What the subnet excludes, and what is outside of its CIDRs, is of
-// no pool.
+// Pool reserves a part of a subnet's addresses for requests that name the pool. Excluded addresses, and addresses outside the
+// subnet's CIDRs, belong to no pool.
 type Pool struct {
 	Name   string
 	Ranges []ipfamily.Range
 }
 
-// Request says what a port needs.
+// Request describes the lease that a port needs.
 type Request struct {
 	Subnet string
 	// Addresses that the port must get, at most one per family.
 	Addresses []netip.Addr
-	// Families to get an address of; nil means every family of the subnet.
+	// Families of which the port gets an address; nil means every family of the subnet.
 	Families []ipfamily.Family
-	// Pools to have addresses of, in order. A family of which none of their Ranges names an address, and without pools every family, gets
-	// an address that is of no pool. ErrExhausted is the error when the named addresses are all held, excluded or of an earlier pool.
+	// Pools to allocate from, in order. For a family that none of their Ranges mentions, or if there are no pools, the port
+	// gets an address of no pool. The error is ErrExhausted if all addresses of the pools are held, excluded or in an earlier
+	// pool.
 	Pools []string
-	// AnyPool lets Addresses be of any pool.
+	// AnyPool allows Addresses of any pool.
 	AnyPool bool
-	// Lender is a holder whose addresses the port gets, all of those in Addresses, until they are released: then the lender alone has them
-	// again. The MAC address may be the lender's, too.
+	// Lender is a holder that lends its addresses to the port, all of Addresses, until the port releases them: then the lender
+	// holds them alone again. The MAC address may be the lender's, too.
 	Lender string
-	// Avoid is true for addresses that the port must not get unasked; nil avoids none. It is called with the subnet's lock held.
+	// Avoid returns true for addresses that the port must not get unless it requests them; nil avoids none. It is called with
+	// the subnet's lock held.
 	Avoid func(netip.Addr) bool
-	// MAC that the port must get; nil has it follow from the first address.
+	// MAC that the port must get; nil derives it from the first address.
 	MAC net.HardwareAddr
 }
 
-// Lease is what a port holds.
+// Lease is the allocation of a port.
 type Lease struct {
 	Subnet string
 	// Addresses, at most one per family, in the order of Subnet.CIDRs.
@@ -68,31 +71,31 @@ type Lease struct {
 }
 
 var (
-	// ErrNoSubnet says that the allocator does not know the subnet.
+	// ErrNoSubnet reports that the allocator has no such subnet.
 	ErrNoSubnet = errors.New("no such subnet")
-	// ErrExhausted says that every address of the subnet, or of the pools that a request names, is held or excluded.
+	// ErrExhausted reports that every address of the subnet, or of the requested pools, is held or excluded.
 	ErrExhausted = errors.New("no free address")
-	// ErrNoPool says that the subnet has no pool of a name that is asked for.
+	// ErrNoPool reports that the subnet has no pool with a requested name.
 	ErrNoPool = errors.New("no such IPPool in the subnet")
-	// ErrNoFamily says that the subnet has no CIDR of a family that is asked for.
+	// ErrNoFamily reports that the subnet has no CIDR of a requested family.
 	ErrNoFamily = errors.New("subnet has no CIDR of this family")
-	// ErrNotHeld says that nobody holds an address that a port is to borrow.
+	// ErrNotHeld reports that an address to borrow is not held.
 	ErrNotHeld = errors.New("nobody has this address to lend")
 )
 
-// TakenError is an address or a MAC address that something else holds.
+// TakenError reports a conflict: another holder has the requested address or MAC address.
 type TakenError struct {
-	// Address, or the invalid one when it is the MAC address that is taken.
+	// Address is the zero Addr if the conflict is about the MAC address.
 	Address netip.Addr
 	MAC     net.HardwareAddr
-	// By is the port's name, or ByGateway.
+	// By is the holder's name, ByGateway, or "IPPool NAME" if the address is in a pool that the request does not name.
 	By string
 }
 
-// ByGateway stands for the subnet's router in TakenError.By.
+// ByGateway is the value of TakenError.By for the subnet's router.
 const ByGateway = "gateway"
 
-// Error says what is taken and by whom.
+// Error returns the address in conflict and its holder.
 func (e *TakenError) Error() string {
 	if e.Address.IsValid() {
 		return fmt.Sprintf("address %s is taken by %s", e.Address, e.By)
@@ -100,14 +103,14 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("MAC address %s is taken by %s", e.MAC, e.By)
 }
 
-// ExhaustedError is the ErrExhausted of one family.
+// ExhaustedError is ErrExhausted with the family.
 type ExhaustedError struct {
 	Family ipfamily.Family
-	// Pools that were asked for; without any it is what no pool sets apart that is exhausted.
+	// Pools are the requested pools; if there are none, the addresses of no pool are exhausted.
 	Pools []string
 }
 
-// Error says of what no address is free.
+// Error returns the family and the pools without a free address.
 func (e *ExhaustedError) Error() string {
 	if len(e.Pools) > 0 {
 		return fmt.Sprintf("%v of family %s in IPPool %s", ErrExhausted, e.Family, strings.Join(e.Pools, ", "))
@@ -115,10 +118,10 @@ func (e *ExhaustedError) Error() string {
 	return fmt.Sprintf("%v of family %s", ErrExhausted, e.Family)
 }
 
-// Is has it be ErrExhausted.
+// Is makes errors.Is(e, ErrExhausted) true.
 func (e *ExhaustedError) Is(target error) bool { return target == ErrExhausted }
 
-// OutsideError is an address that no port of the subnet can have: it is outside of its CIDRs, or it is the network, broadcast
+// OutsideError reports an address that no port of the subnet can have: it is outside the CIDRs, or it is the network, broadcast
 // or subnet-router anycast address.
 type OutsideError struct {
 	Address netip.Addr
@@ -126,14 +129,14 @@ type OutsideError struct {
 	CIDRs   []netip.Prefix
 }
 
-// Error says which address cannot be had and where it should be.
+// Error returns the address and the CIDRs of the subnet.
 func (e *OutsideError) Error() string {
 	return fmt.Sprintf("address %s is not one that a port of subnet %s (%s) can have", e.Address, e.Subnet, ipfamily.Join(e.CIDRs))
 }
 
-// Allocator gives addresses. It is safe for concurrent use: subnets have locks of their own.
+// Allocator allocates addresses. It is safe for concurrent use; each subnet has its own lock.
 //
-// Locks are taken in the order shard, subnets, subnet.
+// Lock order: shard, subnets, subnet.
 type Allocator struct {
 	seed   maphash.Seed
 	shards [64]shard
@@ -143,13 +146,13 @@ type Allocator struct {
 	listeners []func(subnet string)
 }
 
-// shard holds some of the ports. Its lock is held while one of them changes, so that changes of one port never mix.
+// shard holds some of the ports. Its lock is held during a change of one of them, which serializes the changes of a port.
 type shard struct {
 	sync.Mutex
 	ports map[string]holding
 }
 
-// New gives an allocator without subnets.
+// New returns an allocator without subnets.
 func New() *Allocator {
 	a := &Allocator{seed: maphash.MakeSeed(), subnets: map[string]*subnet{}}
 	for i := range a.shards {
@@ -158,21 +161,22 @@ func New() *Allocator {
 	return a
 }
 
-// Notify has f called after each change of a subnet's use, with no lock held. f must not block.
+// Notify registers f, which is called after each change of a subnet's usage, without a lock held. f must not block.
 func (a *Allocator) Notify(f func(subnet string)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.listeners = append(slices.Clip(a.listeners), f)
 }
 
-// SetSubnet makes a subnet known, or changes it. Leases stay as they are, those outside of the new CIDRs, too, and so do its pools.
+// SetSubnet adds or changes a subnet. Existing leases stay, even outside the new CIDRs, and so do the subnet's pools.
 func (a *Allocator) SetSubnet(name string, s Subnet) error {
 	_, err := a.ChangeSubnet(name, s, nil)
 	return err
 }
 
-// ChangeSubnet is SetSubnet, unless ports hold addresses that are in its way: then it changes nothing and gives these, in order. No port gets one
-// in between. inTheWay may be nil; it is called with the subnet's lock held.
+// ChangeSubnet is SetSubnet with a check for conflicts. If ports hold addresses for which inTheWay returns true, it changes
+// nothing and returns them, in order. The check and the change are atomic. inTheWay may be nil; it is called with the subnet's
+// lock held.
 func (a *Allocator) ChangeSubnet(name string, s Subnet, inTheWay func(Holder) bool) ([]Holder, error) {
 	if _, err := newLayout(s, nil); err != nil {
 		return nil, fmt.Errorf("subnet %s: %w", name, err)
@@ -187,8 +191,8 @@ func (a *Allocator) ChangeSubnet(name string, s Subnet, inTheWay func(Holder) bo
 	return a.set(sub, func(spec *Subnet, _ *[]Pool) { *spec = s }, inTheWay)
 }
 
-// SetPools says how a subnet is divided. Of pools that overlap the first has what both name. Leases stay as they
-// are, and pools that are so already are no change.
+// SetPools sets the pools of a subnet. An address in several pools belongs to the first. Existing leases stay. Setting the same
+// pools again changes nothing.
 func (a *Allocator) SetPools(subnet string, pools []Pool) error {
 	sub := a.subnet(subnet)
 	if sub == nil {
@@ -201,7 +205,7 @@ func (a *Allocator) SetPools(subnet string, pools []Pool) error {
 	return err
 }
 
-// Pools are the names of a subnet's pools.
+// Pools returns the names of a subnet's pools.
 func (a *Allocator) Pools(subnet string) []string {
 	sub := a.subnet(subnet)
 	if sub == nil {
@@ -227,7 +231,7 @@ func (a *Allocator) set(sub *subnet, change func(*Subnet, *[]Pool), inTheWay fun
 	return held, nil
 }
 
-// DeleteSubnet forgets a subnet and every lease in it.
+// DeleteSubnet deletes a subnet and every lease in it.
 func (a *Allocator) DeleteSubnet(name string) {
 	a.mu.Lock()
 	sub, ok := a.subnets[name]
@@ -247,30 +251,31 @@ func (a *Allocator) DeleteSubnet(name string) {
 	a.changed(name)
 }
 
-// HasSubnet reports whether the subnet is known.
+// HasSubnet reports whether the allocator has the subnet.
 func (a *Allocator) HasSubnet(name string) bool { return a.subnet(name) != nil }
 
-// Allocate gives the port what the request says, or nothing and an error. A port that holds a fitting lease gets it again; a lease
-// that does not fit, because the request has changed, is replaced. A lease from before its subnet got another family still fits.
+// Allocate returns a lease that satisfies the request, or an error. It is idempotent: a port keeps a lease that still fits. A
+// lease that does not fit a changed request is replaced. A lease still fits after its subnet got a second family.
 func (a *Allocator) Allocate(port string, r Request) (Lease, error) {
 	return a.change(port, want{Request: r})
 }
 
-// Restore has the port hold a lease from before the start. It takes any address that no other port holds: excluded ones, and those
-// that the CIDRs do not contain any more. A MAC address that two restored ports share stays with both.
+// Restore restores the lease that a port had before the start. It accepts any address that no other port holds, including
+// excluded addresses and addresses outside the CIDRs. Two restored ports may have the same MAC address.
 func (a *Allocator) Restore(port string, l Lease) error {
 	_, err := a.change(port, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true})
 	return err
 }
 
-// RestoreLender is Restore of a holder that lends: those of its addresses which ports hold already are lent to them. Call it after they are
-// restored.
+// RestoreLender is Restore for a lender: its addresses that ports already hold become lent to these ports. Call it after the
+// ports are restored.
 func (a *Allocator) RestoreLender(holder string, l Lease) error {
 	_, err := a.change(holder, want{Request: Request{Subnet: l.Subnet, Addresses: l.Addresses, MAC: l.MAC}, asIs: true, lends: true})
 	return err
 }
 
-// Release frees what the port holds, if anything. What it has borrowed goes back, and what it has lent stays with who has it.
+// Release frees the port's lease, if it has one. Borrowed addresses return to the lender; lent addresses stay with the
+// borrower.
 func (a *Allocator) Release(port string) {
 	sh := a.shard(port)
 	sh.Lock()
@@ -285,7 +290,7 @@ func (a *Allocator) Release(port string) {
 	}
 }
 
-// Lookup gives what the port holds.
+// Lookup returns the port's lease.
 func (a *Allocator) Lookup(port string) (Lease, bool) {
 	sh := a.shard(port)
 	sh.Lock()
@@ -297,7 +302,7 @@ func (a *Allocator) Lookup(port string) (Lease, bool) {
 	return h.subnet.leaseOf(h)
 }
 
-// Fits reports whether what the port holds is what the request says, so that Allocate would change nothing.
+// Fits reports whether the port's lease satisfies the request, so that Allocate would change nothing.
 func (a *Allocator) Fits(port string, r Request) bool {
 	sh := a.shard(port)
 	sh.Lock()
@@ -306,14 +311,14 @@ func (a *Allocator) Fits(port string, r Request) bool {
 	return ok && h.subnet.name == r.Subnet && h.subnet.holds(port, h, r)
 }
 
-// want is a request, or a lease to take as it is.
+// want is a request, or with asIs a lease to restore without checks against the subnet.
 type want struct {
 	Request
 	asIs  bool
 	lends bool
 }
 
-// change makes the port hold what is wanted. A holding in another subnet is released once that is done.
+// change makes the port hold the wanted lease. It releases the port's holding in another subnet only after that succeeded.
 func (a *Allocator) change(port string, w want) (Lease, error) {
 	sub := a.subnet(w.Subnet)
 	if sub == nil {

@@ -31,7 +31,7 @@ func spec(t testing.TB, cidrs, gateways string, exclude ...string) Subnet {
 	return s
 }
 
-// with gives an allocator that knows the subnet as "s".
+// with returns an allocator with this subnet, named "s".
 func with(t testing.TB, s Subnet) *Allocator {
 	t.Helper()
 	a := New()

@@ -13,38 +13,40 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// layout is a subnet's CIDRs, worked out: which addresses ports can have, by family.
+// layout holds the addresses that ports of a subnet can have, by family, computed from its CIDRs.
 type layout struct {
 	cidrs []netip.Prefix
 	order []ipfamily.Family
 	spans [2]spans
 }
 
-// spans are the addresses of one family. The zero value is a family that the subnet does not have.
+// spans are the address ranges of one family. The zero value is a family without a CIDR.
 type spans struct {
-	// usable is every address that a port can have on request.
+	// usable has every address that a port can request.
 	usable ipfamily.Range
 	// gateway is the router's address, if there is one.
 	gateway netip.Addr
-	// gatewayMAC is that of the router's port, which follows from gateway.
+	// gatewayMAC is the MAC address of the router's port, derived from gateway.
 	gatewayMAC [6]byte
-	// allowed is what ports get unasked: usable without gateway and excluded ranges; in order and disjoint.
+	// allowed has the addresses that are allocated without an explicit request: usable without gateway and excluded ranges; in
+	// order and disjoint.
 	allowed []ipfamily.Range
-	// size counts the addresses of allowed.
+	// size is the number of addresses in allowed.
 	size float64
-	// parts of allowed: first what no pool sets apart, then the pools, in the order of the subnet's.
+	// parts divides allowed: first the addresses of no pool, then the pools, in the order of the subnet's.
 	parts []part
-	// split is allowed with each range of one part, which partOf has at the same index. Without pools partOf is nil: all is of the first part.
+	// split is allowed, divided so that each range is in one part; partOf has the part at the same index. Without pools partOf
+	// is nil, and all addresses are in the first part.
 	split  []ipfamily.Range
 	partOf []int32
 }
 
-// part is a pool, or what no pool sets apart, which has no name.
+// part is a pool, or the addresses of no pool, for which name is empty.
 type part struct {
 	name    string
 	allowed []ipfamily.Range
 	size    float64
-	// hasFamily is true for a pool whose ranges name addresses of the family, even if none of them is allowed.
+	// hasFamily is true for a pool whose ranges have addresses of the family, even if none of them is allowed.
 	hasFamily bool
 }
 
@@ -75,8 +77,8 @@ func newLayout(s Subnet, pools []Pool) (*layout, error) {
 	return l, nil
 }
 
-// usable leaves out the network and broadcast address of IPv4, and the subnet-router anycast address of IPv6 (RFC 4291, section
-// 2.6.1). CIDRs of one and two addresses have neither (RFC 3021, RFC 6164).
+// usable returns a CIDR without the network and broadcast address of IPv4, or the subnet-router anycast address of IPv6 (RFC
+// 4291, section 2.6.1). CIDRs of one and two addresses have neither (RFC 3021, RFC 6164).
 func usable(cidr netip.Prefix) ipfamily.Range {
 	r := ipfamily.RangeOf(cidr)
 	if cidr.Addr().BitLen()-cidr.Bits() < 2 {
@@ -89,7 +91,7 @@ func usable(cidr netip.Prefix) ipfamily.Range {
 	return r
 }
 
-// allow works out allowed and size.
+// allow computes allowed and size.
 func (s *spans) allow(exclude []ipfamily.Range) {
 	out := make([]ipfamily.Range, 0, len(exclude)+1)
 	for _, r := range exclude {
@@ -105,7 +107,7 @@ func (s *spans) allow(exclude []ipfamily.Range) {
 	s.size = count(s.allowed)
 }
 
-// divide works out parts, split and partOf. Of two pools that overlap the first has what both name.
+// divide computes parts, split and partOf. An address in several pools belongs to the first.
 func (s *spans) divide(pools []Pool) {
 	s.parts = []part{{allowed: s.allowed, size: s.size}}
 	s.split, s.partOf = s.allowed, nil
@@ -146,7 +148,7 @@ func (s *spans) namedBy(ranges []ipfamily.Range) bool {
 	})
 }
 
-// sorted are the ranges in order, disjoint.
+// sorted returns the ranges in order and disjoint.
 func sorted(ranges []ipfamily.Range) []ipfamily.Range {
 	in := slices.Clone(ranges)
 	slices.SortFunc(in, func(a, b ipfamily.Range) int { return a.From.Compare(b.From) })
@@ -163,7 +165,7 @@ func sorted(ranges []ipfamily.Range) []ipfamily.Range {
 	return out
 }
 
-// intersect gives what both hold; both are in order and disjoint.
+// intersect returns the addresses in both; both are in order and disjoint.
 func intersect(a, b []ipfamily.Range) []ipfamily.Range {
 	var both []ipfamily.Range
 	for len(a) > 0 && len(b) > 0 {
@@ -186,7 +188,7 @@ func intersect(a, b []ipfamily.Range) []ipfamily.Range {
 	return both
 }
 
-// subtractAll gives what is left of the spans without holes that are inside of them; both are in order and disjoint.
+// subtractAll returns spans without holes. Both are in order and disjoint, and each hole is inside a span.
 func subtractAll(spans, holes []ipfamily.Range) []ipfamily.Range {
 	var left []ipfamily.Range
 	for _, span := range spans {
@@ -200,7 +202,7 @@ func subtractAll(spans, holes []ipfamily.Range) []ipfamily.Range {
 	return left
 }
 
-// subtract gives what is left of whole without the holes, which are in order of their first addresses.
+// subtract returns whole without the holes, which are ordered by their first address.
 func subtract(whole ipfamily.Range, holes []ipfamily.Range) []ipfamily.Range {
 	left := make([]ipfamily.Range, 0, len(holes)+1)
 	from := whole.From
@@ -219,7 +221,7 @@ func subtract(whole ipfamily.Range, holes []ipfamily.Range) []ipfamily.Range {
 	return append(left, ipfamily.Range{From: from, To: whole.To})
 }
 
-// count is exact up to 2^53.
+// count returns the number of addresses, exact up to 2^53.
 func count(ranges []ipfamily.Range) float64 {
 	total := new(big.Int)
 	for _, r := range ranges {
@@ -230,10 +232,10 @@ func count(ranges []ipfamily.Range) float64 {
 	return f
 }
 
-// nowhere is the part of addresses that only an explicit request gets.
+// nowhere is the part of addresses that are allocated only on explicit request.
 const nowhere int32 = -1
 
-// partAt is the index in parts of the one that holds the address, or nowhere.
+// partAt returns the index in parts of the part with the address, or nowhere.
 func (s *spans) partAt(addr netip.Addr) int32 {
 	i, ok := find(s.split, addr)
 	switch {
@@ -245,7 +247,8 @@ func (s *spans) partAt(addr netip.Addr) int32 {
 	return s.partOf[i]
 }
 
-// find gives the index of the range that holds the address, or else of the first one after it. Ranges are in order and disjoint.
+// find returns the index of the range with the address, or else of the first range after it. The ranges are in order and
+// disjoint.
 func find(ranges []ipfamily.Range, addr netip.Addr) (int, bool) {
 	return slices.BinarySearchFunc(ranges, addr, func(r ipfamily.Range, addr netip.Addr) int {
 		switch {

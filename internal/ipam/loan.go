@@ -11,13 +11,14 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// loan is whose slots a port has. While it lasts the slots name the borrower, and the lender's holding has them, too.
+// loan records the slots that a port borrows. During a loan the slots name the borrower as port; the lender's holding has them,
+// too.
 type loan struct {
 	lender string
 	slots  [2]int32 // by family
 }
 
-// borrow gives a port an address that the lender holds.
+// borrow lends an address of the lender to a port. It returns an error if the lender does not hold the address.
 func (s *subnet) borrow(family ipfamily.Family, addr netip.Addr, lender, port string) (int32, error) {
 	p := &s.pools[family]
 	i, known := p.index[addr]
@@ -30,7 +31,7 @@ func (s *subnet) borrow(family ipfamily.Family, addr netip.Addr, lender, port st
 	return s.lend(family, addr, lender, port), nil
 }
 
-// lend gives an address that the lender holds to a borrower.
+// lend lends an address to a borrower. The caller has checked that the lender may do so.
 func (s *subnet) lend(family ipfamily.Family, addr netip.Addr, lender, borrower string) int32 {
 	p := &s.pools[family]
 	i := p.index[addr]
@@ -47,14 +48,14 @@ func (s *subnet) lend(family ipfamily.Family, addr netip.Addr, lender, borrower 
 	return i
 }
 
-// passMAC notes that a MAC address which one port has is another's.
+// passMAC changes the recorded holder of a MAC address, if it is the expected one.
 func (s *subnet) passMAC(mac net.HardwareAddr, from, to string) {
 	if len(mac) == 6 && s.macs[[6]byte(mac)] == from {
 		s.macs[[6]byte(mac)] = to
 	}
 }
 
-// lenderOf is of whom a port has a slot; empty when it is the port's own.
+// lenderOf returns the lender of a port's slot; empty if the port has not borrowed it.
 func (s *subnet) lenderOf(borrower string, family int, slot int32) string {
 	if l, ok := s.loans[borrower]; ok && l.slots[family] == slot {
 		return l.lender
@@ -62,7 +63,7 @@ func (s *subnet) lenderOf(borrower string, family int, slot int32) string {
 	return ""
 }
 
-// endLoan forgets that a borrower's address of a family is another's.
+// endLoan deletes the record of a borrower's loan in a family.
 func (s *subnet) endLoan(borrower string, family int) {
 	l, ok := s.loans[borrower]
 	if !ok {
@@ -75,7 +76,7 @@ func (s *subnet) endLoan(borrower string, family int) {
 	}
 }
 
-// borrower is who has the addresses of a holding; empty when the holder itself has them.
+// borrower returns the port that has borrowed addresses of a holding; empty if there is none.
 func (s *subnet) borrower(port string, h holding) string {
 	for family, i := range h.slots {
 		if i != none && s.pools[family].slots[i].port != port {
@@ -85,7 +86,7 @@ func (s *subnet) borrower(port string, h holding) string {
 	return ""
 }
 
-// Borrower is who has what a holder lends, and empty when nobody does.
+// Borrower returns the port that has borrowed the holder's addresses; empty if there is none.
 func (a *Allocator) Borrower(holder string) string {
 	sh := a.shard(holder)
 	sh.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// lending is an allocator with a dual-stack subnet of which the holder vip/a has an address of each family.
+// lending returns an allocator with a dual-stack subnet in which the holder vip/a has an address of each family.
 func lending(t *testing.T) (*Allocator, Lease) {
 	t.Helper()
 	a := New()
@@ -35,7 +35,7 @@ func borrowing(lease Lease) Request {
 	}
 }
 
-// has checks who has the addresses of a lease: nobody when by is empty.
+// has checks the holder of the addresses of a lease; an empty by means that they are free.
 func has(t *testing.T, a *Allocator, by string, lease Lease) {
 	t.Helper()
 	for _, address := range lease.Addresses {
@@ -56,7 +56,7 @@ func has(t *testing.T, a *Allocator, by string, lease Lease) {
 func TestWhatIsLentComesBack(t *testing.T) {
 	a, lease := lending(t)
 	has(t, a, "vip/a", lease)
-	for range 2 { // the second time it has it already
+	for range 2 { // the second time the port already has them
 		got, err := a.Allocate("p", borrowing(lease))
 		if err != nil || !slices.Equal(got.Addresses, lease.Addresses) || got.MAC.String() != lease.MAC.String() {
 			t.Fatalf("lent %v, %v; want %v", got, err, lease)

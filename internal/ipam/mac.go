@@ -10,12 +10,12 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// takeMAC takes the MAC address asked for, or one that follows from the first address.
+// takeMAC allocates the requested MAC address, or one derived from the first address.
 func (s *subnet) takeMAC(port string, r Request, h holding) ([6]byte, error) {
 	if len(r.MAC) == 6 {
 		mac := [6]byte(r.MAC)
 		switch by := s.macHolder(mac); {
-		case by != "" && r.Lender != "" && (by == r.Lender || by == port): // with the addresses, the one that follows from them is the port's
+		case by != "" && r.Lender != "" && (by == r.Lender || by == port): // the MAC address passes to the borrower with the addresses
 			return mac, nil
 		case by != "":
 			return noMAC, &TakenError{MAC: slices.Clone(r.MAC), By: by}
@@ -26,14 +26,15 @@ func (s *subnet) takeMAC(port string, r Request, h holding) ([6]byte, error) {
 	first := s.firstAddress(h)
 	for attempt := uint32(0); ; attempt++ {
 		mac := ipfamily.MAC(first, attempt)
-		if s.listedMAC(mac) == "" { // no other address has it following from it
+		if s.listedMAC(mac) == "" { // no port holds it as a MAC address that is not derived
 			s.holdMAC(port, mac, h)
 			return mac, nil
 		}
 	}
 }
 
-// holdMAC notes who has a MAC address that nobody else has. One that follows from the holder's IPv4 address needs no entry of its own.
+// holdMAC records the holder of a free MAC address. A MAC address derived from the holder's IPv4 address needs no entry in
+// macs.
 func (s *subnet) holdMAC(port string, mac [6]byte, h holding) {
 	if addr, ok := ipfamily.OfMAC(mac); ok {
 		if i := h.slots[ipfamily.IPv4]; i != none && s.pools[ipfamily.IPv4].slots[i].addr == addr {
@@ -44,7 +45,7 @@ func (s *subnet) holdMAC(port string, mac [6]byte, h holding) {
 	s.macs[mac] = port
 }
 
-// macHolder is who has the MAC address: a port or the router.
+// macHolder returns the holder of a MAC address: a port or the router.
 func (s *subnet) macHolder(mac [6]byte) string {
 	if by := s.listedMAC(mac); by != "" {
 		return by
@@ -55,7 +56,7 @@ func (s *subnet) macHolder(mac [6]byte) string {
 	return ""
 }
 
-// listedMAC is macHolder without those whose IPv4 address the MAC address follows from.
+// listedMAC is macHolder without holders whose IPv4 address the MAC address derives from.
 func (s *subnet) listedMAC(mac [6]byte) string {
 	for i := range s.pools {
 		if s.pools[i].gatewayMAC == mac {

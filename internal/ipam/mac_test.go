@@ -11,7 +11,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// A MAC address that follows from an IPv4 address is kept nowhere: it must be as taken as one that is.
+// A MAC address derived from an IPv4 address has no entry in macs. It must conflict like one that has.
 func TestAMACThatFollowsFromAnAddressIsTakenWhileItsPortHasIt(t *testing.T) {
 	a := with(t, spec(t, "10.0.0.0/28", "10.0.0.1"))
 	allocate(t, a, "first", "10.0.0.5")
@@ -37,7 +37,8 @@ func TestAMACThatFollowsFromAnAddressIsTakenWhileItsPortHasIt(t *testing.T) {
 	}
 }
 
-// Two ports from before the start may share a MAC address; whoever was first has it, and it is free once that one is gone.
+// Two ports restored at the start may have the same MAC address. The first one holds it, and it becomes free when that port is
+// released.
 func TestRestoredPortsThatShareAMACThatFollowsFromAnAddress(t *testing.T) {
 	mac := ipfamily.MAC(static("10.0.0.5").Addresses[0], 0)
 	for _, order := range [][]string{{"10.0.0.5", "10.0.0.6"}, {"10.0.0.6", "10.0.0.5"}} {

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
-// model is the allocator said naively: who holds which address, and what a subnet is.
+// model is a naive implementation of the allocator: the holder of each address, and the configuration of the subnet.
 type model struct {
 	subnet Subnet
 	pools  []Pool
@@ -38,7 +38,7 @@ func (m *model) excluded(addr netip.Addr) bool {
 	return slices.ContainsFunc(m.subnet.Exclude, func(r ipfamily.Range) bool { return r.Contains(addr) })
 }
 
-// poolOf is the first pool that an address is of.
+// poolOf returns the first pool with an address.
 func (m *model) poolOf(addr netip.Addr) string {
 	for _, p := range m.pools {
 		if slices.ContainsFunc(p.Ranges, func(r ipfamily.Range) bool { return r.Contains(addr) }) {
@@ -48,9 +48,9 @@ func (m *model) poolOf(addr netip.Addr) string {
 	return ""
 }
 
-// meant lists the pools from which a request gets addresses of a family. The empty name stands for the addresses that no pool sets apart.
-// A pool has a family when its ranges, the spec.ips of the IPPool, name addresses of the family, even if excludeIps or an older pool takes
-// all of them (docs/addresses.md, Pools).
+// meant lists the pools from which a request gets addresses of a family. The empty name stands for the addresses of no pool. A
+// pool has a family if its ranges, the spec.ips of the IPPool, have addresses of the family, even if excludeIps or an older
+// pool takes all of them (docs/addresses.md, Pools).
 func (m *model) meant(r Request, family ipfamily.Family) []string {
 	var with []string
 	for _, p := range m.pools {
@@ -65,7 +65,7 @@ func (m *model) meant(r Request, family ipfamily.Family) []string {
 	return with
 }
 
-// free counts what ports can get unasked, by looking at each address of small subnets.
+// free counts the addresses available without an explicit request, by a check of each address of small subnets.
 func (m *model) free(family ipfamily.Family) int {
 	return m.count(family, func(a netip.Addr) bool { return m.holder[a] == "" })
 }
@@ -103,7 +103,7 @@ func (m *model) hold(t *testing.T, port string, l Lease) {
 	m.ports[port] = l.Addresses
 }
 
-// shapes are small subnets to change between; all hold 10.0.0.0/28.
+// shapes are small subnets to switch between; all contain 10.0.0.0/28.
 func shapes(t *testing.T) []Subnet {
 	return []Subnet{
 		spec(t, "10.0.0.0/28", "10.0.0.1"),
@@ -130,7 +130,7 @@ func divisions() [][]Pool {
 	}
 }
 
-// play runs one operation per byte pair on both and compares what can be seen.
+// play runs one operation per byte pair on the allocator and the model, and compares their visible state.
 func play(t *testing.T, ops []byte) {
 	all := shapes(t)
 	m := &model{subnet: all[0], holder: map[netip.Addr]string{}, ports: map[string][]netip.Addr{}}
@@ -191,7 +191,7 @@ func step(t *testing.T, a *Allocator, m *model, port string, r Request) {
 	if errors.Is(err, ErrExhausted) {
 		for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
 			meant := m.meant(r, family)
-			// What the port held before is free for it, too, but its own request may not be for it.
+			// The port's own previous addresses are free for it, too, if they satisfy its request.
 			left := m.count(family, func(a netip.Addr) bool {
 				return slices.Contains(meant, m.poolOf(a)) && (m.holder[a] == "" || m.holder[a] == port)
 			})
@@ -271,7 +271,7 @@ func TestAvoidedAddressesAreGivenToOthers(t *testing.T) {
 	}
 }
 
-// A subnet of a custom VPC may have the same addresses as one of the default VPC with thousands of pods.
+// A subnet of a custom VPC may have the same addresses as a subnet of the default VPC with thousands of pods.
 func TestAddressesAreFoundAmongManyToAvoid(t *testing.T) {
 	for _, tt := range []struct {
 		name, cidr  string
@@ -310,7 +310,7 @@ func FuzzAllocator(f *testing.F) {
 	f.Fuzz(play)
 }
 
-// Every address ends up with one port at most, and everything comes back, when many goroutines work on few addresses.
+// With many goroutines on few addresses, every address has at most one port, and all addresses are released in the end.
 func TestParallelUse(t *testing.T) {
 	a := with(t, spec(t, "10.0.0.0/26,fd00::/64", "10.0.0.1,fd00::1"))
 	if err := a.SetSubnet("u", spec(t, "10.1.0.0/16", "")); err != nil {

@@ -10,30 +10,30 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// none is no slot.
+// none is the index of no slot.
 const none int32 = -1
 
-// slot is an address that is held, or was. Slots of released addresses form a list for each area, the longest free first.
+// slot is a held or released address. The released slots of an area form a list, the one that has been free longest first.
 type slot struct {
 	addr       netip.Addr
-	port       string // who holds it; empty in a released slot
-	prev, next int32  // neighbours in the list of released slots; next also links unused slots
-	area       int32  // whose addresses ports get unasked, or nowhere
-	derived    bool   // the port has the MAC address that follows from the address
+	port       string // the holder; empty in a released slot
+	prev, next int32  // neighbours in the list of released slots; next also links the free list of slots
+	area       int32  // the area that contains the address, or nowhere
+	derived    bool   // the holder's MAC address derives from the address
 }
 
-// pool is the addresses of one family of a subnet. The subnet's lock guards it.
+// pool holds the addresses of one family of a subnet. The subnet's lock guards it.
 type pool struct {
 	spans
 
 	slots  []slot
 	index  map[netip.Addr]int32 // held and released addresses
-	unused int32                // first of the slots that stand for no address
-	areas  []area               // as spans.parts
+	unused int32                // head of the free list: slots without an address
+	areas  []area               // same indexes as spans.parts
 	held   int
 }
 
-// area is a part of a pool from which addresses are given.
+// area is a part of a pool from which addresses are allocated.
 type area struct {
 	part
 
@@ -41,21 +41,22 @@ type area struct {
 	released       int
 	held           int
 
-	// A cursor goes round allowed once and gives out what has no slot: addresses that no port held yet.
+	// The cursor iterates over allowed once. It returns fresh addresses, which have no slot because no port has held them yet.
 	cursor  netip.Addr
-	at      int // of cursor in allowed
+	at      int // index in allowed of the range with the cursor
 	origin  netip.Addr
-	started bool // the cursor has given out an address
-	around  bool // the cursor is back at origin
+	started bool // the cursor has yielded an address
+	around  bool // the cursor is back at origin: no fresh addresses are left
 }
 
 func newPool() pool { return pool{index: map[netip.Addr]int32{}, unused: none} }
 
-// setSpans changes what ports can have. Held addresses stay held; areas are known by their names.
+// setSpans changes the addresses that ports can have. Held addresses stay held. Areas with the same name keep their released
+// addresses and cursor.
 func (p *pool) setSpans(s spans) {
 	p.spans = s
 	next := make([]area, len(s.parts))
-	kept := make([]int32, len(p.areas)) // where each area is from now on
+	kept := make([]int32, len(p.areas)) // new index of each area
 	for i := range kept {
 		kept[i] = nowhere
 	}
@@ -100,15 +101,15 @@ func (p *pool) setSpans(s spans) {
 	}
 }
 
-// keepReleased is how many released addresses an area remembers before it gives them again instead of fresh ones, unless more are
-// held: it bounds the memory of a large subnet whose ports come and go.
+// keepReleased is the number of released addresses that an area remembers before it uses them instead of fresh ones; the limit
+// is the number of held addresses if that is larger. It bounds the memory of a large subnet with a high turnover of ports.
 const keepReleased = 4096
 
-// maxAvoided is how many addresses that a port is to avoid are looked at in a row before none is found for it.
+// maxAvoided is the number of avoided addresses in a row after which the search for an address ends.
 const maxAvoided = 256
 
-// take gives the port an address of an area that it did not ask for, or none. It gives none for which avoid, which may be nil, is true. A call that
-// finds only such addresses leaves them for last, so that the next call looks at others.
+// take allocates any address of an area to the port, or returns none. It skips addresses for which avoid returns true; avoid
+// may be nil. If a call finds only such addresses, it moves them to the end, so that the next call checks others.
 func (p *pool) take(port string, at int32, avoid func(netip.Addr) bool) int32 {
 	a := &p.areas[at]
 	if i := p.takeFresh(port, at, avoid, max(keepReleased, a.held)); i != none {
@@ -117,10 +118,10 @@ func (p *pool) take(port string, at int32, avoid func(netip.Addr) bool) int32 {
 	if i := p.takeReleased(port, at, avoid); i != none || avoid == nil {
 		return i
 	}
-	return p.takeFresh(port, at, avoid, math.MaxInt) // released addresses, all to be avoided, must not keep the cursor where it is
+	return p.takeFresh(port, at, avoid, math.MaxInt) // continue with fresh addresses even if released ones, all avoided, exceed the limit
 }
 
-// takeFresh takes an address that no port held yet, while fewer than limit released ones are remembered.
+// takeFresh allocates an address that no port has held yet, while the area remembers fewer than limit released ones.
 func (p *pool) takeFresh(port string, at int32, avoid func(netip.Addr) bool, limit int) int32 {
 	a := &p.areas[at]
 	for avoided := 0; !a.around && a.released < limit && avoided < maxAvoided; {
@@ -139,7 +140,7 @@ func (p *pool) takeFresh(port string, at int32, avoid func(netip.Addr) bool, lim
 	return none
 }
 
-// takeReleased takes the address that is free for longest. Those to be avoided come to the end of the list.
+// takeReleased allocates the address that has been free longest. It moves avoided addresses to the end of the list.
 func (p *pool) takeReleased(port string, at int32, avoid func(netip.Addr) bool) int32 {
 	a := &p.areas[at]
 	for range min(a.released, maxAvoided) {
@@ -155,10 +156,10 @@ func (p *pool) takeReleased(port string, at int32, avoid func(netip.Addr) bool) 
 	return none
 }
 
-// setAside puts an address that no port held yet among the released ones.
+// setAside adds a fresh address to the released ones.
 func (p *pool) setAside(addr netip.Addr, at int32) { p.free(p.add(addr, at, "")) }
 
-// takeThis gives the port this address, or none and who holds it.
+// takeThis allocates a given address to the port. If it is held, takeThis returns none and the holder.
 func (p *pool) takeThis(addr netip.Addr, port string) (int32, string) {
 	i, known := p.index[addr]
 	if !known {
@@ -172,8 +173,8 @@ func (p *pool) takeThis(addr netip.Addr, port string) (int32, string) {
 	return i, ""
 }
 
-// passed has the cursor start after an address from before the start of this process, so that those released back then, which are most
-// likely below it, come last.
+// passed moves the cursor behind a restored address. Addresses that an earlier process released are most likely below it, so
+// they are used last.
 func (p *pool) passed(addr netip.Addr) {
 	if at := p.partAt(addr); at != nowhere {
 		if a := &p.areas[at]; !a.started && !addr.Less(a.cursor) {
@@ -182,7 +183,7 @@ func (p *pool) passed(addr netip.Addr) {
 	}
 }
 
-// free releases a slot. Addresses that ports get unasked come to the end of the list of released ones.
+// free releases a slot. An address of an area is appended to the area's released ones; any other slot is dropped.
 func (p *pool) free(i int32) {
 	s := &p.slots[i]
 	s.port, s.derived = "", false
@@ -195,7 +196,7 @@ func (p *pool) free(i int32) {
 	p.link(i)
 }
 
-// link puts a slot at the end of the list of released ones.
+// link appends a slot to the list of released ones.
 func (p *pool) link(i int32) {
 	s := &p.slots[i]
 	a := &p.areas[s.area]
@@ -209,7 +210,7 @@ func (p *pool) link(i int32) {
 	a.released++
 }
 
-// add makes a slot for an address that has none.
+// add creates a slot for an address that has none.
 func (p *pool) add(addr netip.Addr, at int32, port string) int32 {
 	i := p.unused
 	if i == none {
@@ -233,7 +234,7 @@ func (p *pool) hold(i int32, port string) {
 	}
 }
 
-// drop forgets a slot that is not in the list of released ones.
+// drop deletes a slot that is not in the list of released ones.
 func (p *pool) drop(i int32) {
 	delete(p.index, p.slots[i].addr)
 	p.slots[i] = slot{prev: none, next: p.unused}
@@ -256,7 +257,7 @@ func (p *pool) unlink(i int32) {
 	a.released--
 }
 
-// aim puts the cursor on an address, or on the next one that is allowed, and begins its round there.
+// aim moves the cursor to an address, or to the next allowed one, and starts its round there.
 func (a *area) aim(addr netip.Addr) {
 	a.around = len(a.allowed) == 0
 	if a.around {
@@ -289,10 +290,10 @@ func (a *area) advance() {
 // enabled reports whether the subnet has a CIDR of the pool's family.
 func (p *pool) enabled() bool { return p.usable.From.IsValid() }
 
-// canHold reports whether a port may ask for the address.
+// canHold reports whether a port may request the address.
 func (p *pool) canHold(addr netip.Addr) bool { return p.enabled() && p.usable.Contains(addr) }
 
-// holderOfDerived is who holds an address together with the MAC address that follows from it; nobody when it is the empty string.
+// holderOfDerived returns the holder of an address whose MAC address derives from it; empty if there is none.
 func (p *pool) holderOfDerived(addr netip.Addr) string {
 	if i, known := p.index[addr]; known && p.slots[i].derived {
 		return p.slots[i].port
@@ -300,7 +301,7 @@ func (p *pool) holderOfDerived(addr netip.Addr) string {
 	return ""
 }
 
-// areaOf is the index of a pool's area; nowhere when the subnet has none of that name.
+// areaOf returns the index of a pool's area, or nowhere if the subnet has no pool of that name.
 func (p *pool) areaOf(name string) int32 {
 	for i := 1; i < len(p.areas); i++ {
 		if p.areas[i].name == name {
@@ -310,7 +311,7 @@ func (p *pool) areaOf(name string) int32 {
 	return nowhere
 }
 
-// available counts the addresses that ports can still get, of some pool or unasked.
+// available returns the number of addresses that ports can still get without requesting one explicitly, in any pool or none.
 func (p *pool) available() float64 {
 	left := p.size
 	for i := range p.areas {
@@ -319,7 +320,7 @@ func (p *pool) available() float64 {
 	return left
 }
 
-// heldRanges are those held addresses that are meant, in order, and how many they are.
+// heldRanges returns the held addresses that meant selects, as ordered ranges, and their number.
 func (p *pool) heldRanges(meant func(*slot) bool) ([]ipfamily.Range, int) {
 	addrs := make([]netip.Addr, 0, p.held)
 	for i := range p.slots {

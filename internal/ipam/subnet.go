@@ -13,35 +13,37 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// subnet is the state of one subnet. setLayout, close, change, release, leaseOf and holds take its lock; the other methods need it held.
+// subnet is the state of one subnet. setLayout, isDivided, close, change, release, leaseOf and holds take its lock; the other
+// methods require it to be held.
 type subnet struct {
 	sync.Mutex
 	name   string
-	closed bool // deleted: nothing can be held any more
+	closed bool // deleted: refuses every allocation
 	cidrs  []netip.Prefix
-	spec   Subnet             // what the layout was made of,
-	set    []Pool             // and the pools that divide it
-	order  []ipfamily.Family  // of CIDRs; the other family, if any, last
+	spec   Subnet             // the configuration of the current layout
+	set    []Pool             // the pools of the current layout
+	order  []ipfamily.Family  // families of CIDRs in order; a family without CIDR is last
 	pools  [2]pool            // by family
-	macs   map[[6]byte]string // holders of those that do not follow from the holder's IPv4 address
+	macs   map[[6]byte]string // holders of MAC addresses that do not derive from the holder's IPv4 address
 	loans  map[string]loan    // by borrower
 }
 
-// holding is what one port holds, compact. Without a subnet it is nothing.
+// holding is the compact form of a port's lease. Without a subnet it is empty.
 type holding struct {
 	subnet *subnet
 	slots  [2]int32 // by family
 	mac    [6]byte
 }
 
-// noMAC is the MAC address of a restored port that was recorded without one.
+// noMAC is the MAC address of a port that was restored without one.
 var noMAC [6]byte
 
 func newSubnet(name string) *subnet {
 	return &subnet{name: name, pools: [2]pool{newPool(), newPool()}, macs: map[[6]byte]string{}}
 }
 
-// setLayout makes the layout anew after a change of the spec or of the pools, unless held addresses are in the way, which may be nil.
+// setLayout computes the layout again after a change of the spec or the pools. If inTheWay is not nil and selects held
+// addresses, setLayout returns them and changes nothing.
 func (s *subnet) setLayout(change func(*Subnet, *[]Pool), inTheWay func(Holder) bool) ([]Holder, error) {
 	s.Lock()
 	defer s.Unlock()
@@ -72,14 +74,14 @@ func (s *subnet) setLayout(change func(*Subnet, *[]Pool), inTheWay func(Holder) 
 	return nil, nil
 }
 
-// isDivided reports whether these are the subnet's pools.
+// isDivided reports whether the subnet already has these pools.
 func (s *subnet) isDivided(pools []Pool) bool {
 	s.Lock()
 	defer s.Unlock()
 	return slices.EqualFunc(s.set, pools, func(a, b Pool) bool { return a.Name == b.Name && slices.Equal(a.Ranges, b.Ranges) })
 }
 
-// close refuses everything from now on and gives the ports that held something.
+// close makes the subnet refuse all later changes, and returns the ports with a holding.
 func (s *subnet) close() []string {
 	s.Lock()
 	defer s.Unlock()
@@ -98,8 +100,8 @@ func (s *subnet) close() []string {
 	return ports
 }
 
-// change makes the port hold what is wanted. old is what it holds so far, here or elsewhere. With an error the port holds the
-// same addresses as before; what is returned then stands for them if it is not the zero value.
+// change makes the port hold the wanted lease. old is its current holding, here or in another subnet. After an error the port
+// holds the same addresses as before; if the returned holding is not zero, it replaces old.
 func (s *subnet) change(port string, old holding, w want) (holding, Lease, error) {
 	s.Lock()
 	defer s.Unlock()
@@ -120,19 +122,19 @@ func (s *subnet) change(port string, old holding, w want) (holding, Lease, error
 	if err == nil {
 		return h, s.lease(h), nil
 	}
-	// Nobody can have taken the addresses: the lock was held all the time.
+	// The lock was held throughout, so no other port can have taken the addresses.
 	h, again := s.restore(port, want{Request: Request{Addresses: before.Addresses, MAC: before.MAC, Lender: lender}})
 	return h, Lease{}, errors.Join(err, again)
 }
 
-// release frees what the port holds in this subnet.
+// release frees a port's holding in this subnet.
 func (s *subnet) release(port string, h holding) {
 	s.Lock()
 	defer s.Unlock()
 	s.free(port, h)
 }
 
-// leaseOf is the lease of a holding; false once the subnet is deleted.
+// leaseOf returns the lease of a holding, and false after the subnet was deleted.
 func (s *subnet) leaseOf(h holding) (Lease, bool) {
 	s.Lock()
 	defer s.Unlock()
@@ -142,7 +144,7 @@ func (s *subnet) leaseOf(h holding) (Lease, bool) {
 	return s.lease(h), true
 }
 
-// holds reports whether a holding is what a request says.
+// holds reports whether a holding satisfies a request.
 func (s *subnet) holds(port string, h holding, r Request) bool {
 	s.Lock()
 	defer s.Unlock()
@@ -153,7 +155,7 @@ func (s *subnet) lease(h holding) Lease {
 	if h.subnet == nil {
 		return Lease{}
 	}
-	room := new(struct { // one allocation for both, a fifth of what an Allocate takes
+	room := new(struct { // one allocation for both saves a fifth of the memory of an Allocate
 		addresses [2]netip.Addr
 		mac       [6]byte
 	})
@@ -177,7 +179,7 @@ func (s *subnet) hold(port string, w want) (holding, error) {
 	return s.allocate(port, w.Request)
 }
 
-// allocate makes a new holding, or changes nothing.
+// allocate returns a new holding, or an error without a change.
 func (s *subnet) allocate(port string, r Request) (holding, error) {
 	h := holding{subnet: s, slots: [2]int32{none, none}}
 	if err := s.check(r); err != nil {
@@ -203,7 +205,7 @@ func (s *subnet) allocate(port string, r Request) (holding, error) {
 	return h, nil
 }
 
-// check finds what no state of the pools could satisfy.
+// check returns an error for a request that the subnet can never satisfy.
 func (s *subnet) check(r Request) error {
 	if len(r.Addresses) > 2 || len(r.Addresses) == 2 && ipfamily.Of(r.Addresses[0]) == ipfamily.Of(r.Addresses[1]) {
 		return fmt.Errorf("more than one address of a family is asked for: %s", ipfamily.Join(r.Addresses))
@@ -267,7 +269,8 @@ func (s *subnet) takeOne(port string, family ipfamily.Family, r Request) (int32,
 	return none, &ExhaustedError{Family: family, Pools: r.Pools}
 }
 
-// restore makes a holding of addresses as they are, or changes nothing. What others hold of a port that lends is lent to them.
+// restore returns a holding of exactly these addresses, or an error without a change. With lends, addresses that other ports
+// hold become lent to these ports.
 func (s *subnet) restore(port string, l want) (holding, error) {
 	h := holding{subnet: s, slots: [2]int32{none, none}}
 	if len(l.MAC) != 0 && len(l.MAC) != 6 {
@@ -316,7 +319,7 @@ func (s *subnet) freeSlots(port string, h holding) {
 		}
 		p := &s.pools[family]
 		switch lender := s.lenderOf(port, family, i); {
-		case p.slots[i].port != port: // lent: who has it keeps it
+		case p.slots[i].port != port: // lent: the borrower keeps it
 			s.endLoan(p.slots[i].port, family)
 		case lender != "":
 			p.slots[i].port = lender

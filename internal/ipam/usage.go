@@ -11,31 +11,31 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Usage is how much of a subnet is held, by family. A family that the subnet does not have is zero.
+// Usage is the number of held and available addresses of a subnet, by family. A family without a CIDR is zero.
 type Usage [2]FamilyUsage
 
-// IPv4 is the use of IPv4 addresses.
+// IPv4 is the usage of IPv4 addresses.
 func (u Usage) IPv4() FamilyUsage { return u[ipfamily.IPv4] }
 
-// IPv6 is the use of IPv6 addresses.
+// IPv6 is the usage of IPv6 addresses.
 func (u Usage) IPv6() FamilyUsage { return u[ipfamily.IPv6] }
 
-// FamilyUsage is how much of one family of a subnet is held. Counts are exact up to 2^53. Ranges have the form "a-b,c" and name at most
-// MaxRanges ranges; "..." stands for the rest.
+// FamilyUsage is the usage of one family of a subnet. Counts are exact up to 2^53. Ranges have the form "a-b,c" and list at
+// most MaxRanges ranges; "..." stands for the rest.
 type FamilyUsage struct {
-	// Available addresses are those that ports can still get unasked: neither held nor excluded.
+	// Available addresses are neither held nor excluded: ports can get them without an explicit request.
 	Available       float64
 	AvailableRanges string
-	// Using counts the held addresses, excluded ones that were asked for included.
+	// Using counts the held addresses, including explicitly requested excluded ones.
 	Using       float64
 	UsingRanges string
 }
 
-// MaxRanges bounds the ranges that Usage names, so that a fragmented subnet's status stays small.
+// MaxRanges bounds the ranges in a Usage, so that the status of a fragmented subnet stays small.
 const MaxRanges = 128
 
-// Usage gives the use of a subnet; zero for an unknown one. It sorts the held addresses: callers should gather changes before they
-// ask.
+// Usage returns the usage of a subnet, zero for an unknown one. It sorts the held addresses, so callers should coalesce changes
+// before a call.
 func (a *Allocator) Usage(subnet string) Usage {
 	var u Usage
 	s := a.subnet(subnet)
@@ -56,7 +56,7 @@ func (a *Allocator) Usage(subnet string) Usage {
 	return u
 }
 
-// Available is how many addresses of a subnet, of both families together, ports can still get; 0 of a subnet that is not known.
+// Available returns the number of available addresses of a subnet, both families together; 0 for an unknown subnet.
 func (a *Allocator) Available(subnet string) (total float64) {
 	s := a.subnet(subnet)
 	if s == nil {
@@ -110,7 +110,7 @@ func merge(addrs []netip.Addr) []ipfamily.Range {
 	return ranges
 }
 
-// without subtracts holes from spans, both in order and disjoint. It stops when there is more than format will name.
+// without subtracts holes from spans, both in order and disjoint. It stops when the result has more ranges than format lists.
 func without(spans, holes []ipfamily.Range) []ipfamily.Range {
 	var left []ipfamily.Range
 	for _, span := range spans {
