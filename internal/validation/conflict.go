@@ -9,14 +9,14 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Surroundings are what the CIDRs of a subnet must not share addresses with.
+// Surroundings are the networks with which the CIDRs of a subnet must not overlap.
 type Surroundings struct {
-	// Peers are the subnets of the same VPC and VLAN that this one has to give way to, in order of name.
+	// Peers are the subnets of the same VPC and VLAN that have precedence over this one, in order of name.
 	Peers []Peer
 	// Services are the CIDRs of Services. Empty for a VPC that does not serve them.
 	Services []netip.Prefix
-	// Hosts are addresses that nodes must reach by their own network, with what has them: "node a", "the API server". Empty for
-	// a VPC that nodes are not part of.
+	// Hosts maps addresses that nodes must reach through their own network to their owners: "node a", "the API server". Empty
+	// for a VPC without connected nodes.
 	Hosts map[netip.Addr]string
 }
 
@@ -26,7 +26,7 @@ type Peer struct {
 	CIDRs []netip.Prefix
 }
 
-// Conflict finds what a subnet with these CIDRs shares addresses with. The join subnet is one of Peers.
+// Conflict returns the first overlap of a subnet's CIDRs with its surroundings. The join subnet is one of Peers.
 func Conflict(cidrs []netip.Prefix, around Surroundings) *Problem {
 	for _, cidr := range cidrs {
 		if services, ok := overlapping(cidr, around.Services); ok {
@@ -45,7 +45,7 @@ func Conflict(cidrs []netip.Prefix, around Surroundings) *Problem {
 	return nil
 }
 
-// lowestIn finds the lowest host in a CIDR, so that the message is the same each time.
+// lowestIn returns the lowest host in a CIDR, so that the message is deterministic.
 func lowestIn(cidr netip.Prefix, hosts map[netip.Addr]string) (host netip.Addr, owner string, ok bool) {
 	for addr, name := range hosts {
 		if cidr.Contains(addr) && (!ok || addr.Less(host)) {

@@ -12,15 +12,15 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// Bounds of policy routing: the rules of the tables main and default come after, and the tables from default to local are the kernel's
-// (ip-rule(8)).
+// Bounds of policy routing: the rules of the main and default tables have higher priority values, and the tables from default
+// to local are the kernel's (ip-rule(8)).
 const (
 	maxRulePriority = 32765
 	tableDefault    = 253
 	tableLocal      = 255
 )
 
-// egress checks how the traffic of a subnet leaves the cluster.
+// egress checks the fields for traffic of a subnet that leaves the cluster.
 func egress(spec *kubeovnv1.SubnetSpec, cidrs []netip.Prefix) *Problem {
 	if _, err := gateway.Parse(spec); err != nil {
 		return problem(ReasonFieldInvalid, "%v: write nodes with commas between them, each as node or node:address", err)

@@ -9,7 +9,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// field is a field of a spec, and whether it is in use.
+// field is a field of a spec. used is true if the spec sets it.
 type field struct {
 	name string
 	used bool
@@ -25,8 +25,8 @@ func used(fields []field) []string {
 	return names
 }
 
-// UnbuiltSubnetFields are the fields in use that ask for another kind of network than this version builds. An overlay network in
-// its stead would be wrong, so nothing is built.
+// UnbuiltSubnetFields returns the set fields that request a kind of network that this version cannot build. An overlay network
+// instead would be wrong, so the caller builds nothing.
 func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	return used([]field{
 		{"provider", spec.Provider != "" && spec.Provider != kubeovnv1.ProviderOVN},
@@ -34,7 +34,7 @@ func UnbuiltSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	})
 }
 
-// IgnoredSubnetFields are the fields in use that this version takes and does not act on.
+// IgnoredSubnetFields returns the set fields that this version accepts and ignores.
 func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	custom := spec.Vpc != "" && spec.Vpc != kubeovnv1.DefaultVpc
 	return used([]field{
@@ -51,7 +51,7 @@ func IgnoredSubnetFields(spec *kubeovnv1.SubnetSpec) []string {
 	})
 }
 
-// IgnoredVpcFields are the fields in use that this version takes and does not act on.
+// IgnoredVpcFields returns the set fields that this version accepts and ignores.
 func IgnoredVpcFields(spec *kubeovnv1.VpcSpec) []string {
 	return used([]field{
 		{"staticRoutes.bfdId", slices.ContainsFunc(spec.StaticRoutes, func(r *kubeovnv1.StaticRoute) bool { return r.BFDID != "" })},

@@ -18,10 +18,10 @@ import (
 	"github.com/kiln-net/kiln/internal/validation/match"
 )
 
-// These targets also check specs that the API server refuses. FuzzObjects in cmd/kiln has a real API server and a real database, and is slower
-// by orders of magnitude.
+// These targets also check specs that the API server rejects. FuzzObjects in cmd/kiln uses a real API server and a real
+// database, and is slower by orders of magnitude.
 
-// edit decodes a spec in JSON with edits. It reports whether the result is a spec.
+// edit decodes a spec from JSON with edits applied. It returns false if the result is not a spec.
 func edit[T any](t *testing.T, spec, edits string) (edited T, ok bool) {
 	t.Helper()
 	var object map[string]any
@@ -49,8 +49,8 @@ const subnetSpec = `{"cidrBlock":"10.33.0.0/24,fd00:10:33::/64","gateway":"10.33
 	"vips":["10.33.0.20"],"dhcpV4Options":"lease_time=600,dns_server={10.96.0.10,10.96.0.11}","dhcpV6Options":"dns_server=fd00::a",
 	"ipv6RAConfigs":"address_mode=slaac,max_interval=30","natOutgoingPolicyRules":[{"match":{"srcIPs":"10.33.0.0/25"},"action":"nat"}]}`
 
-// FuzzSubnet edits the spec of a subnet. A spec that is accepted has one CIDR per family, for each of them a gateway that is inside, shared
-// addresses that are inside, and rules and options that OVSDB can hold. There is no panic.
+// FuzzSubnet edits the spec of a subnet. An accepted spec has one CIDR per family, a gateway inside each of them, shared
+// addresses inside them, and rules and options that OVSDB can store. There must be no panic.
 func FuzzSubnet(f *testing.F) {
 	f.Add("")
 	f.Add("/cidrBlock=10.33.0.1/32\n/gateway\n/vips\n/natOutgoingPolicyRules")
@@ -92,7 +92,7 @@ func FuzzSubnet(f *testing.F) {
 	})
 }
 
-// mapped are the addresses of IPv4 in IPv6.
+// mapped is the range of IPv4-mapped IPv6 addresses.
 var mapped = netip.PrefixFrom(netip.MustParseAddr("::ffff:0:0"), 96)
 
 func checkNetwork(t *testing.T, network Network) {
@@ -117,8 +117,8 @@ const vpcSpec = `{"staticRoutes":[{"cidr":"10.50.0.0/16","nextHopIP":"169.254.9.
 	"policyRoutes":[{"priority":10,"match":"ip4.src == 10.33.0.0/24","action":"reroute","nextHopIP":"169.254.9.1,fd00::1"}],
 	"vpcPeerings":[{"remoteVpc":"blue","localConnectIP":"169.254.9.2/30,fd00:9::2/126"}]}`
 
-// FuzzVpc edits the spec of a VPC. Each static route that is accepted has a next hop of its family, each policy has a priority and a match
-// that OVN takes and next hops if it reroutes, and each link has at most one address per family. None of them is there twice.
+// FuzzVpc edits the spec of a VPC. Each accepted static route has a next hop of its family. Each policy has a valid priority
+// and match, and next hops if it reroutes. Each link has at most one address per family. There are no duplicates.
 func FuzzVpc(f *testing.F) {
 	f.Add("")
 	f.Add("/staticRoutes/1/cidr=10.50.0.1/16\n/policyRoutes/1/action=drop\n/vpcPeerings/1/remoteVpc=red")
@@ -126,7 +126,7 @@ func FuzzVpc(f *testing.F) {
 	f.Fuzz(func(t *testing.T, edits string) {
 		spec, ok := edit[kubeovnv1.VpcSpec](t, vpcSpec, edits)
 		if !ok || slices.Contains(spec.StaticRoutes, nil) || slices.Contains(spec.PolicyRoutes, nil) || slices.Contains(spec.VpcPeerings, nil) {
-			return // the API server refuses null in lists
+			return // the API server rejects null in lists
 		}
 		router, _ := Vpc("fuzzed", &spec)
 		for i, route := range router.Routes {
@@ -159,8 +159,8 @@ func FuzzVpc(f *testing.F) {
 const ruleSpec = `{"vip":"10.16.0.230,fd00::1","vpc":"ovn-cluster","ovnEip":"front","namespace":"shop","selector":["app:web"],"endpoints":["10.16.0.3"],
 	"sessionAffinity":"ClientIP","ports":[{"name":"http","protocol":"TCP","port":80,"targetPort":8080}]}`
 
-// FuzzLBRule edits the fields of a SwitchLBRule and of a RouterLBRule. VIPs and endpoints that are accepted are addresses that packets can
-// have, the ports have different names, and the labels of the selector are valid. There is no panic.
+// FuzzLBRule edits the fields of a SwitchLBRule and of a RouterLBRule. Accepted VIPs and endpoints are unicast addresses, port
+// names are unique, and the labels of the selector are valid. There must be no panic.
 func FuzzLBRule(f *testing.F) {
 	f.Add("/selector")
 	f.Add("/endpoints\n/ports/1/port=81\n/selector/0=a/b/c:web")
@@ -189,7 +189,8 @@ func FuzzLBRule(f *testing.F) {
 	})
 }
 
-// FuzzIPPool reads any text as the addresses of a pool, one element per line. The accepted addresses are in the CIDRs of the subnet.
+// FuzzIPPool parses any text as the addresses of a pool, one element per line. Accepted addresses must be in the CIDRs of the
+// subnet.
 func FuzzIPPool(f *testing.F) {
 	f.Add("10.16.0.0/16,fd00::/64", "10.16.0.2..10.16.0.9\nfd00::/126\n10.16.0.1")
 	f.Add("10.16.0.0/16", "0.0.0.0/0\n10.15.255.255..10.16.0.1")

@@ -10,7 +10,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// IPPool reads the addresses of a pool of a subnet with these CIDRs.
+// IPPool parses the addresses of a pool in a subnet with these CIDRs.
 func IPPool(pool *kubeovnv1.IPPool, cidrBlock string) ([]ipfamily.Range, *Problem) {
 	ranges, err := ipfamily.ParseRanges(pool.Spec.IPs)
 	if err != nil {
@@ -32,7 +32,7 @@ func IPPool(pool *kubeovnv1.IPPool, cidrBlock string) ([]ipfamily.Range, *Proble
 	return ranges, nil
 }
 
-// SameSet is the problem of a pool whose address set would have the name of an older pool's.
+// SameSet is the problem of a pool whose address set has the same name as an older pool's.
 func SameSet(set, senior string) *Problem {
 	return problem(ReasonNameConflict, "address set %s, whose name is the pool's with dots for dashes, is that of the older IPPool %s: "+
 		"create this one under another name, or set enableAddressSet to false", set, senior)

@@ -13,7 +13,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// LBRuleVIPs reads the addresses of a SwitchLBRule: at most one of each family.
+// LBRuleVIPs parses the addresses of a SwitchLBRule: at most one per family.
 func LBRuleVIPs(vip string) ([]netip.Addr, *Problem) {
 	if strings.TrimSpace(vip) == "" {
 		return nil, problem(ReasonFieldInvalid, "vip is empty: set the address that clients send to")
@@ -30,7 +30,7 @@ func LBRuleVIPs(vip string) ([]netip.Addr, *Problem) {
 	return vips, nil
 }
 
-// LBRuleBackends finds out whether a rule says whom it leads to.
+// LBRuleBackends checks the backends of a rule: ports with different names, and either a valid selector or endpoints.
 func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
 	switch {
 	case len(b.Ports) == 0:
@@ -53,7 +53,7 @@ func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
 	return nil
 }
 
-// RouterLBRule finds out what is missing in a RouterLBRule.
+// RouterLBRule checks the spec of a RouterLBRule.
 func RouterLBRule(spec *kubeovnv1.RouterLBRuleSpec) *Problem {
 	if spec.OvnEip == "" {
 		return problem(ReasonFieldInvalid, "ovnEip is empty: name the OvnEip that clients send to")
@@ -66,12 +66,12 @@ func RouterLBRule(spec *kubeovnv1.RouterLBRuleSpec) *Problem {
 	return LBRuleBackends(&spec.LBRuleBackends)
 }
 
-// unreachable: nothing beyond the sender's link has the address.
+// unreachable reports whether an address cannot be reached beyond the sender's link.
 func unreachable(a netip.Addr) bool {
 	return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast()
 }
 
-// LBRuleSelector are the labels that pods need.
+// LBRuleSelector returns the labels of the pods that a rule selects.
 func LBRuleSelector(b *kubeovnv1.LBRuleBackends) map[string]string {
 	set := map[string]string{}
 	for _, item := range b.Selector {

@@ -14,16 +14,16 @@ import (
 	"strings"
 )
 
-// optionType reads the value of an option and gives it in OVN's form. The error says what must be written.
+// optionType parses the value of an option and returns it in OVN's form. The error describes the valid form.
 type optionType func(value string) (string, error)
 
-// DHCPOptions reads the options of a family, "IPv4" or "IPv6", that DHCP answers carry, in the form `key=value,key={value,value}`, with
-// `;` as good as `,` within curly brackets. The values are in OVN's form (ovn-nb(5), DHCP_Options), which reaches its parser.
+// DHCPOptions parses the DHCP options of a family, "IPv4" or "IPv6", in the form `key=value,key={value,value}`. Within curly
+// brackets `;` is equivalent to `,`. The values in the result have the form that OVN's parser needs (ovn-nb(5), DHCP_Options).
 func DHCPOptions(family, text string) (map[string]string, error) {
 	return readOptions(text, dhcpOptions[family])
 }
 
-// RouterAdvertisements reads what a router advertises (ovn-nb(5), Logical_Router_Port, ipv6_ra_configs), in the form of DHCPOptions.
+// RouterAdvertisements parses ipv6_ra_configs (ovn-nb(5), Logical_Router_Port), in the same form as DHCPOptions.
 func RouterAdvertisements(text string) (map[string]string, error) {
 	options, err := readOptions(text, routerAdvertisements)
 	if err != nil {
@@ -37,7 +37,7 @@ func RouterAdvertisements(text string) (map[string]string, error) {
 	return options, nil
 }
 
-// dhcpOptions are those that OVN knows, without the ones that it fills itself.
+// dhcpOptions are OVN's DHCP options, except the ones that OVN sets itself.
 var dhcpOptions = map[string]map[string]optionType{
 	"IPv4": merged(
 		each(addresses(4), "router netmask dns_server log_server lpr_server swap_server policy_filter router_solicitation nis_server ntp_server "+
@@ -110,7 +110,7 @@ func readOptions(text string, known map[string]optionType) (map[string]string, e
 	return options, nil
 }
 
-// splitOptions cuts at the commas that are outside of curly brackets and quotes.
+// splitOptions splits at the commas outside curly brackets and quotes.
 func splitOptions(text string) []string {
 	var options []string
 	depth, quote, from := 0, false, 0
@@ -139,7 +139,7 @@ func splitOptions(text string) []string {
 	return options
 }
 
-// list cuts a value in curly brackets, or one without them, into its parts.
+// list splits a value, with or without curly brackets, into its parts.
 func list(value string) []string {
 	if inner, ok := strings.CutPrefix(value, "{"); ok {
 		value = strings.TrimSuffix(inner, "}")
@@ -154,14 +154,15 @@ func braced(parts []string) string {
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
-// The most addresses, and the most pairs of a route and its next hop, that an option of DHCPv4 has room for in its 255 bytes (RFC 2132, RFC 3442).
-// OVN does not check the length: longer lists make ovn-controller send options that are not readable, and abort beyond 64 KiB.
+// The greatest numbers of addresses, and of pairs of a route and its next hop, that fit into the 255 bytes of a DHCPv4 option
+// (RFC 2132, RFC 3442). OVN does not check the length: with longer lists ovn-controller sends options that clients cannot
+// parse, and it aborts beyond 64 KiB.
 const (
 	maxOptionAddresses = 255 / 4
 	maxOptionRoutes    = 255 / 9
 )
 
-// addresses reads one address or a list of them, of a family: 4 or 6.
+// addresses parses one address or a list of addresses, of a family: 4 or 6.
 func addresses(family int) optionType {
 	return func(value string) (string, error) {
 		var parts []string
@@ -190,7 +191,7 @@ func address6(value string) (string, error) {
 	return addr.String(), nil
 }
 
-// routes reads pairs of a prefix and its next hop.
+// routes parses pairs of a prefix and its next hop.
 func routes(value string) (string, error) {
 	parts := list(value)
 	if len(parts) == 0 || len(parts)%2 != 0 {
@@ -211,7 +212,7 @@ func routes(value string) (string, error) {
 	return "{" + strings.Join(pairs, ", ") + "}", nil
 }
 
-// advertisedRoutes reads what ovn-nb(5) calls route_info: preference and prefix.
+// advertisedRoutes parses route_info (ovn-nb(5)): preference and prefix.
 func advertisedRoutes(value string) (string, error) {
 	var parts []string
 	for _, part := range list(value) {
@@ -255,7 +256,7 @@ func mac(value string) (string, error) {
 	return parsed.String(), nil
 }
 
-// quoted reads a text, in double quotes or without, and gives it in quotes as OVN's parser needs it.
+// quoted parses a text, with or without double quotes, and returns it in quotes, as OVN's parser needs it.
 func quoted(value string) (string, error) {
 	if strings.HasPrefix(value, `"`) {
 		var text string
@@ -278,7 +279,7 @@ func addressOrText(value string) (string, error) {
 	return quoted(value)
 }
 
-// domain reads a text that stands without quotes in OVN's form.
+// domain parses a text that has no quotes in OVN's form.
 func domain(value string) (string, error) {
 	text, err := quoted(value)
 	return strings.Trim(text, `"`), err

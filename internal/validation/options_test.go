@@ -83,7 +83,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// FuzzDHCPOptions looks for texts that reach OVN's parser in another form than one option per key.
+// FuzzDHCPOptions searches for texts whose result OVN's parser would not read as one option per key.
 func FuzzDHCPOptions(f *testing.F) {
 	f.Add("dns_server={10.96.0.10,10.96.0.11},T1=5")
 	f.Add(`domain_name="a,b",tftp_server=x,wpad={`)

@@ -10,8 +10,8 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
 
-// ignoredAnnotations are those of Kube-OVN by which users ask for what this version does not do, with the value that asks for what a
-// pod has anyway.
+// ignoredAnnotations are Kube-OVN's annotations that request features that this version does not have. The value of each is the
+// default, which is no request.
 var ignoredAnnotations = map[string]string{
 	"activation_strategy":                  "rarp",
 	"bgp":                                  "false",
@@ -29,11 +29,11 @@ var ignoredAnnotations = map[string]string{
 	string(kubeovnv1.AnnotationPodNICType): kubeovnv1.PodNICTypeVeth,
 }
 
-// firstNetworkAnnotations are the requests that this version acts on for a pod's first network, and for no other.
+// firstNetworkAnnotations are the requests that this version supports only for a pod's first network.
 var firstNetworkAnnotations = kubeovnv1.AnnotationsOf(kubeovnv1.OnPod, kubeovnv1.RoleRequest, kubeovnv1.RoleClaim)
 
-// IgnoredPodAnnotations are the keys, in order, by which a pod asks for what this version does not do. It looks at users' annotations:
-// those of a pod that nothing was written on yet.
+// IgnoredPodAnnotations returns the keys, sorted, of a pod's annotations that this version ignores. The argument must have only
+// the user's annotations, before the controller has added its own.
 func IgnoredPodAnnotations(annotations map[string]string) []string {
 	var keys []string
 	for key, value := range annotations {
@@ -55,6 +55,6 @@ func asksInVain(key, value string) bool {
 	if provider == kubeovnv1.ProviderOVN {
 		return ignored && value != usual
 	}
-	// `<attachment>.<namespace>`, with `.ovn` behind it where the network is one of OVN
+	// `<attachment>.<namespace>`, with suffix `.ovn` for an OVN network
 	return strings.Contains(provider, ".") && (ignored || slices.Contains(firstNetworkAnnotations, kubeovnv1.Annotation(name)))
 }

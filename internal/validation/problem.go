@@ -1,24 +1,24 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package validation checks network resources, for reconcilers and webhooks alike. Its functions are pure. A check
-// takes whatever Kube-OVN takes, and messages say what to change.
+// Package validation checks network resources, for reconcilers and webhooks. Its functions are pure. The checks accept every
+// value that Kube-OVN accepts. Messages say what to change.
 package validation
 
 import "fmt"
 
-// Problem is something that its user has to change. Nothing is tried again until they do.
+// Problem is an error that the user must fix. There is no retry until the object changes.
 type Problem struct {
 	// Reason is a word in CamelCase for a condition or an event.
 	Reason string
-	// Message says what is wrong and what to change.
+	// Message describes the error and the fix.
 	Message string
 }
 
 // Reasons of problems.
 const (
 	ReasonCIDRInvalid    = "CIDRInvalid"          // cidrBlock
-	ReasonCIDRConflict   = "CIDRConflict"         // cidrBlock against what others use
+	ReasonCIDRConflict   = "CIDRConflict"         // cidrBlock overlaps with another network
 	ReasonGatewayInvalid = "GatewayInvalid"       // gateway
 	ReasonExcludeInvalid = "ExcludeIPsInvalid"    // excludeIps
 	ReasonFieldInvalid   = "FieldInvalid"         // any other field
@@ -28,11 +28,11 @@ const (
 	ReasonDHCPInvalid    = "DHCPOptionsInvalid"   // dhcpV4Options, dhcpV6Options
 	ReasonRAInvalid      = "IPv6RAConfigsInvalid" // ipv6RAConfigs
 	ReasonIPsInvalid     = "IPsInvalid"           // ips of an IPPool
-	ReasonIPsConflict    = "IPsConflict"          // ips of an IPPool against those of another one
+	ReasonIPsConflict    = "IPsConflict"          // ips of an IPPool overlap with another one's
 	ReasonVipsInvalid    = "VipsInvalid"          // vips
-	ReasonAddressesInUse = "AddressesInUse"       // a change that addresses in use do not allow
-	ReasonNameConflict   = "NameConflict"         // a name that something else needs
-	ReasonPeerMissing    = "PeerMissing"          // vpcPeerings that the other VPC does not have
+	ReasonAddressesInUse = "AddressesInUse"       // the change conflicts with addresses in use
+	ReasonNameConflict   = "NameConflict"         // another object needs the name
+	ReasonPeerMissing    = "PeerMissing"          // vpcPeerings that the other VPC lacks
 	ReasonNamespaceTaken = "NamespaceTaken"       // a namespace that another VPC lists, or that the subnet's VPC does not list
 
 	ReasonSubnetMissing      = "SubnetMissing"      // a subnet that does not exist

@@ -21,18 +21,18 @@ const (
 	maxMTU     = 65535
 )
 
-// Network is the addresses of a subnet, read from its spec. It converts to ipam.Subnet.
+// Network has the addresses of a subnet, parsed from its spec. It converts to ipam.Subnet.
 type Network struct {
 	// CIDRs, one per family, in the order written.
 	CIDRs []netip.Prefix
-	// Gateways, one per CIDR, in the order of CIDRs. Those that the spec leaves out are the first address of the CIDR.
+	// Gateways, one per CIDR, in the order of CIDRs. The default is the first address of the CIDR.
 	Gateways []netip.Addr
-	// Exclude may reach beyond CIDRs, where it means nothing.
+	// Exclude may extend beyond CIDRs, where it has no effect.
 	Exclude []ipfamily.Range
 }
 
-// Subnet checks a subnet by itself and reads its addresses. Those of one without a cidrBlock, which an underlay network may be, are
-// empty.
+// Subnet checks a subnet without its surroundings and parses its addresses. The Network of a subnet without a cidrBlock is
+// empty; only an underlay network may omit it.
 func Subnet(name string, spec *kubeovnv1.SubnetSpec) (Network, *Problem) {
 	if p := subnetFields(name, spec); p != nil {
 		return Network{}, p
@@ -58,7 +58,7 @@ func Subnet(name string, spec *kubeovnv1.SubnetSpec) (Network, *Problem) {
 	return n, nil
 }
 
-// mtu checks the MTU of pods; 0 leaves it to the cluster.
+// mtu checks the MTU of pods; 0 means the cluster's default.
 func mtu(bytes uint32, cidrs []netip.Prefix) *Problem {
 	ipv6 := slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool { return cidr.Addr().Is6() })
 	switch {
@@ -112,8 +112,8 @@ func subnetCIDRs(spec *kubeovnv1.SubnetSpec) ([]netip.Prefix, *Problem) {
 	return cidrs, nil
 }
 
-// notForPods are the ranges that are not global unicast (this network and loopback, link-local, multicast and reserved), and IPv4-mapped
-// IPv6, which is written like IPv4 (RFC 6890, RFC 4291).
+// notForPods are the ranges that are not global unicast (this network, loopback, link-local, multicast and limited broadcast),
+// and IPv4-mapped IPv6, which is written like IPv4 (RFC 6890, RFC 4291).
 var notForPods = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("127.0.0.0/8"),
@@ -134,7 +134,7 @@ func overlapping(cidr netip.Prefix, list []netip.Prefix) (netip.Prefix, bool) {
 	return list[i], true
 }
 
-// gateways gives one gateway per CIDR.
+// gateways returns one gateway per CIDR.
 func gateways(written string, cidrs []netip.Prefix) ([]netip.Addr, *Problem) {
 	given, err := ipfamily.ParseAddrs(written)
 	if err != nil {
@@ -162,7 +162,7 @@ func gateways(written string, cidrs []netip.Prefix) ([]netip.Addr, *Problem) {
 	return out, nil
 }
 
-// firstAddress is the first address of a CIDR that a host can have: the gateway, when a subnet says none.
+// firstAddress returns the first address of a CIDR that a host can have: the default gateway.
 func firstAddress(cidr netip.Prefix) netip.Addr {
 	first := cidr.Masked().Addr()
 	if reserved(first, cidr) {

@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation/match"
 )
 
-// Features is what a subnet's spec says beside its addresses, read.
+// Features are the fields of a subnet's spec besides its addresses, parsed.
 type Features struct {
 	// AllowSubnets may exchange traffic with a private subnet.
 	AllowSubnets []netip.Prefix
@@ -26,7 +26,7 @@ type Features struct {
 	Vips []netip.Addr
 }
 
-// SubnetFeatures checks what Subnet does not, of a subnet whose addresses are those of network.
+// SubnetFeatures checks the fields that Subnet does not check. network is the result of Subnet.
 func SubnetFeatures(spec *kubeovnv1.SubnetSpec, network Network) (Features, *Problem) {
 	var f Features
 	for i, written := range spec.AllowSubnets {
@@ -61,7 +61,7 @@ func SubnetFeatures(spec *kubeovnv1.SubnetSpec, network Network) (Features, *Pro
 	return f, nil
 }
 
-// acl checks one rule. The API server has checked its priority.
+// acl checks one rule.
 func acl(rule *kubeovnv1.ACL) error {
 	if !slices.Contains([]string{kubeovnv1.ACLFromPort, kubeovnv1.ACLToPort}, rule.Direction) {
 		return fmt.Errorf("direction %q: must be %s or %s", rule.Direction, kubeovnv1.ACLFromPort, kubeovnv1.ACLToPort)
@@ -83,7 +83,7 @@ func acl(rule *kubeovnv1.ACL) error {
 	return nil
 }
 
-// maxACLPriority is the greatest of OVN's (ovn-nb(5), ACL).
+// maxACLPriority is OVN's greatest priority of an ACL (ovn-nb(5), ACL).
 const maxACLPriority = 32767
 
 func vips(written []string, network Network) ([]netip.Addr, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// expect checks a problem by its reason and a part of its message; an empty reason means that there is none.
+// expect checks a problem's reason and a part of its message. An empty reason means that there must be no problem.
 func expect(t *testing.T, p *Problem, reason, message string) {
 	t.Helper()
 	switch {

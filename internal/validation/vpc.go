@@ -17,10 +17,10 @@ import (
 // maxPolicyPriority is OVN's greatest priority of a router policy (ovn-nb(5), Logical_Router_Policy).
 const maxPolicyPriority = 32767
 
-// symmetricReply is the one ecmpMode.
+// symmetricReply is the only value of ecmpMode.
 const symmetricReply = "ecmp_symmetric_reply"
 
-// Router is what a VPC's spec asks of its router, as far as it is right. Wrong entries are left out, so that they hurt no other.
+// Router has the valid entries of a VPC's spec for its router. Invalid entries are skipped, so that they do not affect others.
 type Router struct {
 	Routes   []StaticRoute
 	Policies []PolicyRoute
@@ -37,7 +37,7 @@ type StaticRoute struct {
 	Table    string
 	// SymmetricReply is ecmpMode ecmp_symmetric_reply.
 	SymmetricReply bool
-	// BFD is bfdId: the next hop is to be watched.
+	// BFD is bfdId: the user requests BFD for the next hop.
 	BFD string
 }
 
@@ -47,7 +47,7 @@ type PolicyRoute struct {
 	Priority int
 	Match    string
 	Action   kubeovnv1.PolicyRouteAction
-	// NextHops of reroute, each once.
+	// NextHops of a reroute, without duplicates.
 	NextHops []netip.Addr
 }
 
@@ -55,11 +55,12 @@ type PolicyRoute struct {
 type Peering struct {
 	Index  int
 	Remote string
-	// Addresses of the router on the link with the lengths of its prefixes, at most one per family.
+	// Addresses of the router on the link, with its prefix lengths, at most one per family.
 	Addresses []netip.Prefix
 }
 
-// Vpc reads what a VPC's spec asks of its router, and says what is wrong with it by itself.
+// Vpc parses the router entries of a VPC's spec. It returns the valid ones, and the problems that do not depend on other
+// objects.
 func Vpc(name string, spec *kubeovnv1.VpcSpec) (Router, []*Problem) {
 	var r Router
 	var problems []*Problem
@@ -217,7 +218,7 @@ func (r *Router) samePeering(peering Peering) error {
 	return nil
 }
 
-// Networks are the networks of the links.
+// Networks returns the networks of all links.
 func (r Router) Networks() []netip.Prefix {
 	var networks []netip.Prefix
 	for _, peering := range r.Peerings {
@@ -226,7 +227,7 @@ func (r Router) Networks() []netip.Prefix {
 	return networks
 }
 
-// Networks are those of the link.
+// Networks returns the networks of the link.
 func (p Peering) Networks() []netip.Prefix {
 	networks := make([]netip.Prefix, 0, len(p.Addresses))
 	for _, address := range p.Addresses {
@@ -235,7 +236,7 @@ func (p Peering) Networks() []netip.Prefix {
 	return networks
 }
 
-// Link checks both ends of a link against each other; what is wrong is told to the VPC of the first.
+// Link checks both ends of a link against each other. The problem is for the VPC of the local end.
 func Link(local, remote Peering) *Problem {
 	for _, address := range local.Addresses {
 		i := slices.IndexFunc(remote.Addresses, func(other netip.Prefix) bool { return sameFamily(other, address) })
@@ -261,7 +262,7 @@ func Link(local, remote Peering) *Problem {
 	return nil
 }
 
-// OneSided says what is missing on the other VPC of a link.
+// OneSided is the problem of a peering that the other VPC lacks.
 func OneSided(vpc string, local Peering, remoteExists bool) *Problem {
 	if !remoteExists {
 		return problem(ReasonPeerMissing, "vpcPeerings[%d]: VPC %s does not exist: create it, with a peering whose remoteVpc is %s",
@@ -271,13 +272,13 @@ func OneSided(vpc string, local Peering, remoteExists bool) *Problem {
 		local.Index, local.Remote, vpc)
 }
 
-// PeeringOverlap says that a link's network and a subnet of the VPC share addresses.
+// PeeringOverlap is the problem of a link whose network overlaps with a subnet of the VPC.
 func PeeringOverlap(p Peering, subnet, cidrs string) *Problem {
 	return problem(ReasonPeeringInvalid, "vpcPeerings[%d]: localConnectIP %s overlaps with %s of subnet %s in the same VPC: choose another network on both sides",
 		p.Index, ipfamily.Join(p.Addresses), cidrs, subnet)
 }
 
-// LinkConflict says that a subnet shares addresses with a link between its VPC and another.
+// LinkConflict is the problem of a subnet that overlaps with a link between its VPC and another; nil if there is no overlap.
 func LinkConflict(cidrs []netip.Prefix, link Peering) *Problem {
 	for _, cidr := range cidrs {
 		if network, ok := overlapping(cidr, link.Networks()); ok {
@@ -288,33 +289,33 @@ func LinkConflict(cidrs []netip.Prefix, link Peering) *Problem {
 	return nil
 }
 
-// Unreachable says that a next hop is in no network of the router.
+// Unreachable is the problem of a next hop in no network of the router.
 func Unreachable(field string, index int, hop netip.Addr) *Problem {
 	return problem(ReasonNextHopUnreachable,
 		"%s[%d]: next hop %s is in no subnet of the VPC and on no link to a peer: choose an address that is, or create the subnet", field, index, hop)
 }
 
-// RivalNamespace says that another VPC has a namespace.
+// RivalNamespace is the problem of a namespace that another VPC lists.
 func RivalNamespace(namespace, rival string) *Problem {
 	return problem(ReasonNamespaceTaken, "namespaces: %s is of VPC %s already, and a namespace is of one VPC: remove it from one of them", namespace, rival)
 }
 
-// ForeignDefaultSubnet says that a VPC's defaultSubnet is another VPC's.
+// ForeignDefaultSubnet is the problem of a defaultSubnet in another VPC.
 func ForeignDefaultSubnet(subnet, vpc string) *Problem {
 	return problem(ReasonFieldInvalid, "defaultSubnet %s is of VPC %s: name a subnet of this VPC", subnet, vpc)
 }
 
-// NoDefaultSubnet says that a VPC's defaultSubnet is not there.
+// NoDefaultSubnet is the problem of a defaultSubnet that does not exist.
 func NoDefaultSubnet(subnet string) *Problem {
 	return problem(ReasonSubnetMissing, "defaultSubnet %s does not exist: create it, or name another one", subnet)
 }
 
-// SameName says that a Vpc and a Subnet share a name, to the younger of them.
+// SameName is the name conflict of a Vpc and a Subnet, for the younger of them.
 func SameName(kind, name string) *Problem {
 	return problem(ReasonNameConflict, "there is a %s named %s, and a router and a switch cannot share a name: choose another one", kind, name)
 }
 
-// Joined makes one problem of many: of the first one's reason.
+// Joined merges problems into one, with the reason of the first; nil if there are none.
 func Joined(problems []*Problem) *Problem {
 	if len(problems) == 0 {
 		return nil

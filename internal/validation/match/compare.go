@@ -7,14 +7,14 @@ import "math/big"
 
 var zero = new(big.Int)
 
-// constants are one constant, or those of a set in curly brackets.
+// constants are a single constant, or a set in curly brackets.
 type constants struct {
 	first   token
 	count   int
-	text    bool       // strings, or port groups
-	curly   bool       // in brackets
-	list    []constant // of integers
-	address bool       // an address set
+	text    bool       // strings or port groups
+	curly   bool       // in curly brackets
+	list    []constant // the integers among them
+	address bool       // one is an address set
 }
 
 func isRelation(k kind) bool {
@@ -25,7 +25,7 @@ func isRelation(k kind) bool {
 	return false
 }
 
-// turned is the relation with its sides exchanged.
+// turned returns the relation for exchanged sides.
 func turned(relation token) token {
 	switch relation.kind {
 	case "<":
@@ -63,7 +63,7 @@ func (p *parser) constants() constants {
 	}
 }
 
-// constant reads one constant into c. All of a set are of one type.
+// constant reads one constant into c. All constants of a set have the same type.
 func (p *parser) constant(c *constants) {
 	t := p.token
 	text := t.kind == stringText || t.kind == portGroup
@@ -94,7 +94,7 @@ func (p *parser) constant(c *constants) {
 	p.advance()
 }
 
-// compare checks a comparison: that the constants are of the field's type, and that the field can be asked so.
+// compare checks a comparison: the constants must have the field's type, and the field must support the relation.
 func (p *parser) compare(name token, f symbol, relation token, c constants) {
 	if p.err != nil || !p.fit(name, f, c) {
 		return
@@ -134,7 +134,7 @@ func (p *parser) compare(name token, f symbol, relation token, c constants) {
 	}
 }
 
-// fit reports whether the constants are values that the field can have.
+// fit reports whether the constants are possible values of the field.
 func (p *parser) fit(name token, f symbol, c constants) bool {
 	switch {
 	case f.bits == 0 && !c.text:

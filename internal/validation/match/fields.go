@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// level is what can be asked of a symbol (ovn-sb(5), "Symbols").
+// level is OVN's level of measurement of a symbol, which limits its comparisons (ovn-sb(5), "Symbols").
 type level uint8
 
 const (
-	ordinal level = iota // bits that can be masked and compared
-	boolean              // a predicate of ordinal fields: may be negated
-	nominal              // only equality, and only positively
+	ordinal level = iota // bits that can be masked and ordered
+	boolean              // a predicate of ordinal fields: can be negated
+	nominal              // only equality, and not negated
 )
 
 // symbol is a field or a predicate.
@@ -22,10 +22,10 @@ type symbol struct {
 	level     level
 	predicate bool
 	ip6       bool // its values are IPv6 addresses
-	selected  int  // how many of bits are looked at
+	selected  int  // number of bits that the match selects
 }
 
-// symbols are those of OVN 25.03 whose meaning is a packet's, not OVN's own.
+// symbols are OVN 25.03's symbols for packet fields. Symbols internal to OVN are excluded.
 var symbols = func() map[string]symbol {
 	all := map[string]symbol{"inport": {level: nominal}, "outport": {level: nominal}}
 	add := func(s symbol, names string) {
@@ -62,17 +62,17 @@ var symbols = func() map[string]symbol {
 	return all
 }()
 
-// reserved are the beginnings of names that OVN's own tables pass notes in.
+// reserved are prefixes of the names that OVN uses for state between its own tables.
 var reserved = []string{"reg", "xreg", "xxreg", "flags", "ct_mark", "ct_label"}
 
-// instead are names that look right, and what is meant by them.
+// instead maps plausible names that are no fields to the correct ones.
 var instead = map[string]string{
 	"ip.src": "ip4.src or ip6.src", "ip.dst": "ip4.dst or ip6.dst", "src": "ip4.src or ip6.src", "dst": "ip4.dst or ip6.dst",
 	"port": "tcp.dst or udp.dst", "tcp.port": "tcp.dst", "udp.port": "udp.dst", "ipv4": "ip4", "ipv6": "ip6", "icmpv6": "icmp6", "vlan": "vlan.present",
 	"and": "&&", "or": "||", "not": "!", "true": "1", "false": "0",
 }
 
-// unknown says what to write instead of a name that is no field.
+// unknown returns a message with a replacement for a name that is no field.
 func unknown(name string) string {
 	if meant, ok := instead[strings.ToLower(name)]; ok {
 		return "there is no such field: write " + meant

@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// kind is the kind of a token; for punctuation its text.
+// kind is the kind of a token; for punctuation it is the text.
 type kind string
 
 const (
 	end        kind = "end"
-	invalid    kind = "invalid" // token.problem says why
+	invalid    kind = "invalid" // token.problem has the reason
 	identifier kind = "identifier"
 	stringText kind = "string"
 	integer    kind = "integer"
@@ -25,7 +25,7 @@ const (
 	portGroup  kind = "@"
 )
 
-// format is how a constant is written.
+// format is the notation of a constant.
 type format uint8
 
 const (
@@ -36,7 +36,7 @@ const (
 	ethernet
 )
 
-// width is how many bits a constant of the format has; 0 when that depends on its value.
+// width is the number of bits of a constant with the format; 0 if it depends on the value.
 var width = map[format]int{ipv4: 32, ipv6: 128, ethernet: 48}
 
 // constant is an integer, with a mask or without.
@@ -46,7 +46,7 @@ type constant struct {
 	mask   *big.Int // nil without one
 }
 
-// bits is the width of the narrowest field that the constant fits.
+// bits is the width of the narrowest field that can hold the constant.
 func (c constant) bits() int {
 	switch {
 	case c.mask != nil:
@@ -60,12 +60,12 @@ func (c constant) bits() int {
 type token struct {
 	kind    kind
 	offset  int
-	text    string // as written; of identifiers, sets and groups the name
+	text    string // as written; the name of an identifier, set or group
 	value   constant
 	problem string
 }
 
-// lexer cuts a match into tokens.
+// lexer splits a match into tokens.
 type lexer struct {
 	text string
 	at   int
@@ -76,10 +76,10 @@ const (
 	hexDigits = digits + "abcdefABCDEF"
 )
 
-// punctuation, the longer ones first.
+// punctuation, longer tokens first.
 var punctuation = []string{"==", "!=", "<=", ">=", "&&", "||", "..", "<", ">", "!", "(", ")", "{", "}", "[", "]", ","}
 
-// misspelt are what other languages write.
+// misspelt maps characters of other languages' operators to a hint.
 var misspelt = map[byte]string{
 	'=': "write == to compare", '&': "write &&", '|': "write ||", '/': "a mask stands right behind its value, like 10.0.0.0/8, and there are no comments here",
 	'\'': "write strings in double quotes", '-': "write a range as 1 <= field <= 9",
@@ -122,14 +122,14 @@ func (l *lexer) next() token {
 	return l.wrong(start, 1, problem)
 }
 
-// wrong is a token of n bytes that is none.
+// wrong returns an invalid token of n bytes.
 func (l *lexer) wrong(t token, n int, problem string) token {
 	t.kind, t.text, t.problem = invalid, l.text[t.offset:min(t.offset+n, len(l.text))], problem
 	l.at = len(l.text)
 	return t
 }
 
-// startsAddress tells Ethernet and IPv6 addresses that begin with a letter from names, in which there is no colon.
+// startsAddress reports whether s starts with an Ethernet or IPv6 address. Names contain no colon.
 func startsAddress(s string) bool {
 	rest := strings.TrimLeft(s, hexDigits)
 	return len(rest) < len(s) && strings.HasPrefix(rest, ":")
@@ -199,8 +199,8 @@ func (l *lexer) integer(t token) token {
 	return t
 }
 
-// numberText is the beginning of s that belongs to one number or address. Two dots end it, and so does a colon behind a dot: only
-// the last part of an IPv6 address is written with dots.
+// numberText returns the prefix of s that belongs to one number or address. Two dots end it, and so does a colon after a dot:
+// only the last part of an IPv6 address contains dots.
 func numberText(s string) string {
 	dot := false
 	for i := range len(s) {
@@ -250,7 +250,7 @@ func readConstant(text string) (c constant, problem string) {
 	return constant{format: ipv6, value: new(big.Int).SetBytes(addr.AsSlice())}, ""
 }
 
-// setMask adds the mask that is written behind a value.
+// setMask sets the mask that follows a value.
 func (c *constant) setMask(text string) (problem string) {
 	mask, problem := readConstant(text)
 	if problem != "" {

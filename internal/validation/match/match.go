@@ -1,11 +1,13 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package match reads OVN's language of matches, in which users write ACLs and routing policies (ovn-sb(5), Logical_Flow, match). What it
-// takes OVN takes: a match that OVN cannot read is logged by every node and has no effect at all, not even when it is to drop.
+// Package match parses OVN's match language, in which users write ACLs and routing policies (ovn-sb(5), Logical_Flow, match).
+// OVN accepts every match that this package accepts. Every node logs a match that OVN cannot parse, and the rule has no effect
+// at all, even if its action is drop.
 //
-// It refuses a little more than OVN does: registers, flags and connection marks, whose meaning is OVN's own and changes with its
-// versions; comments, which would swallow what OVN writes behind the match; and IPv4 constants for IPv6 fields.
+// The package rejects some matches that OVN accepts: registers, flags and connection marks, which are internal to OVN and
+// change with its versions; comments, which would hide the text that OVN appends to the match; and IPv4 constants for IPv6
+// fields.
 package match
 
 import (
@@ -13,29 +15,29 @@ import (
 	"slices"
 )
 
-// Match is what a match refers to.
+// Match lists the names to which a match refers.
 type Match struct {
-	// Fields and predicates that it looks at, in order and without duplicates.
+	// Fields are the fields and predicates of the match, sorted and without duplicates.
 	Fields []string
-	// AddressSets are the names behind `$`, PortGroups those behind `@`. Whether they exist is not checked here.
+	// AddressSets are the names after `$`, PortGroups those after `@`. Parse does not check that they exist.
 	AddressSets []string
 	PortGroups  []string
 }
 
-// Uses reports whether the match looks at a field.
+// Uses reports whether the match refers to a field.
 func (m Match) Uses(field string) bool { return slices.Contains(m.Fields, field) }
 
-// Error is what is wrong with a match.
+// Error is a syntax or type error in a match.
 type Error struct {
-	// Offset in bytes of what is wrong.
+	// Offset of the error in bytes.
 	Offset int
-	// Text that is wrong; empty at the end of the match.
+	// Text is the erroneous text; empty at the end of the match.
 	Text string
-	// Message says what is wrong and what to write.
+	// Message describes the error and the fix.
 	Message string
 }
 
-// Error says where the match is wrong, counted in characters from 1, and what to write.
+// Error returns the position of the error, in bytes from 1, and the fix.
 func (e *Error) Error() string {
 	if e.Text == "" {
 		return "at its end: " + e.Message
@@ -43,7 +45,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("at character %d, `%s`: %s", e.Offset+1, e.Text, e.Message)
 }
 
-// Parse reads a match. The error is an *Error.
+// Parse parses a match. The error is an *Error.
 func Parse(text string) (Match, error) {
 	p := parser{lexer: lexer{text: text}}
 	p.advance()

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// good are matches that OVN takes.
+// good are matches that OVN accepts.
 var good = []string{
 	"1", "0", "ip", "ip4", "!eth.bcast", "ip4 && tcp", "tcp || udp || sctp", "(ip4 && tcp) || (ip6 && udp)", "!(ct.new && ct.est)", "ct.trk == 1", "ct.est == 0",
 	"ip4.src == 10.16.0.0/16", "ip4.src == 10.0.0.1/255.0.0.255", "ip4.src != 10.16.0.0/16", "10.0.0.1 == ip4.dst", "ip4.src == 0/0", "ip4.src == 0.0.0.0/0",
@@ -27,7 +27,7 @@ var good = []string{
 	"ip4.src == {10.0.0.0/8}", "ip4.mcast == 0", "eth.src == fe:ff:ff:ff:ff:ff",
 }
 
-// bad are matches that OVN does not take, and what we say.
+// bad are matches that OVN rejects, and parts of our messages.
 var bad = []struct{ match, message string }{
 	{"", "at its end: a comparison is missing"},
 	{"   ", "a comparison is missing"},
@@ -112,7 +112,7 @@ var bad = []struct{ match, message string }{
 	{strings.Repeat("(", 101) + "ip4" + strings.Repeat(")", 101), "parentheses are open"},
 }
 
-// strict are matches that OVN takes and we do not.
+// strict are matches that OVN accepts and this package rejects.
 var strict = []struct{ match, message string }{
 	{"reg0 == 1", "belongs to OVN itself"},
 	{"reg0[7]", "belongs to OVN itself"},
@@ -162,7 +162,7 @@ func TestWhatAMatchRefersTo(t *testing.T) {
 	}
 }
 
-// FuzzParse looks for texts that end the parser, and for errors that point beside the text.
+// FuzzParse searches for panics of the parser, and for errors whose position does not match their text.
 func FuzzParse(f *testing.F) {
 	for _, text := range good {
 		f.Add(text)
@@ -174,7 +174,7 @@ func FuzzParse(f *testing.F) {
 		_, err := Parse(text)
 		var wrong *Error
 		if err == nil {
-			// A match is put in parentheses by OVN and means the same there.
+			// OVN puts a match in parentheses, where it must have the same meaning.
 			if _, err := Parse("(" + text + ") && 1"); err != nil {
 				t.Errorf("%q is taken, and in parentheses not: %v", text, err)
 			}

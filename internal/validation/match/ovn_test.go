@@ -19,13 +19,13 @@ import (
 	"github.com/kiln-net/kiln/internal/prepared"
 )
 
-// TestOVNAgrees has ovn-trace read the same matches as logical flows: a good one it takes, of a bad one it says "parsing expression
-// failed".
+// TestOVNAgrees lets ovn-trace parse the same matches as logical flows. It must accept the good ones and reject the bad ones
+// with "parsing expression failed".
 func TestOVNAgrees(t *testing.T) {
 	o := startOVN(t)
 	matches := append([]string(nil), good...)
 	for _, tt := range append(bad, strict...) {
-		if tt.match != "" && !strings.Contains(tt.match, "\x00") { // strings of OVSDB hold none
+		if tt.match != "" && !strings.Contains(tt.match, "\x00") { // OVSDB strings cannot contain it
 			matches = append(matches, tt.match)
 		}
 	}
@@ -47,7 +47,7 @@ func TestOVNAgrees(t *testing.T) {
 	}
 }
 
-// ovn is a southbound database.
+// ovn is a southbound database server.
 type ovn struct {
 	*testing.T
 	dir string
@@ -76,7 +76,7 @@ func startOVN(t *testing.T) *ovn {
 
 func (o *ovn) socket() string { return filepath.Join(o.dir, "s") }
 
-// program runs a program of the cached root file system with that system's own libraries.
+// program returns a command that runs a program of the cached root file system with the libraries of that file system.
 func (o *ovn) program(path string, args ...string) *exec.Cmd {
 	o.Helper()
 	command, err := prepared.Program(path)
@@ -88,7 +88,7 @@ func (o *ovn) program(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// refuses returns what OVN says about those matches that it refuses.
+// refuses returns OVN's error messages for the matches that it rejects.
 func (o *ovn) refuses(matches []string) map[string]string {
 	o.Helper()
 	insert := func(table string, row map[string]any) any {
@@ -128,7 +128,7 @@ func (o *ovn) refuses(matches []string) map[string]string {
 	return refused
 }
 
-// transact commits operations, once the server listens: it is asked until it does.
+// transact commits operations. It retries the connection until the server listens.
 func (o *ovn) transact(operations []any) {
 	o.Helper()
 	var conn net.Conn

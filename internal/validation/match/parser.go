@@ -5,17 +5,17 @@ package match
 
 import "fmt"
 
-// maxDepth of parentheses. OVN takes 100 and adds some of its own.
+// maxDepth is the maximum depth of parentheses. OVN accepts 100 and adds some of its own.
 const maxDepth = 80
 
-// parser reads a match by recursive descent. After the first error it goes on without effect.
+// parser is a recursive descent parser. After the first error it ignores the rest of the input.
 type parser struct {
 	lexer
 	token token
 	match Match
 	err   *Error
 	depth int
-	not   bool // within an odd number of `!`
+	not   bool // inside an odd number of `!`
 }
 
 func (p *parser) advance() {
@@ -27,7 +27,7 @@ func (p *parser) advance() {
 	}
 }
 
-// fail reports that the present token is wrong.
+// fail records an error at the current token.
 func (p *parser) fail(format string, args ...any) { p.failAt(p.token, format, args...) }
 
 func (p *parser) failAt(t token, format string, args ...any) {
@@ -41,7 +41,7 @@ func (p *parser) failAt(t token, format string, args ...any) {
 	p.token.kind = end
 }
 
-// take goes on behind a token of this kind, if it is the present one.
+// take consumes the current token if it is of this kind, and reports whether it was.
 func (p *parser) take(k kind) bool {
 	if p.err != nil || p.token.kind != k {
 		return false
@@ -80,7 +80,7 @@ func (p *parser) term() {
 	}
 }
 
-// primary = "(" expression ")" | comparison | "0" | "1". It is atomic when "!" may stand before it.
+// primary = "(" expression ")" | comparison | "0" | "1". It is atomic if "!" may precede it.
 func (p *parser) primary() (atomic bool) {
 	switch p.token.kind {
 	case "(":
