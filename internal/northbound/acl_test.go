@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// TestWhatAPrivateSubnetLetsThrough has OVN itself say what becomes of packets.
+// TestWhatAPrivateSubnetLetsThrough checks with ovn-trace which packets pass.
 func TestWhatAPrivateSubnetLetsThrough(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()

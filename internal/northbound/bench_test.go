@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// burst applies pods by as many workers as a controller has.
+// burst applies pods with as many workers as a controller has.
 func (e *engine) burst(workers int, names []string, rows func(i int, name string) []desired.Row) {
 	type item struct {
 		i    int
@@ -38,14 +38,14 @@ func (e *engine) burst(workers int, names []string, rows func(i int, name string
 	running.Wait()
 }
 
-// BenchmarkBurst creates pods at once on 10 nodes and reports transactions, time and this process's CPU time for each.
+// BenchmarkBurst creates pods concurrently on 10 nodes and reports transactions, time and this process's CPU time per pod.
 func BenchmarkBurst(b *testing.B) {
 	for _, pods := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("%d pods", pods), func(b *testing.B) { benchmark(b, pods, 64) })
 	}
 }
 
-// BenchmarkSerial creates pods one after the other: the latency of one Apply on an idle engine.
+// BenchmarkSerial creates pods one after another: the latency of one Apply on an idle engine.
 func BenchmarkSerial(b *testing.B) {
 	b.Run("1000 pods", func(b *testing.B) { benchmark(b, 1000, 1) })
 }

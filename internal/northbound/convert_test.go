@@ -10,8 +10,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// TestAConvertedSchemaServesTheOlderEngine converts the database to a newer schema under an engine of the older one, as during an upgrade before
-// the controller is replaced, and after a rollback.
+// TestAConvertedSchemaServesTheOlderEngine converts the database to a newer schema under an engine with the older one. This
+// happens in an upgrade before the controller is replaced, and after a rollback.
 func TestAConvertedSchemaServesTheOlderEngine(t *testing.T) {
 	server := nbtest.Start(t)
 	e := lead(t, server.Endpoint())

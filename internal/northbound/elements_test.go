@@ -26,7 +26,7 @@ func TestSharedElements(t *testing.T) {
 		t.Errorf("after one of two owners gave the address up: %v", got)
 	}
 	e.stop()
-	e = lead(t, server.Endpoint()) // who added what must survive a restart
+	e = lead(t, server.Endpoint()) // the record of which row added a value must survive a restart
 	e.apply(pod("b"), podWithAddress("b", "s", "10.16.0.10", "p"))
 	if got := addresses(); !slices.Equal(got, []string{"10.16.0.10"}) {
 		t.Errorf("after the other changed its address: %v", got)
@@ -41,7 +41,8 @@ func TestSharedElements(t *testing.T) {
 	}
 }
 
-// TestAValueWhoseRowWentWithItsParentGoes: the owner of the row may never be applied again, so it falls to that of the set.
+// TestAValueWhoseRowWentWithItsParentGoes checks the removal of an orphan by the owner of the set: the owner of the deleted row
+// may never be applied again.
 func TestAValueWhoseRowWentWithItsParentGoes(t *testing.T) {
 	server := nbtest.Start(t)
 	e := lead(t, server.Endpoint())

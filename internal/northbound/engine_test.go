@@ -24,10 +24,10 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// patience bounds what the tests wait for; nothing takes nearly as long.
+// patience bounds the waits of the tests; it is far longer than any of them should take.
 const patience = 2 * time.Minute
 
-// engine is an engine as one process has it, with its subscriptions recorded.
+// engine is the engine of one process, with its subscriber calls recorded.
 type engine struct {
 	*northbound.Engine
 	t       testing.TB
@@ -36,7 +36,7 @@ type engine struct {
 	calls   chan desired.Owner
 }
 
-// start connects an engine that does not lead yet, and runs it.
+// start connects and runs an engine that does not lead yet.
 func start(t testing.TB, endpoints ...string) *engine {
 	t.Helper()
 	e := prepare(t, endpoints...)
@@ -44,7 +44,7 @@ func start(t testing.TB, endpoints ...string) *engine {
 	return e
 }
 
-// prepare connects an engine that does not run yet.
+// prepare connects an engine without running it.
 func prepare(t testing.TB, endpoints ...string) *engine {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -68,7 +68,7 @@ func prepare(t testing.TB, endpoints ...string) *engine {
 	return e
 }
 
-// run runs the engine until stop, or the end of the test.
+// run runs the engine until stop or the end of the test.
 func (e *engine) run() {
 	life, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -132,7 +132,7 @@ func (e *engine) expectCall(o desired.Owner) {
 	})
 }
 
-// expectQuiet applies something else and checks that nothing was called for in between.
+// expectQuiet applies a marker and checks that no subscriber was called.
 func (e *engine) expectQuiet() {
 	e.t.Helper()
 	e.apply(subnet("marker"), subnetRows("marker"))
@@ -229,7 +229,7 @@ func TestOnlyWhatChangedIsWritten(t *testing.T) {
 	uuid := desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID()
 	port := func() nbtest.Row { return server.Rows("Logical_Switch_Port")[uuid] }
 
-	// What northd writes stays.
+	// Columns that northd writes stay.
 	server.Transact(nbtest.Op{
 		"op": "update", "table": "Logical_Switch_Port", "where": nbtest.Where("_uuid", "==", nbtest.UUID(uuid)),
 		"row": map[string]any{"up": true, "tag": 7},
@@ -245,7 +245,7 @@ func TestOnlyWhatChangedIsWritten(t *testing.T) {
 		t.Errorf("port_security: %v", got)
 	}
 
-	// It moves to another switch and other groups, and stays the same row.
+	// A move to another switch and other groups keeps the row.
 	e.apply(pod("a"), podRows("a", "s2", "m"))
 	if port() == nil || port()["up"] != true {
 		t.Error("the port did not survive its move")
@@ -288,7 +288,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 	}
 }
 
-// queued applies in the background and returns once the engine has taken the request in.
+// queued applies in the background and returns once the request is in the engine's queue.
 func (e *engine) queued(o desired.Owner, want []desired.Row) <-chan error {
 	e.t.Helper()
 	result := make(chan error, 1)
@@ -297,7 +297,7 @@ func (e *engine) queued(o desired.Owner, want []desired.Row) <-chan error {
 	return result
 }
 
-// applyAll applies pods at the same time.
+// applyAll applies pods concurrently.
 func (e *engine) applyAll(names []string, rows func(name string) []desired.Row) {
 	e.t.Helper()
 	var running sync.WaitGroup
@@ -313,7 +313,7 @@ func (e *engine) applyAll(names []string, rows func(name string) []desired.Row) 
 
 func TestForeignRowsAreUntouched(t *testing.T) {
 	server := nbtest.Start(t)
-	// Others' rows, one of which carries our keys by copy, under names and in sets beside ours.
+	// Rows of other clients, with names and sets similar to ours; one has a copy of our keys.
 	copied := nbtest.Map(map[string]string{"kiln-owner": "Pod/ns/a", "kiln-key": "ovn", "vendor": "kube-ovn"})
 	server.Transact(
 		nbtest.Op{"op": "insert", "table": "NB_Global", "row": map[string]any{"external_ids": nbtest.Map(map[string]string{"theirs": "x"})}},
@@ -330,7 +330,7 @@ func TestForeignRowsAreUntouched(t *testing.T) {
 	e.apply(subnet("s"), subnetRows("s"))
 	e.apply(node("n"), nodeRows("n"))
 	e.apply(pod("a"), podRows("a", "s", "n"))
-	// Our port in their group is theirs to keep; their port in our group too.
+	// The engine must not change a membership of our port in their group, or of their port in our group.
 	ours, theirs := desired.Ref{Owner: pod("a"), Key: "ovn"}.UUID(), slices.Collect(maps.Keys(before["Logical_Switch_Port"]))[0]
 	insert := func(uuid string) []any { return []any{[]any{"ports", "insert", nbtest.UUID(uuid)}} }
 	server.Transact(

@@ -26,7 +26,7 @@ type step struct {
 	rows  []desired.Row
 }
 
-// script makes, changes and removes rows of every shape.
+// script creates, changes and deletes rows of every shape.
 func script() []step {
 	return []step{
 		{vpc("v"), vpcRows("v")},
@@ -51,7 +51,7 @@ func (e *engine) script(steps []step) {
 	}
 }
 
-// outcome is the database without what counts leaders and barriers.
+// outcome is the database without NB_Global, which has the term and the barrier.
 func outcome(server *nbtest.Server) map[string]map[string]nbtest.Row {
 	dump := server.Dump()
 	delete(dump, "NB_Global")
@@ -72,7 +72,7 @@ func TestACrashAfterAnyCommitIsRepairedByApplyingAgain(t *testing.T) {
 		first := lead(t, server.Endpoint())
 		first.script(script()[:n])
 		first.stop()
-		// The successor knows the present state only: the last rows of each owner.
+		// The successor knows only the current state: the last rows of each owner.
 		last := map[desired.Owner][]desired.Row{}
 		for _, s := range script() {
 			last[s.owner] = s.rows
@@ -96,12 +96,12 @@ func TestLostRequestsAndRepliesAreRepaired(t *testing.T) {
 				proxy := server.Proxy()
 				e := lead(t, proxy.Endpoint())
 				proxy.Fail(n, fault)
-				proxy.Fail(n+1, fault) // the barrier meets it too
+				proxy.Fail(n+1, fault) // the barrier fails, too
 				e.script(script())
 				if diff := cmp.Diff(want, outcome(server)); diff != "" {
 					t.Errorf("%s of transaction %d lost: %s", name, n, diff)
 				}
-				if proxy.Transactions() < len(script())+2 { // what was lost, and a barrier that was not
+				if proxy.Transactions() < len(script())+2 { // the lost ones, and a successful barrier
 					t.Error("no transaction was repeated behind a barrier")
 				}
 				e.stop()
@@ -134,11 +134,11 @@ func TestAPoisonedOwnerFailsAlone(t *testing.T) {
 	proxy := server.Proxy()
 	e := lead(t, proxy.Endpoint())
 	e.apply(subnet("s"), subnetRows("s"))
-	// One name too many: the schema allows it once, which the server finds at commit only, for the whole batch.
+	// A duplicate name: the server detects this violation of the schema only at commit, for the whole batch.
 	e.apply(pod("first"), podRows("first", "s"))
 	poison := podRows("poison", "s")
 	poison[0].Model.(*nb.LogicalSwitchPort).Name = "first.ns"
-	// One value too many, which the server finds at that operation.
+	// An invalid value, which the server detects at that operation.
 	poison2 := []desired.Row{{
 		Key: "acl", Parent: new(desired.SwitchACLs(switchRef("s"))),
 		Model: &nb.ACL{Action: "no-such-action", Direction: "from-lport", Match: "1", Priority: 1},
@@ -170,10 +170,11 @@ func TestAPoisonedOwnerFailsAlone(t *testing.T) {
 	if used := proxy.Transactions() - sent; used > 40 {
 		t.Errorf("%d transactions for two bad owners among a hundred", used)
 	}
-	e.apply(pod("poison"), podRows("poison", "s")) // it is well again
+	e.apply(pod("poison"), podRows("poison", "s")) // the owner recovers
 }
 
-// Whatever makes the server drop the connection: the others go on, the guilty one is named, and rests before it is tried again.
+// If the server drops the connection because of one owner, the other owners continue. The owner is reported, with a back-off
+// before its retry.
 func TestAnOwnerThatEndsTheConnectionFailsAlone(t *testing.T) {
 	server := nbtest.Start(t)
 	proxy := server.Proxy()
@@ -202,7 +203,7 @@ func TestAnOwnerThatEndsTheConnectionFailsAlone(t *testing.T) {
 		t.Errorf("refused: %v, want the guilty owner", refused)
 	}
 
-	// During the back-off, Apply returns without a transaction and ends no connection of other owners.
+	// During the back-off, Apply returns without a transaction and closes no connection of other owners.
 	sent = proxy.Transactions()
 	for range 20 {
 		if err := e.try(pod("guilty"), poison); !errors.Is(err, northbound.ErrNoAnswer) {
@@ -283,7 +284,7 @@ func TestADeposedLeaderIsRefused(t *testing.T) {
 	first.apply(subnet("t"), subnetRows("t"))
 }
 
-// A leader that is cut off does not see its successor's term; the fence in its transaction must stop it.
+// A partitioned leader does not receive its successor's term; the fence in its transaction must stop it.
 func TestADeposedLeaderThatWasCutOffIsRefused(t *testing.T) {
 	server := nbtest.Start(t)
 	proxy := server.Proxy()
@@ -302,7 +303,8 @@ func TestADeposedLeaderThatWasCutOffIsRefused(t *testing.T) {
 	}
 }
 
-// A transaction that is under way while a barrier is written must not be committed behind it: the sender may have taken it for lost.
+// A transaction that is in flight while a barrier is written must not be committed after it, because the sender may have
+// treated it as lost.
 func TestABarrierStopsWhatWasSentBefore(t *testing.T) {
 	server := nbtest.Start(t)
 	proxy := server.Proxy()
@@ -325,7 +327,7 @@ func TestABarrierStopsWhatWasSentBefore(t *testing.T) {
 	}
 }
 
-// An idle leader shows that it can write; one that is cut off does not.
+// An idle leader proves that it can write; a partitioned one cannot.
 func TestTheLastCommitIsRenewed(t *testing.T) {
 	server := nbtest.Start(t)
 	proxy := server.Proxy()
@@ -431,7 +433,7 @@ func TestDriftDuringADisconnectionIsNoticed(t *testing.T) {
 	}
 }
 
-// What a plan relies on may be gone when the server comes to it.
+// A row that a plan needs may be deleted before the server executes the plan.
 func TestAParentThatVanishesMeanwhile(t *testing.T) {
 	server := nbtest.Start(t)
 	proxy := server.Proxy()

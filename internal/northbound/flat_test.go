@@ -13,14 +13,15 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// nth is the nth pod of the network of applyNetwork.
+// nth returns the nth pod of applyNetwork's network.
 func nth(i int) (desired.Owner, []desired.Row) {
 	name := fmt.Sprintf("pod-%05d", i)
 	return pod(name), podOf(translate.PodInputs{Name: name, Node: fmt.Sprint("n", i%2+1), Subnet: fmt.Sprint("s", i/2%2+1)}, i)
 }
 
-// TestTheCostOfAPodDoesNotGrow counts allocations, those of the replica and of the connection included: with 20,000 ports a pod must
-// take what it takes with 1,000. Whatever went through all ports, or through those of a switch or a node, would show.
+// TestTheCostOfAPodDoesNotGrow counts allocations, including the replica's and the connection's: a pod must take the same
+// number with 20,000 ports as with 1,000. An iteration over all ports, or over the ports of a switch or a node, would fail the
+// test.
 func TestTheCostOfAPodDoesNotGrow(t *testing.T) {
 	e := lead(t, nbtest.Start(t).Endpoint())
 	applyNetwork(e)
@@ -34,7 +35,7 @@ func TestTheCostOfAPodDoesNotGrow(t *testing.T) {
 			t.Errorf("the cost of a pod that is %s grows with the pods there are", what)
 		}
 	}
-	// Where the bars are: 20% above what was counted when they were set.
+	// The limits are 20% above the measured values.
 	for what, bar := range map[string]uint64{"created": 690, "applied again": 100, "deleted": 370} {
 		if many[what] > bar {
 			t.Errorf("a pod is %s with %d allocations, want at most %d", what, many[what], bar)
@@ -42,7 +43,7 @@ func TestTheCostOfAPodDoesNotGrow(t *testing.T) {
 	}
 }
 
-// fill applies pods, many at a time.
+// fill applies pods, many concurrently.
 func (e *engine) fill(from, to int) {
 	e.t.Helper()
 	for ; from < to; from += 500 {
@@ -57,7 +58,7 @@ func (e *engine) fill(from, to int) {
 	}
 }
 
-// costs counts the allocations per pod of some pods that come one after the other, beside those that are there.
+// costs counts the allocations per pod of some pods applied one after another, in addition to the existing ones.
 func (e *engine) costs(there int) map[string]uint64 {
 	e.t.Helper()
 	const pods = 100

@@ -16,7 +16,7 @@ type clock struct{ now time.Time }
 
 func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
 
-// simulated is an engine whose transactions take a fixed time, fed with requests that come at known times.
+// simulated is an engine whose transactions take a fixed time and whose requests arrive at fixed times.
 type simulated struct {
 	clock
 	gatherer
@@ -36,7 +36,7 @@ func simulate(commit time.Duration, gaps ...time.Duration) *simulated {
 	return s
 }
 
-// run commits everything: requests join until the window ends, as in the engine.
+// run commits all requests. As in the engine, requests join a transaction until its window ends.
 func (s *simulated) run() {
 	for len(s.arrivals) > 0 {
 		first := s.arrivals[0]
@@ -147,7 +147,7 @@ func TestGathering(t *testing.T) {
 	}
 }
 
-// TestGatheringOfRandomArrivals: singly or in clumps, on a server that is not idle.
+// TestGatheringOfRandomArrivals has single and clustered arrivals, at a server that is not idle.
 func TestGatheringOfRandomArrivals(t *testing.T) {
 	random := seed.Rand(seed.New(t), 1)
 	for _, rate := range []float64{160, 250} {

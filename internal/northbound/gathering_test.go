@@ -16,13 +16,13 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
 
-// histogram reads a metric of this process; tests look at its differences.
+// histogram reads a metric of this process; tests compare two readings.
 func histogram(t testing.TB, name string) *dto.Histogram {
 	t.Helper()
 	return series(t, name)[0].GetHistogram()
 }
 
-// series are those of a metric of this process.
+// series returns the series of a metric of this process.
 func series(t testing.TB, name string) []*dto.Metric {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -58,7 +58,7 @@ func TestABurstSharesTransactions(t *testing.T) {
 	burst("deleting", func(string) []desired.Row { return nil })
 }
 
-// spread applies pods as they come in a burst: a few at once every so often, whether or not earlier ones are done.
+// spread applies pods like a burst does: a few concurrently at each interval, whether or not earlier ones are done.
 func (e *engine) spread(few int, every time.Duration, names []string, rows func(string) []desired.Row) {
 	e.t.Helper()
 	tick := time.NewTicker(every)

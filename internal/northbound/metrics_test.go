@@ -53,7 +53,7 @@ func TestWhatIsMeasuredOfOwners(t *testing.T) {
 	}
 }
 
-// TestLatencyOfTransactions reads the series of transactions that were committed. Each of them is at least a transaction's round trip.
+// TestLatencyOfTransactions reads the series of committed transactions. Each of them takes at least a transaction's round trip.
 func TestLatencyOfTransactions(t *testing.T) {
 	e := lead(t, nbtest.Start(t).Endpoint())
 	applied := func() (count uint64, milliseconds float64) {

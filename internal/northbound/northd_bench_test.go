@@ -16,7 +16,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// BenchmarkNorthd brings pods to a network that has some, 250 a second and by twos, and reports what ovn-northd spends on each.
+// BenchmarkNorthd adds pods to a network with existing pods, two at a time and 250 per second, and reports ovn-northd's cost of
+// each.
 func BenchmarkNorthd(b *testing.B) {
 	for _, there := range []int{1000, 5000} {
 		for _, backoff := range []string{"0", "300"} {
@@ -66,7 +67,7 @@ func benchmarkNorthd(b *testing.B, there int, backoff string) {
 	}
 }
 
-// processTime is what ovn-northd or ovn-controller has spent so far (proc_pid_stat(5); a tick is 10 ms).
+// processTime is the CPU time of ovn-northd or ovn-controller so far (proc_pid_stat(5); a tick is 10 ms).
 func processTime(b *testing.B, process interface{ PID() int }) time.Duration {
 	b.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.PID()))

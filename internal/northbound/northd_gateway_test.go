@@ -13,7 +13,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// TestWhatMovingAGatewayCostsNorthd holds what a failover costs: one full computation, as any change of a router policy does in OVN 25.03.
+// TestWhatMovingAGatewayCostsNorthd pins the cost of a failover: one full recompute, like any change of a router policy in OVN
+// 25.03.
 func TestWhatMovingAGatewayCostsNorthd(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()

@@ -17,8 +17,9 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// What OVN makes of a rule with an address in the pods' own subnet, in both families: who has the address is answered, packets to its port
-// go to an endpoint, others nowhere, and every endpoint has a monitor that asks from the source.
+// A rule with an address in the pods' own subnet, in both families: ARP requests for the address are answered, packets to its
+// port go to an endpoint, packets to other ports are not delivered, and every endpoint has a monitor with the right source
+// address.
 func TestNorthdServesAndChecksRules(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -64,7 +65,7 @@ func TestNorthdServesAndChecksRules(t *testing.T) {
 	} {
 		gateway := routerMAC(server, "ovn-cluster-s1")
 		got := northd.Trace("s1", fmt.Sprintf(`inport == "client.ns" && %s && eth.dst == %s && %s && ip.ttl == 64 && tcp.dst == %s`, mac, gateway, c.addresses, c.port), "--ct=new", "--ct=new")
-		if !strings.Contains(got, c.want) { // what is for another port asks in vain who has the address
+		if !strings.Contains(got, c.want) { // packets to another port cause an unanswered ARP request for the address
 			t.Errorf("%s to port %s:\n%s", c.addresses, c.port, got)
 		}
 	}
@@ -85,7 +86,7 @@ func routerMAC(server *nbtest.Server, port string) string {
 	return ""
 }
 
-// What docs/services.md says of the price of checks.
+// TestOnlyCheckedRulesCostNorthdFullComputations checks the cost of health checks that docs/services.md gives.
 func TestOnlyCheckedRulesCostNorthdFullComputations(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()

@@ -15,8 +15,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// BenchmarkLabels changes the label of one of many pods, which a policy names as a peer or is about, where there are no other policies
-// and where there are 500, and reports what that costs the database and ovn-northd.
+// BenchmarkLabels changes the label of one of many pods, which a policy selects as a peer or as a subject, without other
+// policies and with 500. It reports the cost for the database and ovn-northd.
 func BenchmarkLabels(b *testing.B) {
 	for _, policies := range []int{1, 500} {
 		for _, role := range []string{"peer", "subject"} {
@@ -48,7 +48,7 @@ func benchmarkLabels(b *testing.B, policies int, role string) {
 			e.apply(rows(i, in(i)))
 		}
 		northd := server.Northd()
-		flush := func(i int) { // until northd has done all that was before
+		flush := func(i int) { // waits until northd has processed all earlier changes
 			e.apply(rows(i, translate.PodPolicy{}))
 			name := fmt.Sprintf("pod-%d.ns", i)
 			northd.Await(name, func(sb *nbtest.Server) bool { return slices.Contains(portsOf(sb), name) })
@@ -76,8 +76,8 @@ func benchmarkLabels(b *testing.B, policies int, role string) {
 	}
 }
 
-// BenchmarkNetworks applies a policy that allows a list of addresses, and policies that allow all but some, and reports what one costs
-// ovn-controller on a node with one of its pods.
+// BenchmarkNetworks applies a policy that allows a list of addresses, and policies that allow all addresses except some. It
+// reports the cost of one for ovn-controller on a node with one of its pods.
 func BenchmarkNetworks(b *testing.B) {
 	v4, v6 := hosts(b, 4096)
 	b.Run("4096 addresses", func(b *testing.B) { benchmarkNetworks(b, v4) })

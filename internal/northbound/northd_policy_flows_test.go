@@ -26,12 +26,12 @@ func applySubjects(e *engine, northd *nbtest.Northd, pods int) *nbtest.Chassis {
 		in := translate.PodInputs{Name: fmt.Sprint("pod-", i), Node: "n1", Subnet: "s1"}
 		in.Policy.Subjects = []string{"subjects"}
 		e.apply(pod(in.Name), podOf(in, i))
-		ports[in.Name+".ns"] = in.Name // podOf takes the name for the UID
+		ports[in.Name+".ns"] = in.Name // podOf uses the name as the UID
 	}
 	return northd.Chassis("n1", ports)
 }
 
-// ruleFor completes a rule and returns a policy over "subjects" with that rule only.
+// ruleFor completes a rule and returns a policy on "subjects" with only that rule.
 func ruleFor(rule translate.PolicyRule) translate.PolicyInputs {
 	rule.Key, rule.Direction, rule.Priority, rule.Action = "ingress/0", translate.Ingress, translate.PriorityPolicyAllow, "allow-related"
 	return translate.PolicyInputs{
@@ -39,7 +39,7 @@ func ruleFor(rule translate.PolicyRule) translate.PolicyInputs {
 	}
 }
 
-// without returns the networks of a CIDR without some others.
+// without returns the networks that cover a CIDR except some others.
 func without(cidr string, except ...netip.Prefix) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	b.AddPrefix(netip.MustParsePrefix(cidr))
@@ -53,7 +53,7 @@ func without(cidr string, except ...netip.Prefix) []netip.Prefix {
 	return set.Prefixes()
 }
 
-// hosts draws single addresses.
+// hosts draws random single addresses.
 func hosts(t testing.TB, n int) (v4, v6 []netip.Prefix) {
 	t.Helper()
 	random := seed.Rand(seed.New(t), 1)
@@ -68,8 +68,8 @@ func hosts(t testing.TB, n int) (v4, v6 []netip.Prefix) {
 	return v4, v6
 }
 
-// TestFlowsOfPolicyRules counts the flows that ovn-controller installs for rules. PolicyRule.Flows must not be less, since it bounds policies,
-// and the flows must grow with the sum of a rule's networks, sets and ports, not with their product.
+// TestFlowsOfPolicyRules counts the flows that ovn-controller installs for rules. PolicyRule.Flows must not be less, since it
+// bounds policies. The flows must grow with the sum of a rule's networks, sets and ports, not with their product.
 func TestFlowsOfPolicyRules(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -97,7 +97,7 @@ func TestFlowsOfPolicyRules(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		rule translate.PolicyRule
-		max  int // 0 for Flows alone
+		max  int // 0: only the bound of Flows
 	}{
 		{"anyone", translate.PolicyRule{Any: true}, 0},
 		{"7 hosts left out", translate.PolicyRule{Networks: without("0.0.0.0/0", v4[:7]...)}, 2*7*32 + 50},

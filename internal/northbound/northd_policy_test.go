@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// applyPolicy applies a policy over a set of subjects that lets a set of peers in.
+// applyPolicy applies a policy on a set of subjects that allows ingress from a set of peers.
 func applyPolicy(e *engine, name, subjects, peers string) {
 	e.t.Helper()
 	e.apply(translate.IsolationOwner(), translate.Isolation(translate.IsolationInputs{Nodes: []translate.PolicyNode{{Name: "n1"}}}))
@@ -30,7 +30,7 @@ func applyPolicy(e *engine, name, subjects, peers string) {
 	}}))
 }
 
-// Packets that a pod sends to itself through a Service pass all policies. Packets of other pods with the same source do not.
+// Packets of a pod to itself through a Service pass all policies. Packets of other pods with the same source do not.
 func TestTheSourceOfHairpinsOpensNoPolicy(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -69,8 +69,8 @@ func TestTheSourceOfHairpinsOpensNoPolicy(t *testing.T) {
 	}
 }
 
-// TestPodsOfPoliciesCostNorthdNoFullComputation: pods that come, go and change their labels change sets only, save the first and the last
-// subject that a switch has.
+// TestPodsOfPoliciesCostNorthdNoFullComputation: creation, deletion and relabelling of pods change only sets, except for the
+// first and the last subject of a switch.
 func TestPodsOfPoliciesCostNorthdNoFullComputation(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -78,7 +78,7 @@ func TestPodsOfPoliciesCostNorthdNoFullComputation(t *testing.T) {
 	applyNetwork(e)
 	applyPolicy(e, "p", "subjects", "peers")
 	markers := 100
-	flush := func() { // until northd has done all that was before
+	flush := func() { // waits until northd has processed all earlier changes
 		markers++
 		in := translate.PodInputs{Name: fmt.Sprint("marker-", markers), Node: "n2", Subnet: "s1"}
 		e.apply(pod(in.Name), podOf(in, markers))

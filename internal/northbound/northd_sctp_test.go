@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// TestWhatBecomesOfSCTP has OVN itself say whether a policy's port and a Service of SCTP are in force: few kernels of labs have it.
+// TestWhatBecomesOfSCTP checks with ovn-trace that policy ports and Services of SCTP work: few lab kernels support SCTP.
 func TestWhatBecomesOfSCTP(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()

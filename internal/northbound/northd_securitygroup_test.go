@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// rulesFor are a rule of each family.
+// rulesFor returns a rule of each family.
 func rulesFor(direction translate.Direction, priority int, action nb.ACLAction, remotes, protocol string, first, last int) []translate.SecurityGroupRule {
 	var rules []translate.SecurityGroupRule
 	for _, family := range []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6} {
@@ -31,7 +31,8 @@ func rulesFor(direction translate.Direction, priority int, action nb.ACLAction, 
 	return rules
 }
 
-// applyGroups applies groups with a set of subjects of their name, and one of addresses, `<name>-addresses`.
+// applyGroups applies security groups. Each has a set of subjects with its name, and a set of their addresses,
+// `<name>-addresses`.
 func applyGroups(e *engine) {
 	e.t.Helper()
 	const in, out = translate.Ingress, translate.Egress
@@ -57,7 +58,7 @@ func applyGroups(e *engine) {
 	}}}))
 }
 
-// TestWhatSecurityGroupsLetThrough has OVN itself say what becomes of packets between pods of groups of both tiers.
+// TestWhatSecurityGroupsLetThrough checks with ovn-trace which packets pass between pods of groups of both tiers.
 func TestWhatSecurityGroupsLetThrough(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -111,7 +112,7 @@ func TestWhatSecurityGroupsLetThrough(t *testing.T) {
 		{"none", "open", "tcp.dst == 80", true},
 		{"friend", "web", "tcp.dst == 80", true},
 		{"friend", "web", "tcp.dst == 89", true},
-		{"friend", "web", "tcp.dst == 85", false}, // the rule with the lower number goes first
+		{"friend", "web", "tcp.dst == 85", false}, // the rule with the lower number takes precedence
 		{"friend", "web", "udp.dst == 80", false},
 		{"none", "web", "tcp.dst == 80", false},
 		{"web", "none", "tcp.dst == 80", false}, // it has no rule for egress
@@ -122,14 +123,14 @@ func TestWhatSecurityGroupsLetThrough(t *testing.T) {
 		{"none", "last", "tcp.dst == 80", true}, // its groups are of tier 1 only
 		{"none", "last", "tcp.dst == 81", false},
 		{"last", "none", "tcp.dst == 81", true},
-		{"none", "passing", "tcp.dst == 80", false}, // passed to nobody
+		{"none", "passing", "tcp.dst == 80", false}, // there is no group of tier 1 to pass to
 		{"none", "passing-last", "tcp.dst == 80", true},
 		{"none", "passing-last", "tcp.dst == 81", false},
 		{"none", "unknown", "tcp.dst == 80", false},
 		{"unknown", "none", "tcp.dst == 80", false},
 		{"none", "last-unknown", "tcp.dst == 80", false},
-		{"none", "last-isolated", "tcp.dst == 80", false}, // NetworkPolicies go before tier 1
-		{"friend", "web-isolated", "tcp.dst == 80", true}, // and behind tier 0
+		{"none", "last-isolated", "tcp.dst == 80", false}, // NetworkPolicies take precedence over tier 1
+		{"friend", "web-isolated", "tcp.dst == 80", true}, // and tier 0 over NetworkPolicies
 		{"none", "unknown", "ip.proto == 112", true},
 	} {
 		for family, ip := range []string{"ip4", "ip6"} {
@@ -143,8 +144,8 @@ func TestWhatSecurityGroupsLetThrough(t *testing.T) {
 	}
 }
 
-// TestPodsInSecurityGroupsCostNorthdNoFullComputation: pods that come and go change sets only, save the first and the last that a switch has in
-// a group.
+// TestPodsInSecurityGroupsCostNorthdNoFullComputation: creation and deletion of pods change only sets, except for the first and
+// the last pod of a switch in a group.
 func TestPodsInSecurityGroupsCostNorthdNoFullComputation(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -183,7 +184,8 @@ func TestPodsInSecurityGroupsCostNorthdNoFullComputation(t *testing.T) {
 	}
 }
 
-// TestAChangeOfTierDropsNothing: in each state that a group and its pod go through, what both tiers allow passes, and nothing else does.
+// TestAChangeOfTierDropsNothing: in each state of the group and its pod during the change, traffic that both tiers allow
+// passes, and no other.
 func TestAChangeOfTierDropsNothing(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()

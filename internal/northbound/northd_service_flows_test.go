@@ -18,7 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// serviceShape is a Service of TCP and IPv4.
+// serviceShape is the size of a TCP Service of IPv4.
 type serviceShape struct {
 	ports, endpoints, addresses int
 	sticky                      bool
@@ -55,8 +55,8 @@ func (s serviceShape) inputs(name string, n int) translate.ServiceInputs {
 	return in
 }
 
-// TestFlowsOfServices counts the flows that ovn-controller installs for Services in a VPC of five subnets. k8s.ServiceFlows must not be less, since
-// it bounds Services.
+// TestFlowsOfServices counts the flows that ovn-controller installs for Services in a VPC of five subnets. k8s.ServiceFlows
+// must not be less, since it bounds Services.
 func TestFlowsOfServices(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -85,7 +85,8 @@ func TestFlowsOfServices(t *testing.T) {
 	}
 }
 
-// BenchmarkServices applies Services and reports what they cost ovn-northd, and ovn-controller and ovs-vswitchd on a node with a pod.
+// BenchmarkServices applies Services and reports their cost for ovn-northd, and for ovn-controller and ovs-vswitchd on a node
+// with a pod.
 func BenchmarkServices(b *testing.B) {
 	for _, shape := range []struct {
 		services int

@@ -19,8 +19,8 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// costly are the nodes of ovn-northd's engine that take longer the larger the network is, when they are not computed by
-// increments. (sync_to_sb_addr_set is not among them: northd 25.03 goes through the address sets whenever a port comes or goes.)
+// costly are the nodes of ovn-northd's engine whose full recompute takes longer the larger the network is. (sync_to_sb_addr_set
+// is not among them: northd 25.03 iterates over the address sets whenever a port is added or deleted.)
 var costly = []string{"northd", "lflow", "ls_stateful", "lr_stateful", "lr_nat", "lb_data", "port_group", "routes", "route_policies"}
 
 func TestPodsAndServicesCostNorthdNoFullComputation(t *testing.T) {
@@ -83,7 +83,7 @@ func portsOf(southbound *nbtest.Server) []string {
 	return names
 }
 
-// applyNetwork applies what a cluster of two nodes and two subnets has before its pods, by the real translators.
+// applyNetwork applies the rows of a cluster with two nodes and two subnets and without pods, from the real translators.
 func applyNetwork(e *engine) {
 	e.t.Helper()
 	const name = kubeovnv1.DefaultVpc
@@ -97,7 +97,7 @@ func applyNetwork(e *engine) {
 		v6 := map[string]string{"join": "fd00:64::", "s1": "fd00:16::", "s2": "fd00:17::"}[s]
 		e.apply(subnet(s), translate.Subnet(translate.SubnetInputs{
 			Name: s, Vpc: name, Gateways: addresses(v4, v6, 1), Services: s != "join",
-			Private: s == "s2", DHCP: s == "s2", IPv6RA: s == "s2", // s2 has all there is, s1 what is usual
+			Private: s == "s2", DHCP: s == "s2", IPv6RA: s == "s2", // s2 has all features, s1 the usual ones
 			CIDRs: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(v4), 16), netip.PrefixFrom(netip.MustParseAddr(v6), 112)},
 		}))
 	}

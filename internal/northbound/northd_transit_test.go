@@ -16,10 +16,10 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// tenants are two VPCs whose subnets have the same addresses: those of the default VPC's pods, and those of the join subnet.
+// tenants are two VPCs with the same subnet addresses: those of the default VPC's pods, and those of the join subnet.
 var tenants = []string{"blue", "red"}
 
-// TestTransit has OVN itself say what becomes of packets that leave such VPCs, and of those that come back.
+// TestTransit checks with ovn-trace the packets that leave such VPCs, and the replies.
 func TestTransit(t *testing.T) {
 	server := nbtest.Start(t)
 	northd := server.Northd()
@@ -68,7 +68,7 @@ func TestTransit(t *testing.T) {
 	}
 }
 
-// tenantAddress is that of the pod in a tenant's subnet: the 0th is open, the other one shut.
+// tenantAddress is the pod's address in a tenant's subnet: subnet 0 is "open", subnet 1 is "shut".
 func tenantAddress(subnet, family int) netip.Addr {
 	return netip.MustParseAddr([][]string{{"10.16.0.5", "fd00:16::5"}, {"100.64.0.5", "fd00:64::5"}}[subnet][family])
 }
@@ -77,7 +77,7 @@ func transitAddress(tenant, family int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf([]string{"100.64.1.%d", "fd00:64::10%d"}[family], tenant+1))
 }
 
-// applyTenant applies a VPC with a subnet that has natOutgoing, one that has not, and a pod in each.
+// applyTenant applies a VPC with one subnet with natOutgoing, one without, and a pod in each.
 func applyTenant(e *engine, i int, name string) {
 	e.t.Helper()
 	e.apply(vpc(name), translate.Vpc(translate.VpcInputs{Name: name}))
@@ -104,14 +104,14 @@ func applyTenant(e *engine, i int, name string) {
 	}))
 }
 
-// wire sends packets by ovn-trace.
+// wire sends packets with ovn-trace.
 type wire struct {
 	t      *testing.T
 	server *nbtest.Server
 	northd *nbtest.Northd
 }
 
-// macs are the hardware addresses of router ports.
+// macs are the MAC addresses of router ports, by name.
 func (w wire) macs() map[string]string {
 	macs := map[string]string{}
 	for _, row := range w.server.Rows("Logical_Router_Port") {
@@ -120,7 +120,7 @@ func (w wire) macs() map[string]string {
 	return macs
 }
 
-// learn has routers know their next hops, as ovn-controller learns them from answers.
+// learn adds the MAC bindings of next hops that ovn-controller learns from replies.
 func (w wire) learn() {
 	macs := w.macs()
 	learn := func(port, mac string, hops ...netip.Addr) {
@@ -131,7 +131,7 @@ func (w wire) learn() {
 			for _, hop := range hops {
 				w.northd.Southbound.Transact(nbtest.Op{"op": "insert", "table": "MAC_Binding", "row": map[string]any{
 					"logical_port": port, "ip": hop.String(), "mac": mac, "datapath": nbtest.UUID(row["datapath"].(string)),
-					"timestamp": time.Now().UnixMilli(), // it ages
+					"timestamp": time.Now().UnixMilli(), // bindings expire
 				}})
 			}
 		}
@@ -146,7 +146,7 @@ func (w wire) learn() {
 	}
 }
 
-// trace is what becomes of a packet that a port of a switch sends to a router's port.
+// trace returns the trace of a packet from a port of a switch to a router's port.
 func (w wire) trace(network, from, to string, src, dst netip.Addr, rest, ct string) string {
 	w.t.Helper()
 	hardware := "02:00:00:00:00:00" // node-n1's

@@ -23,7 +23,7 @@ func TestLeadersSetOptionsThatNobodyHasSet(t *testing.T) {
 				server.Transact(nbtest.Op{"op": "insert", "table": "NB_Global", "row": map[string]any{"options": nbtest.Map(test.there)}})
 			}
 			lead(t, server.Endpoint()).stop()
-			for range 2 { // the next leader finds them as they are
+			for range 2 { // the next leader does not change them
 				for _, row := range server.Rows("NB_Global") {
 					if diff := cmp.Diff(test.want, row["options"]); diff != "" {
 						t.Errorf("options (-want +got):\n%s", diff)

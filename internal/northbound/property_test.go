@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/seed"
 )
 
-// randomPod is a pod somewhere, in some groups and sets, or none.
+// randomPod returns the rows of a pod on a random switch, in random groups and sets, or none.
 func randomPod(r *rand.Rand, name string) []desired.Row {
 	if r.IntN(5) == 0 {
 		return nil
@@ -50,7 +50,8 @@ func randomPod(r *rand.Rand, name string) []desired.Row {
 	return rows
 }
 
-// However the present state came about, step by step or at once, the database is the same, and applying it again sends nothing.
+// The database depends only on the current desired state, not on the steps or batches that led to it, and another Apply sends
+// nothing.
 func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 	seed.Histories(t, nil, 8, func(t *testing.T, seed uint64, r *rand.Rand) {
 		server := nbtest.Start(t)
@@ -58,7 +59,7 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 		e := lead(t, proxy.Endpoint())
 		last := map[desired.Owner][]desired.Row{}
 		apply := func(o desired.Owner, rows []desired.Row) {
-			eventually.Wait{For: "an answer for " + o.String(), Pause: 50 * time.Millisecond}.Holds(t, func() bool { // not after two losses in a row
+			eventually.Wait{For: "an answer for " + o.String(), Pause: 50 * time.Millisecond}.Holds(t, func() bool { // two losses in a row give ErrNoAnswer
 				err := e.try(o, rows)
 				if err != nil && !errors.Is(err, northbound.ErrWaiting) && !errors.Is(err, northbound.ErrNoAnswer) {
 					t.Fatalf("seed %d: %v", seed, err)
@@ -96,7 +97,7 @@ func TestTheDatabaseDependsOnThePresentStateOnly(t *testing.T) {
 		base()
 		settle := func() {
 			for o, rows := range last {
-				eventually.Wait{For: "the rows of " + o.String(), Pause: 50 * time.Millisecond}.Holds(t, func() bool { // its owner may still rest
+				eventually.Wait{For: "the rows of " + o.String(), Pause: 50 * time.Millisecond}.Holds(t, func() bool { // the owner may have a back-off
 					err := e.try(o, rows)
 					if err != nil && !errors.Is(err, northbound.ErrNoAnswer) {
 						t.Fatalf("seed %d: %v", seed, err)

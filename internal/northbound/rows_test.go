@@ -10,7 +10,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// The tests' own small network: a subnet is a switch, a node is a port group, a pod is a port in both.
+// The tests use a simplified network: a subnet is a switch, a node is a port group, a pod is a port in both.
 
 func subnet(name string) desired.Owner { return desired.Owner{Kind: "Subnet", Name: name} }
 func node(name string) desired.Owner   { return desired.Owner{Kind: "Node", Name: name} }

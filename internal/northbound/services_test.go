@@ -13,7 +13,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
-// One endpoint of 1,000 that changes is as many operations beside 5,000 Services as alone, and northd computes nothing anew for it.
+// A change of one endpoint among 1,000 takes the same number of operations with 5,000 other Services as without, and no full
+// recompute of northd.
 func TestOneEndpointAmongManyServices(t *testing.T) {
 	endpoints := make([]string, 1000)
 	for i := range endpoints {
@@ -26,7 +27,7 @@ func TestOneEndpointAmongManyServices(t *testing.T) {
 		e := lead(t, server.Endpoint())
 		applyNetwork(e)
 		names := podNames(services)
-		// The rows are a Service's; whose they are does not matter.
+		// Rows of Services; their owners are pods, which does not matter here.
 		e.applyAll(names, func(name string) []desired.Row {
 			rows := serviceTo("10.16.0.2")
 			lb := rows[0].Model.(*nb.LoadBalancer)
@@ -58,7 +59,7 @@ func TestOneEndpointAmongManyServices(t *testing.T) {
 	}
 }
 
-// digits are two numbers that no other name gives.
+// digits returns two numbers that are unique for the name.
 func digits(name string) []string {
 	n := 0
 	for _, r := range name {
@@ -69,7 +70,7 @@ func digits(name string) []string {
 	return []string{fmt.Sprint(n / 250), fmt.Sprint(n % 250)}
 }
 
-// balances reports whether there are so many load balancers, and one with, or none with, an endpoint.
+// balances reports whether there are that many load balancers, and whether the endpoint's presence in one of them is as wanted.
 func balances(southbound *nbtest.Server, balancers int, endpoint string, want bool) bool {
 	rows := southbound.Rows("Load_Balancer")
 	has := false
