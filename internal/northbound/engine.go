@@ -96,7 +96,7 @@ func (e *Engine) NeedLeaderElection() bool { return false }
 //   - nil when the database holds the rows;
 //   - ErrWaiting, at once and without a write, when a parent or a referenced row of another owner does not exist;
 //   - ErrDeposed when this process does not lead;
-//   - ErrNoAnswer when the server drops the connection on a transaction with these rows;
+//   - ErrNoAnswer when the server drops, or does not answer, transactions with these rows;
 //   - ctx's error when ctx ends first; the rows may still be written;
 //   - otherwise the error that the server, or the engine itself, found in the rows.
 func (e *Engine) Apply(ctx context.Context, o desired.Owner, want []desired.Row) error {
@@ -123,7 +123,7 @@ func (e *Engine) apply(ctx context.Context, o desired.Owner, want []desired.Row)
 			return err
 		}
 	}
-	if len(want) > 0 { // a deletion does not rest
+	if len(want) > 0 { // the back-off does not delay a deletion
 		if err := e.refusals.rests(o); err != nil {
 			return err
 		}

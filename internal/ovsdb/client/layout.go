@@ -11,7 +11,8 @@ import (
 
 // Children are the set columns of the northbound database that keep rows of other tables alive: strong references to non-root
 // tables (ovn-nb(5)). They are not monitored: a child row exists only while such a column holds it, so the row itself is
-// sufficient. So a change of one port does not cost a copy of the 20,000 ports of its switch.
+// sufficient. Therefore the cost of a change of one port does not depend on the number of ports of its switch, which may be
+// 20,000.
 var Children = map[string][]string{
 	nb.LogicalSwitchTable:     {"ports", "acls", "qos_rules", "forwarding_groups"},
 	nb.LogicalRouterTable:     {"ports", "static_routes", "policies", "nat"},
