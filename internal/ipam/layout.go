@@ -141,7 +141,7 @@ func (s *spans) divide(pools []Pool) {
 	}
 }
 
-// namedBy reports whether one of the ranges is of the family. It is false for a family that the subnet does not have.
+// namedBy reports whether one of the ranges is of this family. It is false if the subnet has no CIDR of the family.
 func (s *spans) namedBy(ranges []ipfamily.Range) bool {
 	return s.usable.From.IsValid() && slices.ContainsFunc(ranges, func(r ipfamily.Range) bool {
 		return ipfamily.Of(r.From) == ipfamily.Of(s.usable.From)

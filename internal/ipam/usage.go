@@ -96,7 +96,7 @@ func (a *Allocator) PoolUsage(subnet, pool string) Usage {
 	return u
 }
 
-// merge sorts addresses and joins neighbours.
+// merge sorts addresses and merges adjacent ones into ranges.
 func merge(addrs []netip.Addr) []ipfamily.Range {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	var ranges []ipfamily.Range

@@ -56,7 +56,7 @@ func TestTheSourceOfHairpinsOpensNoPolicy(t *testing.T) {
 			from, hardware, gateway, ip, source, ip, to), "--ct=new", "--ct=new", "--ct=new", "--ct=new")
 		return strings.Contains(out, `output("victim.ns")`)
 	}
-	if !through("peer", "s1", "02:01:00:00:00:03", "10.16.0.3") { // the control
+	if !through("peer", "s1", "02:01:00:00:00:03", "10.16.0.3") { // positive control
 		t.Error("packets of a peer do not get through")
 	}
 	for _, source := range translate.HairpinSources {

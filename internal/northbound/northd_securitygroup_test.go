@@ -120,7 +120,7 @@ func TestWhatSecurityGroupsLetThrough(t *testing.T) {
 		{"friend", "none", "tcp.dst == 99", false},
 		{"friend", "other-friend", "udp.dst == 53", true}, // of the same group
 		{"none", "friend", "udp.dst == 53", false},
-		{"none", "last", "tcp.dst == 80", true}, // its groups are of tier 1 only
+		{"none", "last", "tcp.dst == 80", true}, // its groups are in tier 1 only
 		{"none", "last", "tcp.dst == 81", false},
 		{"last", "none", "tcp.dst == 81", true},
 		{"none", "passing", "tcp.dst == 80", false}, // there is no group of tier 1 to pass to
@@ -173,7 +173,7 @@ func TestPodsInSecurityGroupsCostNorthdNoFullComputation(t *testing.T) {
 		}
 		return n
 	}
-	e.apply(rows(0, in)) // the first of the switch
+	e.apply(rows(0, in)) // the first pod of the switch in a group
 	before := counts()
 	for i, policy := range []translate.PodPolicy{in, {}, in, {}} {
 		e.apply(rows(1, policy))

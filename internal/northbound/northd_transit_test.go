@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// tenants are two VPCs that use the same subnet addresses: those of the default VPC's pods, and those of the join subnet.
+// tenants are two VPCs that use the same subnet addresses: the default VPC's pod addresses, and the join subnet's.
 var tenants = []string{"blue", "red"}
 
 // TestTransit checks with ovn-trace the packets that leave such VPCs, and the replies.

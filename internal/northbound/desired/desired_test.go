@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestUUIDs guards what live databases depend on: UUIDv5 of RFC 9562, and the same for ever.
+// TestUUIDs pins the row UUIDs, which live databases depend on: they are UUIDv5 (RFC 9562) and must never change.
 func TestUUIDs(t *testing.T) {
 	long := strings.Repeat("x", 253)
 	for _, r := range []Ref{

@@ -17,7 +17,7 @@ type rowDecoder struct {
 	shared  map[string]bool
 }
 
-// newRow is a row as it was inserted: its model, and the values of its Shared columns.
+// newRow is an inserted row: its model, and the values of its Shared columns.
 type newRow struct {
 	model  model.Model
 	shared map[string][]string
@@ -38,7 +38,7 @@ func newRowDecoders(m model.DatabaseModel) map[string]*rowDecoder {
 	return decoders
 }
 
-// decode reads the columns of an inserted row. Columns that the model does not have are left out.
+// decode reads the columns of an inserted row. It skips columns that the model does not have.
 func (d *rowDecoder) decode(uuid string, columns []byte) (newRow, error) {
 	value := reflect.New(d.model)
 	value.Elem().Field(d.columns["_uuid"]).SetString(uuid)

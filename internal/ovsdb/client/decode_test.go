@@ -34,7 +34,7 @@ func northboundModel(t testing.TB) model.DatabaseModel {
 	return m
 }
 
-// byLibrary decodes a row as libovsdb does.
+// byLibrary decodes a row with libovsdb.
 func byLibrary(m model.DatabaseModel, table, uuid string, in []byte) (newRow, error) {
 	all, err := rowUpdate{insert: in}.columns()
 	if err != nil {
@@ -114,7 +114,7 @@ func randomRow(t *testing.T, random *rand.Rand, m model.DatabaseModel, table str
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bytes.ReplaceAll(in, []byte(`"named-uuid"`), []byte(`"uuid"`)) // whatever text it is
+	return bytes.ReplaceAll(in, []byte(`"named-uuid"`), []byte(`"uuid"`)) // text with "named-uuid" changes, too, which is harmless
 }
 
 func randomValue(random *rand.Rand, of reflect.Type) reflect.Value {
@@ -159,7 +159,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		want, err := byLibrary(m, nb.LogicalSwitchPortTable, someUUID, in)
 		if err != nil {
-			return // it insists on more
+			return // libovsdb rejects more
 		}
 		if d := difference(got, want, nb.LogicalSwitchPortTable); d != "" {
 			t.Errorf("%s, decoded by libovsdb, of\n%s", d, in)

@@ -215,7 +215,7 @@ func (p *parser) field() symbol {
 	return f
 }
 
-// bit is the number of a bit; -1 after an error.
+// bit returns the number of a bit; -1 after an error.
 func (p *parser) bit() int {
 	t := p.token
 	if !p.take(integer) || t.value.format != decimal || t.value.mask != nil || t.value.value.BitLen() > 16 {
