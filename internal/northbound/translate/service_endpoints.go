@@ -14,7 +14,8 @@ import (
 	"github.com/kiln-net/kiln/internal/endpoints"
 )
 
-// portKey is what the port of a Service and the ports of its EndpointSlices have in common.
+// endpointsOf returns the endpoints of one port of a Service in the family of the VIP: the ready ones or, without any, the draining ones.
+// The ports of EndpointSlices have the names of the Service's ports and the numbers of the target ports.
 func endpointsOf(index endpoints.Index, vip netip.Addr, portName string, protocol corev1.Protocol) []netip.AddrPort {
 	var ready, draining []netip.AddrPort
 	for _, p := range index[endpoints.KeyOf(portName, protocol, addressType(vip))] {
