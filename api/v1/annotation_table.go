@@ -153,9 +153,9 @@ func (e annotationEntry) read(annotations map[string]string, provider string, in
 	return nil
 }
 
-// maxRequest is the maximum length of a request in bytes. The longest valid request is a list of 500 pairs of addresses of both families.
-// It limits the CPU time that one object can cost.
-const maxRequest = 32 << 10
+// maxRequest is the maximum length of a request in bytes. It fits MaxListEntries routes or pairs of addresses, and limits the CPU time that
+// one object can cost.
+const maxRequest = 128 << 10
 
 // RequestText returns the text of a request without surrounding white space, or "" if there is none. The error is an AnnotationError.
 func RequestText(annotations map[string]string, key string) (string, error) {

@@ -21,7 +21,9 @@ func TestListsInAnnotationsAreBounded(t *testing.T) {
 		{AnnotationIPPool, "", "10.16.0.2,fd00::2", ";", ""},
 		{AnnotationIPPool, "", "pool", ",", ""},
 		{AnnotationPortVips, "", "10.16.0.2", ",", ""},
+		{AnnotationIPPool, "", "203.113.113.113,2001:0db8:ffff:ffff:ffff:ffff:ffff:ffff", ";", ""},
 		{AnnotationRoutes, "[", `{"dst":"192.0.2.0/24"}`, ",", "]"},
+		{AnnotationRoutes, "[", `{"dst":"2001:0db8:ffff:ffff:ffff:ffff:ffff:ffff/128","gw":"2001:0db8:ffff:ffff:ffff:ffff:ffff:fffe"}`, ",", "]"},
 	} {
 		for _, n := range []int{MaxListEntries, MaxListEntries + 1} {
 			value := tt.start + repeat(tt.entry, tt.separator, n) + tt.end
@@ -45,6 +47,10 @@ func TestListsInAnnotationsAreBounded(t *testing.T) {
 	}
 	if groups := ParseSecurityGroups(map[string]string{key: "a," + repeat("b", ",", MaxListEntries)}); !slices.Equal(groups, []string{DenyAllGroup}) {
 		t.Errorf("a pod with too many groups names %q", groups)
+	}
+	long := repeat(strings.Repeat("a", 200), ",", MaxListEntries)
+	if groups := ParseSecurityGroups(map[string]string{key: long}); !slices.Equal(groups, []string{DenyAllGroup}) || len(CheckRequests(OnPod, map[string]string{key: long})) == 0 {
+		t.Errorf("a pod with a list of %d bytes names %q", len(long), groups)
 	}
 }
 

@@ -119,13 +119,13 @@ func IsTrue(annotations map[string]string, a Annotation) bool {
 var keySecurityGroups = AnnotationGroups.Key()
 
 // ParseSecurityGroups returns the names of a pod's security groups on its first network, sorted and without duplicates. It keeps invalid
-// names, because a group that does not exist allows nothing. For a list longer than MaxListEntries it returns DenyAllGroup.
+// names, because a group that does not exist allows nothing. For a list that CheckRequests calls too long it returns DenyAllGroup.
 func ParseSecurityGroups(annotations map[string]string) []string {
 	value := annotations[keySecurityGroups]
 	if value == "" {
 		return nil
 	}
-	if TooLong(value) {
+	if TooLong(value) || len(value) > maxRequest {
 		return []string{DenyAllGroup}
 	}
 	var names []string

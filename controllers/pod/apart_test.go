@@ -103,6 +103,7 @@ func TestAPodOfACustomVPCGetsNoAddressOfTheDefaultVPC(t *testing.T) {
 	full := newPod("default", "full", "logical_switch", "blue-net") // no address rather than this one
 	w.Create(full)
 	w.warned(full, "subnet blue-net is full")
+	w.warned(full, "(a pod of a custom VPC gets no address of a pod in subnet ovn-default, because every node reaches those)")
 	w.has(w.on("n1", "ovn-default", "d2"), "10.16.0.3") // the refused pod claims no address
 
 	w.Delete(full)

@@ -173,6 +173,10 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		}
 		if apart := (*apartError)(nil); errors.As(err, &apart) {
 			names = append(names, apart.subnets...)
+			if len(apart.subnets) > 0 && errors.Is(err, ipam.ErrExhausted) {
+				obstacle += fmt.Sprintf(" (a pod of a custom VPC gets no address of a pod in subnet %s, because every node reaches those)",
+					strings.Join(apart.subnets, ", "))
+			}
 		}
 		obstacles = append(obstacles, obstacle)
 		full = full && errors.Is(err, ipam.ErrExhausted)

@@ -18,7 +18,8 @@ import (
 )
 
 // Restore records the costs of all Services before the first one is applied. Otherwise a young Service that exceeds the bound of its namespace
-// would be served until the older ones are recorded.
+// would be served until the older ones are recorded. It also records the refusals: the first reconciliation of a Service that has become
+// smaller requeues the Services at its addresses.
 func (r *Reconciler) Restore(ctx context.Context) error {
 	var services corev1.ServiceList
 	var all discoveryv1.EndpointSliceList
@@ -30,12 +31,21 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 	of := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
 	for i := range all.Items {
 		s := &all.Items[i]
+		if headless(s) {
+			continue
+		}
 		key := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 		of[key] = append(of[key], s)
 	}
 	for i := range services.Items {
 		s := &services.Items[i]
 		r.refusal(s, k8s.VpcNoted(s), of[client.ObjectKeyFromObject(s)])
+	}
+	for i := range services.Items { // with the costs of all
+		key := client.ObjectKeyFromObject(&services.Items[i])
+		if verdict := r.budget.Verdict(k8s.ServiceBounds, key); verdict != budget.Within {
+			r.reported.swap(key, warnings{refusal: refusal{verdict: verdict}, restored: true})
+		}
 	}
 	return nil
 }

@@ -27,6 +27,23 @@ func endpointsOf(n int) []string {
 	return addresses
 }
 
+// hasVIP waits until a load balancer has the VIP 192.0.2.1:53, or has it not.
+func hasVIP(w *controllertest.World, name string, want bool) {
+	w.Helper()
+	w.Eventually(func() string {
+		has := false
+		for _, row := range w.Database.Rows("Load_Balancer") {
+			if row["name"] == name {
+				_, has = row["vips"].(map[string]string)["192.0.2.1:53"]
+			}
+		}
+		if has != want {
+			return fmt.Sprintf("%s has the address: %t, want %t", name, has, want)
+		}
+		return ""
+	})
+}
+
 // TestServicesThatExceedABoundAreNotServed: the oldest Services of a namespace count first; the name decides between Services of one second.
 // Without endpoints each of these costs 32 flows.
 func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
@@ -52,26 +69,11 @@ func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
 	other := newService("e")
 	other.Namespace, other.Spec.ExternalIPs = "elsewhere", d.Spec.ExternalIPs
 	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}, other)
-	has := func(name string, want bool) {
-		t.Helper()
-		w.Eventually(func() string {
-			has := false
-			for _, row := range w.Database.Rows("Load_Balancer") {
-				if row["name"] == name {
-					_, has = row["vips"].(map[string]string)["192.0.2.1:53"]
-				}
-			}
-			if has != want {
-				return fmt.Sprintf("%s has the address: %t, want %t", name, has, want)
-			}
-			return ""
-		})
-	}
-	has("elsewhere/e/tcp", true)
+	hasVIP(w, "elsewhere/e/tcp", true)
 
 	process.Stop()
 	process = w.Start(steps)
-	has("elsewhere/e/tcp", true)
+	hasVIP(w, "elsewhere/e/tcp", true)
 	if n := process.Transactions(); n != 0 {
 		t.Errorf("%d transactions after a restart", n)
 	}
@@ -85,9 +87,32 @@ func TestServicesThatExceedABoundAreNotServed(t *testing.T) {
 	w.Delete(b) // which makes room for d
 	front := []string{"192.0.2.1:53"}
 	reached(w, d, front, front)
-	has("elsewhere/e/tcp", false)
+	hasVIP(w, "elsewhere/e/tcp", false)
 	reached(w, c, nil, nil)
 	balanced(w, "large", nil)
+}
+
+// After a restart, a Service may be within the bounds again before its first reconciliation. The younger Service at its address withdraws.
+func TestARestoredRefusalThatEndsTakesItsAddress(t *testing.T) {
+	before := k8s.ServiceBounds
+	k8s.ServiceBounds = budget.Bounds{Group: 120} // the Service of the API server may be in the namespace, too
+	w := controllertest.New(t)
+	process := w.Start(steps)
+	t.Cleanup(func() { process.Stop(); k8s.ServiceBounds = before })
+	a, b, c, refused, other := newService("a"), newService("b"), newService("c"), requesting("d", "192.0.2.1"), requesting("e", "192.0.2.1")
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "younger"}}, a, b, c, refused)
+	other.Namespace = "younger"
+	w.Create(other)
+	warned(w, refused, service.ReasonTooLarge, "the Service is not served")
+	hasVIP(w, "younger/e/tcp", true)
+	process.Stop()
+	process = w.Start(stepsThen(func() {
+		w.Delete(a)
+		w.Delete(b)
+	}))
+	front := []string{"192.0.2.1:53"}
+	reached(w, refused, front, front)
+	hasVIP(w, "younger/e/tcp", false)
 }
 
 // TestPodsThatDoNotExistAreReadSeldom: EndpointSlices may name thousands of them.

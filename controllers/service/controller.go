@@ -160,7 +160,13 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	return rows, nil
 }
 
-// slicesOf returns the EndpointSlices of a Service by name.
+// headless reports whether an EndpointSlice is labelled as one of a headless Service. Agents do not serve it (package agent/services).
+func headless(s *discoveryv1.EndpointSlice) bool {
+	_, is := s.Labels[corev1.IsHeadlessService]
+	return is
+}
+
+// slicesOf returns the EndpointSlices of a Service, sorted by name, without those that agents do not serve.
 func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
 	var list discoveryv1.EndpointSliceList
 	err := r.Client.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{indexService: key.Name},
@@ -170,7 +176,9 @@ func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]
 	}
 	var all []*discoveryv1.EndpointSlice
 	for i := range list.Items {
-		all = append(all, &list.Items[i])
+		if !headless(&list.Items[i]) {
+			all = append(all, &list.Items[i])
+		}
 	}
 	slices.SortFunc(all, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
@@ -197,10 +205,10 @@ func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) 
 	now.refusal.text = "" // its numbers change with each endpoint, and are no reason for a new event
 	before := r.reported.swap(client.ObjectKeyFromObject(s), now)
 	timeout, missingVpc, denied, taken := now.affinity, now.missingVpc, now.denied, now.taken
+	if text != "" && (now.refusal != before.refusal || before.restored) {
+		k8s.Warn(r.Recorder, s, ReasonTooLarge, text)
+	}
 	if now.refusal != before.refusal {
-		if text != "" {
-			k8s.Warn(r.Recorder, s, ReasonTooLarge, text)
-		}
 		for _, other := range r.sharers(ctx, s) {
 			r.feed.AddKey(other.NamespacedName)
 		}
@@ -230,6 +238,8 @@ type warnings struct {
 	denied     string
 	taken      string
 	refusal    refusal
+	// restored is set if no event has reported the refusal since the start of the process.
+	restored bool
 }
 
 // reported holds the warnings of each Service at its last reconciliation.

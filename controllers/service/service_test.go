@@ -20,8 +20,11 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// steps run a reconciler that knows what Services cost before it applies any, as kube-ovn-controller does.
-var steps = func() controllertest.Steps {
+// steps run a reconciler that restores the costs of Services before it applies any, as kube-ovn-controller does.
+var steps = stepsThen(func() {})
+
+// stepsThen are steps that call a function between Restore and the first reconciliation.
+func stepsThen(then func()) controllertest.Steps {
 	var r *service.Reconciler
 	return controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
@@ -31,9 +34,12 @@ var steps = func() controllertest.Steps {
 			}
 			return p.Run(ctx, r)
 		},
-		Restore: func(ctx context.Context, _ *controllertest.Process) error { return r.Restore(ctx) },
+		Restore: func(ctx context.Context, _ *controllertest.Process) error {
+			defer then()
+			return r.Restore(ctx)
+		},
 	}
-}()
+}
 
 func newService(name string) *corev1.Service {
 	return &corev1.Service{
@@ -82,6 +88,18 @@ func balanced(w *controllertest.World, service string, want map[string]map[strin
 		}
 		return ""
 	})
+}
+
+// The controller and the agents serve the same EndpointSlices: agents read none with the label of headless Services.
+func TestSlicesOfHeadlessServicesAreNotServed(t *testing.T) {
+	w := controllertest.New(t)
+	w.Start(steps)
+	labelled := newSlice("dns", "dns-a", "10.16.0.2")
+	labelled.Labels[corev1.IsHeadlessService] = ""
+	s := newService("dns")
+	w.Create(labelled, newSlice("dns", "dns-b", "10.16.0.3"), s)
+	vip := s.Spec.ClusterIP + ":53"
+	balanced(w, "dns", map[string]map[string]string{"tcp": {vip: "10.16.0.3:5353"}, "udp": {vip: "10.16.0.3:5353"}})
 }
 
 func TestServicesAreBalanced(t *testing.T) {
