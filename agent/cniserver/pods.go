@@ -204,7 +204,7 @@ func (p *Pods) WhilePresent(ctx context.Context, key types.NamespacedName, uid t
 func allocation(pod *metav1.PartialObjectMetadata, uid types.UID, provider string) (network v1.PodNetwork, missing string) {
 	switch {
 	case pod == nil:
-		return network, "the API server has told of no such pod on this node"
+		return network, "the API server reports no such pod on this node"
 	case !isPod(pod, uid):
 		return network, fmt.Sprintf("the pod of that name is another one (%s, not %s)", pod.UID, uid)
 	}

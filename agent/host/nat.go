@@ -80,7 +80,7 @@ func setMasquerade(ctx context.Context, nft knftables.Interface, m Masquerade) e
 	tx.Flush(&knftables.Chain{Name: chainProbes})
 	tx.Add(&knftables.Rule{
 		Chain: chainProbes, Rule: knftables.Concat("iifname", `"`+sandbox.ProbePrefix+`*"`, "ct state != { established, related } drop"),
-		Comment: knftables.PtrTo("pods of custom VPCs answer their node, and no more"),
+		Comment: knftables.PtrTo("pods of custom VPCs may only reply to their node"),
 	})
 	tx.Flush(&knftables.Chain{Name: chainNAT})
 	tx.Flush(&knftables.Chain{Name: chainForward})
@@ -155,7 +155,7 @@ func forwardRules(f spelling) []rule {
 	}, {
 		text(undue, "meta l4proto tcp reject with tcp reset"), "from a custom VPC to an address of the default one: Services alone lead there",
 	}, {
-		text(undue, "reject with icmpx admin-prohibited"), "the same, of other protocols; what the kernel sends is limited in rate",
+		text(undue, "reject with icmpx admin-prohibited"), "the same for other protocols; the kernel limits the rate of its ICMP errors",
 	}}
 }
 

@@ -96,7 +96,7 @@ func removeUnfinished(directory string) error {
 		err = errors.Join(err, os.Remove(path))
 	}
 	if err != nil {
-		return fmt.Errorf("remove what was not installed to the end: %w", err)
+		return fmt.Errorf("remove unfinished files of an installation: %w", err)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func addInForce(kernel netlinksafe.Handle, link netlink.Link, p netip.Prefix) er
 			return nil
 		}
 		if _, _, err := socket.Receive(); err != nil {
-			return fmt.Errorf("wait for address %s of %s to be in force: %w", p, link.Attrs().Name, err)
+			return fmt.Errorf("wait for address %s of %s: %w", p, link.Attrs().Name, err)
 		}
 	}
 }

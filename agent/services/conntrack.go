@@ -54,7 +54,7 @@ func endStale(now current) error {
 			of = netlink.FAMILY_V6
 		}
 		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, of, stale{f, now}); err != nil {
-			failed = append(failed, fmt.Errorf("delete connections of UDP to endpoints that are gone: %w", err))
+			failed = append(failed, fmt.Errorf("delete UDP connections to removed endpoints: %w", err))
 		}
 	}
 	return errors.Join(failed...)

@@ -39,7 +39,7 @@ func watchMembers(ctx context.Context, config *rest.Config) (*members, error) {
 }
 
 // errAnotherDatabase ends the process, because its in-memory state belongs to a database that no longer exists.
-var errAnotherDatabase = errors.New("the northbound database was made anew")
+var errAnotherDatabase = errors.New("the northbound database was re-created")
 
 // next waits until the addresses differ from the known ones and returns them. It ignores an empty list, which means that the operator has
 // no information. A changed cluster ID is an error.

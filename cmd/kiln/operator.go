@@ -49,7 +49,7 @@ func newOperatorCommand() *cobra.Command {
 		Use:   "operator",
 		Short: "Installs and operates OVN from the OVNCluster resource",
 		Long: "Installs and operates OVN from the OVNCluster resource.\n\n" +
-			"Environment: POD_NAMESPACE is where everything runs; components run the image KILN_IMAGE, or else that of the pod POD_NAME.",
+			"Environment: POD_NAMESPACE is the namespace of all components. They run the image KILN_IMAGE, by default the image of the pod POD_NAME.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := setLogger(); err != nil {

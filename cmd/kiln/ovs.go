@@ -35,7 +35,7 @@ func newOVSCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&datapath, "datapath", string(v1alpha1.DatapathKernel), "Kernel or Userspace")
-	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default that of the node's address (POD_IP)")
+	flags.StringVar(&o.TunnelInterface, "tunnel-interface", "", "interface of the tunnels; by default the interface with the node's address (POD_IP)")
 	flags.StringVar(&tunnelType, "tunnel-type", string(v1alpha1.TunnelGeneve), "geneve or vxlan")
 	flags.StringVar(&o.TrustDir, "trust-dir", "/etc/kiln/trust", "directory of sb-server.crt")
 	return command

@@ -20,7 +20,7 @@ var (
 		Name: "centralized_subnet_info", Help: "Gateway of a subnet with a centralized gateway; 1 while a node carries its traffic.",
 	}, []string{"subnet_name", "enable_ecmp", "gateway_node", "active_gateway", "match", "nexthops"})
 	failovers = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kiln_gateway_failovers_total", Help: "How often the traffic of a subnet left a gateway node that did not serve any more.",
+		Name: "kiln_gateway_failovers_total", Help: "Failovers: how often the traffic of a subnet moved away from a gateway node that stopped serving.",
 	}, []string{"subnet_name"})
 )
 

@@ -131,6 +131,6 @@ func (r *Reconciler) tellOfMove(base *kubeovnv1.Subnet, in inputs) {
 		return
 	}
 	failovers.WithLabelValues(in.subnet.Name).Inc()
-	k8s.Warn(r.Recorder, in.subnet, ReasonMoved, fmt.Sprintf("%s does not serve any more: traffic leaves through %s",
+	k8s.Warn(r.Recorder, in.subnet, ReasonMoved, fmt.Sprintf("%s stopped serving: traffic now leaves through %s",
 		strings.Join(lost, ", "), strings.Join(in.chosen, ", ")))
 }

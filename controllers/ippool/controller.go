@@ -143,7 +143,7 @@ func (r *Reconciler) divide(ctx context.Context, subnet, name, ends string) (*va
 		divided = append(divided, ipam.Pool(p))
 	}
 	if err := r.Allocator.SetPools(subnet, divided); errors.Is(err, ipam.ErrNoSubnet) {
-		return problems[name], fmt.Errorf("%w for subnet %s to be in force", errWaiting, subnet)
+		return problems[name], fmt.Errorf("%w for subnet %s to be applied", errWaiting, subnet)
 	} else if err != nil {
 		return problems[name], fmt.Errorf("set addresses apart: %w", err)
 	}

@@ -81,7 +81,7 @@ func (r *controller) front(ctx context.Context, o *kubeovnv1.RouterLBRule, s *st
 		s.problem = &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
 			"ovnEip: OvnEip %s is of type %s: name one of type %s", eip.Name, eip.Spec.Type, kubeovnv1.OvnEipTypeNAT)}
 	case !held:
-		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s to have its addresses: its conditions say what is in the way", eip.Name))
+		s.waiting = append(s.waiting, fmt.Sprintf("OvnEip %s to have its addresses: its conditions give the reason", eip.Name))
 	}
 	s.in.VIPs = lease.Addresses
 	return r.shadowed(ctx, eip.Name, lease.Subnet, s)

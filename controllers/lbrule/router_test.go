@@ -324,7 +324,7 @@ func TestWrongRouterLBRules(t *testing.T) {
 		"no-eip":   {newRouterRule("no-eip", ""), "ovnEip is empty"},
 		"type":     {newRouterRule("type", "port"), "is of type lrp"},
 		"nobody":   {newRouterRule("nobody", "front", to()), "neither selector nor endpoints"},
-		"loopback": {newRouterRule("loopback", "front", to("127.0.0.1")), "nobody can be reached at 127.0.0.1"},
+		"loopback": {newRouterRule("loopback", "front", to("127.0.0.1")), "127.0.0.1 is not an address of a host"},
 		"no-ports": {newRouterRule("no-ports", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports = nil }), "ports is empty"},
 	} {
 		w.Create(c.rule)

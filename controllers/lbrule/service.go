@@ -58,7 +58,7 @@ func (r *controller) ensureService(ctx context.Context, rule *rule, s *state) (*
 	missing := err != nil
 	if !missing && !metav1.IsControlledBy(service, rule) {
 		s.problem = &validation.Problem{Reason: validation.ReasonNameConflict, Message: fmt.Sprintf(
-			"Service %s, by which the pods would be found, is somebody else's: delete it, or create a rule of another name", key)}
+			"Service %s, which the rule needs to find its pods, does not belong to the rule: delete the Service, or create a rule with another name", key)}
 		return nil, nil
 	}
 	s.service = key.String()

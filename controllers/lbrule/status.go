@@ -56,7 +56,7 @@ func ready(s *state) metav1.Condition {
 	}
 	condition := k8s.Ready(s.err, northbound.ErrWaiting)
 	if s.in.Kind == translate.KindRouterLBRule && !s.outside && s.err == nil {
-		condition.Message = fmt.Sprintf("in force for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
+		condition.Message = fmt.Sprintf("applied for pods of VPC %s; nodes and clients outside reach rules of VPC %s only", s.in.Vpc, kubeovnv1.DefaultVpc)
 	}
 	return condition
 }
@@ -64,7 +64,7 @@ func ready(s *state) metav1.Condition {
 func checked(c checks) metav1.Condition {
 	condition := metav1.Condition{
 		Type: kubeovnv1.ConditionEndpointsChecked, Status: metav1.ConditionTrue, Reason: ReasonChecked,
-		Message: "those that do not answer are left out",
+		Message: "endpoints that do not answer get no connections",
 	}
 	if c.missing != "" {
 		condition.Status, condition.Reason = metav1.ConditionFalse, ReasonUnchecked

@@ -96,7 +96,7 @@ func (r *ChassisReconciler) check(request *certificatesv1.CertificateSigningRequ
 	}
 	nodes := request.Spec.Extra[nodeNameClaim]
 	if len(nodes) != 1 || nodes[0] == "" {
-		return nil, errors.New("the requester's token is not bound to a node: use that of the pod")
+		return nil, errors.New("the requester's token is not bound to a node: use the pod's token")
 	}
 	block, rest := pem.Decode(request.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(rest) > 0 {

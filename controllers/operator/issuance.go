@@ -77,7 +77,7 @@ func (i *issuance) progressing() metav1.Condition {
 		return newCondition(v1alpha1.ConditionProgressing, true, reasonOrdered, "waiting for "+strings.Join(few(i.waiting), "; "))
 	case !i.joining.IsZero():
 		return newCondition(v1alpha1.ConditionProgressing, true, reasonJoining,
-			"new authorities are trusted beside those that sign, and sign from "+i.joining.UTC().Format(time.RFC3339))
+			"new CAs are trusted next to the current ones, and sign from "+i.joining.UTC().Format(time.RFC3339))
 	}
 	return newCondition(v1alpha1.ConditionProgressing, false, reasonAsWanted, "everything is as specified")
 }

@@ -142,7 +142,7 @@ func keepEach[T any, O interface {
 			}
 		}
 		r.Recorder.Eventf(object, nil, corev1.EventTypeNormal, eventBehaviourKept, "Upgrade", "%s",
-			"this object keeps what it allowed before: "+strings.Join(fields, "; ")+". Remove these fields to have the defaults of the OVNCluster's spec.tenancy")
+			"this object keeps its previous behaviour: "+strings.Join(fields, "; ")+". Remove these fields to have the defaults of the OVNCluster's spec.tenancy")
 	}
 	return nil
 }

@@ -121,10 +121,10 @@ func TestKeepTenancy(t *testing.T) {
 		}
 		return told
 	}).Should(ConsistOf(
-		"Vpc kept-old this object keeps what it allowed before: spec.clusterAccess is Services; spec.allowedNamespaces is *",
-		"Subnet kept-plain this object keeps what it allowed before: spec.portSecurity is Requested",
-		"Subnet kept-private this object keeps what it allowed before: spec.allowedNamespaces is *",
-		"IPPool kept-bound this object keeps what it allowed before: spec.allowedNamespaces is *"))
+		"Vpc kept-old this object keeps its previous behaviour: spec.clusterAccess is Services; spec.allowedNamespaces is *",
+		"Subnet kept-plain this object keeps its previous behaviour: spec.portSecurity is Requested",
+		"Subnet kept-private this object keeps its previous behaviour: spec.allowedNamespaces is *",
+		"IPPool kept-bound this object keeps its previous behaviour: spec.allowedNamespaces is *"))
 
 	// Once a controller that knows the defaults leads, strict objects stay strict, also when the OVNCluster is created
 	// again.

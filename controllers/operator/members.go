@@ -77,7 +77,7 @@ func (p *pass) missing(db render.Database, members []v1alpha1.DatabaseMember, re
 	for _, member := range members {
 		switch n := p.node(member.Node); {
 		case n == nil:
-			missing[member.Node] = "the node is not in the cluster any more"
+			missing[member.Node] = "the node was deleted"
 		case !answers(n):
 			missing[member.Node] = "the node does not answer"
 		case reports[member.Node].MovedClusterID != "":

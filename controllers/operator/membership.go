@@ -131,7 +131,7 @@ func (m membership) strangers(leader adminapi.Status) memberStep {
 	for _, server := range leader.Members {
 		address, err := memberAddress(server.Address)
 		if err == nil && !m.recorded(address) {
-			return m.kick(leader, server.Address, fmt.Sprintf("the member at %s, which is not recorded any more,", address))
+			return m.kick(leader, server.Address, fmt.Sprintf("the unrecorded member at %s", address))
 		}
 	}
 	return memberStep{}
@@ -144,29 +144,29 @@ func (m membership) lost(leader adminapi.Status) memberStep {
 		gone := m.nodes[addressOf(member)] != member.Node
 		switch {
 		case gone && server != "":
-			return m.kick(leader, server, fmt.Sprintf("the member of node %s, which is not in the cluster any more,", member.Node))
+			return m.kick(leader, server, fmt.Sprintf("the member of the deleted node %s", member.Node))
 		case gone && m.canForget(leader, member):
 			return m.forget(i)
 		case gone && len(m.status.Members) > m.want:
 			continue // another member is removed first
 		case gone && m.free == nil:
-			return memberStep{stuck: true, message: fmt.Sprintf("node %s, which held a member, is not in the cluster any more, and there is no other node "+
+			return memberStep{stuck: true, message: fmt.Sprintf("node %s, which held a member, was deleted, and there is no other node "+
 				"for its place: label a node, or lower spec.central.replicas", member.Node)}
 		case gone:
 			members := slices.Clone(m.status.Members)
 			members[i] = m.joiner(m.free.Name, k8s.InternalIPs(m.free)[0].String())
 			return memberStep{
 				action: actionRecord, members: members,
-				message: fmt.Sprintf("node %s takes the place of node %s, which is not in the cluster any more", m.free.Name, member.Node),
+				message: fmt.Sprintf("node %s takes the place of node %s, which was deleted", m.free.Name, member.Node),
 			}
 		case m.reports[member.Node].NeedsRejoin && server != "":
-			return m.kick(leader, server, fmt.Sprintf("the member of node %s, whose data is not there any more,", member.Node))
+			return m.kick(leader, server, fmt.Sprintf("the member of node %s, whose data is lost,", member.Node))
 		case m.reports[member.Node].NeedsRejoin && m.canForget(leader, member):
 			return m.forget(i) // it has left
 		case m.reports[member.Node].NeedsRejoin:
 			members := slices.Clone(m.status.Members)
 			members[i] = m.joiner(member.Node, member.Address)
-			return memberStep{action: actionRecord, members: members, message: fmt.Sprintf("the member of node %s joins anew", member.Node)}
+			return memberStep{action: actionRecord, members: members, message: fmt.Sprintf("the member of node %s joins again", member.Node)}
 		}
 	}
 	return memberStep{}
@@ -322,7 +322,7 @@ func (m membership) forget(i int) memberStep {
 	node := m.status.Members[i].Node
 	return memberStep{
 		action: actionRecord, members: slices.Delete(slices.Clone(m.status.Members), i, i+1),
-		message: fmt.Sprintf("node %s holds no member any more", node),
+		message: fmt.Sprintf("node %s no longer holds a member", node),
 	}
 }
 

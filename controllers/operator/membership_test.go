@@ -111,12 +111,12 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		}, actionKick, "n5, which does not answer and is too many", "", false},
 		{"which may lead", 3, 3, 1, func(m *membership) { m.last = "n1" }, actionLeave, "n1 leaves", "", false},
 		{"it stays while the others are too few", 3, 3, 1, func(m *membership) { delete(m.reports, "n2") }, actionNone, "stays until", "", false},
-		{"once it has left it is forgotten", 3, 3, 1, func(m *membership) { unlist(m, 3) }, actionRecord, "n3 holds no member", "n1 n2", false},
+		{"once it has left it is forgotten", 3, 3, 1, func(m *membership) { unlist(m, 3) }, actionRecord, "n3 no longer holds a member", "n1 n2", false},
 		{"a node that is gone: its member is kicked", 3, 4, 3, func(m *membership) { lose(m, 2) }, actionKick, "node n2", "", false},
 		{"not if that would be too many", 3, 4, 3, func(m *membership) { lose(m, 2); delete(m.reports, "n3") }, actionNone, "stays until", "", false},
 		{"and its place given to another", 3, 4, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionRecord, "n4 takes the place", "n1 n4 n3", false},
 		{"if there is one", 3, 3, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionNone, "no other node", "", true},
-		{"or to nobody", 5, 5, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionRecord, "n2 holds no member", "n1 n3 n4 n5", false},
+		{"or to nobody", 5, 5, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionRecord, "n2 no longer holds a member", "n1 n3 n4 n5", false},
 		{"but the last one goes first when a restart is too much", 3, 3, 1, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionLeave, "n3 leaves", "", false},
 		{"a node with another address is another place", 3, 4, 3, func(m *membership) {
 			lose(m, 2)
@@ -126,7 +126,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"and told to join anew", 3, 3, 3, func(m *membership) {
 			m.reports["n3"] = adminapi.Status{NeedsRejoin: true}
 			unlist(m, 3)
-		}, actionRecord, "n3 joins anew", "n1 n2 n3", false},
+		}, actionRecord, "n3 joins again", "n1 n2 n3", false},
 		{"what is not recorded is kicked", 3, 3, 3, func(m *membership) {
 			m.status.Members = m.status.Members[:2]
 			m.want = 2
@@ -140,7 +140,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"who has not joined and is too many is forgotten", 5, 5, 3, func(m *membership) {
 			unlist(m, 2)
 			m.status.Members[1].ServerID = ""
-		}, actionRecord, "n2 holds no member", "n1 n3 n4 n5", false},
+		}, actionRecord, "n2 no longer holds a member", "n1 n3 n4 n5", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := clusterOf(c.n, c.nodes, c.want)

@@ -15,17 +15,17 @@ var (
 		Name: "kiln_component_pods", Help: "Pods of a component: desired, ready, and updated to the newest image and settings.",
 	}, []string{"component", "state"})
 	componentVersionPods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kiln_component_version_pods", Help: "Pods of a component that are ready, by the versions that they tell of themselves.",
+		Name: "kiln_component_version_pods", Help: "Ready pods of a component, by the versions that they report.",
 	}, []string{"component", "kiln", "ovn", "open_vswitch"})
 	upgradeUnderWay = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kiln_upgrade_info", Help: "1 while pods are to be replaced, by the stage that is under way, its direction, and whether it goes on, is held, or has stopped.",
+		Name: "kiln_upgrade_info", Help: "1 while pods have to be replaced, by stage, direction and state (goes on, held, stopped).",
 	}, []string{"stage", "direction", "state"})
 	podsReplaced = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kiln_pods_replaced_total", Help: "Pods on nodes and of databases that were deleted to be made anew of the newest image and settings.",
+		Name: "kiln_pods_replaced_total", Help: "Pods on nodes and of databases that were deleted so that new ones run the newest image and settings.",
 	}, []string{"component"})
 	authorityEnd = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kiln_authority_expiration_timestamp_seconds",
-		Help: "When the authority that signs for a role expires, by who made it: operator or issuer.",
+		Help: "Time at which the signing CA of a role expires, in Unix seconds, by its source: operator or issuer.",
 	}, []string{"authority", "made_by"})
 )
 

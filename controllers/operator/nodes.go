@@ -117,7 +117,7 @@ func (p *pass) findSharedAddresses() {
 		if names := owners[address]; len(names) > 1 {
 			delete(owners, address)
 			p.nodeTroubles = append(p.nodeTroubles, nodeTrouble{nodes: names, reason: "AddressShared", text: fmt.Sprintf(
-				"nodes %s have one InternalIP, %s: give each its own, or delete the Node that is there no more", strings.Join(names, " and "), address)})
+				"nodes %s have one InternalIP, %s: give each its own address, or delete the Node that no longer exists", strings.Join(names, " and "), address)})
 		}
 	}
 }

@@ -70,14 +70,14 @@ func (m membership) recover() memberStep {
 	}
 	return memberStep{
 		action: actionRecover, recovered: next,
-		message: fmt.Sprintf("recovery %s: node %s makes the database anew (%s)", m.recovery.id, from.node, m.recovery.source),
+		message: fmt.Sprintf("recovery %s: node %s re-creates the database (%s)", m.recovery.id, from.node, m.recovery.source),
 	}
 }
 
 // underWay returns the progress of a recovery that has begun.
 func (m membership) underWay() memberStep {
 	if r := m.status.Recovery; r != nil && r.Phase == v1alpha1.RecoveryCreating && m.status.ClusterID == "" {
-		message := fmt.Sprintf("recovery %s: node %s makes the database anew", r.ID, r.Node)
+		message := fmt.Sprintf("recovery %s: node %s re-creates the database", r.ID, r.Node)
 		if said, answers := m.reports[r.Node]; answers && said.Waiting != "" {
 			message += ": " + said.Waiting
 		}

@@ -86,7 +86,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		return component{}, err
 	}
 	if workload == nil {
-		message := "not started: it waits for what comes before it"
+		message := "not started: it waits for an earlier component"
 		if p.removing() {
 			message = "removed"
 		}
@@ -113,7 +113,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 		}
 	}
 	if claim := p.cluster.Spec.Central.Backup.PersistentVolumeClaim; c.aside && claim != nil && len(c.troubles) > 0 {
-		c.troubles = append(c.troubles, fmt.Sprintf("mend the claim %s/%s, or set another one in spec.central.backup.persistentVolumeClaim; members "+
+		c.troubles = append(c.troubles, fmt.Sprintf("repair the claim %s/%s, or set another one in spec.central.backup.persistentVolumeClaim; members "+
 			"go on with backups on their nodes", r.Namespace, claim.ClaimName))
 	}
 	if name == render.AgentName {

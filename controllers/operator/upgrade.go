@@ -219,7 +219,7 @@ func (p *upgradePlan) note(pods ...upgradePod) bool {
 		return false
 	}
 	p.stuck = true
-	p.message += "; stopped: " + strings.Join(few(troubles), "; ") + "; mend it, or set spec.image back"
+	p.message += "; stopped: " + strings.Join(few(troubles), "; ") + "; fix it, or set the previous spec.image"
 	return true
 }
 

@@ -97,7 +97,7 @@ func TestWhatMayBeReplaced(t *testing.T) {
 		{name: "a new pod that fails stops everything", from: oldPod, change: func(u *upgrade) {
 			u.maxUnavailable = 3
 			u.nodes[1].openVSwitch = failing(newPod("ovs-n2"))
-		}, stage: "Nodes", about: "ovs-n2 fails; mend it, or set spec.image back", stuck: true},
+		}, stage: "Nodes", about: "ovs-n2 fails; fix it, or set the previous spec.image", stuck: true},
 		{name: "but where a pod fails that is old nothing is lost", from: oldPod, change: func(u *upgrade) {
 			u.nodes[1].openVSwitch = failing(newPod("ovs-n2"))
 			u.nodes[2].openVSwitch = failing(oldPod("ovs-n3"))

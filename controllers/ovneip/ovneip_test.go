@@ -140,7 +140,7 @@ func TestADeletedOvnEipStaysWhileARuleUsesIt(t *testing.T) {
 		return ""
 	})
 	w.Delete(eip)
-	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "deleted once nobody uses it: RouterLBRule a, RouterLBRule b")
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "deleted when it is no longer used by RouterLBRule a, RouterLBRule b")
 	process.Stop()
 	w.Delete(rules[0])
 	process = w.start()

@@ -325,7 +325,7 @@ func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lea
 	var ambiguous []string
 	for _, address := range lease.Addresses {
 		if other := rival(address); other != "" {
-			ambiguous = append(ambiguous, fmt.Sprintf("%s is also that of %s", address, other))
+			ambiguous = append(ambiguous, fmt.Sprintf("%s also belongs to %s", address, other))
 		}
 	}
 	if len(ambiguous) > 0 {

@@ -117,7 +117,7 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 			return lease, nil
 		}
 		if err := r.release(ctx, key); err != nil {
-			return ipam.Lease{}, fmt.Errorf("free what a pod of the same name held: %w", err)
+			return ipam.Lease{}, fmt.Errorf("free the lease of a pod of the same name: %w", err)
 		}
 	}
 	return r.choose(ctx, pod, port)
@@ -132,7 +132,7 @@ func (r *Reconciler) parted(ctx context.Context, pod *corev1.Pod, err error) err
 		return err
 	}
 	if vacated := r.vacate(ctx, r.portKey(pod)); vacated != nil {
-		return fmt.Errorf("take away what a pod of the same name left: %w", vacated)
+		return fmt.Errorf("remove the port of the previous pod of this name: %w", vacated)
 	}
 	return err
 }
@@ -326,7 +326,7 @@ func explain(subnet string, err error) (string, bool) {
 	case errors.Is(err, ipam.ErrNoFamily):
 		return fmt.Sprintf("subnet %s has no CIDR of the family in annotation %s", subnet, kubeovnv1.AnnotationIPFamily.Key()), true
 	case errors.Is(err, ipam.ErrNoSubnet):
-		return fmt.Sprintf("subnet %s is not in force yet", subnet), true
+		return fmt.Sprintf("subnet %s is not applied yet", subnet), true
 	}
 	return "", false
 }

@@ -253,7 +253,7 @@ func (r *Reconciler) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 	if !held {
 		lease := ipam.Lease{Subnet: request.Subnet, Addresses: request.Addresses, MAC: request.MAC}
 		if err := r.Allocator.Restore(ip.Name, lease); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "cannot keep a lease from before the start", "port", ip.Name, "from", "IP object")
+			ctrl.LoggerFrom(ctx).Error(err, "cannot restore a lease", "port", ip.Name, "from", "IP object")
 			return
 		}
 	}

@@ -87,7 +87,7 @@ func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod 
 		}
 		namesake := &corev1.Pod{}
 		if r.Client.Get(ctx, r.portKey(pod), namesake, client.UnsafeDisableDeepCopy) == nil && r.machineOf(namesake) == "" && onPodNetwork(namesake) {
-			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("port name %s is that of a pod: delete it, or choose another name for the machine",
+			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to a pod: delete the pod, or choose another name for the machine",
 				portOf(r.portKey(pod))))
 		}
 		r.waiting.Add(ctrl.Request{NamespacedName: r.portKey(pod)})

@@ -243,7 +243,7 @@ func TestAPodOfTheNameOfAMachineGoesFirst(t *testing.T) {
 	plain := w.pod("default", "vm")
 	runs := launcher("vm", "a", "n2")
 	w.Create(runs)
-	w.warned(runs, "port name vm.default is that of a pod")
+	w.warned(runs, "port name vm.default belongs to a pod")
 	w.Delete(plain)
 	w.allocated(runs)
 	w.chassis("vm", "n2", "")

@@ -39,7 +39,7 @@ var (
 	})
 	heldRecords = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kiln_pod_records_held",
-		Help: "IP objects of pods that are to be written once fewer pods come.",
+		Help: "IP objects of pods that are not written yet; they wait while many pods are created.",
 	})
 )
 

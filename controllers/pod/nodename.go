@@ -44,7 +44,7 @@ func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) 
 		return fmt.Errorf("leave port name %s to the node: %w", port, err)
 	}
 	return &problem{
-		message: fmt.Sprintf("port name %s is that of a node: choose another name for the pod", port),
+		message: fmt.Sprintf("port name %s belongs to a node: choose another name for the pod", port),
 		subnets: []string{kubeovnv1.JoinSubnet},
 	}
 }

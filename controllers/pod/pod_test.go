@@ -241,7 +241,7 @@ func TestAPodWithANodesPortNameIsRefused(t *testing.T) {
 	}
 	p := newPod("b", "node-a")
 	w.Create(p)
-	w.warned(p, "port name node-a.b is that of a node")
+	w.warned(p, "port name node-a.b belongs to a node")
 	w.Delete(p)
 	w.pod("b", "after") // reconciled after the deletion
 	if _, held := process.Allocator.Lookup("node-a.b"); !held {
@@ -275,7 +275,7 @@ func TestANodeTakesItsPortNameFromAPod(t *testing.T) {
 	p, other := w.pod("b", "node-a"), w.pod("b", "node-c")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a.b"}}
 	w.Create(node)
-	w.warned(p, "port name node-a.b is that of a node")
+	w.warned(p, "port name node-a.b belongs to a node")
 	if w.portNow(p) != nil {
 		t.Error("the pod keeps a port with the name of a node's")
 	}

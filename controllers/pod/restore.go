@@ -76,7 +76,7 @@ func restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 				return fmt.Errorf("check the claim of %s: %w", c.port, err)
 			}
 			if !allowed {
-				s.log.Info("A lease from before the start is not kept: the namespace may not use its addresses, and no IP object proves it", "port", c.port)
+				s.log.Info("A lease is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port)
 				continue
 			}
 		}
@@ -149,7 +149,7 @@ func (s *restoration) keep(c claim) {
 	}
 	err := s.grant(c)
 	if err != nil {
-		s.log.Error(err, "cannot keep a lease from before the start", "port", c.port, "from", c.from)
+		s.log.Error(err, "cannot restore a lease", "port", c.port, "from", c.from)
 	}
 }
 

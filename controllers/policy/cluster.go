@@ -119,7 +119,7 @@ func (c *compiler) clusterPeers(where string, list []clusterPeer, nodes nodesOf)
 		where := fmt.Sprintf("%s, peer %d", where, i)
 		switch {
 		case peer.domains:
-			c.problem("%s: this version cannot tell the addresses of domainNames: write networks", where)
+			c.problem("%s: this version does not resolve domainNames: write networks", where)
 		case peer.nodes != nil:
 			addresses, err := nodes(peer.nodes)
 			if err != nil {

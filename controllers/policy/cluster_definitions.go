@@ -138,7 +138,7 @@ func (r *clusterReconciler) forget(ctx context.Context, informers cache.Informer
 	err := informers.RemoveInformer(ctx, r.kind.object())
 	r.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("follow kind %s no more: %w", r.kind.name, err)
+		return fmt.Errorf("stop watching kind %s: %w", r.kind.name, err)
 	}
 	r.enqueueOwners()
 	return nil

@@ -257,7 +257,7 @@ func (c *compiler) peers(where string, list []networkingv1.NetworkPolicyPeer) pe
 				addresses.AddSet(block)
 			}
 		case peer.PodSelector == nil && peer.NamespaceSelector == nil:
-			c.problem("%s: it names nobody: write podSelector, namespaceSelector or ipBlock", where)
+			c.problem("%s: it is an empty peer: write podSelector, namespaceSelector or ipBlock", where)
 		default:
 			if s, err := c.selector(peer.NamespaceSelector, peer.PodSelector); err != nil {
 				c.problem("%s: %v", where, err)

@@ -36,7 +36,7 @@ const indexRemote = "securitygroup.remote"
 // its pods, which no other policy uses.
 func (r *Reconciler) setupGroups(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.SecurityGroup{}, indexRemote, remotesOf); err != nil {
-		return fmt.Errorf("index security groups by those that they name: %w", err)
+		return fmt.Errorf("index security groups by the groups that they name: %w", err)
 	}
 	comeOrGo := predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 	err := ctrl.NewControllerManagedBy(mgr).

@@ -140,7 +140,7 @@ func (r *Reconciler) tell(s *kubeovnv1.Subnet, network validation.Network) (*val
 			(outside(h.Address, network) || isGateway(h.Address, network))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tell the allocator: %w", err)
+		return nil, fmt.Errorf("update the allocator: %w", err)
 	}
 	if len(held) > 0 {
 		return cutOff(s, network, held), nil

@@ -71,7 +71,7 @@ func readyCondition(subnet *kubeovnv1.Subnet, result result, known bool) metav1.
 	case result.problem != nil:
 		ready := k8s.NotValid()
 		if known {
-			ready.Message += "; what was in force before stays"
+			ready.Message += "; the last valid spec stays applied"
 		}
 		return ready
 	case result.unbuilt:

@@ -31,7 +31,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 		was, is := translate.VpcOfRouterPort(port, s.Name), selection.VpcOf(s)
 		if was != is {
 			if held := r.holders(s.Name, func(netip.Addr) bool { return true }); len(held) > 0 {
-				return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete what has them, or create another subnet",
+				return inUse("vpc cannot change from %s to %s while addresses are in use: %s: delete their owners, or create another subnet",
 					was, is, listed(held))
 			}
 		}
@@ -49,10 +49,10 @@ func cutOff(s *kubeovnv1.Subnet, network validation.Network, held []ipam.Holder)
 	case len(held) == 0:
 		return nil
 	case len(out) > 0:
-		return inUse("cidrBlock %s leaves out addresses in use: %s: delete what has them, or choose a cidrBlock that holds them",
+		return inUse("cidrBlock %s leaves out addresses in use: %s: delete their owners, or choose a cidrBlock that holds them",
 			s.Spec.CIDRBlock, listed(out))
 	}
-	return inUse("gateway is in use: %s: delete what has it, or choose another one", listed(held))
+	return inUse("gateway is in use: %s: delete its owner, or choose another one", listed(held))
 }
 
 func outside(a netip.Addr, network validation.Network) bool {

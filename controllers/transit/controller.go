@@ -113,7 +113,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 }
 
 // errNoAddress is the error of a full join subnet. A released address requeues the VPC.
-var errNoAddress = fmt.Errorf("%w: %s", northbound.ErrWaiting, join.Full("VPCs or nodes that nobody needs, or set clusterAccess to None"))
+var errNoAddress = fmt.Errorf("%w: %s", northbound.ErrWaiting, join.Full("unused VPCs or nodes, or set clusterAccess to None"))
 
 // rows returns the inputs of the rows.
 func (in *inputs) rows() translate.TransitInputs {

@@ -15,7 +15,7 @@ var (
 		Name: "kiln_vpc_transit_info", Help: "The way from a custom VPC to Services and the outside; 1 while a node that serves carries it.",
 	}, []string{"vpc", "node", "standby", "addresses"})
 	failovers = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kiln_vpc_transit_failovers_total", Help: "How often what leaves a custom VPC left a node that did not serve any more.",
+		Name: "kiln_vpc_transit_failovers_total", Help: "Failovers: how often the outgoing traffic of a custom VPC moved away from a node that stopped serving.",
 	}, []string{"vpc"})
 )
 

@@ -53,7 +53,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	}
 	if applied == nil && in.lost && in.pair.Active != "" && in.pair.Active != in.before.Active {
 		failovers.WithLabelValues(vpc.Name).Inc()
-		k8s.Warn(r.Recorder, vpc, ReasonMoved, fmt.Sprintf("%s does not serve any more: Services and the outside are reached through %s",
+		k8s.Warn(r.Recorder, vpc, ReasonMoved, fmt.Sprintf("%s stopped serving: Services and the outside are now reached through %s",
 			in.before.Active, in.pair.Active))
 	}
 	return nil
@@ -74,10 +74,10 @@ func conditionOf(in inputs, applied error) metav1.Condition {
 		c.Reason, c.Message = ReasonNoNode, "no node serves: neither Services nor the outside are reached"
 	case !in.up:
 		c.Reason = ReasonNoNode
-		c.Message = fmt.Sprintf("no node serves: what goes to Services and the outside is still sent to %s", in.pair.Active)
+		c.Message = fmt.Sprintf("no node serves: traffic to Services and the outside is still sent to %s", in.pair.Active)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonCarried
-		c.Message = fmt.Sprintf("%s carries what goes to Services and the outside, from %s", in.pair.Active, ipfamily.Join(in.lease.Addresses))
+		c.Message = fmt.Sprintf("%s carries the traffic to Services and the outside, from %s", in.pair.Active, ipfamily.Join(in.lease.Addresses))
 		if missing := in.missing(); missing != "" {
 			c.Message += "; " + missing
 		}

@@ -60,7 +60,7 @@ func ready(vip *kubeovnv1.Vip, s state) metav1.Condition {
 		return k8s.NotValid()
 	case s.err == nil && s.owner != "" && shared:
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf(
-			"port %s has the addresses for its own: %s share them once it is gone", s.owner, k8s.Some(s.parents(), reservation.MaxNamed)))
+			"port %s has the addresses as its own: %s share them after it is deleted", s.owner, k8s.Some(s.parents(), reservation.MaxNamed)))
 	case errors.Is(s.err, northbound.ErrWaiting):
 		return k8s.Ready(s.err, northbound.ErrWaiting)
 	}

@@ -144,7 +144,7 @@ func TestAPodHasTheAddressesOfAVipForItsOwn(t *testing.T) {
 	w.Must(w.Client.Delete(w.Context(), v))
 	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "pod default/early, pod default/late")
 	w.Delete(early)
-	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "nobody uses it: pod default/late")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no longer used by pod default/late")
 	w.Delete(late)
 	w.Gone(v)
 	lease, held := process.Allocator.Lookup("vip/v")

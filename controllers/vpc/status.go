@@ -61,7 +61,7 @@ func readyCondition(found result) metav1.Condition {
 	case len(found.problems) > 0:
 		ready := k8s.NotValid()
 		if found.applied {
-			ready.Message += "; what is right is in force"
+			ready.Message += "; the valid entries are applied"
 		}
 		return ready
 	case missing != nil:

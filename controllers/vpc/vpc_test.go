@@ -108,7 +108,7 @@ func TestStaticRoutes(t *testing.T) {
 	})
 	n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonRouteInvalid,
 		"staticRoutes[4]: the route to 10.9.0.0/16 by 10.0.0.5 is in staticRoutes[3] already", "staticRoutes[5]: cidr 10.8.0.0/16 and nextHopIP fd00:10::5")
-	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonInvalid, "what is right is in force")
+	n.Says(vpc, kubeovnv1.ConditionReady, metav1.ConditionFalse, kubeovnv1.ReasonInvalid, "the valid entries are applied")
 	n.Says(vpc, kubeovnv1.ConditionFieldsSupported, metav1.ConditionFalse, "staticRoutes.bfdId")
 	n.Rows("Logical_Router_Static_Route", staticRoutes, slices.Insert(slices.Clone(want), 0, "dst-ip 10.7.0.0/16 by 10.0.0.7")...)
 

@@ -78,7 +78,7 @@ func (w Wait) Last(t testing.TB, check func() string) string {
 			return ""
 		}
 		if err := ended(t); err != nil {
-			return fmt.Sprintf("%s%s; it cannot change any more: %v", w.prefix(), wrong, err)
+			return fmt.Sprintf("%s%s; it is final: %v", w.prefix(), wrong, err)
 		}
 		if time.Since(began) > w.Limit {
 			return fmt.Sprintf("after %s: %s%s", w.Limit, w.prefix(), wrong)

@@ -37,7 +37,7 @@ func TestAWaitEndsWithAWatchedDaemon(t *testing.T) {
 			}
 			return "no answer"
 		})
-		if want := "no answer; it cannot change any more: the daemon has ended"; got != want || checks != 2 {
+		if want := "no answer; it is final: the daemon has ended"; got != want || checks != 2 {
 			t.Errorf("after %d checks: got %q, want %q", checks, got, want)
 		}
 	})

@@ -80,7 +80,7 @@ var (
 	// ErrNoFamily reports that the subnet has no CIDR of a requested family.
 	ErrNoFamily = errors.New("subnet has no CIDR of this family")
 	// ErrNotHeld reports that an address to borrow is not held.
-	ErrNotHeld = errors.New("nobody has this address to lend")
+	ErrNotHeld = errors.New("no owner shares this address")
 )
 
 // TakenError reports a conflict: another holder has the requested address or MAC address.

@@ -69,7 +69,7 @@ func PatchStatus(ctx context.Context, c client.Client, base, obj client.Object) 
 	return nil
 }
 
-var errStale = errors.New("the cache does not show yet what was written last")
+var errStale = errors.New("the cache does not show the last write yet")
 
 // Patch patches the differences between obj and base outside of the status; it sends nothing if they are equal. obj becomes the
 // server's response.

@@ -115,7 +115,7 @@ func enqueueOrphans(
 	for _, list := range lists {
 		names, err := list(ctx)
 		if err != nil {
-			return fmt.Errorf("list what may be left: %w", err)
+			return fmt.Errorf("list possible orphans: %w", err)
 		}
 		for _, n := range names {
 			if late(ctx, n) {

@@ -102,11 +102,11 @@ func (p *plugin) restore() *cobra.Command {
 	var from, node string
 	cmd := &cobra.Command{
 		Use:   "restore [BACKUP]",
-		Short: "Make the northbound database anew from a backup, by its file's name; by default from the newest",
+		Short: "Re-create the northbound database from a backup, by its file's name; by default from the newest",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !sure {
-				return errors.New("this replaces the northbound database, whether it serves or not; what it has is kept in files beside it. Say --yes")
+				return errors.New("this replaces the northbound database, whether it serves or not; its present content stays in files next to it. Confirm with --yes")
 			}
 			r := v1alpha1.Recovery{
 				ID: newID(), Northbound: v1alpha1.RecoverySource(from), Southbound: v1alpha1.RecoverNone, When: v1alpha1.RecoverAlways, Node: node,

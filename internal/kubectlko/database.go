@@ -60,7 +60,7 @@ func (p *plugin) database(db ovnDatabase) *cobra.Command {
 			RunE: func(cmd *cobra.Command, _ []string) error { return p.storage(cmd.Context(), db) },
 		},
 		&cobra.Command{
-			Use: "kick SERVER", Short: "Take a server out of the cluster, which the operator does by itself for members that are gone",
+			Use: "kick SERVER", Short: "Take a server out of the cluster, which the operator does by itself for members of deleted nodes",
 			Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				pod, err := p.leader(cmd.Context(), db)
@@ -153,7 +153,7 @@ func (p *plugin) follow(ctx context.Context, done func(*v1alpha1.OVNCluster) (bo
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: what was asked for goes on without this command", context.Cause(ctx))
+			return fmt.Errorf("%w: the operation continues without this command", context.Cause(ctx))
 		case <-ticker.C:
 		}
 	}

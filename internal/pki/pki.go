@@ -124,7 +124,7 @@ func parsePair(kp KeyPair) (pair, error) {
 	}
 	key, isECDSA := parsed.(*ecdsa.PrivateKey)
 	if !isECDSA || !key.PublicKey.Equal(certificates[0].PublicKey) {
-		return pair{}, errors.New("the private key is not that of the certificate")
+		return pair{}, errors.New("the private key does not match the certificate")
 	}
 	return pair{certificate: certificates[0], key: key}, nil
 }

@@ -87,7 +87,7 @@ func (d Desk) Hold(ctx context.Context, w Wish, check func(*kubeovnv1.Subnet) *v
 		return ipam.Lease{}, problem, nil
 	}
 	if errors.Is(err, ipam.ErrNoSubnet) {
-		err = fmt.Errorf("%w for subnet %s to be in force", ErrWaiting, w.Subnet)
+		err = fmt.Errorf("%w for subnet %s to be applied", ErrWaiting, w.Subnet)
 	}
 	return ipam.Lease{}, nil, err
 }
@@ -167,7 +167,7 @@ func (d Desk) checkSubnet(
 	case subnet.DeletionTimestamp != nil:
 		return Invalid("subnet %s is being deleted: create %s of another one", subnet.Name, w.What), nil
 	case !k8s.ViewSubnet(subnet).Validated:
-		return nil, fmt.Errorf("%w for subnet %s, whose condition %s says what is wrong with it", ErrWaiting, subnet.Name, kubeovnv1.ConditionValidated)
+		return nil, fmt.Errorf("%w for subnet %s, whose condition %s gives the reason", ErrWaiting, subnet.Name, kubeovnv1.ConditionValidated)
 	}
 	for _, shared := range subnet.Spec.Vips {
 		if a, err := ipfamily.ParseAddr(shared); err == nil && slices.Contains(request.Addresses, a) {
@@ -204,5 +204,5 @@ const MaxNamed = 5
 
 // Used returns the Ready condition of a deleted object that still has users.
 func Used(users []string) metav1.Condition {
-	return k8s.NotReady(validation.ReasonAddressesInUse, "deleted once nobody uses it: "+k8s.Some(users, MaxNamed))
+	return k8s.NotReady(validation.ReasonAddressesInUse, "deleted when it is no longer used by "+k8s.Some(users, MaxNamed))
 }

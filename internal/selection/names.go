@@ -73,7 +73,7 @@ func (n *Networks) claimants(ctx context.Context, names []string) ([]client.Obje
 		var vpcs kubeovnv1.VpcList
 		for _, list := range []client.ObjectList{&subnets, &vpcs} {
 			if err := n.reader.List(ctx, list, client.MatchingFields{indexPortNames: name}, client.UnsafeDisableDeepCopy); err != nil {
-				return nil, fmt.Errorf("list who wants port name %s: %w", name, err)
+				return nil, fmt.Errorf("list the objects with port name %s: %w", name, err)
 			}
 		}
 		for i := range subnets.Items {

@@ -36,7 +36,7 @@ func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
 	case len(b.Ports) == 0:
 		return problem(ReasonFieldInvalid, "ports is empty: name the ports that clients send to")
 	case len(b.Selector) == 0 && len(b.Endpoints) == 0:
-		return problem(ReasonFieldInvalid, "there is neither selector nor endpoints: set one, so that somebody serves")
+		return problem(ReasonFieldInvalid, "there is neither selector nor endpoints: set one of them")
 	case len(b.Selector) > 0 && len(b.Endpoints) > 0:
 		return problem(ReasonFieldInvalid, "there are both selector and endpoints: leave one out")
 	}
@@ -60,7 +60,7 @@ func RouterLBRule(spec *kubeovnv1.RouterLBRuleSpec) *Problem {
 	}
 	for _, text := range spec.Endpoints {
 		if a, err := ipfamily.ParseAddr(text); err != nil || unreachable(a) {
-			return problem(ReasonFieldInvalid, "endpoints: nobody can be reached at %s: choose another address", text)
+			return problem(ReasonFieldInvalid, "endpoints: %s is not an address of a host: choose another one", text)
 		}
 	}
 	return LBRuleBackends(&spec.LBRuleBackends)

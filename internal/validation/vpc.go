@@ -131,7 +131,7 @@ func staticRoute(r *kubeovnv1.StaticRoute) (StaticRoute, error) {
 func (r *Router) sameRoute(route StaticRoute) error {
 	for _, other := range r.Routes {
 		if other.Prefix == route.Prefix && other.BySource == route.BySource && other.NextHop == route.NextHop && other.Table == route.Table {
-			return fmt.Errorf("the route to %s by %s is in staticRoutes[%d] already, which is the one in force: remove one of them",
+			return fmt.Errorf("the route to %s by %s is in staticRoutes[%d] already, which is the applied one: remove one of them",
 				route.Prefix, route.NextHop, other.Index)
 		}
 	}
@@ -169,7 +169,7 @@ func policyRoute(r *kubeovnv1.PolicyRoute) (PolicyRoute, error) {
 func (r *Router) samePolicy(policy PolicyRoute) error {
 	for _, other := range r.Policies {
 		if other.Priority == policy.Priority && other.Match == policy.Match {
-			return fmt.Errorf("priority %d and match %q are those of policyRoutes[%d], which is the one in force: change the priority of one of them",
+			return fmt.Errorf("priority %d and match %q are also in policyRoutes[%d], which is the applied one: change the priority of one of them",
 				policy.Priority, policy.Match, other.Index)
 		}
 	}
@@ -205,7 +205,7 @@ func vpcPeering(vpc string, p *kubeovnv1.VpcPeering) (Peering, error) {
 func (r *Router) samePeering(peering Peering) error {
 	for _, other := range r.Peerings {
 		if other.Remote == peering.Remote {
-			return fmt.Errorf("VPC %s is the remoteVpc of vpcPeerings[%d] already, which is the one in force: remove one of them",
+			return fmt.Errorf("VPC %s is the remoteVpc of vpcPeerings[%d] already, which is the applied one: remove one of them",
 				peering.Remote, other.Index)
 		}
 		for _, address := range peering.Addresses {
@@ -247,11 +247,11 @@ func Link(local, remote Peering) *Problem {
 				local.Index, address, local.Remote)
 		case remote.Addresses[i].Masked() != address.Masked():
 			return problem(ReasonPeeringInvalid,
-				"vpcPeerings[%d]: localConnectIP %s and that of VPC %s, %s, are of two networks: choose two addresses of one network",
+				"vpcPeerings[%d]: localConnectIP %s and VPC %s's, %s, are in two networks: choose two addresses of one network",
 				local.Index, address, local.Remote, remote.Addresses[i])
 		case remote.Addresses[i] == address:
 			return problem(ReasonPeeringInvalid,
-				"vpcPeerings[%d]: localConnectIP %s is that of VPC %s, too: choose another address of its network for one of them",
+				"vpcPeerings[%d]: localConnectIP %s is also VPC %s's: choose another address of its network for one of them",
 				local.Index, address, local.Remote)
 		}
 	}

@@ -98,7 +98,7 @@ func (g *guard) apply(ctx context.Context) error {
 }
 
 func addGuard(tx *knftables.Transaction, status v1alpha1.OVNClusterStatus) {
-	tx.Add(&knftables.Table{Comment: new("who may reach the databases of this node")})
+	tx.Add(&knftables.Table{Comment: new("clients that may reach the databases of this node")})
 	tx.Add(&knftables.Chain{
 		Name: "input", Type: new(knftables.FilterType), Hook: new(knftables.InputHook), Priority: new(knftables.FilterPriority),
 	})

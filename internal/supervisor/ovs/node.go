@@ -152,9 +152,9 @@ func (n *node) reset(ctx context.Context) error {
 		return nil
 	}
 	if _, err := n.controller.Call(ctx, "sb-cluster-state-reset"); err != nil && !errors.Is(err, supervisor.ErrNotRunning) {
-		return fmt.Errorf("tell ovn-controller that the southbound database was made anew: %w", err)
+		return fmt.Errorf("signal the re-created southbound database to ovn-controller: %w", err)
 	}
-	n.options.Log.Info("the southbound database was made anew", "clusterID", n.clusterID)
+	n.options.Log.Info("the southbound database was re-created", "clusterID", n.clusterID)
 	n.anew = false
 	return nil
 }

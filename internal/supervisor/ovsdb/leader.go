@@ -18,7 +18,7 @@ import (
 func watchLeader(ctx context.Context, socket, database string, changed func(leads bool)) error {
 	conn, err := jsonrpc.Dial(ctx, socket)
 	if err != nil {
-		return fmt.Errorf("watch who leads: %w", err)
+		return fmt.Errorf("watch the leader: %w", err)
 	}
 	defer conn.Close()
 	// This is a separate request: the member's row in _Server appears some time after the server starts to listen.
@@ -34,7 +34,7 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 	}}
 	var first json.RawMessage
 	if err := conn.Call("monitor", request, &first); err != nil {
-		return fmt.Errorf("watch who leads: %w", err)
+		return fmt.Errorf("watch the leader: %w", err)
 	}
 	for update := first; ; {
 		if err := readLeader(update, database, changed); err != nil {
@@ -42,11 +42,11 @@ func watchLeader(ctx context.Context, socket, database string, changed func(lead
 		}
 		n, err := conn.Receive()
 		if err != nil {
-			return fmt.Errorf("watch who leads: %w", err)
+			return fmt.Errorf("watch the leader: %w", err)
 		}
 		var params []json.RawMessage // the monitor's name and the update (RFC 7047, section 4.1.6)
 		if err := json.Unmarshal(n.Params, &params); err != nil || len(params) != 2 {
-			return fmt.Errorf("watch who leads: malformed %s: %s", n.Method, n.Params)
+			return fmt.Errorf("watch the leader: malformed %s: %s", n.Method, n.Params)
 		}
 		update = params[1]
 	}
@@ -65,7 +65,7 @@ func readLeader(update json.RawMessage, database string, changed func(leads bool
 		} `json:"new"`
 	}
 	if err := json.Unmarshal(update, &tables); err != nil {
-		return fmt.Errorf("decode who leads: %w", err)
+		return fmt.Errorf("decode the leader: %w", err)
 	}
 	for _, row := range tables["Database"] {
 		if row.New != nil && row.New.Name == database {

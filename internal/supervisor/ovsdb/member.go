@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // errSuperseded is returned when a recovery has replaced the database, so that the server must not continue with its file.
-var errSuperseded = errors.New("the database was made anew")
+var errSuperseded = errors.New("the database was re-created")
 
 func (m *member) serve(ctx context.Context) error {
 	f := newFiles(m.options)
@@ -206,7 +206,7 @@ func (m *member) begin(ctx context.Context, f files, p startup.Plan) error {
 		m.options.Log.Info("creating the cluster", "file", f.path, "address", f.local)
 		return f.create(ctx)
 	case startup.Recover:
-		m.options.Log.Info("making the database anew", "file", f.path, "from", p.Source, "backup", p.Backup)
+		m.options.Log.Info("re-creating the database", "file", f.path, "from", p.Source, "backup", p.Backup)
 		if err := m.fetch(ctx, f, p); err != nil {
 			return err
 		}

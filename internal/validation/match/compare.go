@@ -120,7 +120,7 @@ func (p *parser) compare(name token, f symbol, relation token, c constants) {
 			if f.bits == 0 {
 				values = `{"a", "b"}`
 			}
-			p.failAt(name, "OVN can only ask what %s is, not what it is not: write the values that are meant, like %s == %s",
+			p.failAt(name, "OVN can only compare %s for equality, not for inequality: write the allowed values, like %s == %s",
 				name.text, name.text, values)
 		}
 		return
@@ -130,7 +130,7 @@ func (p *parser) compare(name token, f symbol, relation token, c constants) {
 		if positive != ((relation.kind == "!=") != p.not) {
 			continue
 		}
-		p.failAt(name, "OVN can only ask whether %s holds, not whether it does not: write what is meant instead", name.text)
+		p.failAt(name, "OVN can only test whether %s is true, not whether it is false: write the intended condition instead", name.text)
 	}
 }
 

@@ -61,7 +61,7 @@ func (p *parser) expression() {
 		p.term()
 	}
 	if p.token.kind == "&&" || p.token.kind == "||" {
-		p.fail("&& and || are mixed: put parentheses around what belongs together")
+		p.fail("&& and || are mixed: put parentheses around each group")
 	}
 }
 
@@ -76,7 +76,7 @@ func (p *parser) term() {
 	atomic := p.primary()
 	p.not = !p.not
 	if !atomic {
-		p.failAt(not, "put parentheses around what it negates")
+		p.failAt(not, "put parentheses around the negated expression")
 	}
 }
 

@@ -92,7 +92,7 @@ func Decide(file *File, status v1alpha1.DatabaseStatus, node string, self netip.
 	case why == "":
 		return Plan{Step: Start}, nil
 	case record.ServerID != "":
-		return Plan{Rejoin: true, Reason: why + ": the member joins anew once the operator has taken it out of the cluster, " +
+		return Plan{Rejoin: true, Reason: why + ": the member joins again once the operator has removed it from the cluster, " +
 			"for which the other members must have a leader"}, nil
 	}
 	p := decideJoin(status, self)
@@ -111,7 +111,7 @@ func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Pla
 	p := Plan{Step: Recover, Since: since(status), Source: recovery.Source, Backup: recovery.Backup, Archive: recovery.BackupAddress}
 	switch {
 	case status.BootstrapNode != node:
-		return Plan{Reason: fmt.Sprintf("node %s makes the database anew", status.BootstrapNode)}
+		return Plan{Reason: fmt.Sprintf("node %s re-creates the database", status.BootstrapNode)}
 	case file != nil && file.Unusable == nil && file.Since.Equal(p.Since):
 		return Plan{Step: Start}
 	case recovery.Source == v1alpha1.RecoverMember && file == nil:
