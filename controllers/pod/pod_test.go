@@ -143,10 +143,16 @@ func TestRequestsOfAPod(t *testing.T) {
 	if got, want := fmt.Sprint(north()), "[ip4.src == "+address(appliance)+" to [10.16.0.200]]"; got != want {
 		t.Errorf("policies are %s, want %s", got, want)
 	}
-	w.Change(appliance, func() { delete(appliance.Annotations, "ovn.kubernetes.io/north_gateway") })
+	w.Change(appliance, func() {
+		delete(appliance.Annotations, "ovn.kubernetes.io/north_gateway")
+		delete(appliance.Annotations, "ovn.kubernetes.io/layer2_forward")
+	})
 	w.Eventually(func() string {
 		if got := north(); len(got) > 0 {
 			return fmt.Sprint("policies are ", got)
+		}
+		if got := w.portNow(appliance).Strings("addresses"); len(got) != 1 {
+			return fmt.Sprint("the port of a pod that no longer forwards has ", got)
 		}
 		return ""
 	})
