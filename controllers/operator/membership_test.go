@@ -130,7 +130,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"what is not recorded is kicked", 3, 3, 3, func(m *membership) {
 			m.status.Members = m.status.Members[:2]
 			m.want = 2
-		}, actionKick, "not recorded", "", false},
+		}, actionKick, "unrecorded", "", false},
 		{"or taken up, if it is wanted", 3, 3, 3, func(m *membership) { m.status.Members = m.status.Members[:2] }, actionRecord, "taken up", "n1 n2 n3", false},
 		{"also without a leader", 3, 3, 3, func(m *membership) {
 			m.status.Members, m.status.Leader = m.status.Members[:1], ""

@@ -53,17 +53,17 @@ func TestTheStepOfARecovery(t *testing.T) {
 		{"from the member that is left", 3, func(m *membership) {
 			lose(m, "n2", "n3")
 			ask(m, v1alpha1.RecoverMember, "")
-		}, v1alpha1.RecoveryCreating, "n1", "", "n1 makes", false},
+		}, v1alpha1.RecoveryCreating, "n1", "", "n1 re-creates", false},
 		{"from the one that has most", 5, func(m *membership) {
 			lose(m, "n1", "n3", "n4")
 			give(m, "n5", func(r *adminapi.Status) { r.LastIndex = 7 })
 			ask(m, v1alpha1.RecoverMember, "")
-		}, v1alpha1.RecoveryCreating, "n5", "", "n5 makes", false},
+		}, v1alpha1.RecoveryCreating, "n5", "", "n5 re-creates", false},
 		{"unless another one is named", 5, func(m *membership) {
 			lose(m, "n1", "n3", "n4")
 			give(m, "n5", func(r *adminapi.Status) { r.LastIndex = 7 })
 			ask(m, v1alpha1.RecoverMember, "n2")
-		}, v1alpha1.RecoveryCreating, "n2", "", "n2 makes", false},
+		}, v1alpha1.RecoveryCreating, "n2", "", "n2 re-creates", false},
 		{"nobody has the data", 3, func(m *membership) {
 			lose(m, "n1", "n2", "n3")
 			ask(m, v1alpha1.RecoverMember, "")
@@ -72,7 +72,7 @@ func TestTheStepOfARecovery(t *testing.T) {
 			lose(m)
 			move(m, "n1")
 			ask(m, v1alpha1.RecoverMember, "")
-		}, v1alpha1.RecoveryCreating, "n1", "", "n1 makes", false},
+		}, v1alpha1.RecoveryCreating, "n1", "", "n1 re-creates", false},
 		{"not from a file of another cluster", 1, func(m *membership) {
 			lose(m)
 			move(m, "n1")
@@ -88,12 +88,12 @@ func TestTheStepOfARecovery(t *testing.T) {
 			lose(m, "n2")
 			move(m, "n1", "n3")
 			ask(m, v1alpha1.RecoverMember, "n3")
-		}, v1alpha1.RecoveryCreating, "n3", "", "n3 makes", false},
+		}, v1alpha1.RecoveryCreating, "n3", "", "n3 re-creates", false},
 		{"a member that runs comes first", 3, func(m *membership) {
 			lose(m, "n2")
 			move(m, "n1")
 			ask(m, v1alpha1.RecoverMember, "")
-		}, v1alpha1.RecoveryCreating, "n3", "", "n3 makes", false},
+		}, v1alpha1.RecoveryCreating, "n3", "", "n3 re-creates", false},
 		{"a leader is left alone", 3, func(m *membership) { ask(m, v1alpha1.RecoverMember, "") }, v1alpha1.RecoveryRefused, "", "", "has a leader", false},
 		{"one that has lost the others is about to go", 3, func(m *membership) {
 			leader := m.status.Leader
@@ -105,7 +105,7 @@ func TestTheStepOfARecovery(t *testing.T) {
 		{"unless it is to be replaced in any case", 3, func(m *membership) {
 			ask(m, v1alpha1.RecoverRebuild, "n3")
 			m.recovery.always = true
-		}, v1alpha1.RecoveryCreating, "n3", "", "n3 makes", false},
+		}, v1alpha1.RecoveryCreating, "n3", "", "n3 re-creates", false},
 		{"who may yet come is waited for", 3, func(m *membership) {
 			lose(m, "n2")
 			delete(m.reports, "n3")
@@ -124,39 +124,39 @@ func TestTheStepOfARecovery(t *testing.T) {
 			lose(m, "n1", "n2")
 			give(m, "n3", func(r *adminapi.Status) { r.Backups = backups })
 			ask(m, v1alpha1.RecoverBackup, "")
-		}, v1alpha1.RecoveryCreating, "n3", "b2", "n3 makes", false},
+		}, v1alpha1.RecoveryCreating, "n3", "b2", "n3 re-creates", false},
 		{"from a backup by name", 3, func(m *membership) {
 			lose(m, "n1", "n2")
 			give(m, "n3", func(r *adminapi.Status) { *r = adminapi.Status{Waiting: "w", NeedsRejoin: true, Backups: backups} })
 			ask(m, v1alpha1.RecoverBackup, "")
 			m.recovery.backup = "b1"
-		}, v1alpha1.RecoveryCreating, "n3", "b1", "n3 makes", false},
+		}, v1alpha1.RecoveryCreating, "n3", "b1", "n3 re-creates", false},
 		{"from the newest one, which is on the claim", 3, func(m *membership) {
 			lose(m, "n1", "n2")
 			give(m, "n3", func(r *adminapi.Status) { r.Backups = backups })
 			m.archive = kept
 			ask(m, v1alpha1.RecoverBackup, "")
-		}, v1alpha1.RecoveryCreating, "n3", "b3@192.0.2.9", "n3 makes", false},
+		}, v1alpha1.RecoveryCreating, "n3", "b3@192.0.2.9", "n3 re-creates", false},
 		{"by name, which the claim has, on the node that is wanted", 3, func(m *membership) {
 			lose(m, "n1", "n2")
 			m.archive = kept
 			ask(m, v1alpha1.RecoverBackup, "n1")
 			m.recovery.backup = "b0"
-		}, v1alpha1.RecoveryCreating, "n1", "b0@192.0.2.9", "n1 makes", false},
+		}, v1alpha1.RecoveryCreating, "n1", "b0@192.0.2.9", "n1 re-creates", false},
 		{"by name, which a node has as well as the claim", 3, func(m *membership) {
 			lose(m, "n1", "n2")
 			give(m, "n3", func(r *adminapi.Status) { r.Backups = backups })
 			m.archive = archive{address: "192.0.2.9", Status: adminapi.Status{Backups: backups}}
 			ask(m, v1alpha1.RecoverBackup, "")
 			m.recovery.backup = "b1"
-		}, v1alpha1.RecoveryCreating, "n3", "b1", "n3 makes", false},
+		}, v1alpha1.RecoveryCreating, "n3", "b1", "n3 re-creates", false},
 		{"from the claim, on a new node when all are lost", 3, func(m *membership) {
 			lose(m, "n1", "n2", "n3")
 			m.free = freeNode(4)
 			m.nodes[netip.MustParseAddr("192.0.2.4")] = "n4"
 			m.archive = kept
 			ask(m, v1alpha1.RecoverBackup, "")
-		}, v1alpha1.RecoveryCreating, "n4", "b3@192.0.2.9", "n4 makes", false},
+		}, v1alpha1.RecoveryCreating, "n4", "b3@192.0.2.9", "n4 re-creates", false},
 		{"of which there is none", 3, func(m *membership) {
 			lose(m, "n1", "n2")
 			ask(m, v1alpha1.RecoverBackup, "")
@@ -166,13 +166,13 @@ func TestTheStepOfARecovery(t *testing.T) {
 			m.free = freeNode(4)
 			m.nodes[netip.MustParseAddr("192.0.2.4")] = "n4"
 			ask(m, v1alpha1.RecoverRebuild, "")
-		}, v1alpha1.RecoveryCreating, "n4", "", "n4 makes", false},
+		}, v1alpha1.RecoveryCreating, "n4", "", "n4 re-creates", false},
 		{"another one while one is under way", 3, func(m *membership) {
 			lose(m, "n2", "n3")
 			m.status.ClusterID = ""
 			m.status.Recovery = &v1alpha1.RecoveryStatus{ID: "zero", Phase: v1alpha1.RecoveryCreating, Node: "n3"}
 			ask(m, v1alpha1.RecoverRebuild, "n1")
-		}, v1alpha1.RecoveryCreating, "n1", "", "n1 makes", false},
+		}, v1alpha1.RecoveryCreating, "n1", "", "n1 re-creates", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := clusterOf(c.n, c.n, c.n)

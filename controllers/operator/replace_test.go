@@ -159,7 +159,7 @@ func (s *story) stopped(t *testing.T) {
 	s.setImage(t, imageBroken)
 	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(
 		HavePrefix("True ReplacingStopped"), ContainSubstring("node control-plane-1: ErrImagePull: no such image"),
-		ContainSubstring("0 of 2 nodes updated"), ContainSubstring("set spec.image back")))
+		ContainSubstring("0 of 2 nodes updated"), ContainSubstring("set the previous spec.image")))
 	g.Expect(s.condition(t, "Progressing")()).To(HavePrefix("False ReplacingStopped"))
 	g.Eventually(func() []string { return s.events(t) }).Should(ContainElement("Warning ReplacingStopped"))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))

@@ -144,7 +144,7 @@ func TestADeletedOvnEipStaysWhileARuleUsesIt(t *testing.T) {
 	process.Stop()
 	w.Delete(rules[0])
 	process = w.start()
-	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "uses it: RouterLBRule a")
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no longer used by RouterLBRule a")
 	address := netip.MustParseAddr(eip.Status.V4IP)
 	if holder := process.Allocator.Holder("external", address); holder != "eip/front" {
 		t.Errorf("the address is %q's", holder)

@@ -7,8 +7,25 @@ import (
 	"fmt"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
 )
+
+// withoutPort waits until a pod has no port, and its lease is retained.
+func (w world) withoutPort(process *controllertest.Process, was *corev1.Pod) {
+	w.Helper()
+	w.Eventually(func() string {
+		if w.portNow(was) != nil {
+			return "the port is there"
+		}
+		if lease, held := process.Allocator.Lookup(was.Name + "." + was.Namespace); !held || joined(lease.Addresses) != address(was) {
+			return fmt.Sprintf("the address is not retained: %v", lease)
+		}
+		return ""
+	})
+}
 
 // The successor exists before the controller has seen the deletion of the first pod.
 func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
@@ -27,15 +44,7 @@ func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
 	w.Create(second)
 	process = w.start()
 	w.warned(second, "nowhere")
-	w.Eventually(func() string {
-		if w.portNow(first) != nil {
-			return "the port is there"
-		}
-		if lease, held := process.Allocator.Lookup("db-0.default"); !held || joined(lease.Addresses) != address(first) {
-			return fmt.Sprintf("the address is not kept: %v", lease)
-		}
-		return ""
-	})
+	w.withoutPort(process, first)
 
 	w.Change(second, func() { delete(second.Annotations, kubeovnv1.AnnotationIPPool.Key()) })
 	w.allocated(second)

@@ -172,7 +172,7 @@ egress:
 		cnp.Spec.Egress[0].To = []v1alpha2.ClusterNetworkPolicyEgressPeer{{DomainNames: []v1alpha2.DomainName{"example.com"}}}
 	})
 	w.condition(cnp, &cnp.Status.Conditions, "Validated", "False",
-		"egress rule 0, peer 0: this version cannot tell the addresses of domainNames: write networks")
+		"egress rule 0, peer 0: this version does not resolve domainNames: write networks")
 	w.expectOf("ClusterNetworkPolicy//cluster", map[string]string{})
 	w.Delete(anp, cnp)
 	w.Eventually(func() string {

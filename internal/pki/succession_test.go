@@ -261,7 +261,7 @@ func TestIssuedAuthoritiesThatCannotBeUsedAreRefused(t *testing.T) {
 		"good for an hour":     {changed(func(c *x509.Certificate) { c.NotAfter = c.NotBefore.Add(time.Hour) }), "good for 1h0m0s"},
 		"expired":              {changed(func(c *x509.Certificate) { c.NotBefore = start.AddDate(-1, 0, 0); c.NotAfter = start }), "expired"},
 		"empty":                {KeyPair{}, "no certificate"},
-		"the key of another":   {KeyPair{Certificate: changed(func(*x509.Certificate) {}).Certificate, Key: foreign.Key}, "not that of the certificate"},
+		"the key of another":   {KeyPair{Certificate: changed(func(*x509.Certificate) {}).Certificate, Key: foreign.Key}, "does not match the certificate"},
 		"not what it says":     {KeyPair{Certificate: foreign.Key, Key: foreign.Key}, "a PRIVATE KEY where a certificate should be"},
 		"an encoding of PKCS1": {KeyPair{Certificate: foreign.Certificate, Key: []byte("-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n")}, "PKCS #8"},
 	} {
