@@ -137,27 +137,37 @@ func (m membership) strangers(leader adminapi.Status) memberStep {
 	return memberStep{}
 }
 
-// lost handles recorded members whose node is deleted or whose data is lost.
+// fate says why the recorded address of a member is not its node's.
+func (m membership) fate(node string) string {
+	for _, name := range m.nodes {
+		if name == node {
+			return "has another address now"
+		}
+	}
+	return "was deleted"
+}
+
+// lost handles recorded members whose node is deleted or has another address, or whose data is lost.
 func (m membership) lost(leader adminapi.Status) memberStep {
 	for i, member := range m.status.Members {
 		server := m.listed(leader, member)
 		gone := m.nodes[addressOf(member)] != member.Node
 		switch {
 		case gone && server != "":
-			return m.kick(leader, server, fmt.Sprintf("the member of the deleted node %s", member.Node))
+			return m.kick(leader, server, fmt.Sprintf("the member of node %s, which %s,", member.Node, m.fate(member.Node)))
 		case gone && m.canForget(leader, member):
 			return m.forget(i)
 		case gone && len(m.status.Members) > m.want:
 			continue // another member is removed first
 		case gone && m.free == nil:
-			return memberStep{stuck: true, message: fmt.Sprintf("node %s, which held a member, was deleted, and there is no other node "+
-				"for its place: label a node, or lower spec.central.replicas", member.Node)}
+			return memberStep{stuck: true, message: fmt.Sprintf("node %s, which held a member, %s, and there is no other node "+
+				"for its place: label a node, or lower spec.central.replicas", member.Node, m.fate(member.Node))}
 		case gone:
 			members := slices.Clone(m.status.Members)
 			members[i] = m.joiner(m.free.Name, k8s.InternalIPs(m.free)[0].String())
 			return memberStep{
 				action: actionRecord, members: members,
-				message: fmt.Sprintf("node %s takes the place of node %s, which was deleted", m.free.Name, member.Node),
+				message: fmt.Sprintf("node %s takes the place of node %s, which %s", m.free.Name, member.Node, m.fate(member.Node)),
 			}
 		case m.reports[member.Node].NeedsRejoin && server != "":
 			return m.kick(leader, server, fmt.Sprintf("the member of node %s, whose data is lost,", member.Node))

@@ -112,7 +112,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"which may lead", 3, 3, 1, func(m *membership) { m.last = "n1" }, actionLeave, "n1 leaves", "", false},
 		{"it stays while the others are too few", 3, 3, 1, func(m *membership) { delete(m.reports, "n2") }, actionNone, "stays until", "", false},
 		{"once it has left it is forgotten", 3, 3, 1, func(m *membership) { unlist(m, 3) }, actionRecord, "n3 no longer holds a member", "n1 n2", false},
-		{"a node that is gone: its member is kicked", 3, 4, 3, func(m *membership) { lose(m, 2) }, actionKick, "node n2", "", false},
+		{"a node that is gone: its member is kicked", 3, 4, 3, func(m *membership) { lose(m, 2) }, actionKick, "node n2, which was deleted,", "", false},
 		{"not if that would be too many", 3, 4, 3, func(m *membership) { lose(m, 2); delete(m.reports, "n3") }, actionNone, "stays until", "", false},
 		{"and its place given to another", 3, 4, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionRecord, "n4 takes the place", "n1 n4 n3", false},
 		{"if there is one", 3, 3, 3, func(m *membership) { lose(m, 2); unlist(m, 2) }, actionNone, "no other node", "", true},
@@ -121,7 +121,7 @@ func TestTheNextStepOfAMembership(t *testing.T) {
 		{"a node with another address is another place", 3, 4, 3, func(m *membership) {
 			lose(m, 2)
 			m.nodes[netip.MustParseAddr("192.0.2.77")] = "n2"
-		}, actionKick, "node n2", "", false},
+		}, actionKick, "node n2, which has another address now,", "", false},
 		{"lost data: kicked", 3, 3, 3, func(m *membership) { m.reports["n3"] = adminapi.Status{NeedsRejoin: true} }, actionKick, "data", "", false},
 		{"and told to join anew", 3, 3, 3, func(m *membership) {
 			m.reports["n3"] = adminapi.Status{NeedsRejoin: true}
