@@ -330,7 +330,7 @@ func TestAPodThatHasAVipForItsOwnGoesBeforeThoseThatShareIt(t *testing.T) {
 	w.pod("shares", "aaps", "v")
 	w.parents(v, "shares.default")
 	owner := w.pod("owner", "vip", "v")
-	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "port owner.default has the addresses for its own")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "port owner.default has the addresses as its own")
 	w.parents(v, "")
 	w.Delete(owner)
 	w.ready(v)

@@ -37,7 +37,7 @@ func TestPeering(t *testing.T) {
 	n.Get(b)
 	n.Change(b, func() { peering("a", "169.254.0.5/30,fd00:254::2/126")(&b.Spec) })
 	for vpc, remote := range map[*kubeovnv1.Vpc]string{a: "b", b: "a"} {
-		n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonPeeringInvalid, "that of VPC "+remote, "two networks")
+		n.Says(vpc, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonPeeringInvalid, "VPC "+remote+"'s", "two networks")
 	}
 	n.Change(b, func() { b.Spec.VpcPeerings[0].LocalConnectIP = "169.254.0.2/30,fd00:254::2/126" })
 	n.Ready(a, b)

@@ -92,7 +92,7 @@ func TestWhatIsRightIsReadBesideWhatIsWrong(t *testing.T) {
 	message := Joined(problems).Message
 	for _, part := range []string{
 		"staticRoutes[0]: cidr", "staticRoutes[3]: the route to 10.9.0.0/16 by 10.0.0.1 is in staticRoutes[1]",
-		`policyRoutes[1]: priority 1 and match "ip4" are those of policyRoutes[0]`,
+		`policyRoutes[1]: priority 1 and match "ip4" are also in policyRoutes[0]`,
 		"vpcPeerings[1]: VPC a is the remoteVpc of vpcPeerings[0]", "vpcPeerings[2]: localConnectIP 169.254.0.2/24 overlaps with 169.254.0.1/30 of vpcPeerings[0]",
 	} {
 		if !strings.Contains(message, part) {
@@ -105,9 +105,9 @@ func TestLink(t *testing.T) {
 	for _, tt := range []struct{ name, local, remote, message string }{
 		{name: "one network", local: "169.254.0.1/30", remote: "169.254.0.2/30"},
 		{name: "one network of each family, in another order", local: "169.254.0.1/30,fd00::1/64", remote: "fd00::2/64,169.254.0.2/30"},
-		{name: "two networks", local: "169.254.0.1/30", remote: "169.254.0.5/30", message: "are of two networks"},
-		{name: "two lengths of prefix", local: "169.254.0.1/30", remote: "169.254.0.2/29", message: "are of two networks"},
-		{name: "one address", local: "169.254.0.1/30", remote: "169.254.0.1/30", message: "is that of VPC b, too"},
+		{name: "two networks", local: "169.254.0.1/30", remote: "169.254.0.5/30", message: "are in two networks"},
+		{name: "two lengths of prefix", local: "169.254.0.1/30", remote: "169.254.0.2/29", message: "are in two networks"},
+		{name: "one address", local: "169.254.0.1/30", remote: "169.254.0.1/30", message: "is also VPC b's"},
 		{name: "a family more here", local: "169.254.0.1/30,fd00::1/64", remote: "169.254.0.2/30", message: "fd00::1/64 has no counterpart"},
 		{name: "a family more there", local: "169.254.0.1/30", remote: "169.254.0.2/30,fd00::1/64", message: "write one of the same families"},
 	} {

@@ -207,7 +207,7 @@ func TestDecide(t *testing.T) {
 			name:   "another node makes the database anew: wait, whatever is here",
 			file:   file("c"),
 			status: recovering("cp-2", v1alpha1.RecoverMember),
-			reason: "node cp-2 makes",
+			reason: "node cp-2 re-creates",
 		},
 		{
 			name:   "the node that creates the cluster has a file that cannot be read: a person decides",
