@@ -152,11 +152,30 @@ func (f files) readSince() (time.Time, error) {
 	return since, nil
 }
 
+// writeSince replaces the record in one step that survives a power failure: an empty record would mark a healthy database file as
+// one of an earlier membership.
 func (f files) writeSince(since time.Time) error {
-	if err := os.WriteFile(f.sincePath(), []byte(since.UTC().Format(time.RFC3339)+"\n"), 0o600); err != nil {
+	if err := replaceFile(f.sincePath(), since.UTC().Format(time.RFC3339)+"\n"); err != nil {
 		return fmt.Errorf("write when the member begins: %w", err)
 	}
 	return nil
+}
+
+// replaceFile writes a file under a temporary name, syncs it, and renames it.
+func replaceFile(path, content string) error {
+	fresh := path + ".new"
+	file, err := os.OpenFile(fresh, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(content)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
 }
 
 // aside returns the new name for a database file that is no longer used.
