@@ -49,26 +49,8 @@ type Label struct {
 // Run writes the values from leads until ctx ends, and then writes "false". It retries failures, always with the newest value. A
 // stale value from a previous container of the pod is overwritten at once.
 func (l Label) Run(ctx context.Context, leads <-chan bool) {
-	value := false
-	for {
-		attempt, cancel := context.WithCancel(ctx)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			supervisor.Retry(attempt, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(attempt, strconv.FormatBool(value)) })
-		}()
-		select {
-		case next := <-leads:
-			cancel()
-			<-done
-			value = next
-		case <-ctx.Done():
-			cancel()
-			<-done
-			l.withdraw()
-			return
-		}
-	}
+	write(ctx, l, false, leads, strconv.FormatBool)
+	l.withdraw()
 }
 
 // Put writes a value, with retries until it succeeds or ctx ends.
@@ -76,14 +58,33 @@ func (l Label) Put(ctx context.Context, value string) {
 	supervisor.Retry(ctx, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(ctx, value) })
 }
 
-// Follow writes each value from the channel until ctx ends. It receives the next value only after the current one is written.
+// Follow writes the values from the channel until ctx ends. It retries failures, always with the newest value, and never blocks
+// the sender for longer than one attempt takes to stop.
 func (l Label) Follow(ctx context.Context, values <-chan string) {
-	for {
+	select {
+	case first := <-values:
+		write(ctx, l, first, values, func(value string) string { return value })
+	case <-ctx.Done():
+	}
+}
+
+// write writes value, and then each value from next, until ctx ends. The next value ends the attempts to write the current one.
+func write[T any](ctx context.Context, l Label, value T, next <-chan T, text func(T) string) {
+	for ctx.Err() == nil {
+		attempt, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			l.Put(attempt, text(value))
+		}()
 		select {
-		case value := <-values:
-			l.Put(ctx, value)
+		case newer := <-next:
+			cancel()
+			<-done
+			value = newer
 		case <-ctx.Done():
-			return
+			cancel()
+			<-done
 		}
 	}
 }

@@ -7,8 +7,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,4 +71,42 @@ func TestLabelFollowsAndIsWithdrawn(t *testing.T) {
 	if err != nil || got.Labels[NorthboundLeader] != "false" || got.Labels["app"] != "ovn-central" {
 		t.Errorf("labels %v, %v", got.Labels, err)
 	}
+}
+
+// TestAValueThatCannotBeWrittenIsReplacedByTheNext checks that the sender of values does not block while the API server fails, and
+// that the newest value is written once it serves again.
+func TestAValueThatCannotBeWrittenIsReplacedByTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "ovn-central-northd-0"}}
+		client := fake.NewClientset(pod)
+		var serves atomic.Bool
+		client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if !serves.Load() {
+				return true, nil, errors.New("connection refused")
+			}
+			return false, nil, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		values, done := make(chan string), make(chan struct{})
+		go func() {
+			defer close(done)
+			Label{Pods: client.CoreV1().Pods("kube-system"), Pod: pod.Name, Key: NorthdMembers, Log: logr.Discard()}.Follow(ctx, values)
+		}()
+		for _, value := range []string{"a", "b", "c"} {
+			select {
+			case values <- value:
+			case <-time.After(time.Hour): // in synctest's clock
+				t.Fatalf("the value %s is not received while the API server fails", value)
+			}
+		}
+		serves.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		got, err := client.CoreV1().Pods("kube-system").Get(t.Context(), pod.Name, metav1.GetOptions{})
+		if err != nil || got.Labels[NorthdMembers] != "c" {
+			t.Errorf("labels %v, %v", got.Labels, err)
+		}
+		cancel()
+		<-done
+	})
 }
