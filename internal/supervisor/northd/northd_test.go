@@ -19,7 +19,9 @@ import (
 	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/eventually"
@@ -378,6 +380,22 @@ func TestPeers(t *testing.T) {
 		case <-time.After(2 * time.Minute):
 			t.Errorf("%s: it waits", name)
 		}
+	}
+}
+
+func TestAWatchOfPeersThatEndsIsAnError(t *testing.T) {
+	client := fake.NewClientset(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "ns", Labels: map[string]string{"app.kubernetes.io/component": "ovn-central-northd"}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	})
+	client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
+		ended := watch.NewFake()
+		ended.Stop()
+		return true, ended, nil
+	})
+	err := Peers{Pods: client.CoreV1().Pods("ns"), Pod: "self"}.await(t.Context(), "new")
+	if err == nil || err.Error() != "the watch of the pods of ovn-northd ended" {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ package northd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -71,7 +72,7 @@ func (p Peers) await(ctx context.Context, members string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the watch of the pods of ovn-northd ended: %w", ctx.Err())
+	return errors.New("the watch of the pods of ovn-northd ended")
 }
 
 // follows reports whether another pod runs with these members, and updates standing with whether that pod could take over.
