@@ -59,6 +59,7 @@ func Run(ctx context.Context, o Options) error {
 		for {
 			// A member that has left, or whose cluster was replaced, starts over.
 			err := m.serve(ctx)
+			m.leads(ctx, false) // a server that has ended does not lead, and may have ended before it reported that
 			if errors.Is(err, errFailed) {
 				m.untilWritable(ctx)
 			} else if !errors.Is(err, errSuperseded) && !errors.Is(err, errLeft) && !errors.Is(err, errRefused) {
@@ -233,15 +234,18 @@ func (m *member) begin(ctx context.Context, f files, p startup.Plan) error {
 
 func (m *member) wait(reason string) { m.waiting.Store(&adminapi.Status{Waiting: reason}) }
 
+// leads sends whether this member is the leader.
+func (m *member) leads(ctx context.Context, leads bool) {
+	select {
+	case m.options.Leads <- leads:
+	case <-ctx.Done():
+	}
+}
+
 // watchLead sends each change to Leads until ctx ends or the member has left. The socket exists only while the server runs, so
 // it retries.
 func (m *member) watchLead(ctx context.Context) (left error) {
-	tell := func(leads bool) {
-		select {
-		case m.options.Leads <- leads:
-		case <-ctx.Done():
-		}
-	}
+	tell := func(leads bool) { m.leads(ctx, leads) }
 	report := func(err error) {
 		if ctx.Err() == nil {
 			m.options.Log.V(1).Info("retrying", "reason", err.Error())
@@ -269,10 +273,6 @@ var errRefused = errors.New("ovsdb-server cannot read its database file")
 // untilWritable waits until the member's disk is writable again. Meanwhile it reports the failure.
 func (m *member) untilWritable(ctx context.Context) {
 	f := newFiles(m.options)
-	select {
-	case m.options.Leads <- false:
-	case <-ctx.Done():
-	}
 	report := func(err error) {
 		text := fmt.Sprintf("%v: %v; make room on the node's disk", errFailed, err)
 		m.waiting.Store(&adminapi.Status{Waiting: text, DiskFailure: text})

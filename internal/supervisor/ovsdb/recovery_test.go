@@ -280,6 +280,36 @@ func TestWhoWasAwayIsSuperseded(t *testing.T) {
 	}
 }
 
+// TestAMemberThatWaitsForARecoveryDoesNotLead checks that the only member of a replaced cluster, which has no other member to
+// transfer its leadership to, reports that it no longer leads.
+func TestAMemberThatWaitsForARecoveryDoesNotLead(t *testing.T) {
+	tr := newTrial(t)
+	m, _ := tr.bootstrap("cp-1", "127.0.3.12")
+	if !<-m.leads {
+		t.Fatal("the only member does not lead")
+	}
+	elsewhere := tr.recovery(m, v1alpha1.RecoverRebuild, "", 1000)
+	elsewhere.BootstrapNode, elsewhere.Recovery.Node = "cp-2", "cp-2"
+	m.tell(elsewhere, v1alpha1.Backup{})
+	supervisortest.Eventually(t, "the member waits", func() error {
+		said, err := tr.admin(m, tr.callers).Status(t.Context())
+		if err == nil && said.Waiting == "" {
+			err = fmt.Errorf("it reports %+v", said)
+		}
+		return err
+	})
+	leads := true
+	supervisortest.Eventually(t, "the member does not lead", func() error {
+		for len(m.leads) > 0 {
+			leads = <-m.leads
+		}
+		if leads {
+			return errors.New("it still leads")
+		}
+		return nil
+	})
+}
+
 func TestWhenABackupIsDue(t *testing.T) {
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	daily := v1alpha1.Backup{Interval: metav1.Duration{Duration: 24 * time.Hour}}
