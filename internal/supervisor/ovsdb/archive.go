@@ -78,20 +78,11 @@ func RunArchive(ctx context.Context, o ArchiveOptions) error {
 // follow makes backups when they are due.
 func (a *archive) follow(ctx context.Context) {
 	a.backups.found(a.files)
-	var cluster *v1alpha1.OVNCluster
-	due := time.NewTimer(never)
-	defer due.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case cluster = <-a.options.Clusters:
-		case <-due.C:
-		}
+	whenDue(ctx, a.options.Clusters, func(cluster *v1alpha1.OVNCluster) time.Duration {
 		status := a.options.Database.Of(cluster.Status)
 		connect := func(ctx context.Context) (*jsonrpc.Conn, error) { return a.connect(ctx, status) }
-		due.Reset(a.backups.makeIfDue(ctx, a.files, cluster.Spec.Central.Backup, status, connect, a.options.Log))
-	}
+		return a.backups.makeIfDue(ctx, a.files, cluster.Spec.Central.Backup, status, connect, a.options.Log)
+	})
 }
 
 // connect connects to any member that is part of the cluster: a backup holds the data that the cluster has agreed on.

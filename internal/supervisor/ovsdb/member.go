@@ -10,6 +10,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -138,21 +139,30 @@ func (m *member) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// follow makes backups until ctx ends. It returns errSuperseded when the cluster is replaced.
+// follow makes backups until ctx ends. It returns errSuperseded when the cluster is replaced, also while a backup is in progress.
 func (m *member) follow(ctx context.Context, f files, began time.Time) error {
-	due := time.NewTimer(0)
-	defer due.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	newest := make(chan *v1alpha1.OVNCluster, 1)
+	var running sync.WaitGroup
+	running.Go(func() {
+		whenDue(ctx, newest, func(cluster *v1alpha1.OVNCluster) time.Duration { return m.backUpIfDue(ctx, f, cluster) })
+	})
+	defer running.Wait()
+	defer cancel()
 	for {
+		if startup.Superseded(began, m.options.Database.Of(m.cluster.Status)) {
+			return errSuperseded
+		}
+		select {
+		case <-newest: // the backups have not received the former one
+		default:
+		}
+		newest <- m.cluster
 		select {
 		case <-ctx.Done():
 			return nil
 		case m.cluster = <-m.options.Clusters:
-		case <-due.C:
 		}
-		if startup.Superseded(began, m.options.Database.Of(m.cluster.Status)) {
-			return errSuperseded
-		}
-		due.Reset(m.backUpIfDue(ctx, f))
 	}
 }
 

@@ -6,6 +6,7 @@ package ovsdb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,8 @@ const (
 	never = 365 * 24 * time.Hour
 	// backupRetry is the delay before a failed backup is retried.
 	backupRetry = time.Minute
+	// backupTimeout bounds one attempt. A server or a disk that hangs must not prevent all later backups.
+	backupTimeout = 5 * time.Minute
 )
 
 // backups is the state of the backups in a directory.
@@ -91,6 +94,22 @@ func (b *backups) due(wanted v1alpha1.Backup, status v1alpha1.DatabaseStatus, no
 // errNotServing is returned when the database cannot be backed up at the moment. It does not count as a backup failure.
 var errNotServing = errors.New("the database does not serve")
 
+// whenDue calls backUp with the newest OVNCluster until ctx ends: at each change, and after the delay that the last call returned.
+func whenDue(ctx context.Context, clusters <-chan *v1alpha1.OVNCluster, backUp func(*v1alpha1.OVNCluster) time.Duration) {
+	var cluster *v1alpha1.OVNCluster
+	due := time.NewTimer(never)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case cluster = <-clusters:
+		case <-due.C:
+		}
+		due.Reset(backUp(cluster))
+	}
+}
+
 // makeIfDue makes a backup through connect if one is due, and returns the delay until the next check.
 func (b *backups) makeIfDue(
 	ctx context.Context, f files, wanted v1alpha1.Backup, status v1alpha1.DatabaseStatus,
@@ -100,7 +119,13 @@ func (b *backups) makeIfDue(
 	if wait > 0 {
 		return wait
 	}
-	one, err := f.backUpFrom(ctx, connect, plannedBackup{at: time.Now(), request: request, keep: max(1, int(wanted.Keep)), pinned: wanted.Request})
+	attempt, cancel := context.WithTimeout(ctx, backupTimeout)
+	defer cancel()
+	planned := plannedBackup{at: time.Now(), request: request, keep: max(1, int(wanted.Keep)), pinned: wanted.Request}
+	one, err := f.backUpFrom(attempt, connect, planned)
+	if err != nil && attempt.Err() != nil {
+		err = fmt.Errorf("the backup did not end within %s: %w", backupTimeout, err)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return never
@@ -119,7 +144,7 @@ func (b *backups) makeIfDue(
 }
 
 // backUpIfDue makes a backup of the member's own server if that serves; otherwise its data may be stale.
-func (m *member) backUpIfDue(ctx context.Context, f files) time.Duration {
+func (m *member) backUpIfDue(ctx context.Context, f files, cluster *v1alpha1.OVNCluster) time.Duration {
 	if !m.options.Database.Backed {
 		return never
 	}
@@ -129,5 +154,5 @@ func (m *member) backUpIfDue(ctx context.Context, f files) time.Duration {
 		}
 		return jsonrpc.Dial(ctx, m.options.socket())
 	}
-	return m.backups.makeIfDue(ctx, f, m.cluster.Spec.Central.Backup, m.options.Database.Of(m.cluster.Status), connect, m.options.Log)
+	return m.backups.makeIfDue(ctx, f, cluster.Spec.Central.Backup, m.options.Database.Of(cluster.Status), connect, m.options.Log)
 }

@@ -1,0 +1,79 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
+)
+
+var (
+	hourly  = v1alpha1.Backup{Interval: metav1.Duration{Duration: time.Hour}, Keep: 2}
+	serving = v1alpha1.DatabaseStatus{ClusterID: "c"}
+)
+
+// TestABackupThatHangsEnds has a server that never responds: the attempt fails, and the next one is due soon.
+func TestABackupThatHangsEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b backups
+		hang := func(ctx context.Context) (*jsonrpc.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		wait := b.makeIfDue(t.Context(), files{backupDir: t.TempDir()}, hourly, serving, hang, logr.Discard())
+		var status adminapi.Status
+		b.tell(&status)
+		if wait != backupRetry || !strings.Contains(status.BackupFailure, "did not end within") {
+			t.Errorf("the next attempt is in %s, and the failure is %q", wait, status.BackupFailure)
+		}
+	})
+}
+
+// TestAMemberIsSupersededDuringABackup has a server that never responds to the backup's first call.
+func TestAMemberIsSupersededDuringABackup(t *testing.T) {
+	clusters := make(chan *v1alpha1.OVNCluster, 1)
+	m := &member{
+		options: Options{Database: Northbound, DataDir: t.TempDir(), RunDir: supervisortest.RunDir(t), Clusters: clusters, Log: logr.Discard()},
+		cluster: &v1alpha1.OVNCluster{
+			Spec:   v1alpha1.OVNClusterSpec{Central: v1alpha1.Central{Backup: hourly}},
+			Status: v1alpha1.OVNClusterStatus{Northbound: serving},
+		},
+	}
+	listener, err := net.Listen("unix", m.options.control())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	done := make(chan error, 1)
+	go func() { done <- m.follow(t.Context(), newFiles(m.options), time.Unix(1000, 0)) }()
+	conn, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	replaced := m.cluster.DeepCopy()
+	replaced.Status.Northbound.Since = new(metav1.Unix(2000, 0))
+	clusters <- replaced
+	select {
+	case err := <-done:
+		if !errors.Is(err, errSuperseded) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second): // less than the time limit of a call to the server
+		t.Error("the member does not notice that its cluster is replaced")
+	}
+}
