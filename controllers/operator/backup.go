@@ -98,7 +98,7 @@ func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Sta
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
 		if report.BackupFailure != "" {
-			p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("node %s has made no backup: %s", node, report.BackupFailure)})
+			p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("backups on node %s fail: %s", node, report.BackupFailure)})
 			p.wakeAt(p.now.Add(backupRetry))
 		}
 		for _, b := range report.Backups {
@@ -123,7 +123,7 @@ func (p *pass) recordArchive(db render.Database) {
 		return
 	}
 	if p.archive.BackupFailure != "" {
-		p.note(render.BackupsName, note{stuck: true, text: fmt.Sprintf("no backup was made on the claim %s: %s", p.archive.claim, p.archive.BackupFailure)})
+		p.note(render.BackupsName, note{stuck: true, text: fmt.Sprintf("backups on the claim %s fail: %s", p.archive.claim, p.archive.BackupFailure)})
 		p.wakeAt(p.now.Add(backupRetry))
 	}
 	if all := p.archive.Backups; len(all) > 0 {

@@ -147,7 +147,7 @@ func (s *story) claimed(t *testing.T) {
 	s.world.members.serve(t, adminapi.PortArchive, s.mount(t, render.BackupsSecret), adminapi.ArchiveHandler(archive))
 	s.settle(t, s.named(&appsv1.Deployment{}, render.BackupsName), 1)
 	s.setReady(t, pod, true)
-	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("no backup was made on the claim backups: permission denied"))
+	g.Eventually(s.condition(t, "Degraded")).Should(ContainSubstring("backups on the claim backups fail: permission denied"))
 	archive.set(func(status *adminapi.Status) {
 		*status = adminapi.Status{Backups: []adminapi.Backup{{Name: "c1.db", Time: time.Unix(800, 0), Rows: 9, Request: "on-the-claim"}}}
 	})

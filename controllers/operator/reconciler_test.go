@@ -494,7 +494,7 @@ func (s *story) fullDisk(t *testing.T) {
 	// Other messages do not replace it.
 	s.members["nb"].set(func(status *adminapi.Status) { status.BackupFailure = "no space" })
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 3 })
-	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(ContainSubstring("has made no backup: no space"), ContainSubstring("label a node")))
+	g.Eventually(s.condition(t, "Degraded")).Should(SatisfyAll(ContainSubstring(" fail: no space"), ContainSubstring("label a node")))
 	s.members["nb"].set(func(status *adminapi.Status) { status.BackupFailure = "" })
 	s.changeSpec(t, func(spec *v1alpha1.OVNClusterSpec) { spec.Central.Replicas = 1 })
 	g.Eventually(s.condition(t, "Degraded")).Should(HavePrefix("False"))

@@ -65,7 +65,7 @@ type Status struct {
 	Versions version.Programs `json:"versions"`
 	// Backups on the member's node, newest first.
 	Backups []Backup `json:"backups,omitempty"`
-	// BackupFailure is why the last attempt to make a backup failed.
+	// BackupFailure is why the last attempt to make a backup, or to delete old ones after it, failed.
 	BackupFailure string `json:"backupFailure,omitempty"`
 }
 

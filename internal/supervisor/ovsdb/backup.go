@@ -81,7 +81,11 @@ func (p plannedBackup) name(prefix string) string {
 	return name + backupSuffix
 }
 
-// backUpFrom writes a backup from the server that connect returns, verifies it, and only then renames it to its final name.
+// errUnsettled is returned with a complete backup.
+var errUnsettled = errors.New("a backup was made, but the steps after it failed")
+
+// backUpFrom writes a backup from the server that connect returns, verifies it, and only then renames it to its final name. If a
+// step after that fails, it returns the backup with errUnsettled.
 func (f files) backUpFrom(ctx context.Context, connect func(context.Context) (*jsonrpc.Conn, error), p plannedBackup) (adminapi.Backup, error) {
 	name := p.name(f.backupPrefix())
 	made := adminapi.Backup{Name: name, Time: p.at.UTC().Truncate(time.Second), Request: p.request}
@@ -112,7 +116,15 @@ func (f files) backUpFrom(ctx context.Context, connect func(context.Context) (*j
 		return made, fmt.Errorf("name the backup: %w", err)
 	}
 	made.Rows = rows
-	return made, errors.Join(syncDir(f.backups()), f.prune(p.keep, p.pinned))
+	return made, f.settle(p)
+}
+
+// settle makes the name of the newest backup survive a power failure, and deletes old backups. It is idempotent.
+func (f files) settle(p plannedBackup) error {
+	if err := errors.Join(syncDir(f.backups()), f.prune(p.keep, p.pinned)); err != nil {
+		return fmt.Errorf("%w: %w", errUnsettled, err)
+	}
+	return nil
 }
 
 // takeIn downloads a backup under a temporary name, verifies it, and renames it to its final name.

@@ -297,7 +297,7 @@ func lockOf(path string) string {
 func removeIfThere(paths ...string) error {
 	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove the files of an unfinished step: %w", err)
+			return fmt.Errorf("remove an unused file: %w", err)
 		}
 	}
 	return nil

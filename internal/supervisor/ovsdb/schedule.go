@@ -32,6 +32,8 @@ type backups struct {
 	mu      sync.Mutex
 	all     []adminapi.Backup
 	failure string
+	// unsettled is set until the steps after the newest backup have succeeded. Only makeIfDue uses it.
+	unsettled bool
 }
 
 // found lists the directory.
@@ -57,15 +59,21 @@ func (b *backups) tell(status *adminapi.Status) {
 	status.Backups, status.BackupFailure = slices.Clone(b.all), b.failure
 }
 
-func (b *backups) made(one adminapi.Backup, err error) {
+// made adds a backup.
+func (b *backups) made(one adminapi.Backup) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = slices.Insert(b.all, 0, one)
+}
+
+// report replaces the failure; nil clears it.
+func (b *backups) report(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failure = ""
 	if err != nil {
 		b.failure = err.Error()
-		return
 	}
-	b.all = slices.Insert(b.all, 0, one)
 }
 
 // due returns the delay until the next backup and the request that it answers, if any. During a recovery no backup is due,
@@ -116,31 +124,48 @@ func (b *backups) makeIfDue(
 	connect func(context.Context) (*jsonrpc.Conn, error), log logr.Logger,
 ) time.Duration {
 	request, wait := b.due(wanted, status, time.Now())
-	if wait > 0 {
+	if wait > 0 && !b.unsettled {
 		return wait
 	}
-	attempt, cancel := context.WithTimeout(ctx, backupTimeout)
-	defer cancel()
 	planned := plannedBackup{at: time.Now(), request: request, keep: max(1, int(wanted.Keep)), pinned: wanted.Request}
-	one, err := f.backUpFrom(attempt, connect, planned)
-	if err != nil && attempt.Err() != nil {
-		err = fmt.Errorf("the backup did not end within %s: %w", backupTimeout, err)
+	var err error
+	if wait > 0 {
+		err = f.settle(planned)
+	} else {
+		var one adminapi.Backup
+		one, err = f.backUpWithin(ctx, backupTimeout, connect, planned)
+		switch {
+		case ctx.Err() != nil:
+			return never
+		case errors.Is(err, errNotServing):
+			return backupRetry // a change of the record, such as a new member, triggers a check earlier
+		case err == nil || errors.Is(err, errUnsettled):
+			b.made(one)
+			log.Info("made a backup", "name", one.Name, "rows", one.Rows)
+		}
 	}
-	switch {
-	case ctx.Err() != nil:
-		return never
-	case errors.Is(err, errNotServing):
-		return backupRetry // a change of the record, such as a new member, triggers a check earlier
-	}
-	b.made(one, err)
+	b.unsettled = errors.Is(err, errUnsettled)
+	b.report(err)
 	b.found(f)
 	if err != nil {
-		log.Error(err, "no backup was made")
+		log.Error(err, "backups fail")
 		return backupRetry
 	}
-	log.Info("made a backup", "name", one.Name, "rows", one.Rows)
 	_, wait = b.due(wanted, status, time.Now())
 	return wait
+}
+
+// backUpWithin is backUpFrom with a time limit.
+func (f files) backUpWithin(
+	ctx context.Context, limit time.Duration, connect func(context.Context) (*jsonrpc.Conn, error), p plannedBackup,
+) (adminapi.Backup, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	one, err := f.backUpFrom(ctx, connect, p)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("the backup did not end within %s: %w", limit, err)
+	}
+	return one, err
 }
 
 // backUpIfDue makes a backup of the member's own server if that serves; otherwise its data may be stale.

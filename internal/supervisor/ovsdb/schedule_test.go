@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -75,5 +77,33 @@ func TestAMemberIsSupersededDuringABackup(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second): // less than the time limit of a call to the server
 		t.Error("the member does not notice that its cluster is replaced")
+	}
+}
+
+// TestABackupCountsEvenIfOldOnesAreNotDeleted has an entry that cannot be deleted among the old backups.
+func TestABackupCountsEvenIfOldOnesAreNotDeleted(t *testing.T) {
+	tr := newTrial(t)
+	m, _ := tr.bootstrap("cp-1", "127.0.3.13")
+	m.insert(t, "a")
+	f := newFiles(m.options)
+	stuck := filepath.Join(f.backups(), "ovnsb_db-20200101T000000Z.db")
+	tr.must(os.MkdirAll(filepath.Join(stuck, "full"), 0o750))
+	connect := func(ctx context.Context) (*jsonrpc.Conn, error) { return jsonrpc.Dial(ctx, m.options.socket()) }
+	var b backups
+	status := func() (status adminapi.Status) { b.tell(&status); return status }
+	wanted := hourly
+	wanted.Keep = 1
+
+	wait := b.makeIfDue(t.Context(), f, wanted, serving, connect, m.options.Log)
+	said := status()
+	if wait != backupRetry || len(said.Backups) != 2 || said.Backups[0].Rows == 0 || !strings.Contains(said.BackupFailure, "a backup was made, but") {
+		t.Errorf("the next attempt is in %s: %+v", wait, said)
+	}
+	made := said.Backups
+	tr.must(os.Remove(filepath.Join(stuck, "full")))
+	wait = b.makeIfDue(t.Context(), f, wanted, serving, connect, m.options.Log)
+	said = status()
+	if wait <= backupRetry || said.BackupFailure != "" || len(said.Backups) != 1 || said.Backups[0] != made[0] {
+		t.Errorf("the next backup is in %s: %+v, want only the first of %+v", wait, said, made)
 	}
 }
