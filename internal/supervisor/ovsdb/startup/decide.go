@@ -92,8 +92,11 @@ func Decide(file *File, status v1alpha1.DatabaseStatus, node string, self netip.
 	case why == "":
 		return Plan{Step: Start}, nil
 	case record.ServerID != "":
-		return Plan{Rejoin: true, Reason: why + ": the member joins again once the operator has removed it from the cluster, " +
-			"for which the other members must have a leader"}, nil
+		reason := why + ": the member joins anew once the operator has taken it out of the cluster, for which the other members must have a leader"
+		if file.Moved() {
+			reason += fmt.Sprintf("; if they have none, set spec.central.recovery with source Member and node %s, which recovers from this file", node)
+		}
+		return Plan{Rejoin: true, Reason: reason}, nil
 	}
 	p := decideJoin(status, self)
 	if record.Since != nil {
@@ -105,6 +108,9 @@ func Decide(file *File, status v1alpha1.DatabaseStatus, node string, self netip.
 	return p, nil
 }
 
+// recoverElsewhere is the advice for a recovery whose node has no usable file.
+const recoverElsewhere = "set spec.central.recovery.node to another node, or choose another source, under a new spec.central.recovery.id"
+
 // decideRecovery is Decide while a recovery creates a new cluster on the recorded node. All other nodes wait for its cluster ID.
 func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Plan {
 	recovery := status.Recovery
@@ -115,10 +121,9 @@ func decideRecovery(file *File, status v1alpha1.DatabaseStatus, node string) Pla
 	case file != nil && file.Unusable == nil && file.Since.Equal(p.Since):
 		return Plan{Step: Start}
 	case recovery.Source == v1alpha1.RecoverMember && file == nil:
-		return Plan{Reason: "no database file is here to make the database from: recover from another node, or another source, under a new id"}
+		return Plan{Reason: "no database file is here to make the database from: " + recoverElsewhere}
 	case recovery.Source == v1alpha1.RecoverMember && file.Unusable != nil && !file.Moved():
-		return Plan{Reason: fmt.Sprintf("the database cannot be made from its file: %s: recover from another node, or another source, under a new id",
-			file.Unusable)}
+		return Plan{Reason: fmt.Sprintf("the database cannot be made from its file: %s: %s", file.Unusable, recoverElsewhere)}
 	}
 	return p
 }
@@ -148,6 +153,9 @@ func decideFirst(file *File, status v1alpha1.DatabaseStatus, node string) (Plan,
 		return Plan{Reason: fmt.Sprintf("node %s creates the database", status.BootstrapNode)}, nil
 	case file == nil:
 		return Plan{Step: Create}, nil
+	case file.Moved(): // a recovery is refused, because no cluster ID is recorded
+		return Plan{}, fmt.Errorf("%w: give node %s its former address, or move the file away: the member then creates an empty database",
+			file.Unusable, node)
 	case file.Unusable != nil:
 		return Plan{}, file.Unusable
 	}

@@ -177,13 +177,13 @@ func TestDecide(t *testing.T) {
 		{
 			name:   "without a file there is nothing to make it from",
 			status: recovering(node, v1alpha1.RecoverMember),
-			reason: "no database file is here",
+			reason: "no database file is here to make the database from: set spec.central.recovery.node",
 		},
 		{
 			name:   "nor from one that cannot be read",
 			file:   &File{Unusable: errors.New("syntax error")},
 			status: recovering(node, v1alpha1.RecoverMember),
-			reason: "syntax error",
+			reason: "syntax error: set spec.central.recovery.node",
 		},
 		{
 			name:   "it can be made from an intact file of a node that has another address now",
@@ -197,6 +197,19 @@ func TestDecide(t *testing.T) {
 			status: recorded("s1", nil),
 			want:   Plan{Rejoin: true},
 			reason: "cannot change its address",
+		},
+		{
+			name:   "the reason says how to recover from such a file",
+			file:   &File{ClusterID: "c", ServerID: "s1", Unusable: fmt.Errorf("f: %w", ErrMoved)},
+			status: recorded("s1", nil),
+			want:   Plan{Rejoin: true},
+			reason: "set spec.central.recovery with source Member and node cp-1",
+		},
+		{
+			name:   "before there is a database such a file is an error that says what to do",
+			file:   &File{ClusterID: "c", ServerID: "s1", Unusable: fmt.Errorf("f: %w", ErrMoved)},
+			status: v1alpha1.DatabaseStatus{BootstrapNode: node},
+			err:    "give node cp-1 its former address, or move the file away",
 		},
 		{
 			name:   "but from nothing it can be made so",
