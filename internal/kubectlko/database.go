@@ -4,14 +4,19 @@
 package kubectlko
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
@@ -118,7 +123,7 @@ func (p *plugin) status(ctx context.Context, db ovnDatabase) error {
 	return nil
 }
 
-// storage prints the storage status of every member. It fails if a member does not respond.
+// storage prints the storage status of every member. It fails if a member does not respond or its storage has an error.
 func (p *plugin) storage(ctx context.Context, db ovnDatabase) error {
 	oc, err := p.cluster(ctx)
 	if err != nil {
@@ -127,29 +132,48 @@ func (p *plugin) storage(ctx context.Context, db ovnDatabase) error {
 	var failed []error
 	for _, m := range db.of(&oc.Status).Members {
 		fmt.Fprintf(p.out, "%s: ", m.Node)
+		answer := &bytes.Buffer{}
 		pod, err := p.podOn(ctx, db.component, m.Node)
 		if err == nil {
-			err = p.run(ctx, pod, db.appctl("ovsdb-server/get-db-storage-status"), p.out)
+			err = p.run(ctx, pod, db.appctl("ovsdb-server/get-db-storage-status"), io.MultiWriter(p.out, answer))
 		}
 		if err != nil {
 			fmt.Fprintln(p.out, err)
-			failed = append(failed, err)
+		} else if err = checkStorage(answer.String()); err != nil {
+			err = fmt.Errorf("the storage of the member on node %s: %w", m.Node, err)
 		}
+		failed = append(failed, err)
 	}
 	return errors.Join(failed...)
 }
 
-// follow polls the OVNCluster until done returns true or an error.
+// checkStorage returns an error unless the answer of ovsdb-server/get-db-storage-status (ovsdb-server(1)) reports no error. The
+// server also reports an error in a successful answer.
+func checkStorage(answer string) error {
+	if answer = strings.TrimSpace(answer); answer != "status: ok" {
+		return errors.New(answer)
+	}
+	return nil
+}
+
+// follow polls the OVNCluster until done returns true or an error. It retries while the API server does not answer.
 func (p *plugin) follow(ctx context.Context, done func(*v1alpha1.OVNCluster) (bool, error)) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
+	said := ""
 	for {
 		oc, err := p.cluster(ctx)
-		if err != nil {
+		switch {
+		case err == nil:
+			said = ""
+			if is, err := done(oc); is || err != nil {
+				return err
+			}
+		case refused(err):
 			return err
-		}
-		if is, err := done(oc); is || err != nil {
-			return err
+		case ctx.Err() == nil && err.Error() != said:
+			said = err.Error()
+			fmt.Fprintf(p.errOut, "%s; trying again\n", said)
 		}
 		select {
 		case <-ctx.Done():
@@ -157,6 +181,16 @@ func (p *plugin) follow(ctx context.Context, done func(*v1alpha1.OVNCluster) (bo
 		case <-ticker.C:
 		}
 	}
+}
+
+// refused reports whether the API server has refused a request, so that a retry is useless.
+func refused(err error) bool {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests
 }
 
 func whereIs(b *v1alpha1.BackupStatus) string {

@@ -6,6 +6,7 @@ package kubectlko
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +17,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/golden"
@@ -216,5 +220,46 @@ func TestAFileHasItsNameOnlyWhenItIsComplete(t *testing.T) {
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "a.db")); err != nil || string(got) != "half" {
 		t.Errorf("the file has %q: %v", got, err)
+	}
+}
+
+func TestAnErrorOfTheStorageIsAFailure(t *testing.T) {
+	if err := checkStorage("status: ok\n"); err != nil {
+		t.Error(err)
+	}
+	for _, answer := range []string{"status: ovsdb error: inconsistent data\n", ""} {
+		if err := checkStorage(answer); err == nil || !strings.Contains(answer, err.Error()) {
+			t.Errorf("the answer %q gives the error %v", answer, err)
+		}
+	}
+}
+
+// TestProgressOutlastsAFailureOfTheAPIServer has the API server fail once while a command prints progress.
+func TestProgressOutlastsAFailureOfTheAPIServer(t *testing.T) {
+	failures := []error{
+		apierrors.NewServiceUnavailable("starting"), errors.New("connection refused"), apierrors.NewTooManyRequests("busy", 1), nil,
+		apierrors.NewForbidden(schema.GroupResource{Resource: "ovnclusters"}, v1alpha1.OVNClusterName, nil),
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	objects := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			err := failures[0]
+			failures = failures[1:]
+			return err
+		},
+	}).Build()
+	errOut := &bytes.Buffer{}
+	p := &plugin{objects: objects, errOut: errOut}
+	if err := p.follow(t.Context(), func(*v1alpha1.OVNCluster) (bool, error) { return true, nil }); err != nil {
+		t.Error(err)
+	}
+	if said := errOut.String(); strings.Count(said, "trying again") != 3 {
+		t.Errorf("it said %q", said)
+	}
+	if err := p.follow(t.Context(), func(*v1alpha1.OVNCluster) (bool, error) { return true, nil }); !apierrors.IsForbidden(err) {
+		t.Errorf("after it was refused: %v", err)
 	}
 }
