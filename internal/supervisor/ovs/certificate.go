@@ -74,6 +74,9 @@ var errDenied = errors.New("the request was refused")
 // certificate at each start, while the existing one is in use, so that a new CA reaches every node with its new pods. It renews
 // the certificate after two thirds of its lifetime.
 func (c certificate) run(ctx context.Context, ready func()) {
+	if err := c.finishStore(); err != nil {
+		c.log.Error(err, "the chassis has no usable certificate until the operator signs one")
+	}
 	if _, err := c.load(); err == nil {
 		ready()
 	}
@@ -146,25 +149,50 @@ func (c certificate) renew(ctx context.Context) error {
 	return c.store(issued, keyPEM)
 }
 
-// store writes the certificate before the key: when ovn-controller sees that the key changed and then that the certificate
-// changed, it reloads both. It misses a certificate that changes after that.
+// store replaces the certificate before the key: when ovn-controller sees that the key changed and then that the certificate
+// changed, it reloads both. It misses a certificate that changes after that. Both are on the disk before the first is replaced, so
+// that finishStore can complete an interrupted store.
 func (c certificate) store(issued, key []byte) error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of the chassis' certificate: %w", err)
 	}
-	for _, f := range []struct {
-		name    string
-		content []byte
-	}{{certificateFile, issued}, {keyFile, key}} {
-		path := filepath.Join(c.dir, f.name)
-		if err := os.WriteFile(path+".new", f.content, 0o600); err != nil {
+	for name, content := range map[string][]byte{certificateFile: issued, keyFile: key} {
+		if err := writeSynced(filepath.Join(c.dir, name+".new"), content); err != nil {
 			return fmt.Errorf("write the chassis' certificate: %w", err)
 		}
-		if err := os.Rename(path+".new", path); err != nil {
-			return fmt.Errorf("replace the chassis' certificate: %w", err)
-		}
+	}
+	if err := c.place(certificateFile); err != nil {
+		return err
+	}
+	return c.place(keyFile)
+}
+
+// finishStore completes a store that a crash interrupted after it had replaced the certificate. Otherwise that certificate would
+// not match the stored key, and the node would have no usable pair until the operator signs another certificate.
+func (c certificate) finishStore() error {
+	if _, err := tls.LoadX509KeyPair(filepath.Join(c.dir, certificateFile), filepath.Join(c.dir, keyFile+".new")); err != nil {
+		return nil //nolint:nilerr // there is no new key, or it is of a certificate that was not placed
+	}
+	return c.place(keyFile)
+}
+
+// place gives a new file its final name.
+func (c certificate) place(name string) error {
+	path := filepath.Join(c.dir, name)
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("replace the chassis' certificate: %w", err)
 	}
 	return nil
+}
+
+// writeSynced writes a file that survives a power failure.
+func writeSynced(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Sync(), file.Close())
 }
 
 // request creates a CertificateSigningRequest, waits until it is signed, and returns the certificate as PEM.

@@ -4,6 +4,7 @@
 package ovs
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -114,6 +115,37 @@ func TestCertificateAtHandServesBeforeTheAPIServerAnswers(t *testing.T) {
 	<-ready
 	cancel()
 	<-done
+}
+
+// TestAnInterruptedStoreIsCompleted crashes a renewal before and after it replaces the certificate.
+func TestAnInterruptedStoreIsCompleted(t *testing.T) {
+	authority := supervisortest.NewAuthority(t, "chassis")
+	for _, replaced := range []bool{false, true} {
+		dir := authority.TLSDir(t, "node-1", nil)
+		issued, key := authority.Issue(t, "node-1")
+		try(t, os.WriteFile(filepath.Join(dir, keyFile+".new"), key, 0o600))
+		want := must(os.ReadFile(filepath.Join(dir, certificateFile)))
+		if replaced {
+			want = issued
+			try(t, os.WriteFile(filepath.Join(dir, certificateFile), issued, 0o600))
+		}
+		never := answering(func(*certificates.CertificateSigningRequest) {}) // pending for ever
+		c := certificate{dir: dir, node: "node-1", requests: never, log: supervisortest.Log(t)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan struct{})
+		go func() { c.run(ctx, func() { close(ready) }); close(done) }()
+		select {
+		case <-ready:
+		case <-time.After(10 * time.Second):
+			t.Errorf("the certificate was replaced: %t; the node has no usable certificate", replaced)
+		}
+		cancel()
+		<-done
+		leaf, err := c.load()
+		if block, _ := pem.Decode(want); err != nil || !bytes.Equal(leaf.Raw, block.Bytes) {
+			t.Errorf("the certificate was replaced: %t; got %v, %v", replaced, leaf, err)
+		}
+	}
 }
 
 func TestDeniedRequestIsAnError(t *testing.T) {
