@@ -113,8 +113,7 @@ func (r *Reconciler) issueCertificates(ctx context.Context, p *pass) error {
 		ObjectMeta: r.certificateMeta(render.TrustConfigMap, render.OpenVSwitch),
 		Data: map[string]string{
 			render.TrustFile: string(p.authorities[authoritySouthbound].Bundle()),
-			// For manual checks of a node's certificate. The supervisor of Open vSwitch does not read it: it requests a
-			// new certificate at each start.
+			// With it, the supervisor of Open vSwitch notices that its certificate is of a CA that was replaced.
 			chassisTrustFile: string(p.authorities[authorityChassis].Bundle()),
 		},
 	}})

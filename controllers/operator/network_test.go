@@ -155,6 +155,9 @@ func TestMembersAreAskedWhereTheyAnswer(t *testing.T) {
 	if render.ChassisSigner != ovs.SignerName {
 		t.Errorf("requests to %q are granted; nodes ask %q", render.ChassisSigner, ovs.SignerName)
 	}
+	if chassisTrustFile != ovs.ChassisTrustFile {
+		t.Errorf("the CA of chassis certificates is written to %q; nodes read %q", chassisTrustFile, ovs.ChassisTrustFile)
+	}
 }
 
 func TestClientsAreTheNodesOfThePlacementsAndOfMembers(t *testing.T) {

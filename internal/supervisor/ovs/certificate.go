@@ -37,20 +37,29 @@ const (
 	certificateFile = "tls.crt"
 )
 
+// ChassisTrustFile is the CA bundle of chassis certificates in Options.TrustDir. The operator writes it.
+const ChassisTrustFile = "sb-client.crt"
+
 // SignerName is the signer of chassis certificates: the operator.
 const SignerName = "kubeovn.io/chassis"
 
-// renewPause is the minimum pause between two certificates. A certificate from a CA that expires soon can be past two thirds of
-// its lifetime when it is issued.
-const renewPause = time.Minute
+const (
+	// renewPause is the minimum pause between two certificates that are due when they are issued. A certificate from a CA that expires
+	// soon can be past two thirds of its lifetime, and the CA bundle on the node can be older than the certificate.
+	renewPause = time.Minute
+	// lastRenewPause bounds the back-off while new certificates are not of a CA in the bundle.
+	lastRenewPause = 10 * time.Minute
+)
 
 // certificate maintains the chassis' client certificate. Its common name is the chassis, which limits the rows that the node may
 // write (ovsdb-server(7), RBAC). The key never leaves the node.
 type certificate struct {
 	dir, node string
-	requests  certificatesv1.CertificateSigningRequestInterface
-	log       logr.Logger
-	denials   denials
+	// trust is the file with the CA bundle of chassis certificates; it need not exist.
+	trust    string
+	requests certificatesv1.CertificateSigningRequestInterface
+	log      logr.Logger
+	denials  denials
 }
 
 // denials is the back-off after a request that was denied or that the signer failed to sign: such requests stay in the API
@@ -71,8 +80,8 @@ func (d denials) next(pause time.Duration, err error) time.Duration {
 var errDenied = errors.New("the request was refused")
 
 // run keeps a valid certificate in the directory until ctx ends, and calls ready whenever there is one. It requests a new
-// certificate at each start, while the existing one is in use, so that a new CA reaches every node with its new pods. It renews
-// the certificate after two thirds of its lifetime.
+// certificate at each start, while the existing one is in use. It renews the certificate after two thirds of its lifetime, or once
+// the CA bundle no longer has its CA: the southbound database then refuses it.
 func (c certificate) run(ctx context.Context, ready func()) {
 	if err := c.finishStore(); err != nil {
 		c.log.Error(err, "the chassis has no usable certificate until the operator signs one")
@@ -80,6 +89,7 @@ func (c certificate) run(ctx context.Context, ready func()) {
 	if _, err := c.load(); err == nil {
 		ready()
 	}
+	var untrusted time.Duration // the pause after a certificate of a CA that is not in the bundle
 	for ctx.Err() == nil {
 		var pause time.Duration
 		supervisor.Retry(ctx,
@@ -98,11 +108,49 @@ func (c certificate) run(ctx context.Context, ready func()) {
 		if err != nil || ctx.Err() != nil {
 			continue // the files were removed in between, or ctx ended
 		}
+		trusted := c.trusts(current)
 		ready()
 		c.log.Info("the chassis has a certificate", "until", current.NotAfter)
-		lifetime := current.NotAfter.Sub(current.NotBefore)
-		supervisor.Pause(ctx, max(renewPause, time.Until(current.NotBefore.Add(lifetime*2/3))))
+		if trusted {
+			untrusted = 0
+		} else {
+			untrusted = min(max(2*untrusted, renewPause), lastRenewPause)
+			c.log.Info("the CA bundle on the node does not have the CA of the chassis' certificate", "bundle", c.trust, "checkedAgainIn", untrusted.String())
+			supervisor.Pause(ctx, untrusted)
+		}
+		c.awaitRenewal(ctx, current)
 	}
+}
+
+// awaitRenewal returns when the certificate has to be replaced, or ctx ends.
+func (c certificate) awaitRenewal(ctx context.Context, leaf *x509.Certificate) {
+	lifetime := leaf.NotAfter.Sub(leaf.NotBefore)
+	ctx, cancel := context.WithTimeout(ctx, max(renewPause, time.Until(leaf.NotBefore.Add(lifetime*2/3))))
+	defer cancel()
+	if c.trust == "" {
+		<-ctx.Done()
+		return
+	}
+	report := func(err error) { c.log.Error(err, "a change of the chassis' CA is not noticed") }
+	supervisor.Retry(ctx, report, func() error {
+		return awaitChange(ctx, filepath.Dir(c.trust), func() (bool, error) { return !c.trusts(leaf), nil })
+	})
+}
+
+// trusts reports whether the CA bundle has the CA of the certificate. During a rotation the bundle has the old and the new CA, so
+// that nodes renew their certificates at different times. Without a bundle, which earlier operators do not write, trusts returns
+// true.
+func (c certificate) trusts(leaf *x509.Certificate) bool {
+	bundle, err := os.ReadFile(c.trust)
+	if err != nil {
+		return true
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		return true
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	return err == nil
 }
 
 // load returns the certificate, with an error if it is incomplete, not valid now, or of another node.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,7 +81,10 @@ func Run(ctx context.Context, o Options) error {
 		return nil
 	})
 	group.Go(func() error {
-		certificate{dir: o.certificates(), node: o.Node, requests: o.Requests, log: o.Log, denials: defaultDenials}.run(ctx, n.certified)
+		certificate{
+			dir: o.certificates(), node: o.Node, trust: filepath.Join(o.TrustDir, ChassisTrustFile),
+			requests: o.Requests, log: o.Log, denials: defaultDenials,
+		}.run(ctx, n.certified)
 		return nil
 	})
 	return group.Wait()

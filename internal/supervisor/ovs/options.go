@@ -24,7 +24,8 @@ type Options struct {
 	Node string
 	// NodeAddress is the node's InternalIP, an address of one of its interfaces.
 	NodeAddress string
-	// TrustDir holds sb-server.crt, the CA of the southbound database.
+	// TrustDir holds sb-server.crt, the CA of the southbound database, and sb-client.crt, the CA of chassis certificates. The second is
+	// optional.
 	TrustDir string
 	// RunDir is Open vSwitch's runtime directory: /run/openvswitch. OVNRunDir is OVN's: /run/ovn. ConfigDir holds conf.db and the
 	// chassis' certificate: /etc/openvswitch.

@@ -32,16 +32,21 @@ func awaitSocket(ctx context.Context, path string, report func(error)) {
 
 // awaitFile returns once the file exists, or ctx ends.
 func awaitFile(ctx context.Context, path string) error {
+	return awaitChange(ctx, filepath.Dir(path), func() (bool, error) { return exists(path) })
+}
+
+// awaitChange calls done now and at each change of the directory. It returns once done returns true or an error, or ctx ends.
+func awaitChange(ctx context.Context, directory string, done func() (bool, error)) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch for %s: %w", path, err)
+		return fmt.Errorf("watch %s: %w", directory, err)
 	}
 	defer watcher.Close()
-	if err := watcher.Add(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("watch for %s: %w", path, err)
+	if err := watcher.Add(directory); err != nil {
+		return fmt.Errorf("watch %s: %w", directory, err)
 	}
 	for {
-		if there, err := exists(path); there || err != nil {
+		if is, err := done(); is || err != nil {
 			return err
 		}
 		select {
@@ -49,10 +54,10 @@ func awaitFile(ctx context.Context, path string) error {
 			return nil
 		case _, open := <-watcher.Events:
 			if !open {
-				return errors.New("the watch for " + path + " ended")
+				return errors.New("the watch of " + directory + " ended")
 			}
 		case err := <-watcher.Errors:
-			return fmt.Errorf("watch for %s: %w", path, err)
+			return fmt.Errorf("watch %s: %w", directory, err)
 		}
 	}
 }
