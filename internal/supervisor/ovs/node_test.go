@@ -264,6 +264,19 @@ func TestUserspaceNode(t *testing.T) {
 		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
 		healthy(t, o.HealthAddress)
 	})
+	t.Run("after the uplink got another name, while nobody else knew its addresses", func(t *testing.T) {
+		for _, name := range []string{"eth9", "eth1"} {
+			try(t, stop())
+			former := must(netlink.LinkByName(o.TunnelInterface))
+			try(t, netlink.LinkSetDown(former))
+			try(t, netlink.LinkSetName(former, name))
+			o.TunnelInterface, o.Clusters, o.Requests = name, clusters(c.cluster), signer(t, c.chassis)
+			stop = background(t, func(ctx context.Context) error { return Run(ctx, o) })
+			healthy(t, o.HealthAddress)
+			supervisortest.Eventually(t, "the peer gets one answer to each ping by "+name, func() error { return pingFrom(there, "192.0.2.1") })
+		}
+		supervisortest.Eventually(t, "the addresses are on br-phy", func() error { return checkMoved(t, "192.0.2.9/24") })
+	})
 	t.Run("after it was removed, even when the removal was interrupted", func(t *testing.T) {
 		try(t, stop())
 		interrupted, cancel := context.WithCancel(t.Context())

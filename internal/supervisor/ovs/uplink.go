@@ -50,6 +50,11 @@ func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, 
 	if err != nil {
 		return netip.Addr{}, err
 	}
+	if have.memory.Uplink != "" && len(seen.uplinkAddresses) == 0 {
+		if err := have.rename(link); err != nil {
+			return netip.Addr{}, err
+		}
+	}
 	plan := planMoves(link.Attrs().Name, have.memory, seen)
 	if len(plan.memory.Addresses) == 0 {
 		return netip.Addr{}, noAddress(u.options)
@@ -98,6 +103,16 @@ func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) er
 		}
 	}
 	return apply(moves{addAddresses: m.Addresses, addRoutes: m.Routes}, former, former)
+}
+
+// rename makes the memory that of the uplink if the uplink is the former one under another name. Its addresses are then only in the
+// memory. The bridge has the hardware address of the former uplink.
+func (b *bridge) rename(uplink netlink.Link) error {
+	former, err := linkIfThere(b.memory.Uplink)
+	if err == nil && former == nil && b.row.OtherConfig["hwaddr"] == uplink.Attrs().HardwareAddr.String() {
+		b.memory.Uplink = uplink.Attrs().Name
+	}
+	return err
 }
 
 // linkIfThere returns the interface, or nil if it does not exist.
