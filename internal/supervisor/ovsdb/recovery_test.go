@@ -284,7 +284,7 @@ func TestWhoWasAwayIsSuperseded(t *testing.T) {
 // transfer its leadership to, reports that it no longer leads.
 func TestAMemberThatWaitsForARecoveryDoesNotLead(t *testing.T) {
 	tr := newTrial(t)
-	m, _ := tr.bootstrap("cp-1", "127.0.3.12")
+	m, _ := tr.bootstrap("cp-1", "127.0.3.15")
 	if !<-m.leads {
 		t.Fatal("the only member does not lead")
 	}

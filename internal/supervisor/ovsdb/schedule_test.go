@@ -83,7 +83,7 @@ func TestAMemberIsSupersededDuringABackup(t *testing.T) {
 // TestABackupCountsEvenIfOldOnesAreNotDeleted has an entry that cannot be deleted among the old backups.
 func TestABackupCountsEvenIfOldOnesAreNotDeleted(t *testing.T) {
 	tr := newTrial(t)
-	m, _ := tr.bootstrap("cp-1", "127.0.3.13")
+	m, _ := tr.bootstrap("cp-1", "127.0.3.16")
 	m.insert(t, "a")
 	f := newFiles(m.options)
 	stuck := filepath.Join(f.backups(), "ovnsb_db-20200101T000000Z.db")
