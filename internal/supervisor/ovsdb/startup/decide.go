@@ -92,7 +92,7 @@ func Decide(file *File, status v1alpha1.DatabaseStatus, node string, self netip.
 	case why == "":
 		return Plan{Step: Start}, nil
 	case record.ServerID != "":
-		reason := why + ": the member joins anew once the operator has taken it out of the cluster, for which the other members must have a leader"
+		reason := why + ": the member joins again once the operator has removed it from the cluster, for which the other members must have a leader"
 		if file.Moved() {
 			reason += fmt.Sprintf("; if they have none, set spec.central.recovery with source Member and node %s, which recovers from this file", node)
 		}
