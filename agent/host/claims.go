@@ -72,7 +72,7 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 	for _, a := range list {
 		switch p := prefixOf(a.IPNet); {
 		case p.Addr() == address && ours:
-			return a.LinkIndex, nil
+			return a.LinkIndex, acceptAt(address, a.LinkIndex) // an earlier pass may have failed after it added the address
 		case p.Addr() == address:
 			return 0, nil
 		case p.Contains(address) && !p.IsSingleIP() && network == 0:
@@ -99,10 +99,19 @@ func claim(address netip.Addr, ours bool, list []netlink.Addr) (link int, err er
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return 0, fmt.Errorf("put it on %s: %w", device.Attrs().Name, err)
 	}
-	if address.Is4() {
-		return network, looseReversePath(device.Attrs().Name)
+	return network, acceptAt(address, network)
+}
+
+// acceptAt makes an interface accept packets to an address from any source.
+func acceptAt(address netip.Addr, link int) error {
+	if !address.Is4() {
+		return nil // only IPv4 has rp_filter
 	}
-	return network, nil
+	device, err := netlink.LinkByIndex(link)
+	if err != nil {
+		return fmt.Errorf("find the interface: %w", err)
+	}
+	return looseReversePath(device.Attrs().Name)
 }
 
 func release(address netip.Addr, note netlink.Route, list []netlink.Addr) error {
