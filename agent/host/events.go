@@ -137,12 +137,15 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: report}); err != nil {
 		return fmt.Errorf("subscribe to links: %w", err)
 	}
+	defer func() { go drain(links) }()
 	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{ErrorCallback: report}); err != nil {
 		return fmt.Errorf("subscribe to addresses: %w", err)
 	}
+	defer func() { go drain(addresses) }()
 	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: report}); err != nil {
 		return fmt.Errorf("subscribe to routes: %w", err)
 	}
+	defer func() { go drain(routes) }()
 	changed()
 	r.networksChanged()
 	index := 0 // of ovn0, as last reported
@@ -171,5 +174,12 @@ func (r *Reconciler) listenOnce(ctx context.Context, changed func()) error {
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// drain discards the updates of a subscription until netlink closes the channel. Otherwise netlink's goroutine would wait forever to send
+// an update, and would not notice the end of the subscription.
+func drain[T any](updates <-chan T) {
+	for range updates {
 	}
 }

@@ -6,8 +6,14 @@ package host
 import (
 	"context"
 	"errors"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/eventually"
 )
 
 // No event reports changes before the first netlink subscription, or between two subscriptions.
@@ -20,4 +26,39 @@ func TestWhatWasMissedIsLookedForOnceTheKernelIsListenedTo(t *testing.T) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Error("it listens, and does not look")
 	}
+}
+
+// When listenOnce returns, netlink may have more updates than the channels hold. Its goroutines must end nevertheless.
+func TestSubscriptionsEndWithUpdatesThatAreNotRead(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := (&Reconciler{}).listenOnce(ctx, func() { // before the first update is read
+			if ctx.Err() != nil {
+				return
+			}
+			for range 40 { // each makes updates of links, addresses and routes
+				link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "outside"}}
+				address, err := netlink.ParseAddr("192.0.2.2/24")
+				must(t, err)
+				must(t, netlink.LinkAdd(link))
+				must(t, netlink.LinkSetUp(link))
+				must(t, netlink.AddrAdd(link, address))
+				must(t, netlink.LinkDel(link))
+			}
+			cancel()
+		})
+		if err != nil {
+			t.Logf("it ended with %v", err) // the kernel may drop messages
+		}
+		eventually.Wait{For: "no goroutine of netlink is left"}.Empty(t, func() string {
+			stacks := make([]byte, 1<<20)
+			for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+				if strings.Contains(stack, "SubscribeAt") {
+					return stack
+				}
+			}
+			return ""
+		})
+	})
 }
