@@ -27,13 +27,21 @@ import (
 // addLimit bounds an ADD. It is below the kubelet's timeout of two minutes, so that the kubelet receives the agent's error message.
 const addLimit = 100 * time.Second
 
+// limitOf returns the time for an ADD: less than addLimit if the plugin has waited for the agent.
+func limitOf(r wire.Request) time.Duration {
+	if r.Limit <= 0 {
+		return addLimit
+	}
+	return time.Duration(min(r.Limit, addLimit.Milliseconds())) * time.Millisecond
+}
+
 // add attaches a container: address, veth, port, flows. The port is added while the container's end is configured, so that ovn-controller
 // installs the flows in parallel.
 func (s *Server) add(ctx context.Context, r wire.Request) (*wire.Response, error) {
 	if err := required(r); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, addLimit)
+	ctx, cancel := context.WithTimeout(ctx, limitOf(r))
 	defer cancel()
 	unlock, err := s.turn(ctx, "add", r.ContainerID, r.IfName)
 	if err != nil {

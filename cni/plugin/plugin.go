@@ -19,8 +19,8 @@ import (
 	"github.com/kiln-net/kiln/cni/wire"
 )
 
-// Timeouts of operations. The timeout of ADD is longer than the agent's own limit, whose error message names the missing prerequisite. It
-// is shorter than the two minutes that the kubelet allows the runtime.
+// Timeouts of operations. The timeout of ADD is shorter than the two minutes that the kubelet allows the runtime. The agent's error message
+// names the missing prerequisite, so the agent has less time than is left of this timeout (wire.Request.Limit).
 const (
 	addTimeout   = 110 * time.Second
 	shortTimeout = 20 * time.Second

@@ -14,6 +14,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
@@ -34,8 +35,10 @@ func Unavailable(err error) bool {
 
 // Add attaches a container and returns its result. If no agent listens, it waits for one for at most 30 seconds.
 func (c *Client) Add(ctx context.Context, r Request) (*types100.Result, error) {
+	r.Limit = limit(ctx)
 	res, err := c.call(ctx, PathAdd, r)
 	if Unavailable(err) && c.listens(ctx) {
+		r.Limit = limit(ctx) // the wait took a part of the time
 		res, err = c.call(ctx, PathAdd, r)
 	}
 	if err != nil {
@@ -45,6 +48,15 @@ func (c *Client) Add(ctx context.Context, r Request) (*types100.Result, error) {
 		return nil, errors.New("the agent answered without a result")
 	}
 	return res.Result, nil
+}
+
+// limit returns the value of Request.Limit for a call: a tenth of the time that is left is for the response.
+func limit(ctx context.Context) int64 {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(1, (time.Until(deadline) * 9 / 10).Milliseconds())
 }
 
 // Del detaches a container. It succeeds if there is nothing to detach.

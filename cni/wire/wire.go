@@ -45,6 +45,9 @@ type Request struct {
 	DNS types.DNS `json:"dns"`
 	// PrevResult is the result that CHECK verifies.
 	PrevResult *types100.Result `json:"prev_result,omitempty"`
+	// Limit is the time that the agent has for an ADD, in milliseconds. It ends before the plugin's own timeout, so that the plugin receives
+	// the agent's error. 0 means that the plugin sets no limit.
+	Limit int64 `json:"limit_ms,omitempty"`
 	// ValidAttachments are the attachments of Network that GC must retain.
 	ValidAttachments []types.GCAttachment `json:"valid_attachments,omitempty"`
 }
