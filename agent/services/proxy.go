@@ -78,32 +78,29 @@ func (p *Proxy) Start(ctx context.Context) error {
 
 // loop writes changes. Changes that arrive during a write are batched in the next one.
 func (p *Proxy) loop(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	check := time.NewTimer(0) // wake-ups do not move it: tenants may cause them without a pause
+	defer check.Stop()
+	var again <-chan time.Time // after a failed write
 	whole := true
-	p.lookForRivals(ctx)
 	for {
-		timed := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
-		case <-timer.C:
-			timed = true
-		}
-		next := k8s.Periodic(resync)
-		whole = whole || timed && !p.writer.intact(ctx)
-		if timed {
+		case <-again:
+		case <-check.C:
+			whole = whole || !p.writer.intact(ctx)
 			p.lookForRivals(ctx)
+			check.Reset(k8s.Periodic(resync))
 		}
+		again = nil
 		if err := p.sync(ctx, whole); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "cannot make Services reachable")
 			syncErrors.Inc()
-			whole, next = true, retry
+			whole, again = true, time.After(retry)
 		} else {
 			whole = false
 		}
-		timer.Reset(next)
 	}
 }
 

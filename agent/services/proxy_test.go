@@ -1,0 +1,95 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/knftables"
+
+	"github.com/kiln-net/kiln/api/v1alpha1"
+	"github.com/kiln-net/kiln/internal/k8s"
+)
+
+// apiServer returns a fake API server with objects and the indexes of a Proxy.
+func apiServer(objects ...client.Object) client.WithWatch {
+	return fake.NewClientBuilder().WithObjects(objects...).WithStatusSubresource(&corev1.Node{}).
+		WithIndex(&discoveryv1.EndpointSlice{}, indexService, func(client.Object) []string { return nil }).Build()
+}
+
+// newProxy returns a Proxy that reads from server and writes to nft.
+func newProxy(server client.Reader, nft knftables.Interface) *Proxy {
+	return &Proxy{
+		Cache: cached{Reader: server}, NFT: nft,
+		dirty: map[types.NamespacedName]bool{}, wake: make(chan struct{}, 1), writer: newWriter(nft),
+	}
+}
+
+// run runs the loop of a proxy in a bubble of synctest, until the returned function is called.
+func run(t *testing.T, p *Proxy) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.loop(ctx)
+	}()
+	synctest.Wait()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// Tenants can change Services more often than once in the interval of the periodic checks.
+func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nft, kubeProxy := knftables.NewFake(knftables.InetFamily, Table), knftables.NewFake(knftables.IPv4Family, proxyTable)
+		server := apiServer(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}})
+		p := newProxy(server, nft)
+		p.Rival = &Rival{Client: server, Node: "here", tables: []rivalTable{{nft: kubeProxy}}}
+		defer run(t, p)()
+		if !p.writer.intact(t.Context()) {
+			t.Fatal("the table was not written at the start")
+		}
+
+		tx := nft.NewTransaction()
+		tx.Flush(&knftables.Table{})
+		must(t, nft.Run(t.Context(), tx))
+		tx = kubeProxy.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Add(&knftables.Chain{Name: "services"})
+		must(t, kubeProxy.Run(t.Context(), tx))
+		pause := k8s.Periodic(resync)
+		for range 6 {
+			p.touch(types.NamespacedName{Namespace: "default", Name: "flapping"})
+			time.Sleep(pause / 3) // in the test's fake time
+		}
+
+		if !p.writer.intact(t.Context()) {
+			t.Error("the flushed table was not written again")
+		}
+		node := &corev1.Node{}
+		must(t, server.Get(t.Context(), client.ObjectKey{Name: "here"}, node))
+		if c := node.Status.Conditions; len(c) != 1 || c[0].Type != v1alpha1.NodeConditionKubeProxy || c[0].Status != corev1.ConditionTrue {
+			t.Errorf("kube-proxy's table is not reported: %+v", c)
+		}
+	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
