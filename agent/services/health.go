@@ -54,7 +54,8 @@ func (h *health) set(ctx context.Context, service types.NamespacedName, port int
 }
 
 // serve serves until ctx ends. Another program may still use the port: kube-proxy, which the agent replaces, or the stopping server of
-// another Service. Since no event reports that a port is free, serve retries.
+// another Service. Since no event reports that a port is free, serve retries. It also listens again after the kernel refused to accept
+// connections, for example for lack of memory.
 func (c *check) serve(ctx context.Context, service types.NamespacedName) {
 	server := &http.Server{Handler: c.handler(service), ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
@@ -62,8 +63,8 @@ func (c *check) serve(ctx context.Context, service types.NamespacedName) {
 	for ctx.Err() == nil {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(int(c.port)))
 		if err == nil {
-			_ = server.Serve(listener) // until Close
-			return
+			said = false
+			err = server.Serve(listener) // until Close
 		}
 		if !said && ctx.Err() == nil {
 			said = true
