@@ -112,6 +112,9 @@ func (r *Rival) tell(ctx context.Context, want corev1.NodeCondition) error {
 			return have
 		}
 		want.LastHeartbeatTime, want.LastTransitionTime = metav1.Now(), metav1.Now()
+		if have != nil && have.Status == want.Status {
+			want.LastTransitionTime = have.LastTransitionTime
+		}
 		return &want
 	})
 }
