@@ -128,13 +128,22 @@ func (p *Proxy) addressesOf(ctx context.Context) func(node string) []netip.Addr 
 	}
 }
 
-// sync writes the changed Services, or the whole table.
+// sync writes the changed Services, or the whole table. If it fails, the next pass includes these Services.
 func (p *Proxy) sync(ctx context.Context, whole bool) error {
-	began := time.Now()
 	touched, cidrs, err := p.touched(ctx)
 	if err != nil {
 		return err
 	}
+	if err := p.write(ctx, touched, cidrs, whole); err != nil {
+		p.mark(touched) // needed for deleted Services, which no list contains
+		return err
+	}
+	return nil
+}
+
+// write writes the touched Services, or the whole table. cidrs reports whether the CIDRs of Services may have changed.
+func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs, whole bool) error {
+	began := time.Now()
 	services, err := p.CIDRs.List(ctx)
 	if err != nil {
 		return err
@@ -159,7 +168,6 @@ func (p *Proxy) sync(ctx context.Context, whole bool) error {
 		err = p.writer.update(ctx, p.writer.take(wanted))
 	}
 	if err != nil {
-		p.mark(touched) // needed for deleted Services, which no list contains
 		return err
 	}
 	udp, sticky := affected(before, wanted, whole)

@@ -5,12 +5,15 @@ package services
 
 import (
 	"context"
+	"errors"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,6 +88,51 @@ func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
 			t.Errorf("kube-proxy's table is not reported: %+v", c)
 		}
 	})
+}
+
+// failing is a reader whose next list of one kind fails.
+type failing struct {
+	client.Reader
+	kind client.ObjectList
+}
+
+func (f *failing) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if f.kind != nil && reflect.TypeOf(list) == reflect.TypeOf(f.kind) {
+		f.kind = nil
+		return errors.New("the list failed")
+	}
+	return f.Reader.List(ctx, list, opts...)
+}
+
+// A deleted Service that was never served is in no list and not in the table: only its event reports it.
+func TestADeletedServiceFreesItsBudgetAfterAFailedPass(t *testing.T) {
+	before := k8s.ServiceBounds
+	t.Cleanup(func() { k8s.ServiceBounds = before })
+	for name, kind := range map[string]client.ObjectList{"ServiceCIDRs": &networkingv1.ServiceCIDRList{}, "Services": &corev1.ServiceList{}} {
+		t.Run(name, func(t *testing.T) {
+			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "large"}}
+			s.Spec.ClusterIPs, s.Spec.Ports = []string{"10.96.0.1"}, []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}
+			k8s.ServiceBounds.Group = k8s.ServiceFlows(s, nil) - 1
+			server := apiServer(s)
+			reader := &failing{Reader: server}
+			p := newProxy(reader, knftables.NewFake(knftables.InetFamily, Table))
+			p.CIDRs.Reader = reader
+			must(t, p.sync(t.Context(), true))
+			if p.budget.Refused() != 1 {
+				t.Fatalf("%d Services are refused, want 1", p.budget.Refused())
+			}
+			must(t, server.Delete(t.Context(), s))
+			p.touch(client.ObjectKeyFromObject(s))
+			reader.kind = kind
+			if err := p.sync(t.Context(), true); err == nil {
+				t.Fatal("the pass did not fail")
+			}
+			must(t, p.sync(t.Context(), true))
+			if p.budget.Refused() != 0 {
+				t.Errorf("%d Services are refused after the deletion", p.budget.Refused())
+			}
+		})
+	}
 }
 
 func must(t testing.TB, err error) {
