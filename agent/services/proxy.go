@@ -76,28 +76,28 @@ func (p *Proxy) Start(ctx context.Context) error {
 	return nil
 }
 
-// loop writes changes. Changes that arrive during a write are batched in the next one.
+// loop writes changes. Changes that arrive during a write, or in the pause after a failed one, are batched in the next one.
 func (p *Proxy) loop(ctx context.Context) {
 	check := time.NewTimer(0) // wake-ups do not move it: tenants may cause them without a pause
 	defer check.Stop()
-	var again <-chan time.Time // after a failed write
+	wake, again := p.wake, (<-chan time.Time)(nil)
 	whole := true
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.wake:
+		case <-wake:
 		case <-again:
 		case <-check.C:
 			whole = whole || !p.writer.intact(ctx)
 			p.lookForRivals(ctx)
 			check.Reset(k8s.Periodic(resync))
 		}
-		again = nil
+		wake, again = p.wake, nil
 		if err := p.sync(ctx, whole); err != nil && ctx.Err() == nil {
 			log.FromContext(ctx).Error(err, "cannot make Services reachable")
 			syncErrors.Inc()
-			whole, again = true, time.After(retry)
+			whole, wake, again = true, nil, time.After(retry) // without wake-ups: each would write the whole table
 		} else {
 			whole = false
 		}

@@ -90,6 +90,47 @@ func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
 	})
 }
 
+// refusing is nftables whose next writes fail.
+type refusing struct {
+	knftables.Interface
+	refuses bool
+	runs    int
+}
+
+func (r *refusing) Run(ctx context.Context, tx *knftables.Transaction) error {
+	if r.runs++; r.refuses {
+		return errors.New("the kernel refuses")
+	}
+	return r.Interface.Run(ctx, tx)
+}
+
+// Each retry writes the whole table, so changes that arrive in the meantime do not cause more of them.
+func TestChangesAfterAFailedWriteWaitForTheRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, nft := apiServer(), &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), refuses: true}
+		p := newProxy(server, nft)
+		defer run(t, p)()
+		const attempts = 10
+		for range 20 * attempts {
+			p.touch(types.NamespacedName{Namespace: "default", Name: "flapping"})
+			time.Sleep(retry / 20)
+		}
+		synctest.Wait()
+		if nft.runs > attempts+2 {
+			t.Errorf("%d writes in %s", nft.runs, attempts*retry)
+		}
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"}}
+		s.Spec.ClusterIPs, s.Spec.Ports = []string{"10.96.0.1"}, []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}
+		must(t, server.Create(t.Context(), s))
+		p.touch(client.ObjectKeyFromObject(s))
+		nft.refuses = false
+		time.Sleep(2 * retry)
+		if !p.writer.intact(t.Context()) || p.writer.have[client.ObjectKeyFromObject(s)] == nil {
+			t.Error("the retry did not write the table with the new Service")
+		}
+	})
+}
+
 // failing is a reader whose next list of one kind fails.
 type failing struct {
 	client.Reader
