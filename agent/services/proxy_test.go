@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,15 +91,16 @@ func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
 	})
 }
 
-// refusing is nftables whose next writes fail.
+// refusing is nftables whose next writes fail: all, or the transactions that delete a chain.
 type refusing struct {
 	knftables.Interface
 	refuses bool
+	chain   string
 	runs    int
 }
 
 func (r *refusing) Run(ctx context.Context, tx *knftables.Transaction) error {
-	if r.runs++; r.refuses {
+	if r.runs++; r.refuses || r.chain != "" && strings.Contains(tx.String(), "delete chain inet "+Table+" "+r.chain+"\n") {
 		return errors.New("the kernel refuses")
 	}
 	return r.Interface.Run(ctx, tx)

@@ -147,6 +147,33 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 	}
 }
 
+// The chains that the kernel refuses to delete do not keep the others, and cause few attempts.
+func TestAChainThatIsNotDeletedDoesNotKeepOthers(t *testing.T) {
+	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chain: "pick-5"}
+	w := newWriter(nft)
+	must(t, w.rewrite(t.Context(), nil, nil))
+	scale := func(from, to int) []chain {
+		t.Helper()
+		for n := from; n < to; n++ {
+			must(t, w.update(t.Context(), wanting(w, large(n, false, nil))))
+		}
+		chains, err := w.chains(t.Context())
+		must(t, err)
+		return chains
+	}
+	chains := scale(1, 100)
+	if len(chains) > spareChains+3 || !slices.Contains(chains, chain{kindPick, 5}) {
+		t.Errorf("%d chains are left: %v", len(chains), chains)
+	}
+	if nft.runs > 200 {
+		t.Errorf("100 updates caused %d transactions", nft.runs)
+	}
+	nft.chain = ""
+	if chains = scale(100, 200); slices.Contains(chains, chain{kindPick, 5}) {
+		t.Errorf("the chain was not tried again: %v", chains)
+	}
+}
+
 // wanting returns the difference for the changes of some Services. The changes must include all affected Services.
 func wanting(w *writer, changes ...change) difference {
 	w.register(changes)

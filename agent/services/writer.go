@@ -5,13 +5,16 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/knftables"
 )
 
@@ -23,6 +26,7 @@ type writer struct {
 	// uses counts the elements that refer to a chain. Unused chains stay until there are more than spareChains of them.
 	uses     map[chain]int
 	unused   map[chain]bool
+	stuck    int // number of unused chains whose last deletion failed
 	guards   map[chain]*guard
 	services []netip.Prefix
 }
@@ -39,7 +43,7 @@ func newWriter(nft knftables.Interface) *writer {
 // forget resets the writer to its initial state; the next write must be a rewrite.
 func (w *writer) forget() {
 	w.claims, w.have = claims{}, map[types.NamespacedName][]pool{}
-	w.uses, w.unused, w.guards = map[chain]int{}, map[chain]bool{}, map[chain]*guard{}
+	w.uses, w.unused, w.stuck, w.guards = map[chain]int{}, map[chain]bool{}, 0, map[chain]*guard{}
 }
 
 // change is the desired state of one Service; without pools if it was deleted.
@@ -260,22 +264,36 @@ func (w *writer) chains(ctx context.Context) ([]chain, error) {
 }
 
 // tidy deletes unused chains if there are many. It uses a separate transaction, because kernels have refused to delete a chain that an
-// element referred to a moment before. If the deletion fails, the chains stay until the next attempt.
+// element referred to a moment before. The chains whose deletion fails stay until there are spareChains more.
 func (w *writer) tidy(ctx context.Context) {
-	if len(w.unused) <= spareChains {
+	if len(w.unused) <= w.stuck+spareChains {
 		return
 	}
+	err := w.deleteUnused(ctx, slices.Collect(maps.Keys(w.unused)))
+	if w.stuck = len(w.unused); err != nil && ctx.Err() == nil {
+		log.FromContext(ctx).Error(err, "cannot delete unused chains; they stay, and are tried again later", "chains", w.stuck)
+	}
+}
+
+// deleteUnused deletes unused chains: all in one transaction or, because one refused chain fails the transaction, each half separately.
+func (w *writer) deleteUnused(ctx context.Context, chains []chain) error {
 	tx := w.nft.NewTransaction()
-	for c := range w.unused {
+	for _, c := range chains {
 		tx.Flush(&knftables.Chain{Name: c.name()})
 		tx.Delete(&knftables.Chain{Name: c.name()})
 	}
-	if w.nft.Run(ctx, tx) == nil {
-		for c := range w.unused {
+	err := w.nft.Run(ctx, tx)
+	switch half := len(chains) / 2; {
+	case err == nil:
+		for _, c := range chains {
+			delete(w.unused, c)
 			delete(w.guards, c)
 		}
-		clear(w.unused)
+		return nil
+	case half > 0:
+		return errors.Join(w.deleteUnused(ctx, chains[:half]), w.deleteUnused(ctx, chains[half:]))
 	}
+	return fmt.Errorf("delete chain %s: %w", chains[0].name(), err)
 }
 
 // intact reports whether the static rules exist: other programs may have flushed the table.
