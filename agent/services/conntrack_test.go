@@ -9,6 +9,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Changes of a Service that waits for an address do not affect the clients of the Service that has the address.
@@ -36,5 +37,36 @@ func TestARivalDoesNotEndConnections(t *testing.T) {
 		if now, err := talk(connection, "udp", patience); err != nil || now != first {
 			t.Fatalf("a client of the holder had %q and has %q, %v", first, now, err)
 		}
+	}
+}
+
+// A UDP client that keeps its source port is not served at an address that the Service has exchanged for another one.
+func TestUDPConnectionsEndWithTheirAddress(t *testing.T) {
+	w := newWorld(t)
+	a := w.pod("a", 2)
+	s := w.service("moved", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.87", "2001:db8::87"} })
+	w.serves("moved", here(a))
+	for i, to := range []string{"192.0.2.88", "2001:db8::88"} {
+		from := at(s.Spec.ExternalIPs[i], 80)
+		w.expect(w.far, "udp", from, joinIPs[i].Addr(), "a")
+		var connection net.Conn
+		must(t, w.far.Do(func(ns.NetNS) (err error) {
+			connection, err = net.Dial("udp", from.String())
+			return err
+		}))
+		t.Cleanup(func() { _ = connection.Close() })
+		if _, err := talk(connection, "udp", patience); err != nil {
+			t.Fatal(err)
+		}
+		base := s.DeepCopy()
+		s.Spec.ExternalIPs[i] = to
+		must(t, w.client.Patch(t.Context(), s, client.MergeFrom(base)))
+		w.expect(w.far, "udp", at(to, 80), joinIPs[i].Addr(), "a")
+		w.eventually(func() string {
+			if text, err := talk(connection, "udp", shortly); err == nil {
+				return from.String() + " is still served: " + text
+			}
+			return ""
+		})
 	}
 }

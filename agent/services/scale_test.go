@@ -228,6 +228,45 @@ func TestTheOlderServiceHasAPlace(t *testing.T) {
 	}
 }
 
+// Clients of a front that a Service gives up are affected, also if the Service gets another front instead.
+func TestAffectedFronts(t *testing.T) {
+	endpoint := netip.MustParseAddrPort("10.16.0.2:53")
+	service := func(proto string, fronts ...string) change {
+		p := pool{port: "dns", proto: proto, family: families[0], slots: []netip.AddrPort{endpoint}, affinity: 60}
+		for _, text := range fronts {
+			at := netip.MustParseAddrPort(text)
+			p.family = families[at.Addr().BitLen()/128]
+			f := front{address: at.Addr(), port: at.Port(), external: true}
+			if at.Addr().IsUnspecified() {
+				f.address = netip.Addr{} // a node port
+			}
+			p.fronts = append(p.fronts, f)
+		}
+		return change{service: types.NamespacedName{Namespace: "default", Name: "dns"}, pools: []pool{p}}
+	}
+	for name, c := range map[string]struct {
+		before, after change
+		lost          string // front
+		affected      bool
+	}{
+		"nothing changes":       {service("udp", "192.0.2.1:53"), service("udp", "192.0.2.1:53"), "192.0.2.1:53", false},
+		"another address":       {service("udp", "192.0.2.1:53"), service("udp", "192.0.2.2:53"), "192.0.2.1:53", true},
+		"another IPv6 address":  {service("udp", "[2001:db8::1]:53"), service("udp", "[2001:db8::2]:53"), "[2001:db8::1]:53", true},
+		"another port":          {service("udp", "192.0.2.1:53"), service("udp", "192.0.2.1:54"), "192.0.2.1:53", true},
+		"another node port":     {service("udp", "0.0.0.0:30053"), service("udp", "0.0.0.0:30054"), "192.0.2.1:30053", true},
+		"another protocol":      {service("udp", "192.0.2.1:53"), service("tcp", "192.0.2.1:53"), "192.0.2.1:53", true},
+		"a front moves in list": {service("udp", "192.0.2.1:53", "192.0.2.2:53"), service("udp", "192.0.2.2:53", "192.0.2.1:53"), "192.0.2.1:53", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			udp, sticky := affected(map[types.NamespacedName][]pool{c.before.service: c.before.pools}, []change{c.after}, false)
+			at := place{c.before.pools[0].family, "udp", netip.MustParseAddrPort(c.lost)}
+			if udp.lost(at, endpoint) != c.affected || sticky.lost(at, endpoint) != c.affected {
+				t.Errorf("affected are %v and, by affinity, %v; want the clients of %s to be affected: %t", udp, sticky, c.lost, c.affected)
+			}
+		})
+	}
+}
+
 func TestArrange(t *testing.T) {
 	parse := func(text string) []netip.AddrPort {
 		var out []netip.AddrPort

@@ -96,7 +96,7 @@ func affected(before map[types.NamespacedName][]pool, changes []change, whole bo
 	}
 	changed := func(c change) bool {
 		return whole || !slices.EqualFunc(before[c.service], c.pools, func(a, b pool) bool {
-			return slices.Equal(a.slots, b.slots) && len(a.fronts) == len(b.fronts)
+			return slices.Equal(a.slots, b.slots) && slices.EqualFunc(a.fronts, b.fronts, func(f, g front) bool { return a.place(f) == b.place(g) })
 		})
 	}
 	changes = slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !changed(c) })
