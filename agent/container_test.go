@@ -73,15 +73,15 @@ func (n *node) annotateIn(pod *corev1.Pod, number int, vpc string) {
 		s.Spec.Vpc, s.Spec.Gateway = vpc, ipfamily.Join(podGWs[:n.families])
 		n.create(s)
 	}
-	n.tell(pod, v1.PodNetwork{
+	n.writeNetwork(pod, v1.PodNetwork{
 		UID: pod.UID, Allocated: true, Routed: true, Addresses: addressesOf(number)[:n.families],
 		MAC:   net.HardwareAddr{0x02, 0, 0, 0x16, byte(number >> 8), byte(number)},
 		CIDRs: podCIDRs[:n.families], Gateways: podGWs[:n.families], LogicalSwitch: subnet, LogicalRouter: vpc,
 	})
 }
 
-// tell writes a network into a pod's annotations, as the controller does, and as users can.
-func (n *node) tell(pod *corev1.Pod, network v1.PodNetwork) {
+// writeNetwork writes a network into a pod's annotations, as the controller does, and as users can.
+func (n *node) writeNetwork(pod *corev1.Pod, network v1.PodNetwork) {
 	n.Helper()
 	base := pod.DeepCopy()
 	if pod.Annotations == nil {

@@ -104,7 +104,7 @@ func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 	honest := known("honest")
 	network := fit
 	network.UID = honest.UID
-	n.tell(honest, network)
+	n.writeNetwork(honest, network)
 	n.eventually("the network that agrees is taken", func() bool { return wait(honest) == nil })
 	for name, c := range map[string]struct {
 		change func(*v1.PodNetwork)
@@ -127,7 +127,7 @@ func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 		network := fit
 		network.UID = pod.UID
 		c.change(&network)
-		n.tell(pod, network)
+		n.writeNetwork(pod, network)
 		n.eventually("Wait says that "+c.want, func() bool {
 			err := wait(pod)
 			if err == nil {
@@ -140,7 +140,7 @@ func TestWaitTakesWhatAgreesWithTheSubnetOnly(t *testing.T) {
 	late := known("late")
 	network = fit
 	network.UID, network.LogicalSwitch = late.UID, "later"
-	n.tell(late, network)
+	n.writeNetwork(late, network)
 	ended := make(chan error, 1)
 	go func() {
 		_, _, err := pods.Wait(t.Context(), client.ObjectKeyFromObject(late), late.UID, v1.ProviderOVN)

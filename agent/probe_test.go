@@ -162,7 +162,7 @@ func (n *node) tenantAt(name string, networks []netip.Prefix, addresses ...netip
 	subnet.Spec.Vpc, subnet.Spec.Gateway = "blue", ipfamily.Join(gateways)
 	n.create(subnet)
 	pod := n.createPodOf(name, probing(probePort))
-	n.tell(pod, v1.PodNetwork{
+	n.writeNetwork(pod, v1.PodNetwork{
 		UID: pod.UID, Allocated: true, Routed: true, Addresses: addresses, MAC: net.HardwareAddr{0x02, 0, 0, 0x33, 0, 1},
 		CIDRs: networks, Gateways: gateways, LogicalSwitch: name, LogicalRouter: "blue",
 	})

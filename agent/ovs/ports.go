@@ -44,7 +44,7 @@ func (b *Bridge) attach(ctx context.Context, a Attachment, prefix string) (chang
 		}
 	}
 	c := change{}
-	if c.removed, err = b.rivals(ctx, a.LogicalPort, a.Name); err != nil {
+	if c.removed, err = b.conflictingPorts(ctx, a.LogicalPort, a.Name); err != nil {
 		return change{}, err
 	}
 	switch {
@@ -112,8 +112,8 @@ func (b *Bridge) AttachmentsOf(ctx context.Context, logicalPort string) ([]Attac
 	return out, nil
 }
 
-// rivals returns the conflicting ports: all ports with that logical port except the named one.
-func (b *Bridge) rivals(ctx context.Context, logicalPort, except string) ([]string, error) {
+// conflictingPorts returns all ports with that logical port except the named one.
+func (b *Bridge) conflictingPorts(ctx context.Context, logicalPort, except string) ([]string, error) {
 	rows, err := b.claiming(ctx, logicalPort)
 	if err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func (b *Bridge) ensureInternal(ctx context.Context, p Internal, prefix string) 
 		return change{}, err
 	}
 	c := change{}
-	if c.removed, err = b.rivals(ctx, p.LogicalPort, p.Name); err != nil {
+	if c.removed, err = b.conflictingPorts(ctx, p.LogicalPort, p.Name); err != nil {
 		return change{}, err
 	}
 	ids := map[string]string{keyLogicalPort: p.LogicalPort, keyVendor: vendor}

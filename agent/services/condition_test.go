@@ -27,11 +27,11 @@ func TestTheTransitionTimeChangesWithTheStatus(t *testing.T) {
 		must(t, server.Get(t.Context(), client.ObjectKey{Name: "here"}, node))
 		return node.Status.Conditions[0]
 	}
-	must(t, r.tell(t.Context(), corev1.NodeCondition{Status: corev1.ConditionTrue, Reason: ReasonRulesFound, Message: "in two tables"}))
+	must(t, r.setCondition(t.Context(), corev1.NodeCondition{Status: corev1.ConditionTrue, Reason: ReasonRulesFound, Message: "in two tables"}))
 	if c := condition(); c.Message != "in two tables" || !c.LastTransitionTime.Equal(&before) {
 		t.Errorf("after a change of the message: %+v, want lastTransitionTime %s", c, before)
 	}
-	must(t, r.tell(t.Context(), corev1.NodeCondition{Status: corev1.ConditionFalse, Reason: ReasonNoRules}))
+	must(t, r.setCondition(t.Context(), corev1.NodeCondition{Status: corev1.ConditionFalse, Reason: ReasonNoRules}))
 	if c := condition(); c.Status != corev1.ConditionFalse || !before.Before(&c.LastTransitionTime) {
 		t.Errorf("after a change of the status: %+v, want lastTransitionTime after %s", c, before)
 	}

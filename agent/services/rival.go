@@ -68,11 +68,11 @@ func (r *Rival) Look(ctx context.Context) error {
 		return err
 	}
 	if len(found) == 0 {
-		return r.tell(ctx, corev1.NodeCondition{
+		return r.setCondition(ctx, corev1.NodeCondition{
 			Status: corev1.ConditionFalse, Reason: ReasonNoRules, Message: "Kiln alone serves Services on this node",
 		})
 	}
-	return r.tell(ctx, corev1.NodeCondition{
+	return r.setCondition(ctx, corev1.NodeCondition{
 		Status: corev1.ConditionTrue, Reason: ReasonRulesFound,
 		Message: "services.nodeAccess is Kiln, and kube-proxy's rules are on the node (" + strings.Join(found, ", ") +
 			"): remove its DaemonSet, and run kube-proxy --cleanup here",
@@ -101,8 +101,8 @@ func (r *Rival) Forget(ctx context.Context) error {
 	return r.patch(ctx, func(have *corev1.NodeCondition) *corev1.NodeCondition { return nil })
 }
 
-// tell sets the condition. It does not create a condition with status False.
-func (r *Rival) tell(ctx context.Context, want corev1.NodeCondition) error {
+// setCondition sets the condition. It does not create a condition with status False.
+func (r *Rival) setCondition(ctx context.Context, want corev1.NodeCondition) error {
 	want.Type = v1alpha1.NodeConditionKubeProxy
 	return r.patch(ctx, func(have *corev1.NodeCondition) *corev1.NodeCondition {
 		switch {
