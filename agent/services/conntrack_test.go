@@ -10,6 +10,9 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kiln-net/kiln/agent/services"
+	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
 // Changes of a Service that waits for an address do not affect the clients of the Service that has the address.
@@ -42,6 +45,17 @@ func TestARivalDoesNotEndConnections(t *testing.T) {
 
 // A UDP client that keeps its source port is not served at an address that the Service has exchanged for another one.
 func TestUDPConnectionsEndWithTheirAddress(t *testing.T) {
+	for name, prepare := range map[string]func(*testing.T){
+		"after a write":        func(*testing.T) {},
+		"after a failed write": func(t *testing.T) { nodetest.NFT(t, "delete table inet "+services.Table) },
+	} {
+		t.Run(name, func(t *testing.T) { connectionsEndWithTheirAddress(t, prepare) })
+	}
+}
+
+// connectionsEndWithTheirAddress calls prepare before each exchange of an address.
+func connectionsEndWithTheirAddress(t *testing.T, prepare func(*testing.T)) {
+	t.Helper()
 	w := newWorld(t)
 	a := w.pod("a", 2)
 	s := w.service("moved", func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"192.0.2.87", "2001:db8::87"} })
@@ -58,6 +72,7 @@ func TestUDPConnectionsEndWithTheirAddress(t *testing.T) {
 		if _, err := talk(connection, "udp", patience); err != nil {
 			t.Fatal(err)
 		}
+		prepare(t)
 		base := s.DeepCopy()
 		s.Spec.ExternalIPs[i] = to
 		must(t, w.client.Patch(t.Context(), s, client.MergeFrom(base)))

@@ -59,6 +59,8 @@ type Proxy struct {
 	nodes  bool // the addresses of other nodes may have changed
 	wake   chan struct{}
 	writer *writer
+	// former has the pools that Services had before failed passes, until a pass has ended the connections and sessions to them.
+	former map[types.NamespacedName][]pool
 	budget budget.Budget
 	health health
 }
@@ -160,6 +162,8 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 		wanted, err = p.withRivals(ctx, wanted)
 	}
 	before := p.writer.before(wanted)
+	maps.Copy(before, p.former)
+	p.former = before
 	switch {
 	case err != nil:
 	case whole:
@@ -175,7 +179,11 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	servicesServed.Set(float64(len(p.writer.have)))
 	servicesRefused.Set(float64(p.budget.Refused()))
 	p.answer(ctx, wanted)
-	return errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky))
+	if err := errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky)); err != nil {
+		return err
+	}
+	p.former = nil
+	return nil
 }
 
 // withRivals adds the changes of Services that lose a place to the wanted ones, or may get a place that these release. The caches may
