@@ -18,7 +18,8 @@ type index struct {
 	holders map[element][]rowID                  // rows that record the element
 	// orphans are values in sets of strings that no row records: leftovers of a row that was deleted with its parent, or values
 	// that another client wrote.
-	orphans map[ovsdbclient.SetID]map[string]struct{}
+	orphans      map[ovsdbclient.SetID]map[string]struct{}
+	incarnations incarnations
 }
 
 // effects is the result of a replica update for owners.
@@ -29,7 +30,10 @@ type effects struct {
 }
 
 func newIndex() *index {
-	return &index{owners: map[string]map[desired.Owner][]rowID{}, holders: map[element][]rowID{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{}}
+	return &index{
+		owners: map[string]map[desired.Owner][]rowID{}, holders: map[element][]rowID{}, orphans: map[ovsdbclient.SetID]map[string]struct{}{},
+		incarnations: newIncarnations(),
+	}
 }
 
 // update applies one update of the replica to the index.
@@ -58,10 +62,16 @@ func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 	id := rowID{table: change.Table, uuid: change.UUID}
 	if ref, ours := identify(change.UUID, change.Old); ours {
 		x.remove(ref.Owner, id, recordedElements(change.Old))
+		if change.New == nil {
+			x.incarnations.observe(change.Table, ref, false)
+		}
 		fx.touched = append(fx.touched, ref.Owner)
 	}
 	if ref, ours := identify(change.UUID, change.New); ours {
 		x.add(ref.Owner, id, recordedElements(change.New))
+		if change.Old == nil {
+			x.incarnations.observe(change.Table, ref, true)
+		}
 		fx.touched = append(fx.touched, ref.Owner)
 	}
 	for _, e := range recordedElements(change.Old) {

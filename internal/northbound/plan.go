@@ -64,6 +64,7 @@ type planner struct {
 // plan compares an owner's wanted rows with the replica. If missing, the rows of other owners that it waits for, is not empty,
 // p is nil.
 func (pl *planner) plan(owner desired.Owner, wanted wantedRows) (p *plan, missing []rowID, err error) {
+	wanted = pl.incarnate(wanted)
 	for _, w := range wanted.rows {
 		for _, id := range w.needs {
 			if !wanted.has(id) && pl.replica.Row(id.table, id.uuid) == nil {

@@ -16,6 +16,7 @@ import (
 
 // wantedRow is a desired row in terms of the database schema.
 type wantedRow struct {
+	ref        desired.Ref
 	id         rowID
 	table      *table
 	values     []any // by index of table.columns
@@ -78,7 +79,7 @@ func interpret(ref desired.Ref, row desired.Row) (wantedRow, error) {
 	if err := t.checkParent(row.Parent); err != nil {
 		return wantedRow{}, err
 	}
-	w := wantedRow{id: rowID{table: t.name, uuid: ref.UUID()}, table: t}
+	w := wantedRow{ref: ref, id: rowID{table: t.name, uuid: ref.UUID()}, table: t}
 	if row.Parent != nil {
 		parent := setID(*row.Parent)
 		w.parent = &parent
