@@ -97,7 +97,7 @@ func untold(err error) error {
 // divide returns the halts of a pass as one halt with all messages, and its other errors. A pass has several results if it runs the
 // southbound database although the northbound one halted.
 func divide(err error) (h *halt, rest error) {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // it takes the error apart
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		if errors.As(err, &h) {
 			return h, nil
