@@ -26,13 +26,9 @@ func rightChanged() predicate.Predicate {
 func inForce(subnets []v1.Subnet) []v1.Subnet {
 	out := make([]v1.Subnet, 0, len(subnets))
 	for _, s := range subnets {
-		if !k8s.ViewSubnet(&s).Validated {
-			if s.Status.ValidatedSpec == nil {
-				continue
-			}
-			s.Spec = *s.Status.ValidatedSpec
+		if valid := k8s.WithValidSpec(&s); valid != nil {
+			out = append(out, *valid)
 		}
-		out = append(out, s)
 	}
 	return out
 }

@@ -177,7 +177,7 @@ func (w *World) Subnet(name string, change func(*kubeovnv1.SubnetSpec), running 
 	return s
 }
 
-// InForce applies a subnet's spec in the running processes, and sets the subnet's condition Validated.
+// InForce applies a subnet's spec in the running processes, and sets the subnet's condition Validated and validatedSpec.
 func (w *World) InForce(s *kubeovnv1.Subnet, running ...*Process) {
 	w.Helper()
 	for _, p := range running {
@@ -187,6 +187,7 @@ func (w *World) InForce(s *kubeovnv1.Subnet, running ...*Process) {
 		Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonValid, ObservedGeneration: s.Generation,
 	}
 	apimeta.SetStatusCondition(&s.Status.Conditions, condition)
+	s.Status.ValidatedSpec = s.Spec.DeepCopy()
 	w.Must(w.Client.Status().Update(w.Context(), s))
 }
 

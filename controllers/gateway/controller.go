@@ -24,7 +24,6 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
 
 // Reconciler reconciles the centralized gateway of each Subnet: router policies to its gateway nodes, and the gateway in its status.
@@ -40,8 +39,8 @@ type Reconciler struct {
 	measured sync.Map
 }
 
-// Reconcile applies the gateway of one Subnet. While its spec is invalid, the prefixes of the existing policies stay, and their gateway
-// still fails over; gatewayType and the gateway nodes come from the current spec even then.
+// Reconcile applies the gateway of one Subnet. While its spec is invalid, the last valid one applies, as on nodes, and its gateway still
+// fails over.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	subnet := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, req.NamespacedName, subnet); apierrors.IsNotFound(err) {
@@ -49,11 +48,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get subnet %s: %w", req.Name, err)
 	}
-	cidrs := r.cidrs(subnet)
-	if len(cidrs) == 0 {
+	valid := k8s.WithValidSpec(subnet)
+	if valid == nil {
 		return ctrl.Result{}, nil // the condition Validated of the subnet has the reason
 	}
-	in, err := r.gather(ctx, subnet, cidrs)
+	in, err := r.gather(ctx, subnet, valid)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("gather inputs of the gateway of subnet %s: %w", subnet.Name, err)
 	}
@@ -61,27 +60,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
 }
 
-// cidrs returns the prefixes that need policies: from a valid spec, otherwise from the existing policies. The prefixes of an invalid spec
-// may belong to another subnet.
-func (r *Reconciler) cidrs(subnet *kubeovnv1.Subnet) []netip.Prefix {
-	if k8s.ViewSubnet(subnet).Validated {
-		cidrs, _ := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
-		return cidrs
-	}
-	var cidrs []netip.Prefix
-	policies := northbound.Of[nb.LogicalRouterPolicy](r.Northbound, translate.GatewayOwner(subnet.Name))
-	for _, policy := range policies {
-		if cidr, ok := translate.GatewayCIDR(policy); ok {
-			cidrs = append(cidrs, cidr)
-		}
-	}
-	return cidrs
-}
-
 // inputs is the state from which the gateway of a subnet is computed.
 type inputs struct {
 	subnet *kubeovnv1.Subnet
-	cidrs  []netip.Prefix
+	// valid is the subnet with its last valid spec.
+	valid *kubeovnv1.Subnet
+	cidrs []netip.Prefix
 	// centralized: the traffic leaves through gateway nodes.
 	centralized bool
 	spec        gateway.Spec
@@ -94,13 +78,16 @@ type inputs struct {
 	conflict *kubeovnv1.Subnet
 }
 
-func (r *Reconciler) gather(ctx context.Context, subnet *kubeovnv1.Subnet, cidrs []netip.Prefix) (inputs, error) {
-	in := inputs{subnet: subnet, cidrs: cidrs, centralized: gateway.Centralized(subnet), hops: map[string][]netip.Addr{}}
+func (r *Reconciler) gather(ctx context.Context, subnet, valid *kubeovnv1.Subnet) (inputs, error) {
+	in := inputs{subnet: subnet, valid: valid, centralized: gateway.Centralized(valid), hops: map[string][]netip.Addr{}}
 	var err error
-	if in.conflict, err = r.tableConflict(ctx, subnet); err != nil || !in.centralized {
+	if in.cidrs, err = ipfamily.ParseCIDRs(valid.Spec.CIDRBlock); err != nil {
 		return in, err
 	}
-	if in.spec, err = gateway.Parse(&subnet.Spec); err != nil {
+	if in.conflict, err = r.tableConflict(ctx, valid); err != nil || !in.centralized {
+		return in, err
+	}
+	if in.spec, err = gateway.Parse(&valid.Spec); err != nil {
 		return in, err
 	}
 	nodes, err := r.nodes(ctx, in.spec)
@@ -160,7 +147,9 @@ func (r *Reconciler) tableConflict(ctx context.Context, subnet *kubeovnv1.Subnet
 	}
 	var others []*kubeovnv1.Subnet
 	for i := range list.Items {
-		others = append(others, &list.Items[i])
+		if other := k8s.WithValidSpec(&list.Items[i]); other != nil {
+			others = append(others, other)
+		}
 	}
 	return gateway.TableConflict(subnet, others), nil
 }

@@ -117,6 +117,40 @@ func TestAGatewayChangesAndGoes(t *testing.T) {
 	n.policies()
 }
 
+// While a spec is invalid, nodes act according to the last valid one, and so do the policies.
+func TestAGatewayFailsOverWhileTheSpecIsInvalid(t *testing.T) {
+	n := start(t, "n1", "n2")
+	s := n.centralized("s", dual, "n1,n2", func(s *kubeovnv1.SubnetSpec) {
+		s.ExternalEgressGateway, s.PolicyRoutingPriority, s.PolicyRoutingTableID = "192.0.2.1", 1000, 1000
+	})
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
+	other := n.Subnet("t", func(o *kubeovnv1.SubnetSpec) {
+		o.CIDRBlock, o.ExternalEgressGateway, o.PolicyRoutingPriority, o.PolicyRoutingTableID = "10.20.0.0/24", "192.0.2.1", 1000, 1001
+	}, n.process)
+
+	wrong := s.DeepCopy() // a copy: the test world uses the specs of the subnets that it created
+	n.Get(wrong)
+	n.Change(wrong, func() {
+		wrong.Spec.CIDRBlock, wrong.Spec.GatewayType, wrong.Spec.GatewayNode = "10.18.0.0/24,fd00:10:18::/112", kubeovnv1.GatewayDistributed, "n1:1.2"
+		wrong.Spec.PolicyRoutingTableID = 1001
+	})
+	// The only worker has processed it when the policy of a later subnet exists.
+	n.centralized("marker", "10.19.0.0/24", "n2", nil)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.1", "ip4.src == 10.19.0.0/24 reroute 100.64.0.2",
+		"ip6.src == fd00:10:17::/112 reroute fd00:100:64::1")
+
+	first := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	n.Get(first)
+	n.ready(first, corev1.ConditionUnknown)
+	n.policies("ip4.src == 10.17.0.0/24 reroute 100.64.0.2", "ip4.src == 10.19.0.0/24 reroute 100.64.0.2",
+		"ip6.src == fd00:10:17::/112 reroute fd00:100:64::2")
+	n.status("s", "n2", gatewayctl.ReasonReady)
+	n.Event(s, eventsv1.Event{Reason: gatewayctl.ReasonMoved})
+	n.status("t", "", "") // s still has table 1000
+	n.change(other, func(o *kubeovnv1.SubnetSpec) { o.PolicyRoutingTableID = 1000 })
+	n.status("t", "", gatewayctl.ReasonTableConflict)
+}
+
 func TestRestartAndDrift(t *testing.T) {
 	n := start(t, "n1", "n2")
 	n.centralized("s", "10.17.0.0/24", "n1", nil)

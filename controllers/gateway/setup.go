@@ -27,7 +27,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// Indexes of subnets.
+// Indexes of subnets, by their last valid specs.
 const (
 	// indexCentralized lists subnets with a centralized gateway under the value centralized.
 	indexCentralized = "gateway.centralized"
@@ -54,7 +54,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		},
 	} {
 		err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Subnet{}, name, func(o client.Object) []string {
-			return extract(o.(*kubeovnv1.Subnet))
+			if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
+				return extract(valid)
+			}
+			return nil
 		})
 		if err != nil {
 			return fmt.Errorf("index subnets by %s: %w", name, err)
@@ -74,6 +77,14 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("set up the controller of gateways: %w", err)
 	}
 	return nil
+}
+
+// usedTable returns the routing table that nodes keep for a subnet, or "".
+func usedTable(o client.Object) string {
+	if s := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); s != nil && gateway.UsesTable(s) {
+		return tableOf(s)
+	}
+	return ""
 }
 
 func tableOf(s *kubeovnv1.Subnet) string { return strconv.Itoa(int(s.Spec.PolicyRoutingTableID)) }
@@ -138,7 +149,7 @@ func (r *Reconciler) behind(ctx context.Context, node string, nodeLabels map[str
 	var subnets []string
 	for i := range list.Items {
 		s := &list.Items[i]
-		spec, err := gateway.Parse(&s.Spec)
+		spec, err := gateway.Parse(k8s.ValidSpec(s))
 		if err == nil && (spec.Includes(node, nodeLabels) || nodeLabels == nil && len(spec.Nodes) == 0) {
 			subnets = append(subnets, s.Name)
 		}
@@ -149,8 +160,8 @@ func (r *Reconciler) behind(ctx context.Context, node string, nodeLabels map[str
 // onTable enqueues the other subnets that share the routing table of a changed subnet, before or after the change.
 func (r *Reconciler) onTable() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, o client.Object) {
-		changed := o.(*kubeovnv1.Subnet)
-		if changed.Spec.PolicyRoutingTableID == 0 {
+		changed := k8s.WithValidSpec(o.(*kubeovnv1.Subnet))
+		if changed == nil || changed.Spec.PolicyRoutingTableID == 0 {
 			return
 		}
 		var list kubeovnv1.SubnetList
@@ -167,10 +178,9 @@ func (r *Reconciler) onTable() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			before, after := e.ObjectOld.(*kubeovnv1.Subnet), e.ObjectNew.(*kubeovnv1.Subnet)
-			if gateway.UsesTable(before) != gateway.UsesTable(after) || tableOf(before) != tableOf(after) {
-				enqueue(ctx, q, before)
-				enqueue(ctx, q, after)
+			if usedTable(e.ObjectOld) != usedTable(e.ObjectNew) {
+				enqueue(ctx, q, e.ObjectOld)
+				enqueue(ctx, q, e.ObjectNew)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },

@@ -49,7 +49,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) 
 	if applied == nil {
 		subnet.Status.ActivateGateway = strings.Join(in.chosen, ",")
 	}
-	subnet.Status.NATOutgoingPolicyRules = gateway.RuleStatus(subnet)
+	subnet.Status.NATOutgoingPolicyRules = gateway.RuleStatus(in.valid)
 	before := apimeta.FindStatusCondition(base.Status.Conditions, kubeovnv1.ConditionGatewayReady)
 	condition, wanted := condition(in, applied)
 	if !wanted {

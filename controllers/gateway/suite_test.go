@@ -113,6 +113,7 @@ func (n *network) change(s *kubeovnv1.Subnet, f func(*kubeovnv1.SubnetSpec)) {
 		apimeta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{
 			Type: kubeovnv1.ConditionValidated, Status: metav1.ConditionTrue, Reason: kubeovnv1.ReasonValid, ObservedGeneration: s.Generation,
 		})
+		s.Status.ValidatedSpec = s.Spec.DeepCopy()
 		if err := n.Client.Status().Update(n.Context(), s); err != nil {
 			return err.Error()
 		}

@@ -27,6 +27,29 @@ func ViewSubnet(s *kubeovnv1.Subnet) SubnetView {
 	}
 }
 
+// ValidSpec returns the spec of a subnet that OVN, the allocator and nodes apply: the current one if it was found valid, otherwise the last
+// valid one, without its ACLs. It returns nil if no spec was found valid yet.
+func ValidSpec(s *kubeovnv1.Subnet) *kubeovnv1.SubnetSpec {
+	if ViewSubnet(s).Validated {
+		return &s.Spec
+	}
+	return s.Status.ValidatedSpec
+}
+
+// WithValidSpec returns a subnet with the spec of ValidSpec, or nil if there is none. It shares memory with s.
+func WithValidSpec(s *kubeovnv1.Subnet) *kubeovnv1.Subnet {
+	spec := ValidSpec(s)
+	switch spec {
+	case nil:
+		return nil
+	case &s.Spec:
+		return s
+	}
+	valid := *s
+	valid.Spec = *spec
+	return &valid
+}
+
 // InternalIPs returns the node's addresses of type InternalIP, in the order of its status.
 func InternalIPs(node *corev1.Node) []netip.Addr {
 	return nodeIPs(node, func(t corev1.NodeAddressType) bool { return t == corev1.NodeInternalIP })

@@ -5,7 +5,6 @@ package translate
 
 import (
 	"net/netip"
-	"strings"
 
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
@@ -50,12 +49,4 @@ func Gateway(in GatewayInputs) []desired.Row {
 		rows = append(rows, desired.Row{Key: "policy/" + familyKey(cidr.Addr()), Model: policy, Parent: &policies})
 	}
 	return rows
-}
-
-// GatewayCIDR returns the prefix that a policy of Gateway matches, and false if another client changed the policy and the
-// prefix cannot be parsed.
-func GatewayCIDR(policy *nb.LogicalRouterPolicy) (netip.Prefix, bool) {
-	_, value, _ := strings.Cut(policy.Match, " == ")
-	cidr, err := netip.ParsePrefix(value)
-	return cidr, err == nil
 }
