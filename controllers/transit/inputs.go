@@ -18,10 +18,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
-	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -56,13 +53,13 @@ func (r *Reconciler) gather(ctx context.Context, vpc *kubeovnv1.Vpc) (inputs, er
 	if in.services, err = r.ServiceCIDRs.List(ctx); err != nil {
 		return in, err
 	}
-	subnets, err := r.Networks.SubnetsOf(ctx, vpc.Name)
+	subnets, err := r.Networks.ValidSubnetsOf(ctx, vpc.Name)
 	if err != nil {
 		return in, err
 	}
-	slices.SortFunc(subnets, func(a, b kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range subnets {
-		r.addSubnet(&in, &subnets[i])
+	slices.SortFunc(subnets, func(a, b *kubeovnv1.Subnet) int { return cmp.Compare(a.Name, b.Name) })
+	for _, s := range subnets {
+		in.addSubnet(s)
 	}
 	slices.Sort(in.routeTables)
 	in.routeTables = slices.Compact(in.routeTables)
@@ -70,35 +67,16 @@ func (r *Reconciler) gather(ctx context.Context, vpc *kubeovnv1.Vpc) (inputs, er
 	return in, r.pick(ctx, &in)
 }
 
-// addSubnet adds the CIDRs, the routing table and the conflicts of a subnet. For an invalid spec, the CIDRs come from its router port;
-// routeTable and natOutgoing come from the current spec even then.
-func (r *Reconciler) addSubnet(in *inputs, s *kubeovnv1.Subnet) {
+// addSubnet adds the CIDRs, the routing table and the conflicts of a subnet with a valid spec.
+func (in *inputs) addSubnet(s *kubeovnv1.Subnet) {
 	if s.Spec.RouteTable != "" {
 		in.routeTables = append(in.routeTables, s.Spec.RouteTable)
 	}
-	cidrs := r.cidrs(s)
+	cidrs, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
 	if s.Spec.NATOutgoing {
 		in.outgoing = append(in.outgoing, cidrs...)
 	}
 	in.checkLink(cidrs, "subnet "+s.Name)
-}
-
-func (r *Reconciler) cidrs(s *kubeovnv1.Subnet) []netip.Prefix {
-	if k8s.ViewSubnet(s).Validated {
-		cidrs, _ := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
-		return cidrs
-	}
-	port := northbound.Get[nb.LogicalRouterPort](r.Northbound, translate.RouterPortRef(s.Name))
-	if port == nil {
-		return nil
-	}
-	var cidrs []netip.Prefix
-	for _, network := range port.Networks {
-		if p, err := netip.ParsePrefix(network); err == nil {
-			cidrs = append(cidrs, p.Masked())
-		}
-	}
-	return cidrs
 }
 
 // addRouter adds the routes and peerings of the VPC's spec.

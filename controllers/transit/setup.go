@@ -142,11 +142,13 @@ func (r *Reconciler) carriedBy(ctx context.Context, node string) []string {
 	return names
 }
 
-// onSubnet enqueues the VPC of a subnet, before and after the change. For the join subnet it enqueues all VPCs.
+// onSubnet enqueues the VPC of a subnet in its last valid spec, before and after the change. For the join subnet it enqueues all VPCs.
 func (r *Reconciler) onSubnet() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, o client.Object) {
 		if !join.Is(o) {
-			q.AddAfter(k8s.Request(selection.VpcOf(o.(*kubeovnv1.Subnet))), subnetsDelay)
+			if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
+				q.AddAfter(k8s.Request(selection.VpcOf(valid)), subnetsDelay)
+			}
 			return
 		}
 		for _, req := range r.all(ctx, o) {

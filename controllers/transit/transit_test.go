@@ -201,6 +201,28 @@ func TestWhatTheUserRoutesIsLeftToTheUser(t *testing.T) {
 	c.routesOf("blue", "fd00:10:96::/108")
 }
 
+// While a subnet's spec is invalid, the last valid one stays applied, also that of its VPC.
+func TestAnInvalidSubnetKeepsItsRoutes(t *testing.T) {
+	c := start(t, dualJoin, "n1")
+	v := c.vpc("blue", dualNet, true, nil)
+	c.vpc("red", "", false, nil)
+	c.says(v, metav1.ConditionTrue)
+	c.routesOf("blue", "0.0.0.0/0", "10.96.0.0/12", "::/0", "fd00:10:96::/108")
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "blue-net"}}
+	c.Get(s)
+	c.Change(s, func() {
+		s.Spec.Gateway, s.Spec.NATOutgoing, s.Spec.RouteTable, s.Spec.Vpc = "192.0.2.1,2001:db8::1", false, "wrong", "red"
+	})
+	c.Says(s, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "gateway")
+	c.Create(&kubeovnv1.Subnet{ // its routes show that the VPC was reconciled after the change
+		ObjectMeta: metav1.ObjectMeta{Name: "blue-more"},
+		Spec:       kubeovnv1.SubnetSpec{Vpc: "blue", CIDRBlock: "10.51.0.0/24", RouteTable: "more"},
+	})
+	c.routesOf("blue", "0.0.0.0/0", "0.0.0.0/0 more", "10.96.0.0/12", "10.96.0.0/12 more",
+		"::/0", "::/0 more", "fd00:10:96::/108", "fd00:10:96::/108 more")
+	c.routesOf("red", "10.96.0.0/12", "fd00:10:96::/108")
+}
+
 func TestAddressesOfTheLinkAreTold(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	v := c.vpc("blue", "", true, func(s *kubeovnv1.VpcSpec) {

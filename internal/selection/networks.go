@@ -24,6 +24,8 @@ const (
 	indexAddresses = "selection.addresses"
 	// indexVpc finds subnets by their VPC.
 	indexVpc = "selection.vpc"
+	// indexValidVpc finds subnets by the VPC in their last valid specs.
+	indexValidVpc = "selection.validVpc"
 	// indexPortNames finds subnets and VPCs by the port names that they need.
 	indexPortNames = "selection.portNames"
 	// indexPeers finds VPCs by their peers in vpcPeerings.
@@ -47,6 +49,7 @@ func NewNetworks(ctx context.Context, indexer client.FieldIndexer, reader client
 	}{
 		{&kubeovnv1.Subnet{}, indexAddresses, subnetAddresses},
 		{&kubeovnv1.Subnet{}, indexVpc, func(o client.Object) []string { return []string{VpcOf(o.(*kubeovnv1.Subnet))} }},
+		{&kubeovnv1.Subnet{}, indexValidVpc, validVpc},
 		{&kubeovnv1.Subnet{}, indexPortNames, subnetPortNames},
 		{&kubeovnv1.Vpc{}, indexPortNames, vpcPortNames},
 		{&kubeovnv1.Vpc{}, indexPeers, peersOf},
@@ -70,6 +73,28 @@ func (n *Networks) SubnetsOf(ctx context.Context, vpc string) ([]kubeovnv1.Subne
 		return nil, fmt.Errorf("list subnets of VPC %s: %w", vpc, err)
 	}
 	return list.Items, nil
+}
+
+// ValidSubnetsOf returns the subnets whose last valid specs are of a VPC, with these specs, unsorted. They must not be changed.
+func (n *Networks) ValidSubnetsOf(ctx context.Context, vpc string) ([]*kubeovnv1.Subnet, error) {
+	var list kubeovnv1.SubnetList
+	if err := n.reader.List(ctx, &list, client.MatchingFields{indexValidVpc: vpc}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list valid subnets of VPC %s: %w", vpc, err)
+	}
+	subnets := make([]*kubeovnv1.Subnet, 0, len(list.Items))
+	for i := range list.Items {
+		if valid := k8s.WithValidSpec(&list.Items[i]); valid != nil {
+			subnets = append(subnets, valid)
+		}
+	}
+	return subnets, nil
+}
+
+func validVpc(o client.Object) []string {
+	if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
+		return []string{VpcOf(valid)}
+	}
+	return nil
 }
 
 // PeersOf returns the sorted names of the VPCs that list this one in their vpcPeerings.
