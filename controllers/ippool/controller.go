@@ -137,7 +137,7 @@ func (r *Reconciler) divide(ctx context.Context, subnet, name, ends string) (*va
 			pools = append(pools, pool)
 		}
 	}
-	inForce, problems := selection.Divide(s.Spec.CIDRBlock, pools)
+	inForce, problems := selection.Divide(s, pools)
 	divided := make([]ipam.Pool, 0, len(inForce))
 	for _, p := range inForce {
 		divided = append(divided, ipam.Pool(p))

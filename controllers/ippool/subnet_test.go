@@ -5,12 +5,37 @@ package ippool_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 )
+
+func TestPoolsStayWhileTheSubnetIsInvalid(t *testing.T) {
+	w := newWorld(t)
+	process := w.startUnmeasured()
+	older := w.pool("older", nil, "10.16.0.8..10.16.0.15", "fd00:10:16::8")
+	w.Ready(older)
+	s := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "ovn-default"}}
+	w.Get(s)
+	w.Change(s, func() { s.Spec.CIDRBlock = "10.99.0.0/24,fd00:10:99::/112" })
+	w.Eventually(func() string { // the process has the change
+		cached := &kubeovnv1.Subnet{}
+		w.Must(process.Client.Get(w.Context(), client.ObjectKeyFromObject(s), cached))
+		if cached.Spec.CIDRBlock != s.Spec.CIDRBlock {
+			return "the cache has the former spec"
+		}
+		return ""
+	})
+	w.Ready(w.pool("younger", nil, "10.16.0.20", "fd00:10:16::20"))
+	w.Ready(older)
+	if pools := process.Allocator.Pools("ovn-default"); !slices.Equal(pools, []string{"older", "younger"}) {
+		t.Errorf("the allocator has the pools %v, want older and younger", pools)
+	}
+}
 
 func TestTheAddressSetGoesWithTheSubnet(t *testing.T) {
 	w := newWorld(t)

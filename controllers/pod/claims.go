@@ -15,7 +15,6 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/selection"
-	"github.com/kiln-net/kiln/internal/validation"
 )
 
 // claimRules decides about leases whose only evidence is a pod's annotations. Without admission policies, users with write access to pod
@@ -23,6 +22,7 @@ import (
 type claimRules struct {
 	reader client.Reader // the cache
 	live   client.Reader // for IP objects, which the cache may not have yet
+	pools  *selection.Pools
 	grants *selection.Grants
 }
 
@@ -54,20 +54,16 @@ func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipa
 
 // deniedByPool returns why a namespace may not use the pools of a subnet that contain any of the addresses, or "".
 func (c claimRules) deniedByPool(ctx context.Context, namespace string, s *kubeovnv1.Subnet, addresses []netip.Addr) (string, error) {
-	var pools kubeovnv1.IPPoolList
-	if err := c.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
-		return "", fmt.Errorf("list IPPools: %w", err)
+	pools, err := c.pools.OfSubnet(ctx, s.Name)
+	if err != nil {
+		return "", err
 	}
-	for i := range pools.Items {
-		pool := &pools.Items[i]
-		if pool.Spec.Subnet != s.Name {
-			continue
-		}
+	for _, pool := range pools {
 		denied := c.grants.Pool(namespace, pool)
 		if denied == "" {
 			continue
 		}
-		ranges, problem := validation.IPPool(pool, s.Spec.CIDRBlock)
+		ranges, problem := selection.RangesOf(pool, s)
 		if problem == nil && slices.ContainsFunc(addresses, func(a netip.Addr) bool {
 			return slices.ContainsFunc(ranges, func(r ipfamily.Range) bool { return r.Contains(a) })
 		}) {

@@ -125,6 +125,36 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	}
 }
 
+// An invalid spec of a subnet does not open its pools: a claim is checked with the addresses that the allocator has.
+func TestAnInvalidSubnetOpensNoPool(t *testing.T) {
+	w := newWorld(t)
+	invalid := w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112").DeepCopy() // a copy: the test world uses the specs of its subnets
+	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
+		Subnet: "ovn-default", Namespaces: []string{"other"}, IPs: []string{"10.16.0.100..10.16.0.110", "fd00:10:16::100"},
+	}})
+	w.Change(invalid, func() { invalid.Spec.CIDRBlock = "10.99.0.0/24,fd00:10:99::/112" })
+	w.forgeAll(map[string]kubeovnv1.PodNetwork{
+		"pool":   {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.105", "fd00:10:16::105")},
+		"pool-6": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.51", "fd00:10:16::100")},
+		"honest": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50", "fd00:10:16::50")},
+	})
+	process := w.start()
+	w.Eventually(func() string {
+		if _, held := process.Allocator.Lookup("honest.default"); !held {
+			return "the pod whose claim is one that it may make does not hold its address"
+		}
+		return ""
+	})
+	for _, name := range []string{"pool", "pool-6"} {
+		if lease, held := process.Allocator.Lookup(name + ".default"); held {
+			t.Errorf("pod %s holds %v of a pool of another namespace", name, lease.Addresses)
+		}
+	}
+	if pools := process.Allocator.Pools("ovn-default"); !slices.Equal(pools, []string{"bound"}) {
+		t.Errorf("the allocator has the pools %v, want bound", pools)
+	}
+}
+
 // A port with port security accepts the subnet's vips that its pod requests, and no other addresses.
 func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	w := newWorld(t)

@@ -130,7 +130,7 @@ func (s *restoration) setPools(list []kubeovnv1.IPPool) {
 			continue
 		}
 		selection.SortPools(pools)
-		inForce, _ := selection.Divide(subnet.Spec.CIDRBlock, pools)
+		inForce, _ := selection.Divide(subnet, pools)
 		divided := make([]ipam.Pool, 0, len(inForce))
 		for _, p := range inForce {
 			divided = append(divided, ipam.Pool(p))

@@ -4,6 +4,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -32,7 +33,7 @@ import (
 // objects retain for absent pods or for no pod. live reads from the API server, because the cache has no IP objects yet, except on a
 // standby that takes over.
 func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
-	rules := claimRules{reader: r.Client, live: live, grants: r.Grants}
+	rules := claimRules{reader: r.Client, live: live, pools: r.Pools, grants: r.Grants}
 	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, rules.allow); err != nil {
 		return err
 	}
@@ -323,12 +324,9 @@ func (s *restoration) setSubnets() {
 	}
 }
 
-// layoutOf returns the layout of a subnet's last validated spec if the current one is not validated, and of the current one otherwise.
+// layoutOf returns the layout of a subnet's last valid spec, or of the current one if no spec was found valid yet.
 func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
-	spec := &subnet.Spec
-	if subnet.Status.ValidatedSpec != nil && !k8s.ViewSubnet(subnet).Validated {
-		spec = subnet.Status.ValidatedSpec
-	}
+	spec := cmp.Or(k8s.ValidSpec(subnet), &subnet.Spec)
 	cidrs, err := ipfamily.ParseCIDRs(spec.CIDRBlock)
 	if err != nil {
 		return ipam.Subnet{}, err

@@ -4,6 +4,7 @@
 package selection
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -99,11 +101,11 @@ type Pool struct {
 
 // Divide returns the valid pools of a subnet and the problems of the others. pools must be sorted oldest first: of two that
 // overlap, the older one applies.
-func Divide(cidrBlock string, pools []*kubeovnv1.IPPool) ([]Pool, map[string]*validation.Problem) {
+func Divide(subnet *kubeovnv1.Subnet, pools []*kubeovnv1.IPPool) ([]Pool, map[string]*validation.Problem) {
 	var inForce []Pool
 	problems := map[string]*validation.Problem{}
 	for _, pool := range pools {
-		ranges, problem := validation.IPPool(pool, cidrBlock)
+		ranges, problem := RangesOf(pool, subnet)
 		if problem == nil {
 			problem = rivalOf(ranges, inForce)
 		}
@@ -114,6 +116,13 @@ func Divide(cidrBlock string, pools []*kubeovnv1.IPPool) ([]Pool, map[string]*va
 		inForce = append(inForce, Pool{Name: pool.Name, Ranges: ranges})
 	}
 	return inForce, problems
+}
+
+// RangesOf returns the addresses of a pool, or a problem if the subnet does not have them. It checks them with the last valid spec of the
+// subnet, whose addresses the allocator has; with the current one if no spec was found valid yet.
+func RangesOf(pool *kubeovnv1.IPPool, subnet *kubeovnv1.Subnet) ([]ipfamily.Range, *validation.Problem) {
+	spec := cmp.Or(k8s.ValidSpec(subnet), &subnet.Spec)
+	return validation.IPPool(pool, spec.CIDRBlock)
 }
 
 func rivalOf(ranges []ipfamily.Range, seniors []Pool) *validation.Problem {
