@@ -60,10 +60,12 @@ type state struct {
 	waiting []string // descriptions of missing objects
 	// outside: nodes and clients outside reach the rule as well, through its Service.
 	outside bool
-	checks  checks
-	vips    map[string]*kubeovnv1.Vip // Vips that the rule needs, by name
-	keys    map[string]bool           // keys that the rule is registered for in interest
-	err     error
+	// hidden: nodes do not serve the addresses, although outside is true.
+	hidden bool
+	checks checks
+	vips   map[string]*kubeovnv1.Vip // Vips that the rule needs, by name
+	keys   map[string]bool           // keys that the rule is registered for in interest
+	err    error
 }
 
 // Reconcile brings one rule's load balancers, its Service and its Vips up to date.
@@ -175,7 +177,7 @@ func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Se
 	vpc := ""
 	if service != nil {
 		var err error
-		if vpc, err = r.find(ctx, service, s); err != nil {
+		if vpc, err = r.find(ctx, client.ObjectKeyFromObject(service), s); err != nil {
 			return err
 		}
 		if vpc == "" {
@@ -195,8 +197,8 @@ func (r *controller) resolve(ctx context.Context, rule *rule, service *corev1.Se
 	return nil
 }
 
-// find adds the EndpointSlices of the rule's Service and returns the VPC of the pods in them, or "" if there are none.
-func (r *controller) find(ctx context.Context, service *corev1.Service, s *state) (vpc string, err error) {
+// find adds the EndpointSlices of a Service and returns the VPC of the pods in them, or "" if there are none.
+func (r *controller) find(ctx context.Context, service client.ObjectKey, s *state) (vpc string, err error) {
 	var list discoveryv1.EndpointSliceList
 	err = r.Client.List(ctx, &list, client.InNamespace(service.Namespace), client.MatchingFields{indexSlices: service.Name}, client.UnsafeDisableDeepCopy)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 )
 
 // prepareRouter finds the addresses, the VPC and the endpoints of a RouterLBRule. If the spec is invalid, served is false and the previous
-// configuration stays. If addresses are missing or belong to another owner, served is false and the rule is withdrawn.
+// configuration stays. If addresses are missing or belong to another owner, served is false and the rule is withdrawn. If the selected pods
+// are in another VPC, the Service stays, by which they are found, but nodes do not serve its addresses.
 //
 // Pods of the VPC reach the rule through the VPC's load balancers. Clients outside reach it through nodes, which are in the default VPC:
 // for rules of that VPC, nodes get a Service with external IPs.
@@ -39,22 +40,33 @@ func (r *controller) prepareRouter(ctx context.Context, rule *rule, o *kubeovnv1
 	if s.problem != nil || len(s.waiting) > 0 { // its addresses are missing or belong to another owner
 		return false, errors.Join(r.withdraw(ctx, rule.GetName()), r.deleteServices(ctx, rule, client.ObjectKey{}), r.releaseVips(ctx, rule, nil))
 	}
+	elsewhere, err := r.elsewhere(ctx, rule, s)
+	if err != nil {
+		return false, err
+	}
+	s.hidden = elsewhere != nil
 	service, err := r.ensureService(ctx, rule, s)
 	if err != nil || s.problem != nil {
 		return false, err
 	}
-	if service == nil {
-		return true, nil
-	}
-	if err := r.writeSlices(ctx, service, s); err != nil || len(s.in.Endpoints) > 0 {
-		return err == nil, err
-	}
-	vpc, err := r.find(ctx, service, s)
-	if vpc != "" && vpc != s.in.Vpc {
-		s.problem = &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
-			"vpc: pods that selector selects are in VPC %s, and not in %s: set vpc to the pods', or select others", vpc, s.in.Vpc)}
+	s.problem = elsewhere
+	if service != nil {
+		err = r.writeSlices(ctx, service, s)
 	}
 	return err == nil, err
+}
+
+// elsewhere finds the endpoints of a rule with a selector. It returns a problem if the selected pods are in another VPC than the rule's.
+func (r *controller) elsewhere(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
+	if len(s.in.Endpoints) > 0 {
+		return nil, nil
+	}
+	vpc, err := r.find(ctx, serviceKey(rule), s)
+	if err != nil || vpc == "" || vpc == s.in.Vpc {
+		return nil, err
+	}
+	return &validation.Problem{Reason: validation.ReasonFieldInvalid, Message: fmt.Sprintf(
+		"vpc: pods that selector selects are in VPC %s, and not in %s: set vpc to the pods', or select others", vpc, s.in.Vpc)}, nil
 }
 
 func vpcOfRouter(o *kubeovnv1.RouterLBRule) string { return cmp.Or(o.Spec.VPC, kubeovnv1.DefaultVpc) }

@@ -289,9 +289,15 @@ func TestRivalsOfRouterLBRules(t *testing.T) {
 	pods := newRouterRule("pods", "front", func(s *kubeovnv1.RouterLBRuleSpec) { s.Ports[0].Port = 83 })
 	w.Create(pods)
 	w.exposed("rlr-pods", frontV4, frontV6)
-	w.slicesOf("rlr-pods", []discoveryv1.EndpointPort{tcp("http", 8080)}, port{"c", "theirs", 20})
+	list := w.slicesOf("rlr-pods", []discoveryv1.EndpointPort{tcp("http", 8080)}, port{"c", "theirs", 20})
 	w.Says(pods, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "pods that selector selects are in VPC tenant, and not in ovn-cluster")
 	w.servesRouter("pods", "")
+	w.exposed("rlr-pods") // nodes do not serve the addresses
+	for family, slice := range list {
+		w.Change(slice, func() { slice.Endpoints = endpointsOf(family, []port{a}) })
+	}
+	w.exposed("rlr-pods", frontV4, frontV6)
+	w.Says(pods, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 }
 
 func TestRulesWaitForTheirNamespace(t *testing.T) {

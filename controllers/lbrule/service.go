@@ -144,8 +144,10 @@ func fill(service *corev1.Service, rule *rule, s *state) {
 // allocates.
 func expose(spec *corev1.ServiceSpec, s *state) {
 	spec.ExternalIPs = nil
-	for _, a := range s.in.VIPs {
-		spec.ExternalIPs = append(spec.ExternalIPs, a.String())
+	if !s.hidden {
+		for _, a := range s.in.VIPs {
+			spec.ExternalIPs = append(spec.ExternalIPs, a.String())
+		}
 	}
 	if spec.SessionAffinity = corev1.ServiceAffinityNone; s.in.Sticky {
 		spec.SessionAffinity = corev1.ServiceAffinityClientIP
