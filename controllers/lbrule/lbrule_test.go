@@ -185,6 +185,39 @@ func TestEndpointsAreCheckedOnceSomethingHasThem(t *testing.T) {
 	})
 }
 
+// A Vip of a user can have the name of the Vip that reserves an address of a rule.
+func TestAVipOfAReservedNameIsChecked(t *testing.T) {
+	w := newWorld(t)
+	w.start(a)
+	elsewhere := &kubeovnv1.Vip{
+		ObjectMeta: metav1.ObjectMeta{Name: "slr-other-10-16-0-60"},
+		Spec:       kubeovnv1.VipSpec{Subnet: "web", Type: kubeovnv1.VipTypeSwitchLB, V4IP: "10.16.0.61"},
+	}
+	untyped := &kubeovnv1.Vip{
+		ObjectMeta: metav1.ObjectMeta{Name: "slr-untyped-fd00-0010-0016-0000-0000-0000-0000-0060"},
+		Spec:       kubeovnv1.VipSpec{Subnet: "web", V6IP: "fd00:10:16::60"},
+	}
+	right := &kubeovnv1.Vip{
+		ObjectMeta: metav1.ObjectMeta{Name: "slr-right-fd00-0010-0016-0000-0000-0000-0000-0062"},
+		Spec:       kubeovnv1.VipSpec{Subnet: "web", Type: kubeovnv1.VipTypeSwitchLB, V6IP: "fd00:10:16:0::62"},
+	}
+	w.Create(elsewhere, untyped, right)
+	rules := map[*kubeovnv1.SwitchLBRule]*kubeovnv1.Vip{
+		newRule("other", "10.16.0.60", static("10.16.0.20")):           elsewhere,
+		newRule("untyped", "fd00:10:16::60", static("fd00:10:16::14")): untyped,
+	}
+	for rule, vip := range rules {
+		w.Create(rule)
+		w.Says(rule, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "Vip "+vip.Name+", which would reserve "+rule.Spec.VIP+" of subnet web")
+		w.serves(rule.Name, "")
+		w.Delete(vip)
+		w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	}
+	rule := newRule("right", "fd00:10:16::62", static("fd00:10:16::14"))
+	w.Create(rule)
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+}
+
 func TestAddressesOfSubnetsAreReserved(t *testing.T) {
 	w := newWorld(t)
 	process := w.start(a)

@@ -4,6 +4,7 @@
 package lbrule
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection"
@@ -44,7 +46,11 @@ func (r *controller) reserve(ctx context.Context, rule *rule, s *state) error {
 			} else {
 				wanted.Spec.V6IP = vip.String()
 			}
-			_, waiting, err = r.need(ctx, rule, s, wanted)
+			var have *kubeovnv1.Vip
+			if have, waiting, err = r.need(ctx, rule, s, wanted); have != nil && !reserves(have, subnet, vip) {
+				s.problem = inUse("vip: Vip %s, which would reserve %s of subnet %s, has another type, subnet or address: "+
+					"delete it, or create a rule of another name", own, vip, subnet)
+			}
 		case isVip:
 			waiting, err = r.needOther(ctx, rule, s, name, vip)
 		default:
@@ -58,6 +64,30 @@ func (r *controller) reserve(ctx context.Context, rule *rule, s *state) error {
 		}
 	}
 	return nil
+}
+
+// reserves reports whether a Vip reserves an address of a subnet for rules. It is true as long as a Vip may still get the address, or is being
+// deleted, since another one then replaces it.
+func reserves(have *kubeovnv1.Vip, subnet string, vip netip.Addr) bool {
+	switch {
+	case have.DeletionTimestamp != nil:
+		return true
+	case have.Spec.Type != kubeovnv1.VipTypeSwitchLB || cmp.Or(have.Spec.Subnet, kubeovnv1.DefaultSubnet) != subnet:
+		return false
+	}
+	texts := []string{have.Status.V4IP, have.Status.V6IP}
+	if have.Status.V4IP+have.Status.V6IP == "" {
+		texts = []string{have.Spec.V4IP, have.Spec.V6IP}
+	}
+	chosen := false
+	for _, text := range texts {
+		address, err := ipfamily.ParseAddr(text)
+		if err == nil && address == vip {
+			return true
+		}
+		chosen = chosen || text != ""
+	}
+	return !chosen
 }
 
 // reservedName returns the name of the Vip that holds an address of a rule.
