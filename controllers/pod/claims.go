@@ -4,6 +4,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
@@ -27,7 +29,7 @@ type claimRules struct {
 }
 
 // allow reports whether a pod of a namespace may keep a lease. It may if the namespace may use the subnet and the pools that contain the
-// addresses, or if the IP object of the port has the same addresses. Tenants cannot write IP objects, so these prove the lease of a
+// addresses, and none of them is one of the subnet's vips, or if the IP object of the port has the same addresses. Tenants cannot write IP objects, so these prove the lease of a
 // running pod whose namespace is no longer listed.
 func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error) {
 	s := &kubeovnv1.Subnet{}
@@ -46,7 +48,8 @@ func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipa
 			return false, err
 		}
 	}
-	if denied == "" {
+	spec := cmp.Or(k8s.ValidSpec(s), &s.Spec)
+	if _, shared := selection.SharedAmong(spec, lease.Addresses); denied == "" && !shared {
 		return true, nil
 	}
 	return c.recorded(ctx, port, lease)

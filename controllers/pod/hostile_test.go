@@ -51,7 +51,7 @@ func (w world) forgeAll(results map[string]kubeovnv1.PodNetwork) {
 // After a restart the controller gives a pod, from its annotations, only the leases that the pod could have requested.
 func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
 	w := newWorld(t)
-	w.subnet("ovn-default", "10.16.0.0/24")
+	w.subnet("ovn-default", "10.16.0.0/24", func(s *kubeovnv1.SubnetSpec) { s.Vips = []string{"10.16.0.88"} })
 	w.Subnet(kubeovnv1.JoinSubnet, func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "100.64.0.0/16" })
 	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: kubeovnv1.VipSpec{Subnet: "ovn-default"}}
 	w.Create(vip)
@@ -62,6 +62,7 @@ func TestARestartGrantsNoMoreThanARequest(t *testing.T) {
 		"outside": {LogicalSwitch: "ovn-default", Addresses: addrs("10.17.0.9")},
 		"join":    {LogicalSwitch: kubeovnv1.JoinSubnet, Addresses: addrs("100.64.0.9")},
 		"vip":     {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.77")},
+		"shared":  {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.88")},
 		"honest":  {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50")},
 	}
 	w.forgeAll(forged)
@@ -175,6 +176,43 @@ func TestAPodSharesTheVipsOfItsSubnetOnly(t *testing.T) {
 	w.Change(s, func() { s.Spec.Vips = nil })
 	w.InForce(s, process)
 	secured(mac + " " + address(p))
+}
+
+// No pod takes over an address that the pods of its subnet share, by no request.
+func TestAPodGetsNoVipOfItsSubnetAsItsOwn(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112", func(s *kubeovnv1.SubnetSpec) {
+		s.Vips = []string{"10.16.0.100", "fd00:10:16::100"}
+	})
+	process := w.start()
+	reservation := &kubeovnv1.IP{
+		ObjectMeta: metav1.ObjectMeta{Name: "reserved.default"},
+		Spec:       kubeovnv1.IPSpec{Subnet: "ovn-default", Namespace: "default", PodName: "reserved", V4IPAddress: "10.16.0.100"},
+	}
+	w.Create(reservation)
+	w.told(reservation, "is one of the vips of subnet ovn-default")
+	for name, request := range map[string][]string{
+		"v4":       {"ip_address", "10.16.0.100"},
+		"v6":       {"ip_address", "10.16.0.9,fd00:10:16::100"},
+		"list":     {"ip_pool", "10.16.0.100,10.16.0.100"},
+		"reserved": nil,
+	} {
+		p := newPod("default", name, request...)
+		w.Create(p)
+		w.warned(p, "is one of the vips of subnet ovn-default, which pods share")
+		if lease, held := process.Allocator.Lookup(name + ".default"); held {
+			t.Errorf("pod %s holds %v", name, lease.Addresses)
+		}
+		if name != "v6" {
+			w.Delete(p)
+		}
+	}
+	v6 := newPod("default", "v6")
+	w.Get(v6)
+	w.Change(s, func() { s.Spec.Vips = []string{"10.16.0.100"} })
+	w.InForce(s, process)
+	w.allocated(v6)
+	w.has(v6, "10.16.0.9,fd00:10:16::100")
 }
 
 // An invalid request keeps a new pod waiting. On a connected pod it has no effect. Events name the annotation.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -169,10 +168,8 @@ func (d Desk) checkSubnet(
 	case !k8s.ViewSubnet(subnet).Validated:
 		return nil, fmt.Errorf("%w for subnet %s, whose condition %s gives the reason", ErrWaiting, subnet.Name, kubeovnv1.ConditionValidated)
 	}
-	for _, shared := range subnet.Spec.Vips {
-		if a, err := ipfamily.ParseAddr(shared); err == nil && slices.Contains(request.Addresses, a) {
-			return taken("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
-		}
+	if a, is := selection.SharedAmong(&subnet.Spec, request.Addresses); is {
+		return taken("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
 	}
 	if check == nil {
 		return nil, nil

@@ -90,6 +90,20 @@ func (n *Networks) ValidSubnetsOf(ctx context.Context, vpc string) ([]*kubeovnv1
 	return subnets, nil
 }
 
+// SharedAmong returns the first of the addresses that is one of the vips in a subnet's spec; false if none is. Pods share these, and no object
+// gets one as its own.
+func SharedAmong(spec *kubeovnv1.SubnetSpec, addresses []netip.Addr) (netip.Addr, bool) {
+	if len(addresses) == 0 {
+		return netip.Addr{}, false
+	}
+	for _, written := range spec.Vips {
+		if vip, err := ipfamily.ParseAddr(written); err == nil && slices.Contains(addresses, vip) {
+			return vip, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
 func validVpc(o client.Object) []string {
 	if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
 		return []string{VpcOf(valid)}
