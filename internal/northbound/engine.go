@@ -53,8 +53,8 @@ type Engine struct {
 	acknowledged time.Time // the last commit of this process
 }
 
-// CanaryInterval is the idle time after which a leader writes a canary transaction. The check runs every half interval, so the
-// commits of a leader that can write are at most one and a half intervals apart.
+// CanaryInterval is the longest time between two commits of a leader that can write: after half of it without a commit, the leader
+// writes a canary transaction. The check runs every half interval.
 const CanaryInterval = 30 * time.Second
 
 // New returns an engine on a connected session. It indexes the rows of the database; it writes nothing until Start and Lead.

@@ -351,6 +351,24 @@ func TestTheLastCommitIsRenewed(t *testing.T) {
 	eventually.Wait{For: "the last commit is renewed again", Pause: 5 * time.Millisecond}.Holds(t, func() bool { return e.Acknowledged().After(held) })
 }
 
+func TestAnIdleLeaderCommitsOncePerInterval(t *testing.T) {
+	const interval = time.Second
+	server := nbtest.Start(t)
+	e := prepare(t, server.Endpoint())
+	northbound.SetCanaryInterval(e.Engine, interval)
+	e.run()
+	e.takeLead()
+	last := e.Acknowledged()
+	for range 3 {
+		eventually.Wait{For: "the last commit is renewed", Pause: 5 * time.Millisecond}.Holds(t, func() bool { return e.Acknowledged().After(last) })
+		next := e.Acknowledged()
+		if gap := next.Sub(last); gap > interval*5/4 {
+			t.Errorf("two commits are %v apart, want at most %v", gap, interval)
+		}
+		last = next
+	}
+}
+
 func TestLeadersThatRaceTakeDifferentTerms(t *testing.T) {
 	server := nbtest.Start(t)
 	engines := make([]*engine, 5)

@@ -213,7 +213,7 @@ func (e *Engine) Over() <-chan struct{} {
 }
 
 // Acknowledged returns the time of the last commit of this term, and the zero time while this process does not lead. If the
-// database accepts writes, the time is at most one and a half CanaryIntervals old.
+// database accepts writes, the time is at most one CanaryInterval old.
 func (e *Engine) Acknowledged() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -231,10 +231,10 @@ func (e *Engine) acknowledge() {
 	lastCommit.SetToCurrentTime()
 }
 
-// canary writes a barrier when nothing was committed for CanaryInterval, to check that the database accepts writes. A barrier
+// canary writes a barrier when nothing was committed for half of CanaryInterval, to check that the database accepts writes. A barrier
 // does not cause a full recompute of ovn-northd.
 func (e *Engine) canary(ctx context.Context) {
-	if last := e.Acknowledged(); !last.IsZero() && time.Since(last) >= e.canaryInterval {
+	if last := e.Acknowledged(); !last.IsZero() && time.Since(last) >= e.canaryInterval/2 {
 		if err := e.barrier(ctx); err != nil {
 			e.log.V(1).Info("Cannot write a barrier", "reason", err.Error())
 		}
