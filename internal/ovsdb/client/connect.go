@@ -4,6 +4,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -232,8 +233,11 @@ func (m *monitors) notify(method string, params []json.RawMessage) error {
 }
 
 func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
-	previous := m.lastTxn
-	m.lastTxn = noTxn
+	m.lastTxn = noTxn // an update that was applied must not be applied again: after an error, the whole database is read
+	var txn string
+	if err := json.Unmarshal(rawTxn, &txn); err != nil {
+		return fmt.Errorf("decode update: %w", err)
+	}
 	updates, err := readUpdates(rawUpdates)
 	if err != nil {
 		return fmt.Errorf("decode update: %w", err)
@@ -243,10 +247,7 @@ func (m *monitors) northbound(rawTxn, rawUpdates json.RawMessage) error {
 	if err := m.session.update(updates); err != nil {
 		return err
 	}
-	m.lastTxn = previous
-	if err := json.Unmarshal(rawTxn, &m.lastTxn); err != nil {
-		return fmt.Errorf("decode update: %w", err)
-	}
+	m.lastTxn = cmp.Or(txn, noTxn)
 	return nil
 }
 
