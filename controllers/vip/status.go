@@ -32,7 +32,8 @@ func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s stat
 	if len(vip.Spec.AttachSubnets) > 0 {
 		ignored = append(ignored, "attachSubnets")
 	}
-	k8s.SetConditions(&status.Conditions, vip.Generation, k8s.Validated(problemOf(vip, s)), ready(vip, s), k8s.FieldsSupported(ignored))
+	problem := problemOf(vip, s)
+	k8s.SetConditions(&status.Conditions, vip.Generation, k8s.Validated(problem), ready(vip, s, problem), k8s.FieldsSupported(ignored))
 	k8s.WarnAnew(r.Recorder, vip, base.Status.Conditions, status.Conditions, kubeovnv1.ConditionValidated)
 	return k8s.PatchStatus(ctx, r.Client, base, vip)
 }
@@ -51,12 +52,12 @@ func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 	return nil
 }
 
-func ready(vip *kubeovnv1.Vip, s state) metav1.Condition {
+func ready(vip *kubeovnv1.Vip, s state, problem *validation.Problem) metav1.Condition {
 	shared := len(s.parents()) > 0 && vip.Spec.Type == ""
 	switch {
 	case vip.DeletionTimestamp != nil:
 		return reservation.Used(s.keepers())
-	case s.problem != nil:
+	case problem != nil:
 		return k8s.NotValid()
 	case s.err == nil && s.owner != "" && shared:
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf(

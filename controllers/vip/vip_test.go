@@ -315,6 +315,7 @@ func TestASelectorHasPodsShareAVip(t *testing.T) {
 	w.passes(web, own+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.Change(v, func() { v.Spec.Selector = []string{"app:" + strings.Repeat("x", 64)} }) // too long for a label
 	w.Says(v, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "selector")
+	w.Says(v, kubeovnv1.ConditionReady, metav1.ConditionFalse, "see condition Validated")
 	w.parents(v, "web.default")
 	w.Must(w.Client.Delete(w.Context(), v)) // pods that match the selector do not block the deletion
 	w.Gone(v)
