@@ -95,11 +95,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, k8s.RemoveFinalizer(ctx, r.Client, eip)
 	}
 	r.waiting.Add(subnetOf(eip), eip.Name)
-	s.lease, s.problem, s.err = r.desk().Hold(ctx, wishOf(eip), inDefaultVpc)
-	if len(s.lease.Addresses) > 0 {
+	s.lease, s.problem, s.err = r.hold(ctx, eip)
+	if len(s.lease.Addresses) > 0 || eip.DeletionTimestamp != nil {
 		r.waiting.Remove(eip.Name)
 	}
 	return ctrl.Result{}, errors.Join(k8s.Unless(s.err, reservation.ErrWaiting), r.patchStatus(ctx, eip, s))
+}
+
+// hold returns the lease of an OvnEip; it allocates one if there is none, unless the OvnEip is being deleted.
+func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Lease, *validation.Problem, error) {
+	wish := wishOf(eip)
+	if eip.DeletionTimestamp != nil {
+		lease, _ := r.Allocator.Lookup(wish.Holder)
+		return lease, nil, nil
+	}
+	return r.desk().Hold(ctx, wish, inDefaultVpc)
 }
 
 // inDefaultVpc returns a problem if a subnet is not in the default VPC. The external network is the same for all VPCs, and nodes connect

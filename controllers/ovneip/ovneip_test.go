@@ -163,6 +163,29 @@ func TestADeletedOvnEipStaysWhileARuleUsesIt(t *testing.T) {
 	})
 }
 
+func TestADeletedOvnEipGetsNoAddress(t *testing.T) {
+	w := newWorld(t)
+	process := w.start()
+	taken := ipam.Request{Subnet: "external", Addresses: []netip.Addr{netip.MustParseAddr("10.99.0.5"), netip.MustParseAddr("fd00:10:99::5")}}
+	_, err := process.Allocator.Allocate("pod.default", taken)
+	w.Must(err)
+	eip := newEip("late", at("10.99.0.5", "fd00:10:99::5"))
+	rule := &kubeovnv1.RouterLBRule{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.RouterLBRuleSpec{OvnEip: "late"}}
+	w.Create(eip, rule)
+	w.says(eip, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "pod.default")
+	w.Must(w.Client.Delete(w.Context(), eip))
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "uses it: RouterLBRule a")
+	process.Allocator.Release("pod.default")
+	w.Rests("ovneip")
+	for _, address := range taken.Addresses {
+		if holder := process.Allocator.Holder("external", address); holder != "" {
+			t.Errorf("%s is %q's", address, holder)
+		}
+	}
+	w.Delete(rule)
+	w.Gone(eip)
+}
+
 func TestWhatIsInTheWay(t *testing.T) {
 	w := newWorld(t)
 	w.Subnet("theirs", func(s *kubeovnv1.SubnetSpec) { s.Vpc, s.CIDRBlock = "tenant", "10.98.0.0/24" })
