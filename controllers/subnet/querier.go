@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
@@ -70,6 +73,7 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 	}
 	have := &kubeovnv1.IP{}
 	err := r.Client.Get(ctx, client.ObjectKey{Name: translate.QuerierRecord(subnet)}, have)
+	outdated := err == nil
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("get IP %s: %w", translate.QuerierRecord(subnet), err)
@@ -82,8 +86,21 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 	}
 	labels := map[string]string{kubeovnv1.LabelReserved: kubeovnv1.ReservedForPod}
 	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: translate.QuerierRecord(subnet), Labels: labels}, Spec: spec}
-	if err := client.IgnoreAlreadyExists(r.Client.Create(ctx, record, k8s.FieldOwner)); err != nil {
+	err = r.Client.Create(ctx, record, k8s.FieldOwner)
+	switch {
+	case outdated && apierrors.IsAlreadyExists(err): // its deletion enqueues the subnet
+		return fmt.Errorf("%w: IP %s has a former address of the querier of multicast groups, and its finalizers delay its deletion: remove them",
+			northbound.ErrWaiting, record.Name)
+	case client.IgnoreAlreadyExists(err) != nil: // otherwise the cache does not have the object yet
 		return fmt.Errorf("create IP %s: %w", record.Name, err)
+	}
+	return nil
+}
+
+// subnetOfQuerier enqueues the subnet whose querier has an IP object.
+func subnetOfQuerier(_ context.Context, o client.Object) []reconcile.Request {
+	if subnet, is := strings.CutPrefix(o.GetName(), translate.QuerierRecord("")); is {
+		return k8s.Requests(subnet)
 	}
 	return nil
 }

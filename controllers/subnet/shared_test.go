@@ -128,6 +128,28 @@ func TestMulticastHasAQuerierThatKeepsItsAddress(t *testing.T) {
 	n.Gone(record)
 }
 
+func TestTheRecordOfAQuerierIsReplacedOnceItsFinalizersAreRemoved(t *testing.T) {
+	n := start(t)
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64", EnableMulticastSnoop: true})
+	record := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "mcast-querier.shop"}}
+	n.Get(record)
+	n.Change(record, func() { record.Finalizers = []string{"example.org/slow"} })
+	n.Get(s)
+	n.Change(s, func() { s.Spec.CIDRBlock, s.Spec.Gateway, s.Spec.ExcludeIPs = "10.21.0.0/24,fd00:21::/64", "", nil })
+	n.Says(s, kubeovnv1.ConditionReady, metav1.ConditionFalse, "IP mcast-querier.shop has a former address")
+	n.option("Logical_Switch", "name", "shop", "other_config", "mcast_ip4_src", "10.21.0.2")
+	n.Rests("subnet")
+	n.Get(record)
+	n.Change(record, func() { record.Finalizers = nil })
+	n.Ready(s)
+	n.Eventually(func() string {
+		if !n.Get(record) || record.Spec.V4IPAddress != "10.21.0.2" {
+			return fmt.Sprintf("the IP object is %+v", record.Spec)
+		}
+		return ""
+	})
+}
+
 func TestAFullSubnetHasNoQuerierUntilAnAddressIsFree(t *testing.T) {
 	n := startMeasured(t)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/30"})
