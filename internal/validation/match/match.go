@@ -31,18 +31,20 @@ func (m Match) Uses(field string) bool { return slices.Contains(m.Fields, field)
 type Error struct {
 	// Offset of the error in bytes.
 	Offset int
+	// Character is the position of the error in characters, from 1.
+	Character int
 	// Text is the erroneous text; empty at the end of the match.
 	Text string
 	// Message describes the error and the fix.
 	Message string
 }
 
-// Error returns the position of the error, in bytes from 1, and the fix.
+// Error returns the position of the error and the fix.
 func (e *Error) Error() string {
 	if e.Text == "" {
 		return "at its end: " + e.Message
 	}
-	return fmt.Sprintf("at character %d, `%s`: %s", e.Offset+1, e.Text, e.Message)
+	return fmt.Sprintf("at character %d, `%s`: %s", e.Character, e.Text, e.Message)
 }
 
 // Parse parses a match. The error is an *Error.

@@ -34,6 +34,7 @@ var bad = []struct{ match, message string }{
 	{"ip4.src = 10.0.0.1", "at character 9, `=`: write =="},
 	{"ip4 & tcp", "write &&"},
 	{"ip4 and tcp", "at character 5, `and`: the match should end here"},
+	{`inport == "äö" and tcp`, "at character 16, `and`: the match should end here"},
 	{"ip4 && tcp || udp", "at character 12, `||`: && and || are mixed"},
 	{"ip4 || tcp && udp", "are mixed"},
 	{"ip4 &&", "a comparison is missing"},

@@ -3,7 +3,10 @@
 
 package match
 
-import "fmt"
+import (
+	"fmt"
+	"unicode/utf8"
+)
 
 // maxDepth is the maximum depth of parentheses. OVN accepts 100 and adds some of its own.
 const maxDepth = 80
@@ -36,7 +39,9 @@ func (p *parser) failAt(t token, format string, args ...any) {
 		if t.kind == addressSet || t.kind == portGroup {
 			prefix = string(t.kind)
 		}
-		p.err = &Error{Offset: t.offset, Text: prefix + t.text, Message: fmt.Sprintf(format, args...)}
+		p.err = &Error{
+			Offset: t.offset, Character: utf8.RuneCountInString(p.lexer.text[:t.offset]) + 1, Text: prefix + t.text, Message: fmt.Sprintf(format, args...),
+		}
 	}
 	p.token.kind = end
 }
