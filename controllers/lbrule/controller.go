@@ -151,17 +151,17 @@ func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1
 	return err == nil, err
 }
 
-// portsOf returns the ports of a rule with defaults. A port without a name is named by its protocol and number.
+// portsOf returns the ports of a rule with defaults.
 func portsOf(spec *kubeovnv1.LBRuleBackends) []translate.LBRulePort {
 	ports := make([]translate.LBRulePort, 0, len(spec.Ports))
-	for _, p := range spec.Ports {
+	for i := range spec.Ports {
+		p := &spec.Ports[i]
 		protocol := corev1.ProtocolTCP
 		if p.Protocol != "" {
 			protocol = corev1.Protocol(p.Protocol)
 		}
-		port := translate.LBRulePort{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Target: uint16(p.TargetPort)} //nolint:gosec // the CRD takes 1 to 65535
-		if port.Name == "" {
-			port.Name = fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), p.Port)
+		port := translate.LBRulePort{
+			Name: validation.LBRulePortName(p), Protocol: protocol, Port: uint16(p.Port), Target: uint16(p.TargetPort), //nolint:gosec // the CRD takes 1 to 65535
 		}
 		if port.Target == 0 {
 			port.Target = port.Port

@@ -286,6 +286,9 @@ func TestWrongRules(t *testing.T) {
 		"names": {newRule("names", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) {
 			s.Ports = append(s.Ports, kubeovnv1.LBRulePort{Name: "http", Port: 81})
 		}), "the name http is there twice"},
+		"unnamed": {newRule("unnamed", "172.30.0.1", func(s *kubeovnv1.SwitchLBRuleSpec) {
+			s.Ports = append(s.Ports, kubeovnv1.LBRulePort{Name: "tcp-82", Port: 81}, kubeovnv1.LBRulePort{Port: 82})
+		}), "the name tcp-82 is there twice, or is that of a port without a name"},
 		"stolen": {newRule("stolen", "172.30.0.3"), "Service default/slr-stolen"},
 		"service": {newRule("service", cluster.Spec.ClusterIP, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 443 }),
 			"Service default/kubernetes has " + cluster.Spec.ClusterIP + " 443/TCP"},

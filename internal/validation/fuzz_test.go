@@ -164,6 +164,7 @@ const ruleSpec = `{"vip":"10.16.0.230,fd00::1","vpc":"ovn-cluster","ovnEip":"fro
 func FuzzLBRule(f *testing.F) {
 	f.Add("/selector")
 	f.Add("/endpoints\n/ports/1/port=81\n/selector/0=a/b/c:web")
+	f.Add("/selector\n/ports/0/name\n/ports/1/port=81\n/ports/1/name") // two ports without names
 	f.Add("/selector\n/vip=::ffff:127.0.0.1\n/endpoints/0=fe80::1%eth0")
 	f.Fuzz(func(t *testing.T, edits string) {
 		if spec, ok := edit[kubeovnv1.SwitchLBRuleSpec](t, ruleSpec, edits); ok {
@@ -177,8 +178,9 @@ func FuzzLBRule(f *testing.F) {
 			return
 		}
 		for i, p := range spec.Ports {
-			if slices.ContainsFunc(spec.Ports[i+1:], func(other kubeovnv1.LBRulePort) bool { return other.Name == p.Name }) {
-				t.Errorf("two ports named %q", p.Name)
+			name := LBRulePortName(&p)
+			if slices.ContainsFunc(spec.Ports[i+1:], func(other kubeovnv1.LBRulePort) bool { return LBRulePortName(&other) == name }) {
+				t.Errorf("two ports named %q", name)
 			}
 		}
 		for key, value := range LBRuleSelector(&spec.LBRuleBackends) {

@@ -4,9 +4,12 @@
 package validation
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -41,11 +44,12 @@ func LBRuleBackends(b *kubeovnv1.LBRuleBackends) *Problem {
 		return problem(ReasonFieldInvalid, "there are both selector and endpoints: leave one out")
 	}
 	names := map[string]bool{}
-	for _, p := range b.Ports {
-		if p.Name != "" && names[p.Name] {
-			return problem(ReasonFieldInvalid, "ports: the name %s is there twice: give each port its own", p.Name)
+	for i := range b.Ports {
+		name := LBRulePortName(&b.Ports[i])
+		if names[name] {
+			return problem(ReasonFieldInvalid, "ports: the name %s is there twice, or is that of a port without a name: give each port its own", name)
 		}
-		names[p.Name] = true
+		names[name] = true
 	}
 	if _, err := labels.ValidatedSelectorFromSet(LBRuleSelector(b)); err != nil {
 		return problem(ReasonFieldInvalid, "selector: %v", err)
@@ -64,6 +68,14 @@ func RouterLBRule(spec *kubeovnv1.RouterLBRuleSpec) *Problem {
 		}
 	}
 	return LBRuleBackends(&spec.LBRuleBackends)
+}
+
+// LBRulePortName returns the name of a port of a rule. A port without a name is named by its protocol and number.
+func LBRulePortName(p *kubeovnv1.LBRulePort) string {
+	if p.Name != "" {
+		return p.Name
+	}
+	return strings.ToLower(fmt.Sprintf("%s-%d", cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)), p.Port))
 }
 
 // unreachable reports whether an address cannot be reached beyond the sender's link.
