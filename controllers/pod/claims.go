@@ -29,8 +29,8 @@ type claimRules struct {
 }
 
 // allow reports whether a pod of a namespace may keep a lease. It may if the namespace may use the subnet and the pools that contain the
-// addresses, and none of them is one of the subnet's vips, or if the IP object of the port has the same addresses. Tenants cannot write IP objects, so these prove the lease of a
-// running pod whose namespace is no longer listed.
+// addresses, and none of them is one of the subnet's vips, or if the IP object of the port has the same addresses. Tenants cannot write IP
+// objects, so these prove the lease of a running pod whose namespace is no longer listed.
 func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error) {
 	s := &kubeovnv1.Subnet{}
 	if err := c.reader.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
