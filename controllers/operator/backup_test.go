@@ -138,7 +138,7 @@ func (s *story) claimed(t *testing.T) {
 		status.Backups = []adminapi.Backup{{Name: "b3.db", Time: time.Unix(700, 0), Request: "on-the-claim"}}
 	})
 	g.Eventually(s.condition(t, "Degraded")).Should(And(ContainSubstring(`persistentvolumeclaim "backups" not found`),
-		ContainSubstring("mend the claim "+testNamespace+"/backups")))
+		ContainSubstring("repair the claim "+testNamespace+"/backups")))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
 	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("backup on-the-claim waits for claim backups"))
 

@@ -172,7 +172,7 @@ func backsUpOnClaim(ctx context.Context) {
 	var oc v1alpha1.OVNCluster
 	Eventually(func(g Gomega) {
 		g.Expect(suite.Objects.Get(ctx, client.ObjectKey{Name: v1alpha1.OVNClusterName}, &oc)).To(Succeed())
-		g.Expect(meta.FindStatusCondition(oc.Status.Conditions, v1alpha1.ConditionDegraded).Message).To(ContainSubstring("mend the claim kube-system/ovn-backups"))
+		g.Expect(meta.FindStatusCondition(oc.Status.Conditions, v1alpha1.ConditionDegraded).Message).To(ContainSubstring("repair the claim kube-system/ovn-backups"))
 		g.Expect(meta.IsStatusConditionTrue(oc.Status.Conditions, v1alpha1.ConditionAvailable)).To(BeTrue())
 		g.Expect(oc.Status.Northbound.Requested("before-the-migration")).To(BeFalse())
 	}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
