@@ -174,7 +174,7 @@ func TestADeletedOvnEipGetsNoAddress(t *testing.T) {
 	w.Create(eip, rule)
 	w.says(eip, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "pod.default")
 	w.Must(w.Client.Delete(w.Context(), eip))
-	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "uses it: RouterLBRule a")
+	w.says(eip, kubeovnv1.ConditionReady, metav1.ConditionFalse, "no longer used by RouterLBRule a")
 	process.Allocator.Release("pod.default")
 	w.Rests("ovneip")
 	for _, address := range taken.Addresses {
