@@ -75,7 +75,7 @@ func LBRulePortName(p *kubeovnv1.LBRulePort) string {
 	if p.Name != "" {
 		return p.Name
 	}
-	return strings.ToLower(fmt.Sprintf("%s-%d", cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)), p.Port))
+	return strings.ToLower(fmt.Sprintf("%s-%d", cmp.Or(p.Protocol, string(corev1.ProtocolTCP)), p.Port))
 }
 
 // unreachable reports whether an address cannot be reached beyond the sender's link.

@@ -40,7 +40,7 @@ func (p *parser) failAt(t token, format string, args ...any) {
 			prefix = string(t.kind)
 		}
 		p.err = &Error{
-			Offset: t.offset, Character: utf8.RuneCountInString(p.lexer.text[:t.offset]) + 1, Text: prefix + t.text, Message: fmt.Sprintf(format, args...),
+			Offset: t.offset, Character: utf8.RuneCountInString(p.text[:t.offset]) + 1, Text: prefix + t.text, Message: fmt.Sprintf(format, args...),
 		}
 	}
 	p.token.kind = end
