@@ -18,79 +18,52 @@ import (
 // incarnationMark separates the key of a load balancer from the number of its incarnation.
 const incarnationMark = "~"
 
-// Limits of the memory of deleted load balancers. ovn-northd needs seconds to process a deletion, even in large clusters.
-const (
-	deletionMemory = 10 * time.Minute
-	maxDeletions   = 4096
-)
-
-// incarnations give a load balancer another UUID when it is inserted again soon after its deletion. If ovn-northd 25.03 sees both
-// changes of one UUID in the same pass, it takes the new row for deleted: it does not serve the load balancer, and aborts at a
+// incarnations give each inserted load balancer a UUID that no load balancer had before. If ovn-northd 25.03 sees the deletion and the
+// insertion of one UUID in the same pass, it takes the new row for deleted: it does not serve the load balancer, and aborts at a
 // later change of it. So everybody who can delete and create Services could stop ovn-northd. The other tables that the engine
 // writes have no such defect (TestRowsAreReplacedWhileNorthdIsBusy). The session's lock guards the incarnations, as the index.
 type incarnations struct {
-	current map[desired.Ref]desired.Ref // of the rows whose key has a number, by the Ref without it
-	deleted map[desired.Ref]deletion    // by the Ref without a number
-	count   uint64                      // of all deletions
-}
-
-// deletion is the last deletion of a load balancer.
-type deletion struct {
-	number uint64
-	at     time.Time
+	rows  map[desired.Ref]desired.Ref // the rows whose key has a number, by the Ref without it
+	bases map[string]desired.Ref      // the inverse: the Ref without a number, by the UUID of the row
 }
 
 func newIncarnations() incarnations {
-	return incarnations{current: map[desired.Ref]desired.Ref{}, deleted: map[desired.Ref]deletion{}}
+	return incarnations{rows: map[desired.Ref]desired.Ref{}, bases: map[string]desired.Ref{}}
 }
 
-// base returns a Ref without the number of its incarnation.
-func base(ref desired.Ref) desired.Ref {
-	ref.Key, _, _ = strings.Cut(ref.Key, incarnationMark)
-	return ref
-}
-
-// observe records that an owned row of a table was inserted or deleted.
-func (x *incarnations) observe(table string, ref desired.Ref, inserted bool) {
+// inserted records a new row of the engine.
+func (x *incarnations) inserted(table string, ref desired.Ref) {
 	if table != nb.LoadBalancerTable {
 		return
 	}
-	of := base(ref)
-	switch {
-	case inserted && of != ref:
-		x.current[of] = ref
-	case inserted:
-		delete(x.current, of)
-	default:
-		if x.current[of] == ref {
-			delete(x.current, of)
-		}
-		x.count++
-		x.forget()
-		x.deleted[of] = deletion{number: x.count, at: time.Now()}
+	base := ref
+	if base.Key, _, _ = strings.Cut(ref.Key, incarnationMark); base != ref {
+		x.rows[base], x.bases[ref.UUID()] = ref, base
 	}
 }
 
-// forget drops the deletions that ovn-northd has processed, once there are many.
-func (x *incarnations) forget() {
-	if len(x.deleted) < maxDeletions {
+// deleted forgets a row. A row whose external_ids another client has changed is still the incarnation, so that the engine repairs it.
+func (x *incarnations) deleted(uuid string) {
+	base, ok := x.bases[uuid]
+	if !ok {
 		return
 	}
-	maps.DeleteFunc(x.deleted, func(_ desired.Ref, d deletion) bool { return time.Since(d.at) > deletionMemory })
+	delete(x.bases, uuid)
+	if x.rows[base].UUID() == uuid {
+		delete(x.rows, base)
+	}
 }
 
-// of returns the Ref of the row that stands for a row of a table: the existing incarnation, a new one after a recent deletion, or
-// the row itself. exists reports whether the row itself is in the database.
+// of returns the Ref of the row that stands for a row of a table: the row itself if it exists, as an earlier version inserted it, its
+// incarnation, or a new one. The number of a new one is the time, so no other process has used it.
 func (x *incarnations) of(table string, ref desired.Ref, exists bool) desired.Ref {
 	if table != nb.LoadBalancerTable || exists {
 		return ref
 	}
-	if current, ok := x.current[ref]; ok {
-		return current
+	if row, ok := x.rows[ref]; ok {
+		return row
 	}
-	if d, ok := x.deleted[ref]; ok && time.Since(d.at) <= deletionMemory {
-		ref.Key += incarnationMark + strconv.FormatUint(d.number, 10)
-	}
+	ref.Key += incarnationMark + strconv.FormatInt(time.Now().UnixNano(), 36)
 	return ref
 }
 

@@ -60,17 +60,17 @@ func (x *index) updateRow(fx *effects, r *ovsdbclient.Replica, change ovsdbclien
 		return
 	}
 	id := rowID{table: change.Table, uuid: change.UUID}
+	if change.New == nil {
+		x.incarnations.deleted(change.UUID)
+	}
 	if ref, ours := identify(change.UUID, change.Old); ours {
 		x.remove(ref.Owner, id, recordedElements(change.Old))
-		if change.New == nil {
-			x.incarnations.observe(change.Table, ref, false)
-		}
 		fx.touched = append(fx.touched, ref.Owner)
 	}
 	if ref, ours := identify(change.UUID, change.New); ours {
 		x.add(ref.Owner, id, recordedElements(change.New))
 		if change.Old == nil {
-			x.incarnations.observe(change.Table, ref, true)
+			x.incarnations.inserted(change.Table, ref)
 		}
 		fx.touched = append(fx.touched, ref.Owner)
 	}

@@ -95,7 +95,7 @@ func signal(t *testing.T, northd *nbtest.Northd, signal syscall.Signal) {
 	}
 }
 
-// A load balancer that is inserted again has another UUID, and its health checks belong to the new row. The next process, and a second
+// Each inserted load balancer has a UUID of its own, and its health checks belong to the new row. The next process, and a second
 // Apply, write nothing.
 func TestAReplacedLoadBalancerHasAnotherUUID(t *testing.T) {
 	server := nbtest.Start(t)
@@ -146,6 +146,20 @@ func TestAReplacedLoadBalancerHasAnotherUUID(t *testing.T) {
 	for uuid := range rows() {
 		if _, same := before[uuid]; !same {
 			t.Errorf("a change replaced the row by %s", uuid)
+		}
+	}
+	for uuid := range rows() { // another client takes the row from its owner
+		server.Transact(nbtest.Op{"op": "update", "table": "Load_Balancer", "where": nbtest.Where("_uuid", "==", nbtest.UUID(uuid)), "row": map[string]any{"external_ids": nbtest.Map(nil)}})
+		next.apply(owner, translate.LBRule(in))
+		if repaired := rows(); len(repaired) != 1 || repaired[uuid]["external_ids"].(map[string]string)["kiln-owner"] != owner.String() {
+			t.Errorf("the row %s without an owner became %v", uuid, repaired)
+		}
+	}
+	next.apply(owner, nil)
+	next.apply(owner, translate.LBRule(in))
+	for uuid := range rows() {
+		if seen[uuid] {
+			t.Errorf("the next process used %s again", uuid)
 		}
 	}
 	next.apply(owner, nil)

@@ -41,7 +41,7 @@ func dumpOf(database *nbtest.Server) dump {
 }
 
 // withoutIncarnations returns the database as if no load balancer had been replaced: the UUIDs of replaced load balancers depend on
-// their history (docs/decisions/2026-11-23-replaced-load-balancers.md).
+// their history (docs/decisions/2026-11-23-uuids-of-load-balancers.md).
 func (d dump) withoutIncarnations() dump {
 	var pairs []string
 	for uuid, row := range d[nb.LoadBalancerTable] {
