@@ -264,6 +264,49 @@ func TestAddressesOfSubnetsAreReserved(t *testing.T) {
 	w.Says(taken, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
 }
 
+// A pod could get the address of a rule if a change of the Subnet, valid or not, released the reservation.
+func TestReservationsStayWhileASubnetChanges(t *testing.T) {
+	w := newWorld(t)
+	w.start(a)
+	rule := newRule("web", "10.16.0.100", static("10.16.0.20"))
+	w.Create(rule)
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "slr-web-10-16-0-100"}}
+	w.Get(vip)
+	uid := vip.UID
+	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+	w.Get(subnet)
+	w.Change(subnet, func() { subnet.Spec.CIDRBlock = "10.99.0.0/16" }) // no controller validates it
+	for _, port := range []int32{81, 82} {
+		w.Get(rule)
+		w.Change(rule, func() { rule.Spec.Ports[0].Port = port })
+		w.serves("web", fmt.Sprintf("10.16.0.100:%d=10.16.0.20:8080 | 10.16.0.20=a.default@web | 10.16.0.100:%d", port, port))
+	}
+	if !w.Get(vip) || vip.UID != uid || vip.DeletionTimestamp != nil {
+		t.Errorf("the Vip of the rule is %+v", vip.ObjectMeta)
+	}
+}
+
+// A Vip of the rule itself for another subnet is replaced, and not reported as a conflict.
+func TestARuleReplacesItsOwnVip(t *testing.T) {
+	w := newWorld(t)
+	rule := newRule("web", "10.16.0.100", static("10.16.0.20"))
+	w.Create(rule)
+	outdated := &kubeovnv1.Vip{
+		ObjectMeta: metav1.ObjectMeta{Name: "slr-web-10-16-0-100", OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: kubeovnv1.GroupVersion.String(), Kind: "SwitchLBRule", Name: "web", UID: rule.UID,
+		}}},
+		Spec: kubeovnv1.VipSpec{Subnet: "theirs", Type: kubeovnv1.VipTypeSwitchLB, V4IP: "10.16.0.100"},
+	}
+	w.Create(outdated)
+	w.start(a)
+	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+	w.owns("slr-web-10-16-0-100:web web:web")
+	if w.Get(outdated); outdated.Spec.Subnet != "web" {
+		t.Errorf("the Vip is for subnet %s", outdated.Spec.Subnet)
+	}
+}
+
 func TestWrongRules(t *testing.T) {
 	w := newWorld(t)
 	w.start(a)

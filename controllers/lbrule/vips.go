@@ -47,7 +47,13 @@ func (r *controller) reserve(ctx context.Context, rule *rule, s *state) error {
 				wanted.Spec.V6IP = vip.String()
 			}
 			var have *kubeovnv1.Vip
-			if have, waiting, err = r.need(ctx, rule, s, wanted); have != nil && !reserves(have, subnet, vip) {
+			have, waiting, err = r.need(ctx, rule, s, wanted)
+			switch {
+			case have == nil || reserves(have, subnet, vip):
+			case len(owners(have, kinds...)) > 0: // of rules, from when another subnet had the address: releaseVips deletes it
+				delete(s.vips, own)
+				waiting = "Vip " + own + " to be created for subnet " + subnet
+			default:
 				s.problem = inUse("vip: Vip %s, which would reserve %s of subnet %s, has another type, subnet or address: "+
 					"delete it, or create a rule of another name", own, vip, subnet)
 			}
@@ -177,14 +183,16 @@ func (r *controller) release(ctx context.Context, rule *rule, vip *kubeovnv1.Vip
 	return r.Client.Patch(ctx, vip, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}), k8s.FieldOwner)
 }
 
-// subnetWith returns the name of the subnet of a VPC that contains an address, or "".
+// subnetWith returns the name of the subnet of a VPC whose last valid spec contains an address, or "". A Subnet that was just changed, or
+// whose spec is invalid, keeps the reservations of rules: a pod could get their addresses otherwise.
 func (r *controller) subnetWith(ctx context.Context, vpc string, a netip.Addr) (string, error) {
-	subnets, err := r.Networks.Overlapping(ctx, vpc, []netip.Prefix{netip.PrefixFrom(a, a.BitLen())})
+	subnets, err := r.Networks.ValidSubnetsOf(ctx, vpc)
 	if err != nil {
 		return "", fmt.Errorf("find the subnet of %s: %w", a, err)
 	}
 	for _, s := range subnets {
-		if selection.OnFirstNetwork(s) && k8s.ViewSubnet(s).Validated {
+		cidrs, err := ipfamily.ParseCIDRs(s.Spec.CIDRBlock)
+		if err == nil && selection.OnFirstNetwork(s) && slices.ContainsFunc(cidrs, func(cidr netip.Prefix) bool { return cidr.Contains(a) }) {
 			return s.Name, nil
 		}
 	}

@@ -63,7 +63,8 @@ func querierRequest(s *kubeovnv1.Subnet, network validation.Network) ipam.Reques
 	return request
 }
 
-// recordQuerier maintains the IP object that shows users the address of the querier.
+// recordQuerier maintains the IP object that shows users the address of the querier. If the pod mcast-querier of a namespace with the
+// subnet's name has an IP object of that name, the pod keeps it, and the querier has none.
 func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *translate.Querier) error {
 	spec := kubeovnv1.IPSpec{Subnet: subnet, IPAddress: q.Address.String(), MACAddress: q.MAC.String()}
 	if q.Address.Is4() {
@@ -77,7 +78,7 @@ func (r *Reconciler) recordQuerier(ctx context.Context, subnet string, q *transl
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("get IP %s: %w", translate.QuerierRecord(subnet), err)
-	case err == nil && equality.Semantic.DeepEqual(have.Spec, spec):
+	case err == nil && (have.Spec.PodName != "" || equality.Semantic.DeepEqual(have.Spec, spec)):
 		return nil
 	case err == nil: // addresses of an IP object cannot change
 		if err := client.IgnoreNotFound(r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})); err != nil {

@@ -128,6 +128,31 @@ func TestMulticastHasAQuerierThatKeepsItsAddress(t *testing.T) {
 	n.Gone(record)
 }
 
+// Both names are mcast-querier.shop. The IP object of a pod has precedence, so that both controllers do not replace it in turns.
+func TestAPodWithTheNameOfAQuerierKeepsItsIPObject(t *testing.T) {
+	n := start(t)
+	of := &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "mcast-querier.shop"}, Spec: kubeovnv1.IPSpec{
+		PodName: "mcast-querier", Namespace: "shop", Subnet: "other", IPAddress: "10.30.0.9", V4IPAddress: "10.30.0.9",
+	}}
+	n.Create(of)
+	uid := of.UID
+	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24", EnableMulticastSnoop: true})
+	if s.Status.McastQuerierIP != "10.20.0.2" {
+		t.Errorf("status is %+v", s.Status)
+	}
+	n.Rests("subnet")
+	if !n.Get(of) || of.UID != uid {
+		t.Errorf("the IP object of the pod is %+v", of)
+	}
+	n.Delete(of)
+	n.Eventually(func() string {
+		if !n.Get(of) || of.Spec.PodName != "" || of.Spec.V4IPAddress != "10.20.0.2" {
+			return fmt.Sprintf("the IP object is %+v", of.Spec)
+		}
+		return ""
+	})
+}
+
 func TestTheRecordOfAQuerierIsReplacedOnceItsFinalizersAreRemoved(t *testing.T) {
 	n := start(t)
 	s := n.ready("shop", kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24,fd00:20::/64", EnableMulticastSnoop: true})
