@@ -28,3 +28,26 @@ func TestAnUpdateWithAWrongTransactionIsNotAppliedTwice(t *testing.T) {
 		}
 	}
 }
+
+// The observer sees the rows that the replica has, even if the update fails at another row.
+func TestAnUpdateThatFailsReportsItsChanges(t *testing.T) {
+	for range 20 { // the order of the rows is random
+		observed := map[string]bool{}
+		s := &Session{replica: newReplica(northboundModel(t)), observer: func(_ *Replica, u Update) {
+			for _, change := range u.Rows {
+				observed[change.UUID] = true
+			}
+		}}
+		const good, bad = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+		err := s.update(tableUpdates{"Address_Set": {
+			good: {insert: []byte(`{"name":"a"}`)},
+			bad:  {modify: []byte(`{"name":"b"}`)}, // the replica does not have it
+		}})
+		if err == nil {
+			t.Fatal("the update did not fail")
+		}
+		if there := s.replica.Row("Address_Set", good) != nil; there != observed[good] {
+			t.Fatalf("the replica has the row: %t, the observer has seen it: %t", there, observed[good])
+		}
+	}
+}

@@ -175,11 +175,8 @@ func (s *Session) populate(tables tableUpdates, whole bool) error {
 // update applies a notification. The caller holds mu.
 func (s *Session) update(tables tableUpdates) error {
 	changes, err := s.replica.apply(tables)
-	if err != nil {
-		return err
-	}
-	if s.observer != nil {
+	if s.observer != nil { // the changes before an error are in the replica, and the next update does not report them again
 		s.observer(s.replica, changes)
 	}
-	return nil
+	return err
 }
