@@ -133,9 +133,6 @@ func TestSubnetFeatures(t *testing.T) {
 		{name: "DHCPv6", spec: kubeovnv1.SubnetSpec{DHCPV6Options: "router=fd00::1"}, reason: ReasonDHCPInvalid, message: "dhcpV6Options: there is no option router"},
 		{name: "advertisements", spec: kubeovnv1.SubnetSpec{IPv6RAConfigs: "mtu=1000"}, reason: ReasonRAInvalid, message: "ipv6RAConfigs: option mtu"},
 		{name: "a shared address outside", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.17.0.9"}}, reason: ReasonVipsInvalid, message: "10.17.0.9 is outside of 10.16.0.0/16"},
-		{name: "the network address shared", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.16.0.0"}}, reason: ReasonVipsInvalid, message: "10.16.0.0 is the network, broadcast or anycast address of 10.16.0.0/16"},
-		{name: "the broadcast address shared", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.16.255.255"}}, reason: ReasonVipsInvalid, message: "broadcast"},
-		{name: "the anycast address shared", spec: kubeovnv1.SubnetSpec{Vips: []string{"fd00:10:16::"}}, reason: ReasonVipsInvalid, message: "anycast address of fd00:10:16::/64"},
 		{name: "the gateway shared", spec: kubeovnv1.SubnetSpec{Vips: []string{"10.16.0.1"}}, reason: ReasonVipsInvalid, message: "is the gateway"},
 	}
 	for _, tt := range tests {

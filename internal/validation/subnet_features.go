@@ -90,14 +90,12 @@ func vips(written []string, network Network) ([]netip.Addr, error) {
 	var list []netip.Addr
 	for _, s := range written {
 		addr, err := ipfamily.ParseAddr(s)
-		within := slices.IndexFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(addr) })
+		inside := slices.ContainsFunc(network.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(addr) })
 		switch {
 		case err != nil:
 			return nil, err
-		case within < 0:
+		case !inside:
 			return nil, fmt.Errorf("%s is outside of %s: write one inside", addr, ipfamily.Join(network.CIDRs))
-		case reserved(addr, network.CIDRs[within]):
-			return nil, fmt.Errorf("%s is the network, broadcast or anycast address of %s: write another one", addr, network.CIDRs[within])
 		case slices.Contains(network.Gateways, addr):
 			return nil, fmt.Errorf("%s is the gateway: write another one", addr)
 		case !slices.Contains(list, addr):
