@@ -27,7 +27,7 @@ import (
 func content(server *nbtest.Server) map[string]map[string]nbtest.Row {
 	all := server.Dump()
 	delete(all, nb.NBGlobalTable)
-	return all
+	return nbtest.WithoutIncarnations(all)
 }
 
 // settled returns the database's content after it was unchanged for a while: no event reports that the last controller is done.

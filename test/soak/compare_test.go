@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
@@ -37,51 +36,7 @@ func dumpOf(database *nbtest.Server) dump {
 	}
 	delete(d, nb.ConnectionTable)
 	delete(d, nb.SSLTable)
-	return d.withoutIncarnations()
-}
-
-// withoutIncarnations returns the database as if no load balancer had been replaced: the UUIDs of replaced load balancers depend on
-// their history (docs/decisions/2026-11-23-uuids-of-load-balancers.md).
-func (d dump) withoutIncarnations() dump {
-	var pairs []string
-	for uuid, row := range d[nb.LoadBalancerTable] {
-		ids, _ := row["external_ids"].(map[string]string)
-		owner, _ := desired.ParseOwner(ids["kiln-owner"])
-		key, _, replaced := strings.Cut(ids["kiln-key"], "~")
-		if replaced {
-			ids["kiln-key"] = key
-			pairs = append(pairs, uuid, desired.Ref{Owner: owner, Key: key}.UUID())
-		}
-	}
-	replacer := strings.NewReplacer(pairs...)
-	out := dump{}
-	for table, rows := range d {
-		out[table] = map[string]nbtest.Row{}
-		for uuid, row := range rows {
-			for column, value := range row {
-				row[column] = renamed(value, replacer)
-			}
-			out[table][replacer.Replace(uuid)] = row
-		}
-	}
-	return out
-}
-
-func renamed(value any, replacer *strings.Replacer) any {
-	switch v := value.(type) {
-	case string:
-		return replacer.Replace(v)
-	case []string:
-		for i := range v {
-			v[i] = replacer.Replace(v[i])
-		}
-		slices.Sort(v)
-	case map[string]string:
-		for key := range v {
-			v[key] = replacer.Replace(v[key])
-		}
-	}
-	return value
+	return dump(nbtest.WithoutIncarnations(d))
 }
 
 // TestEveryColumnIsCompared checks that the comparison covers every column, because an error in a column that is left out would not
