@@ -91,16 +91,19 @@ func TestFrequentChangesDoNotPreventThePeriodicChecks(t *testing.T) {
 	})
 }
 
-// refusing is nftables whose next writes fail: all, or the transactions that delete a chain.
+// refusing is nftables whose next writes fail: all, or the transactions that delete chains, or one chain.
 type refusing struct {
 	knftables.Interface
 	refuses bool
+	chains  bool
 	chain   string
 	runs    int
 }
 
 func (r *refusing) Run(ctx context.Context, tx *knftables.Transaction) error {
-	if r.runs++; r.refuses || r.chain != "" && strings.Contains(tx.String(), "delete chain inet "+Table+" "+r.chain+"\n") {
+	const deletion = "delete chain inet " + Table + " "
+	if r.runs++; r.refuses || r.chains && strings.Contains(tx.String(), deletion) ||
+		r.chain != "" && strings.Contains(tx.String(), deletion+r.chain+"\n") {
 		return errors.New("the kernel refuses")
 	}
 	return r.Interface.Run(ctx, tx)

@@ -5,6 +5,7 @@ package services
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -171,6 +172,35 @@ func TestAChainThatIsNotDeletedDoesNotKeepOthers(t *testing.T) {
 	nft.chain = ""
 	if chains = scale(100, 200); slices.Contains(chains, chain{kindPick, 5}) {
 		t.Errorf("the chain was not tried again: %v", chains)
+	}
+}
+
+// The effort is bounded while the kernel refuses all deletions, and chains that are in use again no longer count as refused.
+func TestRefusedDeletionsAreBounded(t *testing.T) {
+	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chains: true}
+	w := newWriter(nft)
+	must(t, w.rewrite(t.Context(), nil, nil))
+	const n = 10 * maxRefusals
+	tx := nft.NewTransaction()
+	for i := range n {
+		w.addChain(tx, chain{kindPick, i + 1})
+		w.unused[chain{kindPick, i + 1}] = true
+	}
+	must(t, nft.Run(t.Context(), tx))
+	nft.runs = 0
+	w.tidy(t.Context())
+	if nft.runs > 4*maxRefusals || len(w.unused) != n {
+		t.Errorf("%d refused deletions caused %d transactions", n-len(w.unused), nft.runs)
+	}
+
+	nft.chains = false
+	used := maps.Clone(w.unused)
+	w.unused = map[chain]bool{}
+	w.tidy(t.Context())
+	w.unused = used
+	w.tidy(t.Context())
+	if len(w.unused) > 0 {
+		t.Errorf("%d chains are left", len(w.unused))
 	}
 }
 

@@ -5,7 +5,6 @@ package services
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -266,34 +265,35 @@ func (w *writer) chains(ctx context.Context) ([]chain, error) {
 // tidy deletes unused chains if there are many. It uses a separate transaction, because kernels have refused to delete a chain that an
 // element referred to a moment before. The chains whose deletion fails stay until there are spareChains more.
 func (w *writer) tidy(ctx context.Context) {
+	w.stuck = min(w.stuck, len(w.unused)) // stuck chains may be in use again
 	if len(w.unused) <= w.stuck+spareChains {
 		return
 	}
-	err := w.deleteUnused(ctx, slices.Collect(maps.Keys(w.unused)))
+	err := w.deleteUnused(ctx)
 	if w.stuck = len(w.unused); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "cannot delete unused chains; they stay, and are tried again later", "chains", w.stuck)
 	}
 }
 
-// deleteUnused deletes unused chains: all in one transaction or, because one refused chain fails the transaction, each half separately.
-func (w *writer) deleteUnused(ctx context.Context, chains []chain) error {
-	tx := w.nft.NewTransaction()
-	for _, c := range chains {
-		tx.Flush(&knftables.Chain{Name: c.name()})
-		tx.Delete(&knftables.Chain{Name: c.name()})
+// deleteUnused deletes unused chains.
+func (w *writer) deleteUnused(ctx context.Context) error {
+	d := deletion[chain]{
+		nft: w.nft,
+		write: func(tx *knftables.Transaction, c chain) {
+			tx.Flush(&knftables.Chain{Name: c.name()})
+			tx.Delete(&knftables.Chain{Name: c.name()})
+		},
+		deleted: func(chains []chain) {
+			for _, c := range chains {
+				delete(w.unused, c)
+				delete(w.guards, c)
+			}
+		},
 	}
-	err := w.nft.Run(ctx, tx)
-	switch half := len(chains) / 2; {
-	case err == nil:
-		for _, c := range chains {
-			delete(w.unused, c)
-			delete(w.guards, c)
-		}
-		return nil
-	case half > 0:
-		return errors.Join(w.deleteUnused(ctx, chains[:half]), w.deleteUnused(ctx, chains[half:]))
+	if err := d.run(ctx, slices.Collect(maps.Keys(w.unused))); err != nil {
+		return fmt.Errorf("delete chains of nftables table %s: %w", Table, err)
 	}
-	return fmt.Errorf("delete chain %s: %w", chains[0].name(), err)
+	return nil
 }
 
 // intact reports whether the static rules exist: other programs may have flushed the table.
