@@ -5,6 +5,7 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -18,25 +19,42 @@ func (w *writer) forgetClients(ctx context.Context, now current) error {
 	if len(now) == 0 {
 		return nil
 	}
+	var failed []error
 	for _, f := range families {
-		name := f.object(mapAffinity, false)
+		failed = append(failed, w.forgetClientsOf(ctx, f, now))
+	}
+	return errors.Join(failed...)
+}
+
+// forgetClientsOf deletes the lost clients of one family. If many elements expire during the deletion, it lists the rest again: a
+// bisection for each of them takes longer. The number of lost clients only decreases, because a client does not get a removed endpoint.
+func (w *writer) forgetClientsOf(ctx context.Context, f family, now current) error {
+	name := f.object(mapAffinity, false)
+	for last := affinitySize + 1; ; {
 		list, err := w.nft.ListElements(ctx, "map", name)
 		if err != nil {
 			return fmt.Errorf("list nftables map %s: %w", name, err)
 		}
+		var lost []*knftables.Element
 		for _, e := range list {
-			at, endpoint, ok := parseAffinity(f, e)
-			if !ok || !now.lost(at, endpoint) {
-				continue
-			}
-			tx := w.nft.NewTransaction()
-			tx.Delete(&knftables.Element{Map: name, Key: e.Key})
-			if err := w.nft.Run(ctx, tx); err != nil && !knftables.IsNotFound(err) { // it may have expired
-				return fmt.Errorf("delete from nftables map %s: %w", name, err)
+			if at, endpoint, ok := parseAffinity(f, e); ok && now.lost(at, endpoint) {
+				lost = append(lost, e)
 			}
 		}
+		if len(lost) >= last {
+			return fmt.Errorf("delete from nftables map %s: %d elements are listed but cannot be deleted", name, len(lost))
+		}
+		last = len(lost)
+		d := deletion[*knftables.Element]{nft: w.nft, write: func(tx *knftables.Transaction, e *knftables.Element) {
+			tx.Delete(&knftables.Element{Map: name, Key: e.Key})
+		}}
+		if err := d.run(ctx, lost); err != nil {
+			return fmt.Errorf("delete from nftables map %s: %w", name, err)
+		}
+		if !d.exhausted() {
+			return nil
+		}
 	}
-	return nil
 }
 
 // lost reports whether an endpoint is no longer one of a front's endpoints. The front of a node port matches any address.

@@ -4,7 +4,10 @@
 package services
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"sigs.k8s.io/knftables"
@@ -18,6 +21,74 @@ func TestClientsAreReadWithProtocolsByNameAndNumber(t *testing.T) {
 		want := place{families[0], name, netip.MustParseAddrPort("10.96.0.80:80")}
 		if !ok || at != want || endpoint != netip.MustParseAddrPort("10.16.0.8:8080") {
 			t.Errorf("%s: got %+v, %s, %t; want %+v", listed, at, endpoint, ok, want)
+		}
+	}
+}
+
+// expiring is nftables in which listed elements expire before the first deletion.
+type expiring struct {
+	knftables.Interface
+	name    string
+	expires [][]string // keys
+	runs    int
+}
+
+func (x *expiring) Run(ctx context.Context, tx *knftables.Transaction) error {
+	if len(x.expires) > 0 {
+		expiry := x.NewTransaction()
+		for _, key := range x.expires {
+			expiry.Delete(&knftables.Element{Map: x.name, Key: key})
+		}
+		x.expires = nil
+		if err := x.Interface.Run(ctx, expiry); err != nil {
+			return err
+		}
+	}
+	x.runs++
+	return x.Interface.Run(ctx, tx)
+}
+
+// A Service can have a client in each element of the map, and elements can expire at any time.
+func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
+	const lost = 3 * deletionBatch
+	for _, f := range families {
+		for _, expired := range []int{0, 1, 2 * deletionBatch} {
+			t.Run(fmt.Sprintf("%s, %d expire", f.key, expired), func(t *testing.T) {
+				nft := &expiring{Interface: knftables.NewFake(knftables.InetFamily, Table), name: f.object(mapAffinity, false)}
+				w := newWriter(nft)
+				must(t, w.rewrite(t.Context(), nil, nil))
+				front, removed, stays := "10.96.0.80", []string{"10.16.0.8", "8080"}, []string{"10.16.0.9", "8080"}
+				if f.v6 {
+					front, removed[0], stays[0] = "fd00:10:96::80", "fd00:10:16::8", "fd00:10:16::9"
+				}
+				client := netip.MustParseAddr(map[bool]string{false: "192.0.2.1", true: "2001:db8::1"}[f.v6])
+				tx := nft.NewTransaction()
+				add := func(endpoint []string) (key []string) {
+					key = []string{front, "tcp", "80", client.String()}
+					tx.Add(&knftables.Element{Map: nft.name, Key: key, Value: endpoint})
+					client = client.Next()
+					return key
+				}
+				for range lost {
+					if key := add(removed); len(nft.expires) < expired {
+						nft.expires = append(nft.expires, key)
+					}
+				}
+				remaining := add(stays)
+				must(t, nft.Interface.Run(t.Context(), tx))
+				nft.runs = 0
+				at := place{f, "tcp", netip.AddrPortFrom(netip.MustParseAddr(front), 80)}
+				now := current{at: {netip.MustParseAddrPort(bracket(stays[0], stays[1])): true}}
+				must(t, w.forgetClients(t.Context(), now))
+				if most := 200; nft.runs > most {
+					t.Errorf("%d transactions, want at most %d", nft.runs, most)
+				}
+				list, err := nft.ListElements(t.Context(), "map", nft.name)
+				must(t, err)
+				if len(list) != 1 || !slices.Equal(list[0].Key, remaining) {
+					t.Errorf("%d elements are left, want only the client of the remaining endpoint", len(list))
+				}
+			})
 		}
 	}
 }
