@@ -10,25 +10,27 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
 	"sigs.k8s.io/knftables"
 )
 
 // forgetClients deletes the affinity of clients to removed endpoints. It runs after the write; until then such clients get connection
 // errors, like clients that connect while an endpoint is removed.
-func (w *writer) forgetClients(ctx context.Context, now current) error {
+func (w *writer) forgetClients(ctx context.Context, now current, local addresses) error {
 	if len(now) == 0 {
 		return nil
 	}
 	var failed []error
 	for _, f := range families {
-		failed = append(failed, w.forgetClientsOf(ctx, f, now))
+		failed = append(failed, w.forgetClientsOf(ctx, f, now, local))
 	}
 	return errors.Join(failed...)
 }
 
 // forgetClientsOf deletes the lost clients of one family. If many elements expire during the deletion, it lists the rest again: a
 // bisection for each of them takes longer. The number of lost clients only decreases, because a client does not get a removed endpoint.
-func (w *writer) forgetClientsOf(ctx context.Context, f family, now current) error {
+func (w *writer) forgetClientsOf(ctx context.Context, f family, now current, local addresses) error {
 	name := f.object(mapAffinity, false)
 	for last := affinitySize + 1; ; {
 		list, err := w.nft.ListElements(ctx, "map", name)
@@ -37,7 +39,7 @@ func (w *writer) forgetClientsOf(ctx context.Context, f family, now current) err
 		}
 		var lost []*knftables.Element
 		for _, e := range list {
-			if at, endpoint, ok := parseAffinity(f, e); ok && now.lost(at, endpoint) {
+			if at, endpoint, ok := parseAffinity(f, e); ok && now.lost(at, endpoint, local) {
 				lost = append(lost, e)
 			}
 		}
@@ -57,14 +59,41 @@ func (w *writer) forgetClientsOf(ctx context.Context, f family, now current) err
 	}
 }
 
-// lost reports whether an endpoint is no longer one of a front's endpoints. The front of a node port matches any address.
-func (c current) lost(at place, endpoint netip.AddrPort) bool {
+// lost reports whether an endpoint is no longer one of a front's endpoints.
+func (c current) lost(at place, endpoint netip.AddrPort, local addresses) bool {
 	endpoints, known := c[at]
 	if !known {
-		at.front = netip.AddrPortFrom(netip.Addr{}, at.front.Port())
-		endpoints, known = c[at]
+		endpoints, known = c.nodePort(at, local)
 	}
 	return known && !endpoints[endpoint]
+}
+
+// nodePort returns the endpoints of the node port that a front belongs to. At an address that is not the node's, the port may belong to
+// another Service.
+func (c current) nodePort(at place, local addresses) (endpoints map[netip.AddrPort]bool, known bool) {
+	if !local[at.front.Addr()] {
+		return nil, false
+	}
+	at.front = netip.AddrPortFrom(netip.Addr{}, at.front.Port())
+	endpoints, known = c[at]
+	return endpoints, known
+}
+
+// addresses are the addresses of this node at which it serves node ports.
+type addresses map[netip.Addr]bool
+
+func localAddresses() (addresses, error) {
+	list, err := netlinksafe.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	out := addresses{}
+	for i := range list {
+		if a, ok := netip.AddrFromSlice(list[i].IP); ok && !a.Unmap().IsLoopback() {
+			out[a.Unmap()] = true
+		}
+	}
+	return out, nil
 }
 
 // parseAffinity parses an element of mapAffinity: the front and the endpoint that a client is assigned there.

@@ -18,6 +18,7 @@ import (
 type stale struct {
 	family family
 	current
+	local addresses
 }
 
 // MatchConntrackFlow reports whether an entry must be deleted (netlink.CustomConntrackFilter).
@@ -29,9 +30,9 @@ func (s stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	at := place{s.family, "udp", to}
 	endpoints, known := s.current[at]
 	if !known {
-		at.front = netip.AddrPortFrom(netip.Addr{}, to.Port())
-		if endpoints, known = s.current[at]; from == to {
-			return false // not translated: a connection to the node itself, or one that it forwards
+		endpoints, known = s.nodePort(at, s.local)
+		if from == to || flow.Zone != 0 {
+			return false // not translated, a connection to the node itself; or in a zone of OVN, which does not serve node ports
 		}
 	}
 	return known && !endpoints[from]
@@ -43,7 +44,7 @@ func addrPort(ip net.IP, port uint16) netip.AddrPort {
 }
 
 // endStale deletes UDP connections to removed endpoints.
-func endStale(now current) error {
+func endStale(now current, local addresses) error {
 	if len(now) == 0 {
 		return nil
 	}
@@ -53,7 +54,7 @@ func endStale(now current) error {
 		if f.v6 {
 			of = netlink.FAMILY_V6
 		}
-		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, of, stale{f, now}); err != nil {
+		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, of, stale{f, now, local}); err != nil {
 			failed = append(failed, fmt.Errorf("delete UDP connections to removed endpoints: %w", err))
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 )
 
@@ -79,7 +81,7 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 				nft.runs = 0
 				at := place{f, "tcp", netip.AddrPortFrom(netip.MustParseAddr(front), 80)}
 				now := current{at: {netip.MustParseAddrPort(bracket(stays[0], stays[1])): true}}
-				must(t, w.forgetClients(t.Context(), now))
+				must(t, w.forgetClients(t.Context(), now, nil))
 				if most := 200; nft.runs > most {
 					t.Errorf("%d transactions, want at most %d", nft.runs, most)
 				}
@@ -89,6 +91,42 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 					t.Errorf("%d elements are left, want only the client of the remaining endpoint", len(list))
 				}
 			})
+		}
+	}
+}
+
+// The node port of a Service can be the port of another Service at an address that is not the node's.
+func TestANodePortIsAtTheAddressesOfTheNodeOnly(t *testing.T) {
+	for _, f := range families {
+		ours, other, endpoint := netip.MustParseAddr("172.30.0.11"), netip.MustParseAddr("10.96.0.80"), netip.MustParseAddrPort("10.16.0.8:53")
+		if f.v6 {
+			ours, other, endpoint = netip.MustParseAddr("fd00::11"), netip.MustParseAddr("fd00:10:96::80"), netip.MustParseAddrPort("[fd00:10:16::8]:53")
+		}
+		local, now := addresses{ours: true}, current{place{f, "udp", netip.AddrPortFrom(netip.Addr{}, 30053)}: {}}
+		for _, tt := range []struct {
+			name    string
+			address netip.Addr
+			from    netip.AddrPort
+			zone    uint16
+			lost    bool // the client of the endpoint
+			ends    bool // the connection
+		}{
+			{"an address of the node", ours, endpoint, 0, true, true},
+			{"a zone of OVN", ours, endpoint, 7, true, false},
+			{"not translated", ours, netip.AddrPortFrom(ours, 30053), 0, true, false},
+			{"an address of another Service", other, endpoint, 0, false, false},
+			{"an address of another Service, in a zone of OVN", other, endpoint, 7, false, false},
+		} {
+			to := netip.AddrPortFrom(tt.address, 30053)
+			if got := now.lost(place{f, "udp", to}, tt.from, local); got != tt.lost {
+				t.Errorf("%s, %s: the client is lost: %t, want %t", f.key, tt.name, got, tt.lost)
+			}
+			flow := &netlink.ConntrackFlow{Zone: tt.zone}
+			flow.Forward = netlink.IPTuple{Protocol: unix.IPPROTO_UDP, DstIP: to.Addr().AsSlice(), DstPort: to.Port()}
+			flow.Reverse = netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: tt.from.Addr().AsSlice(), SrcPort: tt.from.Port()}
+			if got := (stale{f, now, local}).MatchConntrackFlow(flow); got != tt.ends {
+				t.Errorf("%s, %s: the connection ends: %t, want %t", f.key, tt.name, got, tt.ends)
+			}
 		}
 	}
 }

@@ -179,11 +179,23 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	servicesServed.Set(float64(len(p.writer.have)))
 	servicesRefused.Set(float64(p.budget.Refused()))
 	p.answer(ctx, wanted)
-	if err := errors.Join(endStale(udp), p.writer.forgetClients(ctx, sticky)); err != nil {
+	if err := p.end(ctx, udp, sticky); err != nil {
 		return err
 	}
 	p.former = nil
 	return nil
+}
+
+// end ends the UDP connections and sessions of clients to removed endpoints.
+func (p *Proxy) end(ctx context.Context, udp, sticky current) error {
+	if len(udp)+len(sticky) == 0 {
+		return nil
+	}
+	local, err := localAddresses()
+	if err != nil {
+		return err
+	}
+	return errors.Join(endStale(udp, local), p.writer.forgetClients(ctx, sticky, local))
 }
 
 // withRivals adds the changes of Services that lose a place to the wanted ones, or may get a place that these release. The caches may

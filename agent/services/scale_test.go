@@ -290,7 +290,8 @@ func TestAffectedFronts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			udp, sticky := affected(map[types.NamespacedName][]pool{c.before.service: c.before.pools}, []change{c.after}, false)
 			at := place{c.before.pools[0].family, "udp", netip.MustParseAddrPort(c.lost)}
-			if udp.lost(at, endpoint) != c.affected || sticky.lost(at, endpoint) != c.affected {
+			local := addresses{netip.MustParseAddr("192.0.2.1"): true}
+			if udp.lost(at, endpoint, local) != c.affected || sticky.lost(at, endpoint, local) != c.affected {
 				t.Errorf("affected are %v and, by affinity, %v; want the clients of %s to be affected: %t", udp, sticky, c.lost, c.affected)
 			}
 		})
