@@ -161,9 +161,8 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	if err == nil && !whole {
 		wanted, err = p.withRivals(ctx, wanted)
 	}
-	before := p.writer.before(wanted)
-	maps.Copy(before, p.former)
-	p.former = before
+	p.former = withFormer(p.writer.before(wanted), p.former)
+	before := p.former
 	switch {
 	case err != nil:
 	case whole:
@@ -184,6 +183,18 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	}
 	p.former = nil
 	return nil
+}
+
+// withFormer adds the former pools of Services to newer ones. Both are needed: a pass that fails after its write has changed the fronts, but
+// has not ended connections to them. Newer pools with the fronts of a former one are left out, which bounds the number of pools.
+func withFormer(newer, former map[types.NamespacedName][]pool) map[types.NamespacedName][]pool {
+	for s, pools := range former {
+		newer[s] = slices.DeleteFunc(slices.Clone(newer[s]), func(p pool) bool {
+			return slices.ContainsFunc(pools, func(q pool) bool { return (p.affinity > 0) == (q.affinity > 0) && sameFronts(p, q) })
+		})
+		newer[s] = append(slices.Clone(pools), newer[s]...)
+	}
+	return newer
 }
 
 // end ends the UDP connections and sessions of clients to removed endpoints.

@@ -181,6 +181,57 @@ func TestADeletedServiceFreesItsBudgetAfterAFailedPass(t *testing.T) {
 	}
 }
 
+// A pass can fail after it has written the table. The next pass forgets the clients of the fronts that the failed pass wrote, too.
+func TestFrontsOfAPassThatFailedAfterItsWriteAreEnded(t *testing.T) {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "moved"}}
+	s.Spec.ClusterIPs, s.Spec.Ports = []string{"10.96.0.1"}, []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}
+	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	server, nft := apiServer(s), &unlisted{Interface: knftables.NewFake(knftables.InetFamily, Table)}
+	p := newProxy(server, nft)
+	must(t, p.sync(t.Context(), true))
+	move := func(address string) {
+		s.Spec.ClusterIPs = []string{address}
+		must(t, server.Update(t.Context(), s))
+		p.touch(client.ObjectKeyFromObject(s))
+	}
+	tx := nft.NewTransaction()
+	for _, front := range []string{"10.96.0.1", "10.96.0.2"} {
+		tx.Add(&knftables.Element{Map: "affinity4", Key: []string{front, "tcp", "80", "192.0.2.1"}, Value: []string{"10.16.0.2", "80"}})
+	}
+	must(t, nft.Run(t.Context(), tx))
+	nft.fails = true
+	for range 3 {
+		move("10.96.0.2")
+		if err := p.sync(t.Context(), true); err == nil {
+			t.Fatal("the pass did not fail")
+		}
+	}
+	if n := len(p.former[client.ObjectKeyFromObject(s)]); n != 2 {
+		t.Errorf("%d former pools, want one for each address", n)
+	}
+	nft.fails = false
+	move("10.96.0.3")
+	must(t, p.sync(t.Context(), true))
+	list, err := nft.ListElements(t.Context(), "map", "affinity4")
+	must(t, err)
+	if len(list) > 0 {
+		t.Errorf("the clients of %v are left", list[0].Key)
+	}
+}
+
+// unlisted is nftables that cannot list elements for some time.
+type unlisted struct {
+	knftables.Interface
+	fails bool
+}
+
+func (u *unlisted) ListElements(ctx context.Context, kind, name string) ([]*knftables.Element, error) {
+	if u.fails {
+		return nil, errors.New("the list failed")
+	}
+	return u.Interface.ListElements(ctx, kind, name)
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -95,7 +95,7 @@ func affected(before map[types.NamespacedName][]pool, changes []change, whole bo
 	}
 	changed := func(c change) bool {
 		return whole || !slices.EqualFunc(before[c.service], c.pools, func(a, b pool) bool {
-			return slices.Equal(a.slots, b.slots) && slices.EqualFunc(a.fronts, b.fronts, func(f, g front) bool { return a.place(f) == b.place(g) })
+			return slices.Equal(a.slots, b.slots) && sameFronts(a, b)
 		})
 	}
 	changes = slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !changed(c) })
@@ -110,6 +110,10 @@ func affected(before map[types.NamespacedName][]pool, changes []change, whole bo
 		}
 	}
 	return udp, sticky
+}
+
+func sameFronts(a, b pool) bool {
+	return slices.EqualFunc(a.fronts, b.fronts, func(f, g front) bool { return a.place(f) == b.place(g) })
 }
 
 // difference is the difference between two states of the table's elements.
