@@ -14,6 +14,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -29,7 +30,7 @@ import (
 const nodeNameClaim = "authentication.kubernetes.io/node-name"
 
 // ChassisReconciler issues certificates to nodes. A request must come from the ServiceAccount of ovs-ovn and name the
-// node that its token is bound to. All other requests are denied, with the reason in the request's status.
+// node that its token is bound to, and this Node must exist. All other requests are denied, with the reason in the request's status.
 type ChassisReconciler struct {
 	client.Client
 	// APIReader bypasses the cache.
@@ -69,6 +70,12 @@ func (r *ChassisReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, nil
 	}
 	parsed, refusal := r.check(&request)
+	if refusal == nil {
+		var err error
+		if refusal, err = r.checkNode(ctx, parsed.Subject.CommonName); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	approved := decided(&request, certificatesv1.CertificateApproved)
 	switch {
 	case refusal != nil && approved:
@@ -116,6 +123,18 @@ func (r *ChassisReconciler) check(request *certificatesv1.CertificateSigningRequ
 		return nil, errors.New("the request has alternative names: a chassis has none")
 	}
 	return parsed, checkUsages(request.Spec.Usages)
+}
+
+// checkNode returns a refusal if the Node does not exist: the tokens of its pods can be valid for some time after its deletion. It reads
+// from the API server, because the cache can still have the Node after the CA was replaced to lock the node out.
+func (r *ChassisReconciler) checkNode(ctx context.Context, name string) (refusal, err error) {
+	switch err := r.APIReader.Get(ctx, types.NamespacedName{Name: name}, &corev1.Node{}); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("node %q does not exist", name), nil
+	case err != nil:
+		return nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	return nil, nil
 }
 
 // checkUsages requires exactly the usages of a TLS client.

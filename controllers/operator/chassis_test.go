@@ -35,6 +35,7 @@ func TestChassisCertificatesGoToTheirOwnNodesOnly(t *testing.T) {
 	w := &theWorld
 	authority := w.chassisAuthority(t)
 	w.letCreateRequests(t)
+	w.createNode(t, "worker-1")
 	ours := "system:serviceaccount:" + testNamespace + ":" + render.OpenVSwitchAccount
 	for _, c := range []struct {
 		name     string
@@ -57,6 +58,11 @@ func TestChassisCertificatesGoToTheirOwnNodesOnly(t *testing.T) {
 			name: "another node", user: ours, node: []string{"worker-1"},
 			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "worker-2"}},
 			denied:  `the common name is "worker-2", but the requester runs on node "worker-1"`,
+		},
+		{
+			name: "a node that was deleted", user: ours, node: []string{"deleted"},
+			request: x509.CertificateRequest{Subject: pkix.Name{CommonName: "deleted"}},
+			denied:  `node "deleted" does not exist`,
 		},
 		{
 			name: "a token of no node", user: ours,
@@ -178,6 +184,22 @@ func (w *world) chassisAuthority(t *testing.T) *pki.Authority {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// createNode creates a Node, if it does not exist, until the end of the test.
+func (w *world) createNode(t *testing.T, name string) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := w.admin.Create(t.Context(), node); apierrors.IsAlreadyExists(err) {
+		return
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.admin.Delete(context.Background(), node); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // letCreateRequests grants every account the right to create certificate requests until the end of the test. ovs-ovn has
