@@ -76,11 +76,15 @@ func (b *backups) report(err error) {
 	}
 }
 
-// due returns the delay until the next backup and the request that it answers, if any. During a recovery no backup is due,
-// because the database may be incomplete. A request is met once a file has its name, even across restarts, or once the status
-// lists it.
+// suspended reports whether backups are neither made nor deleted: the database may be incomplete, and a recovery may need an old backup.
+func suspended(status v1alpha1.DatabaseStatus) bool {
+	return status.ClusterID == "" || status.Recovering()
+}
+
+// due returns the delay until the next backup and the request that it answers, if any. During a recovery no backup is
+// due. A request is met once a file has its name, even across restarts, or once the status lists it.
 func (b *backups) due(wanted v1alpha1.Backup, status v1alpha1.DatabaseStatus, now time.Time) (request string, wait time.Duration) {
-	if status.ClusterID == "" || status.Recovering() {
+	if suspended(status) {
 		return "", never
 	}
 	b.mu.Lock()
@@ -124,7 +128,7 @@ func (b *backups) makeIfDue(
 	connect func(context.Context) (*jsonrpc.Conn, error), log logr.Logger,
 ) time.Duration {
 	request, wait := b.due(wanted, status, time.Now())
-	if wait > 0 && !b.unsettled {
+	if wait > 0 && (!b.unsettled || suspended(status)) {
 		return wait
 	}
 	planned := plannedBackup{at: time.Now(), request: request, keep: max(1, int(wanted.Keep)), pinned: wanted.Request}

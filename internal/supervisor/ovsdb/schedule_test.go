@@ -107,3 +107,29 @@ func TestABackupCountsEvenIfOldOnesAreNotDeleted(t *testing.T) {
 		t.Errorf("the next backup is in %s: %+v, want only the first of %+v", wait, said, made)
 	}
 }
+
+// TestARecoveryKeepsOldBackups has a backup after which old ones were not deleted before the recovery began.
+func TestARecoveryKeepsOldBackups(t *testing.T) {
+	f, wanted := files{database: Southbound, backupDir: t.TempDir()}, hourly
+	wanted.Keep = 1
+	for _, name := range []string{"ovnsb_db-20200101T000000Z.db", "ovnsb_db-20200102T000000Z.db"} {
+		if err := os.WriteFile(filepath.Join(f.backups(), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	connect := func(context.Context) (*jsonrpc.Conn, error) { return nil, errors.New("a backup was tried") }
+	for _, suspending := range []v1alpha1.DatabaseStatus{
+		{},
+		{ClusterID: "c", Recovery: &v1alpha1.RecoveryStatus{Phase: v1alpha1.RecoveryCreating}},
+		{ClusterID: "c", Recovery: &v1alpha1.RecoveryStatus{Phase: v1alpha1.RecoveryFilling}},
+	} {
+		b := backups{unsettled: true}
+		b.found(f)
+		if wait := b.makeIfDue(t.Context(), f, wanted, suspending, connect, logr.Discard()); wait != never || !b.unsettled || b.failure != "" {
+			t.Errorf("%+v: the next step is in %s, unsettled: %t, failure: %q", suspending, wait, b.unsettled, b.failure)
+		}
+		if b.found(f); len(b.all) != 2 {
+			t.Errorf("%+v: %d backups are left, want both", suspending, len(b.all))
+		}
+	}
+}
