@@ -133,6 +133,9 @@ func (c certificate) awaitRenewal(ctx context.Context, leaf *x509.Certificate) {
 	}
 	report := func(err error) { c.log.Error(err, "a change of the chassis' CA is not noticed") }
 	supervisor.Retry(ctx, report, func() error {
+		if !c.trusts(leaf) { // checked at each attempt, because the watch fails while the node has no free inotify instance
+			return nil
+		}
 		return awaitChange(ctx, filepath.Dir(c.trust), func() (bool, error) { return !c.trusts(leaf), nil })
 	})
 }

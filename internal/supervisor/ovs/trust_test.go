@@ -103,3 +103,36 @@ func TestABundleWithoutTheCADoesNotFloodTheAPIServer(t *testing.T) {
 		}
 	})
 }
+
+// TestAReplacedCAIsNoticedWithoutAWatch has a directory that cannot be watched, as on a node without free inotify instances: the watch
+// cleans the path and so follows another directory, which does not exist.
+func TestAReplacedCAIsNoticedWithoutAWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, next := supervisortest.NewAuthority(t, "first"), supervisortest.NewAuthority(t, "next")
+		directory := t.TempDir()
+		trust := filepath.Join(directory, "files", "trust")
+		try(t, os.MkdirAll(trust, 0o700))
+		try(t, os.Symlink(trust, filepath.Join(directory, "link")))
+		mountTrust(t, trust, first.PEM)
+		var signs atomic.Pointer[supervisortest.Authority]
+		var filed atomic.Int32
+		signs.Store(&first)
+		c := certificate{
+			dir: t.TempDir(), node: "node-1", trust: directory + "/link/../trust/" + ChassisTrustFile, requests: signedBy(t, &signs, &filed), log: logr.Discard(),
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { c.run(ctx, func() {}); close(done) }()
+		defer func() { cancel(); <-done }()
+		time.Sleep(time.Minute) // in synctest's clock
+		if n := filed.Load(); n != 1 {
+			t.Fatalf("%d requests before the CA is replaced, want 1", n)
+		}
+		signs.Store(&next)
+		mountTrust(t, trust, next.PEM)
+		time.Sleep(time.Minute)
+		if n := filed.Load(); n != 2 {
+			t.Errorf("%d requests after the CA was replaced, want 2", n)
+		}
+	})
+}
