@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 )
 
 // fakeBridge makes an interface in place of the one that ovs-vswitchd makes.
@@ -63,6 +65,36 @@ func TestApplyMovesAddressesAndRoutes(t *testing.T) {
 			t.Errorf("seen %+v", seen)
 		}
 	})
+}
+
+// The kernel can configure an address from a router advertisement again before the renamed uplink is seen.
+func TestARenamedUplinkKeepsTheMemory(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire(t)
+	eth1 := must(netlink.LinkByName("eth1"))
+	known := memory{Uplink: "eth0", Addresses: prefixes("192.0.2.1/24", "2001:db8::1/64")}
+	for name, c := range map[string]struct {
+		former   string
+		hardware string
+		uplink   []netip.Prefix
+		want     string // the uplink in the memory
+	}{
+		"without addresses":            {"eth0", eth1.Attrs().HardwareAddr.String(), nil, "eth1"},
+		"with a known address":         {"eth0", eth1.Attrs().HardwareAddr.String(), prefixes("2001:db8::1/64"), "eth1"},
+		"with another address as well": {"eth0", eth1.Attrs().HardwareAddr.String(), prefixes("2001:db8::1/64", "192.0.2.7/24"), "eth0"},
+		"another interface":            {"eth0", "02:00:00:00:00:01", prefixes("2001:db8::1/64"), "eth0"},
+		"the former interface exists":  {"lo", eth1.Attrs().HardwareAddr.String(), nil, "lo"},
+		"no memory":                    {"", eth1.Attrs().HardwareAddr.String(), nil, ""},
+	} {
+		b := bridge{row: &vswitch.Bridge{OtherConfig: map[string]string{"hwaddr": c.hardware}}, memory: known}
+		b.memory.Uplink = c.former
+		try(t, b.rename(eth1, observed{uplinkAddresses: c.uplink}))
+		if b.memory.Uplink != c.want {
+			t.Errorf("%s: the memory is of %q, want %q", name, b.memory.Uplink, c.want)
+		}
+	}
 }
 
 func TestRoutesSurviveTheDatabase(t *testing.T) {

@@ -50,10 +50,8 @@ func (u *uplink) reconcile(ctx context.Context, db *client.Client) (netip.Addr, 
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	if have.memory.Uplink != "" && len(seen.uplinkAddresses) == 0 {
-		if err := have.rename(link); err != nil {
-			return netip.Addr{}, err
-		}
+	if err := have.rename(link, seen); err != nil {
+		return netip.Addr{}, err
 	}
 	plan := planMoves(link.Attrs().Name, have.memory, seen)
 	if len(plan.memory.Addresses) == 0 {
@@ -105,9 +103,12 @@ func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) er
 	return apply(moves{addAddresses: m.Addresses, addRoutes: m.Routes}, former, former)
 }
 
-// rename makes the memory that of the uplink if the uplink is the former one under another name. Its addresses are then only in the
-// memory. The bridge has the hardware address of the former uplink.
-func (b *bridge) rename(uplink netlink.Link) error {
+// rename makes the memory that of the uplink if the uplink is the former one under another name. All addresses of the uplink are then in
+// the memory: the kernel may have configured some again, from router advertisements. The bridge has the hardware address of the former uplink.
+func (b *bridge) rename(uplink netlink.Link, seen observed) error {
+	if b.memory.Uplink == "" || len(without(seen.uplinkAddresses, b.memory.Addresses)) > 0 {
+		return nil
+	}
 	former, err := linkIfThere(b.memory.Uplink)
 	if err == nil && former == nil && b.row.OtherConfig["hwaddr"] == uplink.Attrs().HardwareAddr.String() {
 		b.memory.Uplink = uplink.Attrs().Name
