@@ -35,8 +35,12 @@ const (
 // NorthdMembers is the label with a hash of the database members' addresses that an ovn-northd runs with.
 const NorthdMembers = "kubeovn.io/northd-members"
 
-// withdrawTimeout bounds the last write when the pod stops.
-const withdrawTimeout = 3 * time.Second
+const (
+	// withdrawTimeout bounds the last write when the pod stops.
+	withdrawTimeout = 3 * time.Second
+	// writeTimeout bounds each other write. A newer value is not written before.
+	writeTimeout = 5 * time.Second
+)
 
 // Label is one label of one pod. Run writes "true" or "false", Put and Follow write any value.
 type Label struct {
@@ -54,12 +58,20 @@ func (l Label) Run(ctx context.Context, leads <-chan bool) {
 }
 
 // Put writes a value, with retries until it succeeds or ctx ends.
-func (l Label) Put(ctx context.Context, value string) {
-	supervisor.Retry(ctx, func(err error) { l.Log.Error(err, "retrying") }, func() error { return l.patch(ctx, value) })
+func (l Label) Put(ctx context.Context, value string) { l.put(ctx, ctx, value) }
+
+// put writes a value, with retries until it succeeds or wanted ends. The end of wanted does not cancel a request, which the API server could
+// then apply after a later one; the end of ctx does.
+func (l Label) put(ctx, wanted context.Context, value string) {
+	supervisor.Retry(wanted, func(err error) { l.Log.Error(err, "retrying") }, func() error {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		return l.patch(ctx, value)
+	})
 }
 
 // Follow writes the values from the channel until ctx ends. It retries failures, always with the newest value, and never blocks
-// the sender for longer than one attempt takes to stop.
+// the sender.
 func (l Label) Follow(ctx context.Context, values <-chan string) {
 	select {
 	case first := <-values:
@@ -68,23 +80,26 @@ func (l Label) Follow(ctx context.Context, values <-chan string) {
 	}
 }
 
-// write writes value, and then each value from next, until ctx ends. The next value ends the attempts to write the current one.
+// write writes value, and then each newest value from next, until ctx ends. A newer value ends the retries of the current one.
 func write[T any](ctx context.Context, l Label, value T, next <-chan T, text func(T) string) {
 	for ctx.Err() == nil {
-		attempt, cancel := context.WithCancel(ctx)
+		wanted, cancel := context.WithCancel(ctx)
 		done := make(chan struct{})
-		go func() {
+		go func(value string) {
 			defer close(done)
-			l.Put(attempt, text(value))
-		}()
+			l.put(ctx, wanted, value)
+		}(text(value))
 		select {
-		case newer := <-next:
-			cancel()
-			<-done
-			value = newer
+		case value = <-next:
 		case <-ctx.Done():
-			cancel()
-			<-done
+		}
+		cancel()
+		for writes := true; writes; {
+			select {
+			case value = <-next:
+			case <-done:
+				writes = false
+			}
 		}
 	}
 }

@@ -17,7 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -109,4 +111,70 @@ func TestAValueThatCannotBeWrittenIsReplacedByTheNext(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// late is an API server that applies the first patches only after a delay, even if the client has cancelled the request.
+type late struct {
+	typedv1.PodInterface
+	delays []time.Duration
+}
+
+func (l *late) Patch(
+	ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string,
+) (*corev1.Pod, error) {
+	if len(l.delays) == 0 {
+		return l.PodInterface.Patch(ctx, name, kind, data, o, subresources...)
+	}
+	delay, applied := l.delays[0], make(chan error, 1)
+	l.delays = l.delays[1:]
+	go func() {
+		time.Sleep(delay)
+		_, err := l.PodInterface.Patch(context.WithoutCancel(ctx), name, kind, data, o, subresources...)
+		applied <- err
+	}()
+	select {
+	case err := <-applied:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestANewerValueIsWrittenAfterTheRequestOfAnOlderOne checks that the sender does not block during a request, and that a request without a
+// response delays the newer value for a limited time.
+func TestANewerValueIsWrittenAfterTheRequestOfAnOlderOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		delay, within time.Duration
+	}{
+		"the request is slow": {2 * time.Second, 3 * time.Second},
+		"the request hangs":   {time.Hour, writeTimeout + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "ovn-central-northd-0"}}
+				pods := &late{PodInterface: fake.NewClientset(pod).CoreV1().Pods("kube-system"), delays: []time.Duration{c.delay}}
+				ctx, cancel := context.WithCancel(t.Context())
+				values, done := make(chan string), make(chan struct{})
+				go func() {
+					defer close(done)
+					Label{Pods: pods, Pod: pod.Name, Key: NorthdMembers, Log: logr.Discard()}.Follow(ctx, values)
+				}()
+				began := time.Now()
+				for _, value := range []string{"a", "b", "c"} {
+					values <- value
+				}
+				if took := time.Since(began); took > 0 { // in synctest's clock
+					t.Errorf("the sender was blocked for %s", took)
+				}
+				time.Sleep(c.within)
+				got, err := pods.Get(t.Context(), pod.Name, metav1.GetOptions{})
+				if err != nil || got.Labels[NorthdMembers] != "c" {
+					t.Errorf("after %s: labels %v, %v", c.within, got.Labels, err)
+				}
+				cancel()
+				<-done
+				time.Sleep(2 * time.Hour) // until the delayed patch ends
+			})
+		})
+	}
 }
