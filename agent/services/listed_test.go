@@ -98,9 +98,11 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 // The node port of a Service can be the port of another Service at an address that is not the node's.
 func TestANodePortIsAtTheAddressesOfTheNodeOnly(t *testing.T) {
 	for _, f := range families {
-		ours, other, endpoint := netip.MustParseAddr("172.30.0.11"), netip.MustParseAddr("10.96.0.80"), netip.MustParseAddrPort("10.16.0.8:53")
+		ours, other := netip.MustParseAddr("172.30.0.11"), netip.MustParseAddr("10.96.0.80")
+		endpoint := netip.MustParseAddrPort("10.16.0.8:53")
 		if f.v6 {
-			ours, other, endpoint = netip.MustParseAddr("fd00::11"), netip.MustParseAddr("fd00:10:96::80"), netip.MustParseAddrPort("[fd00:10:16::8]:53")
+			ours, other = netip.MustParseAddr("fd00::11"), netip.MustParseAddr("fd00:10:96::80")
+			endpoint = netip.MustParseAddrPort("[fd00:10:16::8]:53")
 		}
 		local, now := addresses{ours: true}, current{place{f, "udp", netip.AddrPortFrom(netip.Addr{}, 30053)}: {}}
 		for _, tt := range []struct {

@@ -185,8 +185,8 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	return nil
 }
 
-// withFormer adds the former pools of Services to newer ones. Both are needed: a pass that fails after its write has changed the fronts, but
-// has not ended connections to them. Newer pools with the fronts of a former one are left out, which bounds the number of pools.
+// withFormer adds the former pools of Services to newer ones. Both are needed: a pass that fails after its write has changed the fronts,
+// but has not ended connections to them. Newer pools with the fronts of a former one are left out, which bounds the number of pools.
 func withFormer(newer, former map[types.NamespacedName][]pool) map[types.NamespacedName][]pool {
 	for s, pools := range former {
 		newer[s] = slices.DeleteFunc(slices.Clone(newer[s]), func(p pool) bool {

@@ -118,7 +118,8 @@ func TestAReplacedCAIsNoticedWithoutAWatch(t *testing.T) {
 		var filed atomic.Int32
 		signs.Store(&first)
 		c := certificate{
-			dir: t.TempDir(), node: "node-1", trust: directory + "/link/../trust/" + ChassisTrustFile, requests: signedBy(t, &signs, &filed), log: logr.Discard(),
+			dir: t.TempDir(), node: "node-1", trust: directory + "/link/../trust/" + ChassisTrustFile,
+			requests: signedBy(t, &signs, &filed), log: logr.Discard(),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -103,8 +103,9 @@ func (u *uplink) giveBack(ctx context.Context, m memory, bridge netlink.Link) er
 	return apply(moves{addAddresses: m.Addresses, addRoutes: m.Routes}, former, former)
 }
 
-// rename makes the memory that of the uplink if the uplink is the former one under another name. All addresses of the uplink are then in
-// the memory: the kernel may have configured some again, from router advertisements. The bridge has the hardware address of the former uplink.
+// rename makes the memory that of the uplink if the uplink is the former one under another name. All addresses of the uplink are
+// then in the memory: the kernel may have configured some again, from router advertisements. The bridge has the hardware address of
+// the former uplink.
 func (b *bridge) rename(uplink netlink.Link, seen observed) error {
 	if b.memory.Uplink == "" || len(without(seen.uplinkAddresses, b.memory.Addresses)) > 0 {
 		return nil

@@ -60,8 +60,8 @@ func (l Label) Run(ctx context.Context, leads <-chan bool) {
 // Put writes a value, with retries until it succeeds or ctx ends.
 func (l Label) Put(ctx context.Context, value string) { l.put(ctx, ctx, value) }
 
-// put writes a value, with retries until it succeeds or wanted ends. The end of wanted does not cancel a request, which the API server could
-// then apply after a later one; the end of ctx does.
+// put writes a value, with retries until it succeeds or wanted ends. The end of wanted does not cancel a request, which the API
+// server could then apply after a later one; the end of ctx does.
 func (l Label) put(ctx, wanted context.Context, value string) {
 	supervisor.Retry(wanted, func(err error) { l.Log.Error(err, "retrying") }, func() error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
