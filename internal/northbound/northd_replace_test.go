@@ -11,10 +11,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/eventually"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -150,10 +152,11 @@ func TestAReplacedLoadBalancerHasAnotherUUID(t *testing.T) {
 	}
 	for uuid := range rows() { // another client takes the row from its owner
 		server.Transact(nbtest.Op{"op": "update", "table": "Load_Balancer", "where": nbtest.Where("_uuid", "==", nbtest.UUID(uuid)), "row": map[string]any{"external_ids": nbtest.Map(nil)}})
-		next.apply(owner, translate.LBRule(in))
-		if repaired := rows(); len(repaired) != 1 || repaired[uuid]["external_ids"].(map[string]string)["kiln-owner"] != owner.String() {
-			t.Errorf("the row %s without an owner became %v", uuid, repaired)
-		}
+		eventually.Wait{For: "the row has its owner again", Pause: time.Millisecond}.Holds(t, func() bool { // the engine sees the change after a while
+			next.apply(owner, translate.LBRule(in))
+			ids, _ := rows()[uuid]["external_ids"].(map[string]string)
+			return len(rows()) == 1 && ids[nbtest.OwnerID] == owner.String()
+		})
 	}
 	next.apply(owner, nil)
 	next.apply(owner, translate.LBRule(in))
