@@ -101,12 +101,11 @@ func parseAffinity(f family, e *knftables.Element) (at place, endpoint netip.Add
 	if len(e.Key) != 4 || len(e.Value) != 2 {
 		return at, endpoint, false
 	}
-	front, err := netip.ParseAddrPort(bracket(e.Key[0], e.Key[2]))
-	if err != nil {
+	if at, ok = parseFront(f, false, e.Key[:3]); !ok {
 		return at, endpoint, false
 	}
-	endpoint, err = netip.ParseAddrPort(bracket(e.Value[0], e.Value[1]))
-	return place{f, protocolName(e.Key[1]), front}, endpoint, err == nil
+	endpoint, err := netip.ParseAddrPort(bracket(e.Value[0], e.Value[1]))
+	return at, endpoint, err == nil
 }
 
 // protocolName returns the name of a protocol that nft(8) has listed: nft prints names if the system has protocols(5), and numbers (IANA)

@@ -4,13 +4,16 @@
 package services
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
 )
 
 // stale matches UDP connections to removed endpoints. A UDP client that keeps its source port would keep using the removed endpoint as
@@ -36,6 +39,45 @@ func (s stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 		}
 	}
 	return known && !endpoints[from]
+}
+
+// inheritedFronts returns the fronts in the table that an earlier process has written; none if there is no table.
+func inheritedFronts(ctx context.Context, nft knftables.Interface) ([]place, error) {
+	var fronts []place
+	for _, f := range families {
+		for _, node := range []bool{false, true} {
+			list, err := nft.ListElements(ctx, "map", f.object(mapFronts, node))
+			if knftables.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("list nftables map %s: %w", f.object(mapFronts, node), err)
+			}
+			for _, e := range list {
+				if at, ok := parseFront(f, node, e.Key); ok {
+					fronts = append(fronts, at)
+				}
+			}
+		}
+	}
+	return fronts, nil
+}
+
+// parseFront parses the key of a front: address, protocol and port, without the address for a node port.
+func parseFront(f family, node bool, key []string) (at place, ok bool) {
+	var address netip.Addr
+	if !node && len(key) > 0 {
+		var err error
+		if address, err = netip.ParseAddr(key[0]); err != nil {
+			return at, false
+		}
+		key = key[1:]
+	}
+	if len(key) != 2 {
+		return at, false
+	}
+	port, err := strconv.ParseUint(key[1], 10, 16)
+	return place{f, protocolName(key[0]), netip.AddrPortFrom(address, uint16(port))}, err == nil
 }
 
 func addrPort(ip net.IP, port uint16) netip.AddrPort {

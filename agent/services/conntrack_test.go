@@ -45,16 +45,18 @@ func TestARivalDoesNotEndConnections(t *testing.T) {
 
 // A UDP client that keeps its source port is not served at an address that the Service has exchanged for another one.
 func TestUDPConnectionsEndWithTheirAddress(t *testing.T) {
-	for name, prepare := range map[string]func(*testing.T){
-		"after a write":        func(*testing.T) {},
-		"after a failed write": func(t *testing.T) { nodetest.NFT(t, "delete table inet "+services.Table) },
+	nothing := func(*world) {}
+	for name, around := range map[string]struct{ before, after func(*world) }{
+		"after a write":        {nothing, nothing},
+		"after a failed write": {func(w *world) { nodetest.NFT(w, "delete table inet "+services.Table) }, nothing},
+		"while no proxy ran":   {func(w *world) { w.stop() }, func(w *world) { w.start() }},
 	} {
-		t.Run(name, func(t *testing.T) { connectionsEndWithTheirAddress(t, prepare) })
+		t.Run(name, func(t *testing.T) { connectionsEndWithTheirAddress(t, around.before, around.after) })
 	}
 }
 
-// connectionsEndWithTheirAddress calls prepare before each exchange of an address.
-func connectionsEndWithTheirAddress(t *testing.T, prepare func(*testing.T)) {
+// connectionsEndWithTheirAddress calls before and after at each exchange of an address.
+func connectionsEndWithTheirAddress(t *testing.T, before, after func(*world)) {
 	t.Helper()
 	w := newWorld(t)
 	a := w.pod("a", 2)
@@ -72,10 +74,11 @@ func connectionsEndWithTheirAddress(t *testing.T, prepare func(*testing.T)) {
 		if _, err := talk(connection, "udp", patience); err != nil {
 			t.Fatal(err)
 		}
-		prepare(t)
+		before(w)
 		base := s.DeepCopy()
 		s.Spec.ExternalIPs[i] = to
 		must(t, w.client.Patch(t.Context(), s, client.MergeFrom(base)))
+		after(w)
 		w.expect(w.far, "udp", at(to, 80), joinIPs[i].Addr(), "a")
 		w.eventually(func() string {
 			if text, err := talk(connection, "udp", shortly); err == nil {

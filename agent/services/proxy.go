@@ -61,8 +61,11 @@ type Proxy struct {
 	writer *writer
 	// former has the pools that Services had before failed passes, until a pass has ended the connections and sessions to them.
 	former map[types.NamespacedName][]pool
-	budget budget.Budget
-	health health
+	// inherited has the fronts that an earlier process left in the table, until the first successful pass: their Services may have given
+	// them up in between.
+	inherited []place
+	budget    budget.Budget
+	health    health
 }
 
 // Start runs until ctx ends (manager.Runnable). The kernel's state stays.
@@ -73,6 +76,10 @@ func (p *Proxy) Start(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
+	}
+	var err error
+	if p.inherited, err = inheritedFronts(ctx, p.NFT); err != nil && ctx.Err() == nil {
+		log.FromContext(ctx).Error(err, "cannot read the fronts of an earlier process; connections to those given up since then stay")
 	}
 	p.loop(ctx)
 	return nil
@@ -174,6 +181,12 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 		return err
 	}
 	udp, sticky := affected(before, wanted, whole)
+	for _, at := range p.inherited {
+		sticky.orNone(at)
+		if at.proto == "udp" {
+			udp.orNone(at)
+		}
+	}
 	syncSeconds.Observe(time.Since(began).Seconds())
 	servicesServed.Set(float64(len(p.writer.have)))
 	servicesRefused.Set(float64(p.budget.Refused()))
@@ -181,7 +194,7 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	if err := p.end(ctx, udp, sticky); err != nil {
 		return err
 	}
-	p.former = nil
+	p.former, p.inherited = nil, nil
 	return nil
 }
 

@@ -58,6 +58,13 @@ type change struct {
 // current holds, by front, the endpoints that clients may continue to use.
 type current map[place]map[netip.AddrPort]bool
 
+// orNone adds a front without endpoints, unless it has some.
+func (c current) orNone(at place) {
+	if _, known := c[at]; !known {
+		c[at] = nil
+	}
+}
+
 // before returns the recorded pools of the Services in changes.
 func (w *writer) before(changes []change) map[types.NamespacedName][]pool {
 	out := make(map[types.NamespacedName][]pool, len(changes))
