@@ -31,7 +31,10 @@ type claimRules struct {
 // allow reports whether a pod of a namespace may keep a lease. It may if the namespace may use the subnet and the pools that contain the
 // addresses, and none of them is one of the subnet's vips, or if the IP object of the port has the same addresses. Tenants cannot write IP
 // objects, so these prove the lease of a running pod whose namespace is no longer listed.
-func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error) {
+func (c *claimRules) allow(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error) {
+	if c == nil {
+		return true, nil
+	}
 	s := &kubeovnv1.Subnet{}
 	if err := c.reader.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) != nil {
@@ -56,7 +59,7 @@ func (c claimRules) allow(ctx context.Context, namespace, port string, lease ipa
 }
 
 // deniedByPool returns why a namespace may not use the pools of a subnet that contain any of the addresses, or "".
-func (c claimRules) deniedByPool(ctx context.Context, namespace string, s *kubeovnv1.Subnet, addresses []netip.Addr) (string, error) {
+func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kubeovnv1.Subnet, addresses []netip.Addr) (string, error) {
 	pools, err := c.pools.OfSubnet(ctx, s.Name)
 	if err != nil {
 		return "", err
@@ -77,7 +80,10 @@ func (c claimRules) deniedByPool(ctx context.Context, namespace string, s *kubeo
 }
 
 // recorded reports whether the IP object of a port contains the lease's subnet and addresses.
-func (c claimRules) recorded(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
+func (c *claimRules) recorded(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
+	if c == nil {
+		return false, nil
+	}
 	ip := &kubeovnv1.IP{}
 	if err := c.live.Get(ctx, client.ObjectKey{Name: port}, ip); err != nil {
 		if client.IgnoreNotFound(err) != nil {

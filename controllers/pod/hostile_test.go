@@ -126,6 +126,27 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	}
 }
 
+// After a restart without the database, pods with forged claims do not get the address of the pod whose IP object proves its claim.
+func TestARestartGrantsProvenClaimsFirst(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	process := w.start()
+	holder := w.pod("default", "holder", "ip_address", "10.16.0.50,fd00:10:16::50")
+	w.record(holder)
+	process.Stop()
+	w.losePorts()
+	forged := map[string]kubeovnv1.PodNetwork{}
+	for i := range 16 { // the order of the claims is random
+		forged[fmt.Sprint("forged-", i)] = kubeovnv1.PodNetwork{LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50", "fd00:10:16::50")}
+	}
+	w.forgeAll(forged)
+	process = w.start()
+	w.port(holder)
+	w.held(process, "holder.default", "10.16.0.50,fd00:10:16::50")
+	w.Get(holder)
+	w.has(holder, "10.16.0.50,fd00:10:16::50")
+}
+
 // An invalid spec of a subnet does not open its pools: a claim is checked with the addresses that the allocator has.
 func TestAnInvalidSubnetOpensNoPool(t *testing.T) {
 	w := newWorld(t)

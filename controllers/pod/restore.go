@@ -34,7 +34,7 @@ import (
 // standby that takes over.
 func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 	rules := claimRules{reader: r.Client, live: live, pools: r.Pools, grants: r.Grants}
-	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, rules.allow); err != nil {
+	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, &rules); err != nil {
 		return err
 	}
 	r.noteUnseen(ctx)
@@ -54,14 +54,11 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 // IP objects restore no lease. They record leases afterwards, so a pod with an IP object, but with neither a port nor annotations, uses
 // no address (docs/decisions/2026-11-21-start.md). They only prove claims, see claimRules.
 func Restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator) error {
-	everything := func(context.Context, string, string, ipam.Lease) (bool, error) { return true, nil }
-	return restore(ctx, reader, engine, allocator, everything)
+	return restore(ctx, reader, engine, allocator, nil)
 }
 
-// restore is Restore without the claims of pods that allow rejects.
-func restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator,
-	allow func(ctx context.Context, namespace, port string, lease ipam.Lease) (bool, error),
-) error {
+// restore is Restore with rules for the claims of pods; nil allows all of them.
+func restore(ctx context.Context, reader client.Reader, engine *northbound.Engine, allocator *ipam.Allocator, rules *claimRules) error {
 	s := restoration{allocator: allocator, log: log.FromContext(ctx), unusable: map[string]bool{}}
 	if err := s.read(ctx, reader); err != nil {
 		return err
@@ -69,20 +66,15 @@ func restore(ctx context.Context, reader client.Reader, engine *northbound.Engin
 	s.readPorts(engine)
 	s.setSubnets()
 	s.setPools(s.pools.Items)
-	for c := range s.claims() {
-		if c.asked && !s.held(c.port) {
-			namespace, _, _ := translate.PodOfPort(c.port)
-			allowed, err := allow(ctx, namespace, c.port, c.lease)
-			if err != nil {
-				return fmt.Errorf("check the claim of %s: %w", c.port, err)
-			}
-			if !allowed {
-				s.log.Info("A lease is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port)
-				continue
-			}
-		}
-		s.keep(c)
+	s.keepAll(s.portClaims())
+	pods, err := s.granted(ctx, s.podClaims(), rules)
+	if err != nil {
+		return err
 	}
+	s.keepAll(slices.Values(pods))
+	s.keepAll(s.nodeClaims())
+	s.keepAll(s.querierClaims())
+	s.keepAll(s.transitClaims())
 	return nil
 }
 
@@ -143,6 +135,12 @@ func (s *restoration) readPorts(engine *northbound.Engine) {
 	})
 }
 
+func (s *restoration) keepAll(claims iter.Seq[claim]) {
+	for c := range claims {
+		s.keep(c)
+	}
+}
+
 // keep restores a claim, unless its port already has a lease.
 func (s *restoration) keep(c claim) {
 	if s.held(c.port) {
@@ -169,20 +167,6 @@ func (s *restoration) grant(c claim) error {
 func (s *restoration) held(port string) bool {
 	_, held := s.allocator.Lookup(port)
 	return held
-}
-
-// claims yields all claims, in order of precedence. It skips annotations of pods and nodes whose ports already have leases, so a normal
-// restart parses none of them.
-func (s *restoration) claims() iter.Seq[claim] {
-	return func(yield func(claim) bool) {
-		for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.transitClaims()} {
-			for c := range source {
-				if !yield(c) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // portClaims yields the leases of ports. Ports of deleted pods count, because their addresses are in use until the ports are removed. A
@@ -215,8 +199,8 @@ func claimOf(p translate.PortLease) claim {
 	return claim{port: p.Port, lease: ipam.Lease{Subnet: p.Subnet, Addresses: p.Addresses, MAC: p.MAC}, from: "northbound port"}
 }
 
-// podClaims returns the leases in the annotations of pods. It skips leases of the nodes' subnet, and of the addresses of a Vip that the pod
-// does not name: no pod can have them.
+// podClaims yields the leases in the annotations of pods without a lease, so a normal restart parses no annotations. It skips leases of
+// the nodes' subnet, and of the addresses of a Vip that the pod does not name: no pod can have them.
 func (s *restoration) podClaims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for key, pod := range s.pods {
@@ -232,6 +216,49 @@ func (s *restoration) podClaims() iter.Seq[claim] {
 			}
 		}
 	}
+}
+
+// granted returns the claims that rules allow. Of several claims of one address, those that an IP object proves come first.
+func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules *claimRules) ([]claim, error) {
+	type place struct {
+		subnet  string
+		address netip.Addr
+	}
+	var all []claim
+	claimants := map[place]int{}
+	for c := range claims {
+		namespace, _, _ := translate.PodOfPort(c.port)
+		allowed, err := rules.allow(ctx, namespace, c.port, c.lease)
+		if err != nil {
+			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
+		}
+		if !allowed {
+			s.log.Info("A lease is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port)
+			continue
+		}
+		all = append(all, c)
+		for _, a := range c.lease.Addresses {
+			claimants[place{c.lease.Subnet, a}]++
+		}
+	}
+	var proven, others []claim
+	for _, c := range all {
+		disputed := slices.ContainsFunc(c.lease.Addresses, func(a netip.Addr) bool { return claimants[place{c.lease.Subnet, a}] > 1 })
+		if !disputed {
+			others = append(others, c)
+			continue
+		}
+		recorded, err := rules.recorded(ctx, c.port, c.lease)
+		if err != nil {
+			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
+		}
+		if recorded {
+			proven = append(proven, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return append(proven, others...), nil
 }
 
 // nodeClaims returns the leases in the annotations of nodes.
@@ -350,14 +377,16 @@ func layoutOf(subnet *kubeovnv1.Subnet) (ipam.Subnet, error) {
 func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	var layout ipam.Subnet
 	var has [2]bool
-	for c := range s.claims() {
-		if c.lease.Subnet != subnet {
-			continue
-		}
-		for _, address := range c.lease.Addresses {
-			if family := ipfamily.Of(address); !has[family] {
-				has[family] = true
-				layout.CIDRs = append(layout.CIDRs, netip.PrefixFrom(address, address.BitLen()))
+	for _, source := range []iter.Seq[claim]{s.portClaims(), s.podClaims(), s.nodeClaims(), s.querierClaims(), s.transitClaims()} {
+		for c := range source {
+			if c.lease.Subnet != subnet {
+				continue
+			}
+			for _, address := range c.lease.Addresses {
+				if family := ipfamily.Of(address); !has[family] {
+					has[family] = true
+					layout.CIDRs = append(layout.CIDRs, netip.PrefixFrom(address, address.BitLen()))
+				}
 			}
 		}
 	}
