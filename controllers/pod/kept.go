@@ -130,6 +130,7 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 	if err := r.detach(ctx, key); err != nil {
 		return err
 	}
+	r.waiting.remove(key)
 	r.retain(ctx, port, lease)
 	return nil
 }
