@@ -144,7 +144,7 @@ func (p *pass) awaitBackup(db render.Database, last *v1alpha1.BackupStatus, plac
 	lastBackup.WithLabelValues(db.Flag, place).Set(float64(last.Time.Unix()))
 	if due := last.Time.Add(interval + backupSlack); interval > 0 {
 		if due.Before(p.now) {
-			due = p.now.Add(interval)
+			due = p.now.Add(min(interval, backupRetry))
 		}
 		p.wakeAt(due)
 	}
