@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -149,6 +150,24 @@ func TestRunningPodsFollowTheirSubnet(t *testing.T) {
 	n.startAgent()
 	c.hasMoved("an agent that takes over from one that said nothing of it", grown, grownGWs, ownRoutes...)
 	n.waitReady()
+}
+
+// The annotations of a running pod change no address, and a network with other addresses changes nothing.
+func TestRunningPodsKeepTheirAddresses(t *testing.T) {
+	n := serving(t)
+	c := n.sandbox(n.pod("keeper", 33), newID())
+	c.mustAdd()
+	t.Cleanup(c.mustDel)
+	addresses, routes := c.numbers()
+	before := n.followed()
+	base := c.pod.DeepCopy()
+	forged := v1.PodNetwork{Addresses: splitAddrs("10.16.0.99,fd00:10:16::99"), CIDRs: grown, Gateways: grownGWs}
+	maps.Copy(c.pod.Annotations, forged.Annotations())
+	must(t, n.api.Patch(t.Context(), c.pod, client.MergeFrom(base)))
+	n.eventually("the change has been looked at", func() bool { return n.followed() > before })
+	if a, r := c.numbers(); !slices.Equal(a, addresses) || !slices.Equal(r, routes) {
+		t.Errorf("the pod has %v and %v, want %v and %v", a, r, addresses, routes)
+	}
 }
 
 // If annotations change after an ADD has read them, and before it has added the port, the change must not be lost.
