@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -125,8 +126,19 @@ func state(p *corev1.Pod) string {
 	return fmt.Sprintf("%s on %s", p.Status.Phase, p.Spec.NodeName)
 }
 
+// notStarted is in the error if runc(8) ended before it started a command. This happened once in some thousand commands.
+const notStarted = "waiting for init preliminary setup"
+
 // Exec runs a command in a pod's first container and returns its standard output. Its standard error is part of the error.
 func (c *Cluster) Exec(ctx context.Context, pod *corev1.Pod, command ...string) (string, error) {
+	out, err := c.exec(ctx, pod, command...)
+	if err != nil && strings.Contains(err.Error(), notStarted) {
+		return c.exec(ctx, pod, command...)
+	}
+	return out, err
+}
+
+func (c *Cluster) exec(ctx context.Context, pod *corev1.Pod, command ...string) (string, error) {
 	req := c.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Container: pod.Spec.Containers[0].Name, Command: command, Stdout: true, Stderr: true,

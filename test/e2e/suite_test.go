@@ -14,6 +14,7 @@ import (
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
+	ginkgotypes "github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,7 +47,13 @@ func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
 	recordWaits()
 	RunSpecs(t, "Kiln in the lab")
+	for _, f := range failures {
+		fmt.Println(f)
+	}
 }
+
+// failures has a line with the cause of each failed spec. They are printed last, because CI systems show the end of a log.
+var failures []string
 
 var _ = BeforeSuite(func(ctx SpecContext) {
 	l, err := lab.Open("")
@@ -107,8 +114,19 @@ func asInstalled() v1alpha1.OVNClusterSpec {
 var _ = ReportAfterEach(func(report SpecReport) {
 	if report.Failed() && suite.Lab != nil {
 		fmt.Fprintf(os.Stderr, "logs of the nodes are in %s\n", suite.Lab.LogDir(""))
+		for _, f := range append([]ginkgotypes.Failure{report.Failure}, additional(report)...) {
+			failures = append(failures, fmt.Sprintf("%s %s: %.300q", report.StartTime.Format(time.TimeOnly), f.Location, f.Message))
+		}
 	}
 })
+
+func additional(report SpecReport) []ginkgotypes.Failure {
+	failures := make([]ginkgotypes.Failure, 0, len(report.AdditionalFailures))
+	for _, f := range report.AdditionalFailures {
+		failures = append(failures, f.Failure)
+	}
+	return failures
+}
 
 var _ = Describe("the main job", func() {
 	It("connects pods, nodes, Services and the outside in both families", func(ctx SpecContext) {

@@ -118,17 +118,6 @@ func applyVpcs(ctx context.Context, file string) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "samples", file))
 	Expect(err).NotTo(HaveOccurred())
 	var objects []client.Object
-	for document := range strings.SplitSeq(string(text), "\n---\n") {
-		var kind metav1.TypeMeta
-		Expect(yaml.Unmarshal([]byte(document), &kind)).To(Succeed())
-		var o client.Object = &kubeovnv1.Vpc{}
-		if kind.Kind == "Subnet" {
-			o = &kubeovnv1.Subnet{}
-		}
-		Expect(yaml.UnmarshalStrict([]byte(document), o)).To(Succeed())
-		Expect(suite.Objects.Create(ctx, o)).To(Succeed())
-		objects = append(objects, o)
-	}
 	DeferCleanup(func(ctx SpecContext) {
 		for _, o := range objects {
 			if vpc, ok := o.(*kubeovnv1.Vpc); ok {
@@ -146,6 +135,17 @@ func applyVpcs(ctx context.Context, file string) {
 			}).WithContext(ctx).WithTimeout(2*time.Minute).WithPolling(500*time.Millisecond).Should(BeTrue(), "%s is not gone", o.GetName())
 		}
 	}, NodeTimeout(4*time.Minute))
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var kind metav1.TypeMeta
+		Expect(yaml.Unmarshal([]byte(document), &kind)).To(Succeed())
+		var o client.Object = &kubeovnv1.Vpc{}
+		if kind.Kind == "Subnet" {
+			o = &kubeovnv1.Subnet{}
+		}
+		Expect(yaml.UnmarshalStrict([]byte(document), o)).To(Succeed())
+		objects = append(objects, o)
+		Expect(suite.Objects.Create(ctx, o)).To(Succeed())
+	}
 	for _, o := range objects {
 		Eventually(func(g Gomega) {
 			g.Expect(suite.Objects.Get(ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
