@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -105,8 +106,8 @@ func lose(ctx context.Context, db trialDatabase, status v1alpha1.DatabaseStatus)
 // followLeaders appears in the rows of Services whose endpoints are the leaders. These change with a recovery.
 const followLeaders = "Service/kube-system/ovn-"
 
-// northboundRows returns the rows of the northbound database from its leader, without NB_Global and the rows that depend on the
-// leaders.
+// northboundRows returns the rows of the northbound database from its leader, without NB_Global, the rows that depend on the leaders, and
+// the times of load balancers.
 func northboundRows(ctx context.Context) []string {
 	GinkgoHelper()
 	status := databaseStatus(ctx, Default, trialDatabases[0])
@@ -121,6 +122,33 @@ func northboundRows(ctx context.Context) []string {
 		} else if table != "NB_Global" && !strings.Contains(line, followLeaders) && strings.TrimSpace(line) != "" {
 			rows = append(rows, table+": "+strings.TrimSpace(line))
 		}
+	}
+	return withoutTimes(rows)
+}
+
+var (
+	// loadBalancer matches a load balancer with its UUID, its key, its time and its owner.
+	loadBalancer = regexp.MustCompile(`^Load_Balancer: ([0-9a-f-]+),.*kiln-key=""([^~"]+)(~[0-9a-z]+)"", kiln-owner=""([^"]+)""`)
+	listOfUUIDs  = regexp.MustCompile(`\[[^]]*\]`)
+)
+
+// withoutTimes sorts rows and replaces the UUIDs and keys of load balancers by names that do not depend on the time of their insertion
+// (docs/decisions/2026-11-23-uuids-of-load-balancers.md).
+func withoutTimes(rows []string) []string {
+	var pairs []string
+	for _, row := range rows {
+		if m := loadBalancer.FindStringSubmatch(row); m != nil {
+			uuid, key, time, owner := m[1], m[2], m[3], m[4]
+			pairs = append(pairs, uuid, owner+"#"+key, key+time, key)
+		}
+	}
+	replacer := strings.NewReplacer(pairs...)
+	for i, row := range rows {
+		rows[i] = listOfUUIDs.ReplaceAllStringFunc(replacer.Replace(row), func(list string) string {
+			members := strings.Split(strings.Trim(list, "[]"), ", ")
+			slices.Sort(members)
+			return "[" + strings.Join(members, ", ") + "]"
+		})
 	}
 	slices.Sort(rows)
 	return rows
