@@ -98,7 +98,7 @@ func (p *pass) recordBackups(db render.Database, reports map[string]adminapi.Sta
 	for _, node := range sortedNodes(reports) {
 		report := reports[node]
 		if report.BackupFailure != "" {
-			p.note(db.Workload, note{stuck: true, text: fmt.Sprintf("backups on node %s fail: %s", node, report.BackupFailure)})
+			p.note(db.Workload, note{stuck: true, aside: true, text: fmt.Sprintf("backups on node %s fail: %s", node, report.BackupFailure)})
 			p.wakeAt(p.now.Add(backupRetry))
 		}
 		for _, b := range report.Backups {
@@ -188,6 +188,6 @@ func (p *pass) recordRequest(db render.Database, reports map[string]adminapi.Sta
 	}
 	p.wakeAt(p.now.Add(membershipDelay)) // members make it by themselves, and no watch reports it
 	if len(p.notes[db.Workload]) == 0 {
-		p.note(db.Workload, note{text: fmt.Sprintf("backup %s waits for %s", request, cmp.Or(strings.Join(waits, ", "), "a member that serves"))})
+		p.note(db.Workload, note{aside: true, text: fmt.Sprintf("backup %s waits for %s", request, cmp.Or(strings.Join(waits, ", "), "a member that serves"))})
 	}
 }

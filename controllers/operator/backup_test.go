@@ -141,6 +141,11 @@ func (s *story) claimed(t *testing.T) {
 		ContainSubstring("repair the claim "+testNamespace+"/backups")))
 	g.Expect(s.condition(t, "Available")()).To(HavePrefix("True"))
 	g.Eventually(s.condition(t, "Progressing")).Should(ContainSubstring("backup on-the-claim waits for claim backups"))
+	northd := s.named(&appsv1.Deployment{}, render.NorthdName)
+	for replicas, available := range []string{"False", "True"} {
+		s.settle(t, northd, int32(replicas))
+		g.Eventually(s.condition(t, "Available")).Should(HavePrefix(available), "the pending backup has no influence")
+	}
 
 	archive := &fakeArchive{}
 	archive.set(func(status *adminapi.Status) { status.BackupFailure = "permission denied" })

@@ -61,12 +61,12 @@ func (s summary) conditions() []metav1.Condition {
 	return all
 }
 
-// available becomes true when every component is complete on all nodes that answer. Then it stays true while each
-// component has a ready pod: the other conditions report nodes that join, are updated or fail.
+// available becomes true when every component serves on all nodes that answer. Then it stays true while each component has
+// a ready pod: the other conditions report nodes that join, are updated or fail.
 func (s summary) available() metav1.Condition {
 	var missing []string
 	for _, c := range s.components {
-		if !c.aside && (!c.serves || !s.wasAvailable && !c.complete) {
+		if !c.aside && (!c.serves || !s.wasAvailable && !c.serving) {
 			missing = append(missing, c.row.Name)
 		}
 	}

@@ -55,10 +55,10 @@ type pass struct {
 	wake time.Time
 }
 
-// note is a reason why a component waits. stuck is set if a person has to act.
+// note is a reason why a component waits. stuck is set if a person has to act, aside if the component serves fully meanwhile.
 type note struct {
-	text  string
-	stuck bool
+	text         string
+	stuck, aside bool
 }
 
 // halt ends a pass before its last phase. It is not an error: the status reports the reason.

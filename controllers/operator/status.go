@@ -24,8 +24,9 @@ import (
 // component is the state of one workload.
 type component struct {
 	row v1alpha1.ComponentStatus
-	// serves is set if at least one pod is ready. complete is set if all pods on nodes that answer are ready and updated.
-	serves, complete bool
+	// serves is set if at least one pod is ready, and serving if all pods on nodes that answer are ready and updated. complete is set if,
+	// in addition, nothing is pending, such as a requested backup.
+	serves, serving, complete bool
 	// aside is set if the network does not need the component.
 	aside bool
 	// troubles are problems that need a person.
@@ -119,15 +120,16 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 	if name == render.AgentName {
 		c.troubles = append(c.troubles, p.rivals()...)
 	}
-	c.complete = rollout.complete(unreachable)
+	c.serving = rollout.complete(unreachable)
 	leaderless := (name == render.NorthboundName && p.cluster.Status.Northbound.Leader == "") ||
 		(name == render.SouthboundName && p.cluster.Status.Southbound.Leader == "")
 	if leaderless {
-		c.serves, c.complete = false, false
+		c.serves, c.serving = false, false
 	}
 	c.row.Message = c.message(rollout, unreachable, leaderless)
+	c.complete = c.serving
 	for _, n := range p.notes[name] {
-		c.complete = false
+		c.complete, c.serving = false, c.serving && n.aside
 		c.row.Message = strings.TrimPrefix(c.row.Message+"; "+n.text, "; ")
 		if n.stuck {
 			c.troubles = append(c.troubles, n.text)

@@ -21,9 +21,10 @@ import (
 )
 
 func TestConditionsFollowFromThePass(t *testing.T) {
-	whole := component{row: v1alpha1.ComponentStatus{Name: "a"}, serves: true, complete: true}
+	whole := component{row: v1alpha1.ComponentStatus{Name: "a"}, serves: true, serving: true, complete: true}
 	partly := component{row: v1alpha1.ComponentStatus{Name: "b", Message: "1 of 2 ready"}, serves: true}
 	down := component{row: v1alpha1.ComponentStatus{Name: "c", Message: "0 of 1 ready"}}
+	pending := component{row: v1alpha1.ComponentStatus{Name: "d", Message: "backup x waits for claim y"}, serves: true, serving: true}
 	troubled := partly
 	troubled.troubles = []string{"one", "two", "three", "four", "five"}
 	waiting := &halt{reason: "WaitingForDatabase", message: "no leader"}
@@ -39,6 +40,9 @@ func TestConditionsFollowFromThePass(t *testing.T) {
 		}},
 		{"not all nodes are there yet", summary{components: []component{whole, partly}}, [3]string{
 			"False WaitingForComponents", "True WaitingForComponents", "False NoTrouble",
+		}},
+		{"a requested backup is pending", summary{components: []component{whole, pending}}, [3]string{
+			"True ComponentsServe", "True WaitingForComponents", "False NoTrouble",
 		}},
 		{"a node joins what is available", summary{components: []component{whole, partly}, wasAvailable: true}, [3]string{
 			"True ComponentsServe", "True WaitingForComponents", "False NoTrouble",
