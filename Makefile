@@ -109,7 +109,8 @@ soak: ## VPCs, subnets and pods come and go in random order while the controller
 	SOAK_NODES=$(or $(SOAK_NODES),10) SOAK_KILLS=$(or $(SOAK_KILLS),8) go test -timeout 60m -count=1 -v ./test/soak
 
 .PHONY: test-e2e
-test-e2e: images ## The e2e smoke in the lab (needs `make prepare`; KEEP=1 leaves the lab up)
+test-e2e: images ## The e2e smoke in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
+	$(LAB) down
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
 	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }

@@ -104,7 +104,7 @@ func lose(ctx context.Context, db trialDatabase, status v1alpha1.DatabaseStatus)
 }
 
 // followLeaders appears in the rows of Services whose endpoints are the leaders. These change with a recovery.
-const followLeaders = "Service/kube-system/ovn-"
+const followLeaders = `kiln-owner=""Service/kube-system/ovn-`
 
 // northboundRows returns the rows of the northbound database from its leader, without NB_Global, the rows that depend on the leaders, and
 // the times of load balancers.
@@ -119,11 +119,12 @@ func northboundRows(ctx context.Context) []string {
 	for line := range strings.Lines(out) {
 		if name, isTable := strings.CutSuffix(strings.TrimSpace(line), " table"); isTable {
 			table = name
-		} else if table != "NB_Global" && !strings.Contains(line, followLeaders) && strings.TrimSpace(line) != "" {
+		} else if table != "NB_Global" && strings.TrimSpace(line) != "" {
 			rows = append(rows, table+": "+strings.TrimSpace(line))
 		}
 	}
-	return withoutTimes(rows)
+	rows = withoutTimes(rows) // groups of load balancers have those that depend on the leaders, too
+	return slices.DeleteFunc(rows, func(row string) bool { return strings.Contains(row, followLeaders) })
 }
 
 var (
