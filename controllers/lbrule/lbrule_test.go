@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
@@ -266,25 +267,53 @@ func TestAddressesOfSubnetsAreReserved(t *testing.T) {
 
 // A pod could get the address of a rule if a change of the Subnet, valid or not, released the reservation.
 func TestReservationsStayWhileASubnetChanges(t *testing.T) {
-	w := newWorld(t)
-	w.start(a)
-	rule := newRule("web", "10.16.0.100", static("10.16.0.20"))
+	for name, change := range map[string]func(*kubeovnv1.SubnetSpec){
+		"its CIDR": func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.99.0.0/16" },
+		"its VPC":  func(s *kubeovnv1.SubnetSpec) { s.Vpc = "tenant" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.start(a)
+			rule := newRule("web", "10.16.0.100", static("10.16.0.20"))
+			rule.Annotations = map[string]string{kubeovnv1.AnnotationLogicalSwitch.Key(): "web"}
+			w.Create(rule)
+			w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
+			vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "slr-web-10-16-0-100"}}
+			w.Get(vip)
+			uid := vip.UID
+			subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+			w.Get(subnet)
+			w.Change(subnet, func() { change(&subnet.Spec) }) // no controller validates it
+			for _, port := range []int32{81, 82} {
+				w.Get(rule)
+				w.Change(rule, func() { rule.Spec.Ports[0].Port = port })
+				w.serves("web", fmt.Sprintf("10.16.0.100:%d=10.16.0.20:8080 | 10.16.0.20=a.default@web | 10.16.0.100:%d", port, port))
+			}
+			if !w.Get(vip) || vip.UID != uid || vip.DeletionTimestamp != nil {
+				t.Errorf("the Vip of the rule is %+v", vip.ObjectMeta)
+			}
+		})
+	}
+}
+
+// The invalid CIDR of a Subnet contains an endpoint in another Subnet, whose check stays.
+func TestChecksStayWhileASubnetIsInvalid(t *testing.T) {
+	w := world{controllertest.New(t)}
+	w.Subnet("web", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.16.0.0/25" })
+	w.Subnet("theirs", func(s *kubeovnv1.SubnetSpec) { s.CIDRBlock = "10.16.0.128/25" })
+	w.start(a, port{"d", "theirs", 200})
+	rule := newRule("web", "172.30.0.1", static("10.16.0.20", "10.16.0.200"))
 	w.Create(rule)
-	w.Says(rule, kubeovnv1.ConditionReady, metav1.ConditionTrue, "")
-	vip := &kubeovnv1.Vip{ObjectMeta: metav1.ObjectMeta{Name: "slr-web-10-16-0-100"}}
-	w.Get(vip)
-	uid := vip.UID
+	checked := func(port int) {
+		w.serves("web", fmt.Sprintf("172.30.0.1:%d=10.16.0.20:8080,10.16.0.200:8080 | 10.16.0.200=d.default@theirs 10.16.0.20=a.default@web | 172.30.0.1:%d", port, port))
+	}
+	checked(80)
 	subnet := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 	w.Get(subnet)
-	w.Change(subnet, func() { subnet.Spec.CIDRBlock = "10.99.0.0/16" }) // no controller validates it
-	for _, port := range []int32{81, 82} {
-		w.Get(rule)
-		w.Change(rule, func() { rule.Spec.Ports[0].Port = port })
-		w.serves("web", fmt.Sprintf("10.16.0.100:%d=10.16.0.20:8080 | 10.16.0.20=a.default@web | 10.16.0.100:%d", port, port))
-	}
-	if !w.Get(vip) || vip.UID != uid || vip.DeletionTimestamp != nil {
-		t.Errorf("the Vip of the rule is %+v", vip.ObjectMeta)
-	}
+	w.Change(subnet, func() { subnet.Spec.CIDRBlock = "10.16.0.128/25" }) // no controller validates it
+	w.Get(rule)
+	w.Change(rule, func() { rule.Spec.Ports[0].Port = 81 })
+	checked(81)
 }
 
 // A Vip of the rule itself for another subnet is replaced, and not reported as a conflict.

@@ -4,6 +4,7 @@
 package lbrule
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
@@ -92,7 +94,7 @@ func (r *controller) sourceSubnet(ctx context.Context, vpc string, a netip.Addr,
 	if err := r.Client.Get(ctx, keyOf(name), subnet); err != nil {
 		return "", fmt.Errorf("get subnet %s: %w", name, err)
 	}
-	cidrs, err := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
+	cidrs, err := ipfamily.ParseCIDRs(cmp.Or(k8s.ValidSpec(subnet), &subnet.Spec).CIDRBlock)
 	known[name] = &origin{cidrs: cidrs}
 	return name, err
 }
