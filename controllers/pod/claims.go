@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
@@ -93,4 +95,47 @@ func (c *claimRules) recorded(ctx context.Context, port string, lease ipam.Lease
 	}
 	addresses, err := ipfamily.ParseAddrs(ip.Spec.IPAddress)
 	return err == nil && ip.Spec.Subnet == lease.Subnet && slices.Equal(addresses, lease.Addresses), nil
+}
+
+// granted returns the claims that rules allow. Of several claims of one address, those that an IP object proves come first.
+func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules *claimRules) ([]claim, error) {
+	type place struct {
+		subnet  string
+		address netip.Addr
+	}
+	var all []claim
+	claimants := map[place]int{}
+	for c := range claims {
+		namespace, _, _ := translate.PodOfPort(c.port)
+		allowed, err := rules.allow(ctx, namespace, c.port, c.lease)
+		if err != nil {
+			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
+		}
+		if !allowed {
+			s.log.Info("A lease is not restored: the namespace may not use its addresses, and no IP object proves it", "port", c.port)
+			continue
+		}
+		all = append(all, c)
+		for _, a := range c.lease.Addresses {
+			claimants[place{c.lease.Subnet, a}]++
+		}
+	}
+	var proven, others []claim
+	for _, c := range all {
+		disputed := slices.ContainsFunc(c.lease.Addresses, func(a netip.Addr) bool { return claimants[place{c.lease.Subnet, a}] > 1 })
+		if !disputed {
+			others = append(others, c)
+			continue
+		}
+		recorded, err := rules.recorded(ctx, c.port, c.lease)
+		if err != nil {
+			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
+		}
+		if recorded {
+			proven = append(proven, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return append(proven, others...), nil
 }

@@ -1,0 +1,113 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ovsdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kiln-net/kiln/internal/supervisor/adminapi"
+	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
+	"github.com/kiln-net/kiln/internal/supervisor/unixctl"
+	"github.com/kiln-net/kiln/internal/version"
+)
+
+// Status implements adminapi.Database.
+func (m *member) Status(ctx context.Context) (adminapi.Status, error) {
+	if waiting := m.waiting.Load(); waiting != nil {
+		status := *waiting
+		m.backups.tell(&status)
+		return status, nil
+	}
+	text, err := m.call(ctx, "cluster/status", m.options.Database.Name)
+	if err != nil {
+		return adminapi.Status{}, err
+	}
+	raft, err := unixctl.ParseRaft(text)
+	if err != nil {
+		return adminapi.Status{}, err
+	}
+	status := adminapi.Status{
+		ClusterID:     raft.ClusterID,
+		ServerID:      raft.ServerID,
+		Address:       raft.Address,
+		Role:          raft.Role,
+		Term:          raft.Term,
+		Leader:        raft.Leader,
+		LeaderAddress: raft.LeaderAddress(),
+		Connected:     raft.Connected(),
+		LastIndex:     raft.LastIndex,
+		Members:       make([]adminapi.Member, 0, len(raft.Servers)),
+	}
+	for _, s := range raft.Servers {
+		status.Members = append(status.Members, adminapi.Member{ServerID: s.ID, Address: s.Address})
+	}
+	if began := m.began.Load(); began != nil {
+		status.Since = *began
+	}
+	if status.Versions, err = m.versions(ctx); err != nil {
+		return adminapi.Status{}, err
+	}
+	m.backups.tell(&status)
+	return status, nil
+}
+
+// versions returns the versions of Kiln and of the running server.
+func (m *member) versions(ctx context.Context) (version.Programs, error) {
+	answer, err := m.call(ctx, "version")
+	return version.Programs{Kiln: version.Kiln, OpenVSwitch: version.OfDaemon(answer)}, err
+}
+
+// Kick implements adminapi.Database. It resolves the server's address itself: if a member is alone in the cluster, ovsdb-server
+// 3.5 takes an unknown name for the member's and leaves.
+func (m *member) Kick(ctx context.Context, server string) error {
+	status, err := m.Status(ctx)
+	if err != nil {
+		return err
+	}
+	address, err := toKick(status, server)
+	if err != nil {
+		return err
+	}
+	_, err = m.call(ctx, "cluster/kick", m.options.Database.Name, address)
+	return err
+}
+
+// toKick returns the address of the other member that server identifies.
+func toKick(status adminapi.Status, server string) (string, error) {
+	var found []string
+	for _, member := range status.Members {
+		if server == member.Address || len(server) >= 4 && server[:4] == member.ServerID {
+			found = append(found, member.Address)
+		}
+	}
+	switch {
+	case len(found) != 1:
+		return "", fmt.Errorf("%d members are %q", len(found), server)
+	case found[0] == status.Address:
+		return "", fmt.Errorf("%q is this member itself: let it leave", server)
+	}
+	return found[0], nil
+}
+
+// Leave implements adminapi.Database.
+func (m *member) Leave(ctx context.Context) error {
+	_, err := m.call(ctx, "cluster/leave", m.options.Database.Name)
+	if answer := new(jsonrpc.Error); errors.As(err, &answer) && strings.Contains(answer.Text, "already in progress leaving") {
+		return nil
+	}
+	return err
+}
+
+// Compact implements adminapi.Database.
+func (m *member) Compact(ctx context.Context) error {
+	_, err := m.call(ctx, "ovsdb-server/compact", m.options.Database.Name)
+	return err
+}
+
+func (m *member) call(ctx context.Context, command string, args ...string) (string, error) {
+	return unixctl.Call(ctx, m.options.control(), command, args...)
+}
