@@ -97,12 +97,28 @@ func (c *claimRules) recorded(ctx context.Context, port string, lease ipam.Lease
 	return err == nil && ip.Spec.Subnet == lease.Subnet && slices.Equal(addresses, lease.Addresses), nil
 }
 
-// granted returns the claims that rules allow. Of several claims of one address, those that an IP object proves come first.
-func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules *claimRules) ([]claim, error) {
-	type place struct {
-		subnet  string
-		address netip.Addr
+// retained returns the IP objects that retain addresses, for workloads or for users.
+func (c *claimRules) retained(ctx context.Context) ([]kubeovnv1.IP, error) {
+	if c == nil {
+		return nil, nil
 	}
+	var ips kubeovnv1.IPList
+	if err := c.live.List(ctx, &ips, recordsThatKeep()); err != nil {
+		return nil, fmt.Errorf("list IPs that keep addresses: %w", err)
+	}
+	return ips.Items, nil
+}
+
+// place is an address in a subnet.
+type place struct {
+	subnet  string
+	address netip.Addr
+}
+
+// granted returns the claims that rules allow. Of several claims of one address, those that an IP object proves come first. A claim of an
+// address that an IP object retains, or that an OvnEip or a multicast querier has, needs this proof, because their leases are restored
+// after those of pods.
+func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules *claimRules) ([]claim, error) {
 	var all []claim
 	claimants := map[place]int{}
 	for c := range claims {
@@ -120,22 +136,69 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 			claimants[place{c.lease.Subnet, a}]++
 		}
 	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	holders, err := s.holders(ctx, rules)
+	if err != nil {
+		return nil, err
+	}
 	var proven, others []claim
 	for _, c := range all {
-		disputed := slices.ContainsFunc(c.lease.Addresses, func(a netip.Addr) bool { return claimants[place{c.lease.Subnet, a}] > 1 })
-		if !disputed {
+		holder, disputed := "", false
+		for _, a := range c.lease.Addresses {
+			at := place{c.lease.Subnet, a}
+			if h := holders[at]; h != "" && h != c.port {
+				holder = h
+			}
+			disputed = disputed || claimants[at] > 1
+		}
+		if holder == "" && !disputed {
 			others = append(others, c)
 			continue
 		}
 		recorded, err := rules.recorded(ctx, c.port, c.lease)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)
-		}
-		if recorded {
+		case recorded:
 			proven = append(proven, c)
-		} else {
+		case holder == "":
 			others = append(others, c)
+		default:
+			s.log.Info("A lease is not restored: its address belongs to another holder, and no IP object proves it", "port", c.port, "holder", holder)
 		}
 	}
 	return append(proven, others...), nil
+}
+
+// holders returns the holders of the addresses that IP objects retain, and of those of OvnEips and multicast queriers.
+func (s *restoration) holders(ctx context.Context, rules *claimRules) (map[place]string, error) {
+	out := map[place]string{}
+	add := func(holder, subnet string, addresses []netip.Addr) {
+		for _, a := range addresses {
+			out[place{subnet, a}] = holder
+		}
+	}
+	for c := range s.querierClaims() {
+		add(c.port, c.lease.Subnet, c.lease.Addresses)
+	}
+	for i := range s.eips.Items {
+		eip := &s.eips.Items[i]
+		for _, text := range []string{eip.Status.V4IP, eip.Status.V6IP} {
+			if a, err := ipfamily.ParseAddr(text); err == nil {
+				add(translate.OvnEipHolder(eip.Name), cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet), []netip.Addr{a})
+			}
+		}
+	}
+	ips, err := rules.retained(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range ips {
+		if request, p := reservedBy(&ips[i]); p == nil && ips[i].DeletionTimestamp == nil {
+			add(ips[i].Name, request.Subnet, request.Addresses)
+		}
+	}
+	return out, nil
 }

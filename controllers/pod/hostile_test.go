@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
 func addrs(s ...string) []netip.Addr {
@@ -145,6 +146,53 @@ func TestARestartGrantsProvenClaimsFirst(t *testing.T) {
 	w.held(process, "holder.default", "10.16.0.50,fd00:10:16::50")
 	w.Get(holder)
 	w.has(holder, "10.16.0.50,fd00:10:16::50")
+}
+
+// The addresses that IP objects retain, and those of OvnEips and multicast queriers, are restored after those of pods.
+func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
+	w := newWorld(t)
+	s := w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	set := w.statefulSet("web", 0, 1)
+	process := w.start()
+	member := replica(set, 0, "n1", "ip_address", "10.16.0.50,fd00:10:16::50")
+	w.Create(member)
+	w.allocated(member)
+	w.record(member)
+	w.Delete(member)
+	w.away(process, member)
+	reserved := reservation("reserved", kubeovnv1.IPSpec{Subnet: "ovn-default", V4IPAddress: "10.16.0.60", V6IPAddress: "fd00:10:16::60"})
+	w.Create(reserved)
+	w.held(process, "reserved", "10.16.0.60,fd00:10:16::60")
+	process.Stop()
+	w.losePorts()
+	eip := &kubeovnv1.OvnEip{ObjectMeta: metav1.ObjectMeta{Name: "outside"}, Spec: kubeovnv1.OvnEipSpec{ExternalSubnet: "ovn-default"}}
+	w.Create(eip)
+	eip.Status.V4IP, eip.Status.V6IP = "10.16.0.70", "fd00:10:16::70"
+	w.Must(w.Client.Status().Update(w.Context(), eip))
+	w.Get(s)
+	s.Status.McastQuerierIP, s.Status.McastQuerierMAC = "10.16.0.80", "02:00:00:00:00:80"
+	w.Must(w.Client.Status().Update(w.Context(), s))
+	forged := map[string]kubeovnv1.PodNetwork{"honest": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.90", "fd00:10:16::90")}}
+	for i, last := range []string{"50", "60", "70", "80"} {
+		forged[fmt.Sprint("forged-", i)] = kubeovnv1.PodNetwork{LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0."+last, "fd00:10:16::99")}
+		forged[fmt.Sprint("forged6-", i)] = kubeovnv1.PodNetwork{LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.9"+fmt.Sprint(i+1), "fd00:10:16::"+last)}
+	}
+	delete(forged, "forged6-3") // a querier has no IPv6 address
+	w.forgeAll(forged)
+	process = w.start()
+	w.held(process, "honest.default", "10.16.0.90,fd00:10:16::90")
+	w.held(process, "web-0.default", "10.16.0.50,fd00:10:16::50")
+	w.held(process, "reserved", "10.16.0.60,fd00:10:16::60")
+	w.held(process, translate.QuerierHolder("ovn-default"), "10.16.0.80")
+	w.record(member)
+	for name, network := range forged {
+		lease, held := process.Allocator.Lookup(name + ".default")
+		if name != "honest" && held && slices.ContainsFunc(lease.Addresses, func(a netip.Addr) bool {
+			return slices.Contains(network.Addresses, a) && slices.Contains(addrs("10.16.0.70", "fd00:10:16::70"), a)
+		}) {
+			t.Errorf("pod %s holds %v of an OvnEip", name, lease.Addresses)
+		}
+	}
 }
 
 // An invalid spec of a subnet does not open its pools: a claim is checked with the addresses that the allocator has.

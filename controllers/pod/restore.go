@@ -98,13 +98,14 @@ type restoration struct {
 	transits  []translate.TransitLease
 	vpcs      kubeovnv1.VpcList
 	vips      kubeovnv1.VipList
+	eips      kubeovnv1.OvnEipList
 	unusable  map[string]bool // subnets with unusable specs: claims in them cannot be checked
 }
 
 func (s *restoration) read(ctx context.Context, reader client.Reader) error {
 	var pods corev1.PodList
 	var nodes corev1.NodeList
-	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &s.vpcs, &s.vips, &pods, &nodes} {
+	for _, list := range []client.ObjectList{&s.subnets, &s.pools, &s.vpcs, &s.vips, &s.eips, &pods, &nodes} {
 		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("list %T: %w", list, err)
 		}
