@@ -117,7 +117,8 @@ test-e2e: images ## The e2e smoke in a new lab (needs `make prepare`; KEEP=1 lea
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: attacks
-attacks: images ## What a tenant with the role edit may try, in a lab (needs `make prepare`, and no lab that is up)
+attacks: images ## What a tenant with the role edit may try, in a new lab (needs `make prepare`)
+	$(LAB) down
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
 	ATTACKS=all go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
@@ -127,7 +128,8 @@ attacks: images ## What a tenant with the role edit may try, in a lab (needs `ma
 FROM ?= bd40852
 
 .PHONY: test-upgrade
-test-upgrade: images ## Install the version of FROM, upgrade it under traffic, and go back to its image (needs `make prepare`, and no lab that is up)
+test-upgrade: images ## Install the version of FROM, upgrade it under traffic, and go back to its image, in a new lab (needs `make prepare`)
+	$(LAB) down
 	rm -rf _output/from && mkdir -p _output/from && git archive $(FROM) | tar -x -C _output/from
 	cd _output/from && go run ./hack/image --output $(CURDIR)/_output/from.tar --tag kiln.local/kiln:from
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
@@ -147,6 +149,7 @@ test-watches: ## Take each event source of the controllers away in turn and say 
 
 # $(call mode,flags of lab up,families) brings a lab up, runs the demo's checks in it, and takes it down.
 define mode
+	$(LAB) down
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(1)
 	$(LAB) load $(IMAGE_ARCHIVE)
 	go run ./hack/demo --families $(2) || { $(LAB) status; exit 1; }
@@ -154,7 +157,7 @@ define mode
 endef
 
 .PHONY: test-modes
-test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only, and both with kube-proxy (needs `make prepare`, and no lab that is up)
+test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only, and both with kube-proxy (needs `make prepare`)
 	$(call mode,,ipv4)
 	$(call mode,,ipv6)
 	$(call mode,--kube-proxy,dual)
@@ -164,15 +167,17 @@ FOCUS ?=
 SKIP ?=
 
 .PHONY: conformance
-conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in the lab (docs/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others, KEEP=1 leaves the lab up)
+conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in a new lab (docs/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others, KEEP=1 leaves the lab up)
 	go run ./hack/conformance -build
+	$(LAB) down
 	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
 	$(LAB) load $(IMAGE_ARCHIVE)
 	status=0; go run ./hack/conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
 	test -n "$(KEEP)" || $(LAB) down; exit $$status
 
 .PHONY: faults
-faults: images ## Every fault of docs/reliability.md, one after another, in a lab with three nodes of the control plane; the table goes to _output/faults.md
+faults: images ## Every fault of docs/reliability.md, one after another, in a new lab with three nodes of the control plane; the table goes to _output/faults.md
+	$(LAB) down
 	$(LAB) up --control-planes 3 --workers 2
 	$(LAB) load $(IMAGE_ARCHIVE)
 	FAULTS_REPORT=$(CURDIR)/_output/faults.md go test -timeout 60m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='faults && !known-defect'

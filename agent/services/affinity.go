@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 )
 
@@ -71,7 +73,7 @@ func (c current) lost(at place, endpoint netip.AddrPort, local addresses) bool {
 // nodePort returns the endpoints of the node port that a front belongs to. At an address that is not the node's, the port may belong to
 // another Service.
 func (c current) nodePort(at place, local addresses) (endpoints map[netip.AddrPort]bool, known bool) {
-	if !local[at.front.Addr()] {
+	if !local.has(at.front.Addr()) {
 		return nil, false
 	}
 	at.front = netip.AddrPortFrom(netip.Addr{}, at.front.Port())
@@ -79,18 +81,36 @@ func (c current) nodePort(at place, local addresses) (endpoints map[netip.AddrPo
 	return endpoints, known
 }
 
-// addresses are the addresses of this node at which it serves node ports.
-type addresses map[netip.Addr]bool
+// addresses are the addresses of this node at which it serves node ports: single ones, and networks.
+type addresses struct {
+	single   map[netip.Addr]bool
+	networks []netip.Prefix
+}
 
+func (a addresses) has(address netip.Addr) bool {
+	return a.single[address] || slices.ContainsFunc(a.networks, func(n netip.Prefix) bool { return n.Contains(address) })
+}
+
+// localAddresses lists the destinations that the kernel's table of local routes delivers to the node itself, as `fib daddr type local`
+// does. The kernel adds a route for each address of an interface; administrators may add routes for networks that no interface has.
 func localAddresses() (addresses, error) {
-	list, err := netlinksafe.AddrList(nil, netlink.FAMILY_ALL)
+	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
+	list, err := netlinksafe.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return addresses{}, fmt.Errorf("list local routes: %w", err)
 	}
-	out := addresses{}
+	out := addresses{single: map[netip.Addr]bool{}}
 	for i := range list {
-		if a, ok := netip.AddrFromSlice(list[i].IP); ok && !a.Unmap().IsLoopback() {
-			out[a.Unmap()] = true
+		if list[i].Dst == nil {
+			continue
+		}
+		network, err := netip.ParsePrefix(list[i].Dst.String())
+		switch {
+		case err != nil || network.Addr().IsLoopback():
+		case network.IsSingleIP():
+			out.single[network.Addr()] = true
+		default:
+			out.networks = append(out.networks, network)
 		}
 	}
 	return out, nil

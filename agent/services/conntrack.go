@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 )
 
@@ -41,21 +42,45 @@ func (s stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return known && !endpoints[from]
 }
 
-// inheritedFronts returns the fronts in the table that an earlier process has written; none if there is no table.
-func inheritedFronts(ctx context.Context, nft knftables.Interface) ([]place, error) {
-	var fronts []place
+// pending has fronts to which connections may have to be ended, and whether clients may have sessions there.
+type pending map[place]bool
+
+// maxPending bounds the fronts that are retained while passes fail.
+const maxPending = 1 << 16
+
+// record adds the fronts of pools that can have connections to removed endpoints.
+func (p pending) record(pools map[types.NamespacedName][]pool) {
+	for _, of := range pools {
+		for i := range of {
+			for _, f := range of[i].fronts {
+				at, sessions := of[i].place(f), of[i].affinity > 0
+				if (sessions || at.proto == "udp") && len(p) < maxPending {
+					p[at] = p[at] || sessions
+				}
+			}
+		}
+	}
+}
+
+// inheritedFronts returns the fronts in the table that an earlier process has written or released; none if there is no table. With an error,
+// the list is not complete.
+func inheritedFronts(ctx context.Context, nft knftables.Interface) (pending, error) {
+	fronts := pending{}
 	for _, f := range families {
 		for _, node := range []bool{false, true} {
-			list, err := nft.ListElements(ctx, "map", f.object(mapFronts, node))
-			if knftables.IsNotFound(err) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("list nftables map %s: %w", f.object(mapFronts, node), err)
-			}
-			for _, e := range list {
-				if at, ok := parseFront(f, node, e.Key); ok {
-					fronts = append(fronts, at)
+			for _, object := range [][2]string{{"map", mapFronts}, {"set", setRefused}, {"set", setReleased}} {
+				name := f.object(object[1], node)
+				list, err := nft.ListElements(ctx, object[0], name)
+				if knftables.IsNotFound(err) {
+					continue
+				}
+				if err != nil {
+					return fronts, fmt.Errorf("list nftables %s %s: %w", object[0], name, err)
+				}
+				for _, e := range list {
+					if at, ok := parseFront(f, node, e.Key); ok {
+						fronts[at] = true
+					}
 				}
 			}
 		}

@@ -89,11 +89,8 @@ func (p *pool) elements(add func(e element, value string)) {
 }
 
 func (p *pool) frontElements(f front, add func(e element, value string)) {
-	node := !f.address.IsValid()
-	key := fmt.Sprintf("%s . %d", p.proto, f.port)
-	if !node {
-		key = f.address.String() + " . " + key
-	}
+	at := p.place(f)
+	node, key := at.node(), at.key()
 	put := func(object, key, value string) { add(element{p.family.object(object, node), key}, value) }
 	if f.guard != nil {
 		put(mapGuards, key, f.guard.verdict())

@@ -39,7 +39,7 @@ func TestListsOfClientsAreShared(t *testing.T) {
 		ranges = append(ranges, fmt.Sprintf("20.%d.%d.0/25", i>>8, i&255))
 	}
 	w := newWriter(nft)
-	if err := w.rewrite(t.Context(), nil, []change{guarded("a", 1, 50, ranges...)}); err != nil {
+	if err := w.rewrite(t.Context(), nil, []change{guarded("a", 1, 50, ranges...)}, nil); err != nil {
 		t.Fatal(err)
 	}
 	guards := func() (names []string) {
@@ -58,7 +58,7 @@ func TestListsOfClientsAreShared(t *testing.T) {
 	if n := len(d.come); n != 3*10 {
 		t.Errorf("%d elements come, want three for each port", n)
 	}
-	if err := w.update(t.Context(), d); err != nil {
+	if err := w.update(t.Context(), d, nil); err != nil {
 		t.Fatal(err)
 	}
 	if names := guards(); len(names) != 1 {
@@ -66,7 +66,7 @@ func TestListsOfClientsAreShared(t *testing.T) {
 	}
 	agrees(t, w)
 	for i := range spareChains + 2 { // a list that changes often
-		if err := w.update(t.Context(), wanting(w, guarded("b", 2, 1, fmt.Sprintf("20.0.0.%d/32", i)))); err != nil {
+		if err := w.update(t.Context(), wanting(w, guarded("b", 2, 1, fmt.Sprintf("20.0.0.%d/32", i))), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +83,7 @@ func TestSetsOfEarlierVersionsAreDeleted(t *testing.T) {
 	}
 	rewrite := func() {
 		t.Helper()
-		if err := newWriter(nft).rewrite(t.Context(), nil, nil); err != nil {
+		if err := newWriter(nft).rewrite(t.Context(), nil, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -58,7 +58,7 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d expire", f.key, expired), func(t *testing.T) {
 				nft := &expiring{Interface: knftables.NewFake(knftables.InetFamily, Table), name: f.object(mapAffinity, false)}
 				w := newWriter(nft)
-				must(t, w.rewrite(t.Context(), nil, nil))
+				must(t, w.rewrite(t.Context(), nil, nil, nil))
 				front, removed, stays := "10.96.0.80", []string{"10.16.0.8", "8080"}, []string{"10.16.0.9", "8080"}
 				if f.v6 {
 					front, removed[0], stays[0] = "fd00:10:96::80", "fd00:10:16::8", "fd00:10:16::9"
@@ -81,7 +81,7 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 				nft.runs = 0
 				at := place{f, "tcp", netip.AddrPortFrom(netip.MustParseAddr(front), 80)}
 				now := current{at: {netip.MustParseAddrPort(bracket(stays[0], stays[1])): true}}
-				must(t, w.forgetClients(t.Context(), now, nil))
+				must(t, w.forgetClients(t.Context(), now, addresses{}))
 				if most := 200; nft.runs > most {
 					t.Errorf("%d transactions, want at most %d", nft.runs, most)
 				}
@@ -98,13 +98,13 @@ func TestManyClientsAreForgottenInFewTransactions(t *testing.T) {
 // The node port of a Service can be the port of another Service at an address that is not the node's.
 func TestANodePortIsAtTheAddressesOfTheNodeOnly(t *testing.T) {
 	for _, f := range families {
-		ours, other := netip.MustParseAddr("172.30.0.11"), netip.MustParseAddr("10.96.0.80")
+		ours, routed, other := netip.MustParseAddr("172.30.0.11"), netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("10.96.0.80")
 		endpoint := netip.MustParseAddrPort("10.16.0.8:53")
 		if f.v6 {
-			ours, other = netip.MustParseAddr("fd00::11"), netip.MustParseAddr("fd00:10:96::80")
+			ours, routed, other = netip.MustParseAddr("fd00::11"), netip.MustParseAddr("2001:db8:7::7"), netip.MustParseAddr("fd00:10:96::80")
 			endpoint = netip.MustParseAddrPort("[fd00:10:16::8]:53")
 		}
-		local, now := addresses{ours: true}, current{place{f, "udp", netip.AddrPortFrom(netip.Addr{}, 30053)}: {}}
+		local, now := addresses{single: map[netip.Addr]bool{ours: true}, networks: []netip.Prefix{netip.PrefixFrom(routed, routed.BitLen()-8).Masked()}}, current{place{f, "udp", netip.AddrPortFrom(netip.Addr{}, 30053)}: {}}
 		for _, tt := range []struct {
 			name    string
 			address netip.Addr
@@ -114,6 +114,7 @@ func TestANodePortIsAtTheAddressesOfTheNodeOnly(t *testing.T) {
 			ends    bool // the connection
 		}{
 			{"an address of the node", ours, endpoint, 0, true, true},
+			{"an address of a network that is local by a route", routed, endpoint, 0, true, true},
 			{"a zone of OVN", ours, endpoint, 7, true, false},
 			{"not translated", ours, netip.AddrPortFrom(ours, 30053), 0, true, false},
 			{"an address of another Service", other, endpoint, 0, false, false},

@@ -4,6 +4,7 @@
 package services
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -52,6 +53,18 @@ type place struct {
 
 func (p *pool) place(f front) place {
 	return place{p.family, p.proto, netip.AddrPortFrom(f.address, f.port)}
+}
+
+// node reports whether the place is a node port.
+func (at place) node() bool { return !at.front.Addr().IsValid() }
+
+// key returns the place as a key of the table's sets and maps.
+func (at place) key() string {
+	key := fmt.Sprintf("%s . %d", at.proto, at.front.Port())
+	if !at.node() {
+		key = at.front.Addr().String() + " . " + key
+	}
+	return key
 }
 
 // served reports whether the node serves a Service. Services of custom VPCs are served within their VPC, because the addresses of their

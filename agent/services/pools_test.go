@@ -40,7 +40,7 @@ func TestElements(t *testing.T) {
 		slices.Sort(lines)
 		golden.Compare(t, out, []byte(strings.Join(append(lines, ""), "\n")))
 		w := newWriter(nft)
-		if err := w.rewrite(t.Context(), nil, []change{{service: types.NamespacedName{Name: "s"}, pools: pools}}); err != nil {
+		if err := w.rewrite(t.Context(), nil, []change{{service: types.NamespacedName{Name: "s"}, pools: pools}}, nil); err != nil {
 			t.Fatal(err)
 		}
 		agrees(t, w)

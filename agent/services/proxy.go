@@ -59,13 +59,11 @@ type Proxy struct {
 	nodes  bool // the addresses of other nodes may have changed
 	wake   chan struct{}
 	writer *writer
-	// former has the pools that Services had before failed passes, until a pass has ended the connections and sessions to them.
-	former map[types.NamespacedName][]pool
-	// inherited has the fronts that an earlier process left in the table, until the first successful pass: their Services may have given
-	// them up in between.
-	inherited []place
-	budget    budget.Budget
-	health    health
+	// pending has the fronts that Services had before failed passes, and those that an earlier process left in the table, until a pass has
+	// ended the connections and sessions to the ones that no Service has any more.
+	pending pending
+	budget  budget.Budget
+	health  health
 }
 
 // Start runs until ctx ends (manager.Runnable). The kernel's state stays.
@@ -78,7 +76,7 @@ func (p *Proxy) Start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if p.inherited, err = inheritedFronts(ctx, p.NFT); err != nil && ctx.Err() == nil {
+	if p.pending, err = inheritedFronts(ctx, p.NFT); err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "cannot read the fronts of an earlier process; connections to those given up since then stay")
 	}
 	p.loop(ctx)
@@ -168,46 +166,39 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	if err == nil && !whole {
 		wanted, err = p.withRivals(ctx, wanted)
 	}
-	p.former = withFormer(p.writer.before(wanted), p.former)
-	before := p.former
-	switch {
-	case err != nil:
-	case whole:
-		err = p.writer.rewrite(ctx, services, wanted)
-	default:
-		err = p.writer.update(ctx, p.writer.take(wanted))
+	if err != nil {
+		return err
+	}
+	before := p.writer.before(wanted)
+	p.pending.record(before)
+	if whole {
+		err = p.writer.rewrite(ctx, services, wanted, p.pending)
+	} else {
+		err = p.writer.update(ctx, p.writer.take(wanted), p.pending)
 	}
 	if err != nil {
 		return err
 	}
 	udp, sticky := affected(before, wanted, whole)
-	for _, at := range p.inherited {
-		sticky.orNone(at)
-		if at.proto == "udp" {
-			udp.orNone(at)
+	if whole { // otherwise the last pass did not fail, and only before has pending fronts
+		for at, sessions := range p.pending {
+			if sessions {
+				sticky.orNone(at)
+			}
+			if at.proto == "udp" {
+				udp.orNone(at)
+			}
 		}
 	}
-	syncSeconds.Observe(time.Since(began).Seconds())
 	servicesServed.Set(float64(len(p.writer.have)))
 	servicesRefused.Set(float64(p.budget.Refused()))
+	syncSeconds.Observe(time.Since(began).Seconds())
 	p.answer(ctx, wanted)
 	if err := p.end(ctx, udp, sticky); err != nil {
 		return err
 	}
-	p.former, p.inherited = nil, nil
+	p.pending = pending{}
 	return nil
-}
-
-// withFormer adds the former pools of Services to newer ones. Both are needed: a pass that fails after its write has changed the fronts,
-// but has not ended connections to them. Newer pools with the fronts of a former one are left out, which bounds the number of pools.
-func withFormer(newer, former map[types.NamespacedName][]pool) map[types.NamespacedName][]pool {
-	for s, pools := range former {
-		newer[s] = slices.DeleteFunc(slices.Clone(newer[s]), func(p pool) bool {
-			return slices.ContainsFunc(pools, func(q pool) bool { return (p.affinity > 0) == (q.affinity > 0) && sameFronts(p, q) })
-		})
-		newer[s] = append(slices.Clone(pools), newer[s]...)
-	}
-	return newer
 }
 
 // end ends the UDP connections and sessions of clients to removed endpoints.

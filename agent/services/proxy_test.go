@@ -6,6 +6,8 @@ package services
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -35,7 +37,7 @@ func apiServer(objects ...client.Object) client.WithWatch {
 func newProxy(server client.Reader, nft knftables.Interface) *Proxy {
 	return &Proxy{
 		Cache: cached{Reader: server}, NFT: nft,
-		dirty: map[types.NamespacedName]bool{}, wake: make(chan struct{}, 1), writer: newWriter(nft),
+		dirty: map[types.NamespacedName]bool{}, wake: make(chan struct{}, 1), writer: newWriter(nft), pending: pending{},
 	}
 }
 
@@ -181,8 +183,16 @@ func TestADeletedServiceFreesItsBudgetAfterAFailedPass(t *testing.T) {
 	}
 }
 
-// A pass can fail after it has written the table. The next pass forgets the clients of the fronts that the failed pass wrote, too.
+// A pass can fail after it has written the table. The next pass forgets the clients of the fronts that the failed pass wrote or gave up,
+// also in a new process.
 func TestFrontsOfAPassThatFailedAfterItsWriteAreEnded(t *testing.T) {
+	for name, crash := range map[string]bool{"the same process": false, "a new process": true} {
+		t.Run(name, func(t *testing.T) { frontsOfAFailedPassAreEnded(t, crash) })
+	}
+}
+
+func frontsOfAFailedPassAreEnded(t *testing.T, crash bool) {
+	t.Helper()
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "moved"}}
 	s.Spec.ClusterIPs, s.Spec.Ports = []string{"10.96.0.1"}, []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -206,16 +216,52 @@ func TestFrontsOfAPassThatFailedAfterItsWriteAreEnded(t *testing.T) {
 			t.Fatal("the pass did not fail")
 		}
 	}
-	if n := len(p.former[client.ObjectKeyFromObject(s)]); n != 2 {
-		t.Errorf("%d former pools, want one for each address", n)
+	if n := len(p.pending); n != 2 {
+		t.Errorf("%d pending fronts, want one for each address", n)
 	}
 	nft.fails = false
+	if crash {
+		var err error
+		p = newProxy(server, nft)
+		p.pending, err = inheritedFronts(t.Context(), nft)
+		must(t, err)
+	}
 	move("10.96.0.3")
 	must(t, p.sync(t.Context(), true))
 	list, err := nft.ListElements(t.Context(), "map", "affinity4")
 	must(t, err)
 	if len(list) > 0 {
 		t.Errorf("the clients of %v are left", list[0].Key)
+	}
+}
+
+// A front that a Service gave up is in the table of nftables until a process that starts later has had the time to end its connections.
+func TestReleasedFrontsAreInherited(t *testing.T) {
+	nft, err := knftables.New(knftables.InetFamily, Table)
+	must(t, err)
+	w := newWriter(nft)
+	must(t, w.rewrite(t.Context(), nil, nil, nil))
+	before, want := map[types.NamespacedName][]pool{}, pending{}
+	for i, clusterIP := range []string{"10.96.0.7", "fd00:10:96::7"} {
+		for _, address := range []netip.Addr{netip.MustParseAddr(clusterIP), {}} {
+			p := pool{proto: "udp", family: families[i], fronts: []front{{address: address, port: 53}}}
+			before[types.NamespacedName{Name: p.place(p.fronts[0]).key() + p.family.suffix}] = []pool{p}
+			want[p.place(p.fronts[0])] = true
+		}
+	}
+	released := pending{}
+	released.record(before)
+	must(t, w.update(t.Context(), difference{}, released))
+	for _, step := range []func() error{
+		func() error { return nil },
+		func() error { return newWriter(nft).rewrite(t.Context(), nil, nil, nil) },
+	} {
+		must(t, step())
+		got, err := inheritedFronts(t.Context(), nft)
+		must(t, err)
+		if !maps.Equal(got, want) {
+			t.Errorf("inherited fronts %v, want %v", got, want)
+		}
 	}
 }
 
@@ -229,7 +275,11 @@ func (u *unlisted) ListElements(ctx context.Context, kind, name string) ([]*knft
 	if u.fails {
 		return nil, errors.New("the list failed")
 	}
-	return u.Interface.ListElements(ctx, kind, name)
+	list, err := u.Interface.ListElements(ctx, kind, name)
+	for _, e := range list { // nft(8) lists the parts of a key, the fake what was added
+		e.Key = strings.Split(strings.Join(e.Key, " . "), " . ")
+	}
+	return list, err
 }
 
 func must(t testing.TB, err error) {

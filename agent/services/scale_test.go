@@ -62,7 +62,7 @@ func TestOneEndpointIsAFewElements(t *testing.T) {
 			}
 			w := newWriter(nft)
 			service := large(c.endpoints, false, nil)
-			if err := w.rewrite(t.Context(), nil, append(many(c.services), service)); err != nil {
+			if err := w.rewrite(t.Context(), nil, append(many(c.services), service), nil); err != nil {
 				t.Fatal(err)
 			}
 			for _, missing := range []bool{true, false} {
@@ -72,7 +72,7 @@ func TestOneEndpointIsAFewElements(t *testing.T) {
 				if n := len(d.gone) + len(d.come); n > 2*5 {
 					t.Errorf("%d elements change: %v, %v", n, d.gone, d.come)
 				}
-				if err := w.update(t.Context(), d); err != nil {
+				if err := w.update(t.Context(), d, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -130,12 +130,12 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWriter(nft)
-	if err := w.rewrite(t.Context(), nil, nil); err != nil {
+	if err := w.rewrite(t.Context(), nil, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 100 {
 		d := wanting(w, large(n, false, nil))
-		if err := w.update(t.Context(), d); err != nil {
+		if err := w.update(t.Context(), d, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,11 +152,11 @@ func TestChainsOfOtherSizesGo(t *testing.T) {
 func TestAChainThatIsNotDeletedDoesNotKeepOthers(t *testing.T) {
 	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chain: "pick-5"}
 	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil))
+	must(t, w.rewrite(t.Context(), nil, nil, nil))
 	scale := func(from, to int) []chain {
 		t.Helper()
 		for n := from; n < to; n++ {
-			must(t, w.update(t.Context(), wanting(w, large(n, false, nil))))
+			must(t, w.update(t.Context(), wanting(w, large(n, false, nil)), nil))
 		}
 		chains, err := w.chains(t.Context())
 		must(t, err)
@@ -179,7 +179,7 @@ func TestAChainThatIsNotDeletedDoesNotKeepOthers(t *testing.T) {
 func TestRefusedDeletionsAreBounded(t *testing.T) {
 	nft := &refusing{Interface: knftables.NewFake(knftables.InetFamily, Table), chains: true}
 	w := newWriter(nft)
-	must(t, w.rewrite(t.Context(), nil, nil))
+	must(t, w.rewrite(t.Context(), nil, nil, nil))
 	const n = 10 * maxRefusals
 	tx := nft.NewTransaction()
 	for i := range n {
@@ -290,7 +290,7 @@ func TestAffectedFronts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			udp, sticky := affected(map[types.NamespacedName][]pool{c.before.service: c.before.pools}, []change{c.after}, false)
 			at := place{c.before.pools[0].family, "udp", netip.MustParseAddrPort(c.lost)}
-			local := addresses{netip.MustParseAddr("192.0.2.1"): true}
+			local := addresses{single: map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}}
 			if udp.lost(at, endpoint, local) != c.affected || sticky.lost(at, endpoint, local) != c.affected {
 				t.Errorf("affected are %v and, by affinity, %v; want the clients of %s to be affected: %t", udp, sticky, c.lost, c.affected)
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/knftables"
 
@@ -27,6 +28,7 @@ const (
 	mapGuards    = "guards"    // from restricted fronts to the chain that admits their clients
 	mapAffinity  = "affinity"  // from a front and a client to its endpoint; the kernel adds the elements
 	setServices  = "services"  // the CIDRs of Services
+	setReleased  = "released"  // fronts that Services gave up lately, for a process that starts before connections to them have ended
 )
 
 // Chains that exist without any Service.
@@ -54,6 +56,9 @@ const overlay = "ovn0"
 // affinitySize bounds the number of clients with a recorded endpoint, in each family.
 const affinitySize = 1 << 18
 
+// releasedFor is how long setReleased holds a front: longer than the kubelet's longest pause before it restarts a container.
+const releasedFor = 10 * time.Minute
+
 // object returns the name of a set or map of a family, for fronts with an address or for node ports.
 func (f family) object(name string, node bool) string {
 	if node {
@@ -65,10 +70,11 @@ func (f family) object(name string, node bool) string {
 // isSet reports whether an object is a set; the others are maps.
 func isSet(object string) bool {
 	name := strings.TrimRight(strings.TrimPrefix(object, prefixNode), "46")
-	return name == setRefused || name == setServices
+	return name == setRefused || name == setServices || name == setReleased
 }
 
-// declare adds the table, its sets, maps and chains, and empties all of them except the affinity maps, which the kernel fills.
+// declare adds the table, its sets, maps and chains. It empties all of them except the affinity maps, which the kernel fills, and the sets
+// of released fronts, whose elements expire.
 func declare(tx *knftables.Transaction, services []netip.Prefix) {
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("Services, from this node and from outside")})
 	for _, f := range families {
@@ -117,6 +123,7 @@ func declareObjects(tx *knftables.Transaction, f family, node bool) {
 	refused := &knftables.Set{Name: f.object(setRefused, node), Type: concat(key...)}
 	tx.Add(refused)
 	tx.Flush(refused)
+	tx.Add(&knftables.Set{Name: f.object(setReleased, node), Type: concat(key...), Timeout: knftables.PtrTo(releasedFor)})
 }
 
 // concat joins the types of a map's key and value: dots within each, and a colon between them.

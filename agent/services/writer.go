@@ -165,21 +165,32 @@ func (d *difference) add(e element, value string) {
 	d.come[e] = value
 }
 
-// update writes a difference in one transaction.
-func (w *writer) update(ctx context.Context, d difference) error {
-	if len(d.gone)+len(d.come) == 0 {
-		return nil
-	}
+// update writes a difference in one transaction. It also records the released fronts among the pending ones.
+func (w *writer) update(ctx context.Context, d difference, fronts pending) error {
 	tx := w.nft.NewTransaction()
 	for e := range d.gone {
 		tx.Delete(e.of(""))
 	}
 	w.write(tx, d)
+	w.release(tx, fronts)
+	if tx.NumOperations() == 0 {
+		return nil
+	}
 	if err := w.nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", Table, err)
 	}
 	w.tidy(ctx)
 	return nil
+}
+
+// release records the fronts that no Service has any more.
+func (w *writer) release(tx *knftables.Transaction, fronts pending) {
+	for at := range fronts {
+		if w.claims.holder(at) == (types.NamespacedName{}) {
+			set := at.family.object(setReleased, at.node())
+			tx.Add(&knftables.Element{Set: set, Key: []string{at.key()}})
+		}
+	}
 }
 
 // write adds elements, and the chains that they need.
@@ -233,8 +244,9 @@ func (e element) of(value string) *knftables.Element {
 	return element
 }
 
-// rewrite replaces the whole table in one transaction, whatever its state. Clients keep their endpoints (session affinity).
-func (w *writer) rewrite(ctx context.Context, services []netip.Prefix, changes []change) error {
+// rewrite replaces the whole table in one transaction, whatever its state, and records the released fronts among the pending ones. Clients
+// keep their endpoints (session affinity).
+func (w *writer) rewrite(ctx context.Context, services []netip.Prefix, changes []change, fronts pending) error {
 	chains, err := w.chains(ctx)
 	if err != nil {
 		return err
@@ -245,6 +257,7 @@ func (w *writer) rewrite(ctx context.Context, services []netip.Prefix, changes [
 	declare(tx, services)
 	w.register(changes)
 	w.write(tx, w.take(changes))
+	w.release(tx, fronts)
 	if err := w.nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("write nftables table %s: %w", Table, err)
 	}

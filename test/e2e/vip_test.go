@@ -5,14 +5,17 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilexec "k8s.io/client-go/util/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
@@ -140,12 +143,14 @@ func announce(ctx context.Context, pod *corev1.Pod) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// whoAnswers returns the name of the pod that answers at an address, or "" if none does.
-func whoAnswers(ctx context.Context, from *corev1.Pod, address netip.Addr) string {
+// whoAnswers returns the name of the pod that answers at an address, or "" if none does: curl(1) could not connect, timed out, or got no
+// response.
+func whoAnswers(ctx context.Context, from *corev1.Pod, address netip.Addr) (string, error) {
 	url := fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(address, cluster.HTTPPort))
 	name, err := suite.Cluster.Exec(ctx, from, "curl", "-sf", "-m", "1", url)
-	if err != nil {
-		return ""
+	var exit utilexec.CodeExitError
+	if errors.As(err, &exit) && slices.Contains([]int{7, 28, 52, 56}, exit.Code) {
+		return "", nil
 	}
-	return name
+	return name, err
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // WithoutIncarnations returns the rows of a northbound database, by table and UUID, with UUIDs of load balancers that do not depend on the time
-// of their insertion (docs/decisions/2026-11-23-uuids-of-load-balancers.md). It changes the given rows.
+// of their insertion (docs/decisions/2026-11-23-uuids-of-load-balancers.md). Two load balancers with one key stay two rows. It changes the
+// given rows.
 func WithoutIncarnations(dump map[string]map[string]Row) map[string]map[string]Row {
 	var pairs []string
 	for uuid, row := range dump[nb.LoadBalancerTable] {
@@ -32,7 +33,11 @@ func WithoutIncarnations(dump map[string]map[string]Row) map[string]map[string]R
 			for column, value := range row {
 				row[column] = renamed(value, replacer)
 			}
-			out[table][replacer.Replace(uuid)] = row
+			name := replacer.Replace(uuid)
+			for _, taken := out[table][name]; taken; _, taken = out[table][name] {
+				name += " again"
+			}
+			out[table][name] = row
 		}
 	}
 	return out

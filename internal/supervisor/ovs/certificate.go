@@ -131,7 +131,13 @@ func (c certificate) awaitRenewal(ctx context.Context, leaf *x509.Certificate) {
 		<-ctx.Done()
 		return
 	}
-	report := func(err error) { c.log.Error(err, "a change of the chassis' CA is not noticed") }
+	reported := false // once: the attempts continue until the certificate is renewed, which can be months
+	report := func(err error) {
+		if !reported {
+			c.log.Error(err, "the CA bundle is read every few seconds, because its changes cannot be watched", "bundle", c.trust)
+		}
+		reported = true
+	}
 	supervisor.Retry(ctx, report, func() error {
 		if !c.trusts(leaf) { // checked at each attempt, because the watch fails while the node has no free inotify instance
 			return nil

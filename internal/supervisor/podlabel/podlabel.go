@@ -38,8 +38,11 @@ const NorthdMembers = "kubeovn.io/northd-members"
 const (
 	// withdrawTimeout bounds the last write when the pod stops.
 	withdrawTimeout = 3 * time.Second
-	// writeTimeout bounds each other write. A newer value is not written before.
-	writeTimeout = 5 * time.Second
+	// writeTimeout bounds each other write. It is longer than the API server's own limit (--request-timeout, a minute by default), which a
+	// request can wait in a queue of priority and fairness.
+	writeTimeout = 90 * time.Second
+	// supersededTimeout bounds a write once there is a newer value, which is not written before.
+	supersededTimeout = 5 * time.Second
 )
 
 // Label is one label of one pod. Run writes "true" or "false", Put and Follow write any value.
@@ -66,6 +69,11 @@ func (l Label) put(ctx, wanted context.Context, value string) {
 	supervisor.Retry(wanted, func(err error) { l.Log.Error(err, "retrying") }, func() error {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
+		superseded := context.AfterFunc(wanted, func() {
+			supervisor.Pause(ctx, supersededTimeout)
+			cancel()
+		})
+		defer superseded()
 		return l.patch(ctx, value)
 	})
 }

@@ -140,6 +140,20 @@ func (l *late) Patch(
 	}
 }
 
+// TestARequestMayWaitInTheAPIServersQueue checks that a slow request without a newer value is not cancelled and sent again, which would put
+// it at the end of the API server's queue.
+func TestARequestMayWaitInTheAPIServersQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "ovn-central-northd-0"}}
+		pods := &late{PodInterface: fake.NewClientset(pod).CoreV1().Pods("kube-system"), delays: []time.Duration{time.Minute, time.Hour}}
+		began := time.Now()
+		Label{Pods: pods, Pod: pod.Name, Key: NorthdMembers, Log: logr.Discard()}.Put(t.Context(), "a")
+		if took := time.Since(began); took != time.Minute { // in synctest's clock
+			t.Errorf("the label is written after %s, want a minute", took)
+		}
+	})
+}
+
 // TestANewerValueIsWrittenAfterTheRequestOfAnOlderOne checks that the sender does not block during a request, and that a request without a
 // response delays the newer value for a limited time.
 func TestANewerValueIsWrittenAfterTheRequestOfAnOlderOne(t *testing.T) {
@@ -147,7 +161,7 @@ func TestANewerValueIsWrittenAfterTheRequestOfAnOlderOne(t *testing.T) {
 		delay, within time.Duration
 	}{
 		"the request is slow": {2 * time.Second, 3 * time.Second},
-		"the request hangs":   {time.Hour, writeTimeout + time.Second},
+		"the request hangs":   {time.Hour, supersededTimeout + time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
