@@ -25,7 +25,17 @@ GOLANGCI_LINT_VERSION := v2.15.0
 CONTROLLER_GEN := $(KILN_CACHE)/tools/controller-gen-$(CONTROLLER_GEN_VERSION)/controller-gen
 GOLANGCI_LINT := $(KILN_CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 
+# DATAPATH=kernel runs a lab's nodes with the kernel's Open vSwitch datapath. KERNEL says which kernel: uml, built for it and run in User
+# Mode Linux, or host.
+DATAPATH ?= userspace
+KERNEL ?= uml
+
 LAB := go run ./hack/lab
+LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
+
+# Programs that use the lab are built here and run where the lab is: on this host or in the lab's kernel.
+IN_LAB = $(LAB) run
+E2E = go test -c -o _output/e2e.test ./test/e2e && $(IN_LAB) --dir test/e2e ../../_output/e2e.test -test.v -ginkgo.v
 
 # The PATH of the tests and the demo. `make prepare` fills it with go, make, and the programs of the packages that it installs and
 # of those that every Debian has. Other installed programs are not found, so they cannot hide a gap in the list
@@ -44,9 +54,10 @@ demo: prepare ## The main job on this machine: cluster, operator, OVNCluster, an
 
 .PHONY: demo-run
 demo-run: images
-	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go run ./hack/demo --families $(FAMILIES)
+	go build -o _output/demo ./hack/demo
+	$(IN_LAB) _output/demo --families $(FAMILIES)
 
 .PHONY: test
 test: prepare ## Everything: lint, unit, engine on a real ovsdb-server, envtest, and the e2e smoke in the lab
@@ -111,17 +122,17 @@ soak: ## VPCs, subnets and pods come and go in random order while the controller
 .PHONY: test-e2e
 test-e2e: images ## The e2e smoke in a new lab (needs `make prepare`; KEEP=1 leaves the lab up)
 	$(LAB) down
-	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go test -timeout 45m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='!faults && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }
+	$(E2E) -test.timeout 45m -ginkgo.label-filter='!faults && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: attacks
 attacks: images ## What a tenant with the role edit may try, in a new lab (needs `make prepare`)
 	$(LAB) down
-	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	ATTACKS=all go test -timeout 30m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
+	export ATTACKS=all; $(E2E) -test.timeout 30m -ginkgo.focus='a hostile tenant' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 # FROM: the commit of the version that test-upgrade upgrades from.
@@ -132,10 +143,10 @@ test-upgrade: images ## Install the version of FROM, upgrade it under traffic, a
 	$(LAB) down
 	rm -rf _output/from && mkdir -p _output/from && git archive $(FROM) | tar -x -C _output/from
 	cd _output/from && go run ./hack/image --output $(CURDIR)/_output/from.tar --tag kiln.local/kiln:from
-	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
 	$(LAB) load _output/from.tar
-	UPGRADE_FROM=$(CURDIR)/_output/from go test -timeout 40m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter=upgrade-from || { $(LAB) status; exit 1; }
+	export UPGRADE_FROM=$(CURDIR)/_output/from; $(E2E) -test.timeout 40m -ginkgo.label-filter=upgrade-from || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 # The packages whose event sources test-watches removes, with `=` and the package of their tests if it is another one.
@@ -150,16 +161,17 @@ test-watches: ## Take each event source of the controllers away in turn and say 
 # $(call mode,flags of lab up,families) brings a lab up, runs the demo's checks in it, and takes it down.
 define mode
 	$(LAB) down
-	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(1)
+	$(LAB_UP) $(1)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	go run ./hack/demo --families $(2) || { $(LAB) status; exit 1; }
+	go build -o _output/demo ./hack/demo
+	$(IN_LAB) _output/demo --families $(2) || { $(LAB) status; exit 1; }
 	$(LAB) down
 endef
 
 .PHONY: test-modes
 test-modes: images ## The checks of the demo in other labs: IPv4 only, IPv6 only, and both with kube-proxy (needs `make prepare`)
 	$(call mode,,ipv4)
-	$(call mode,,ipv6)
+	$(call mode,--ipv6-first,ipv6)
 	$(call mode,--kube-proxy,dual)
 
 # FOCUS, SKIP: regular expressions of the Kubernetes tests to run and to skip.
@@ -170,17 +182,18 @@ SKIP ?=
 conformance: prepare images ## Kubernetes' own [sig-network] conformance tests in a new lab (docs/conformance.md; ALL=1 all of [sig-network], FOCUS=… SKIP=… others, KEEP=1 leaves the lab up)
 	go run ./hack/conformance -build
 	$(LAB) down
-	$(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS)
+	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	status=0; go run ./hack/conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
+	go build -o _output/conformance ./hack/conformance
+	status=0; $(IN_LAB) _output/conformance $(if $(ALL),-all) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') -families $(FAMILIES) || status=$$?; \
 	test -n "$(KEEP)" || $(LAB) down; exit $$status
 
 .PHONY: faults
 faults: images ## Every fault of docs/reliability.md, one after another, in a new lab with three nodes of the control plane; the table goes to _output/faults.md
 	$(LAB) down
-	$(LAB) up --control-planes 3 --workers 2
+	$(LAB_UP) --control-planes 3
 	$(LAB) load $(IMAGE_ARCHIVE)
-	FAULTS_REPORT=$(CURDIR)/_output/faults.md go test -timeout 60m -count=1 -v ./test/e2e/... -ginkgo.v -ginkgo.label-filter='faults && !known-defect'
+	export FAULTS_REPORT=$(CURDIR)/_output/faults.md; $(E2E) -test.timeout 60m -ginkgo.label-filter='faults && !known-defect'
 	$(LAB) down
 
 .PHONY: lint

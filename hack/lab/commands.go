@@ -4,17 +4,23 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/vishvananda/netlink"
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/hack/lab/fabric"
 	"github.com/kiln-net/kiln/hack/lab/fresh"
+	"github.com/kiln-net/kiln/hack/lab/guest"
 	"github.com/kiln-net/kiln/hack/lab/machine"
 	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/topology"
@@ -40,6 +46,9 @@ func (l *lab) fill(ctx context.Context, race bool) (cache.Dir, error) {
 	if err := needRoot(); err != nil {
 		return "", err
 	}
+	if os.Getenv(guest.InGuest) != "" {
+		return cache.Open() // the host has filled it
+	}
 	o, err := l.preparation(race)
 	if err != nil {
 		return "", err
@@ -61,8 +70,14 @@ func (l *lab) preparation(race bool) (o prepare.Options, err error) {
 	return o, nil
 }
 
+// Kernels of a lab, which have Open vSwitch's datapath; without one, nodes use the datapath in userspace.
+const (
+	hostKernel = "host"
+	umlKernel  = "uml"
+)
+
 func (l *lab) up() *cobra.Command {
-	controlPlanes, workers, kubeProxy := 1, 2, false
+	controlPlanes, workers, kubeProxy, ipv6First, kernel := 1, 2, false, false, ""
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up; its nodes wait for a network",
@@ -72,10 +87,22 @@ func (l *lab) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			plan.KubeProxy = kubeProxy
+			plan.KubeProxy, plan.IPv6First, plan.KernelDatapath = kubeProxy, ipv6First, kernel != ""
 			dir, err := l.fill(cmd.Context(), false)
 			if err != nil {
 				return err
+			}
+			switch kernel {
+			case "":
+			case hostKernel:
+				if err := ovsInKernel(); err != nil {
+					return err
+				}
+			case umlKernel:
+				return l.upInGuest(cmd, dir)
+			default:
+				return fmt.Errorf("no kernel %q: %s and %s have Open vSwitch's datapath, and without --kernel nodes use the one in userspace",
+					kernel, hostKernel, umlKernel)
 			}
 			err = cluster.Up(cmd.Context(), cluster.Options{Dir: l.state, Cache: dir, Topology: plan, Report: l.report})
 			if err != nil {
@@ -87,7 +114,54 @@ func (l *lab) up() *cobra.Command {
 	cmd.Flags().IntVar(&controlPlanes, "control-planes", controlPlanes, "number of control-plane nodes; the first runs the control plane")
 	cmd.Flags().IntVar(&workers, "workers", workers, "number of worker nodes")
 	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", kubeProxy, "run kube-proxy on the nodes; otherwise Services are the network's business")
+	cmd.Flags().BoolVar(&ipv6First, "ipv6-first", ipv6First, "make IPv6 the primary family of Services and nodes; clusters with IPv6 pods only need it")
+	cmd.Flags().StringVar(&kernel, "kernel", kernel,
+		"kernel with Open vSwitch's datapath: host, or uml (a kernel in User Mode Linux, built for it); by default nodes use the datapath in userspace")
 	return cmd
+}
+
+// upInGuest starts the lab's guest and brings the cluster up there.
+func (l *lab) upInGuest(cmd *cobra.Command, dir cache.Dir) error {
+	o, err := l.preparation(false)
+	if err != nil {
+		return err
+	}
+	if left, err := fabric.Leftovers(); err != nil || len(left) > 0 {
+		return errors.Join(err, fmt.Errorf("a lab without a kernel of its own is up: take it down first (%v)", left))
+	}
+	if err := prepare.Kernel(cmd.Context(), o); err != nil {
+		return err
+	}
+	if err := l.report.Step("start the lab's kernel (User Mode Linux)", func() error {
+		return l.guest().Start(cmd.Context(), dir, filepath.Join(o.Source, "_output"))
+	}); err != nil {
+		return err
+	}
+	args := []string{l.guest().Program(), "up", "--kernel=" + hostKernel}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "kernel" && f.Name != "state" {
+			args = append(args, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return l.inGuest(cmd.Context(), args...)
+}
+
+// inGuest runs a command in the lab's guest.
+func (l *lab) inGuest(ctx context.Context, args ...string) error {
+	err := l.guest().Run(ctx, machine.Command{Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+	var exit *guest.ExitError
+	if errors.As(err, &exit) {
+		return exitStatus(exit.Status)
+	}
+	return err
+}
+
+// ovsInKernel returns an error if the kernel has no Open vSwitch datapath. The query makes the kernel load the module, if it is installed.
+func ovsInKernel() error {
+	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err != nil {
+		return fmt.Errorf("this kernel has no Open vSwitch datapath (%w): load the modules openvswitch and geneve, or use --kernel %s", err, umlKernel)
+	}
+	return nil
 }
 
 func (l *lab) down() *cobra.Command {
@@ -96,9 +170,55 @@ func (l *lab) down() *cobra.Command {
 		Short: "Take the cluster down and remove everything of it but its logs",
 		Args:  cobra.NoArgs,
 		RunE: asRoot(func(cmd *cobra.Command, _ []string) error {
-			return cluster.Down(cmd.Context(), l.state, l.report)
+			there, err := l.guest().Exists()
+			if err != nil {
+				return err
+			}
+			if !there {
+				return cluster.Down(cmd.Context(), l.state, l.report)
+			}
+			return l.report.Step("stop the lab's kernel; its log and the lab's are in "+filepath.Join(l.state, "logs"), func() error {
+				return errors.Join(l.guest().SaveLogs(cmd.Context(), filepath.Join(l.state, "logs")), l.guest().Stop(cmd.Context()))
+			})
 		}),
 	}
+}
+
+func (l *lab) run() *cobra.Command {
+	dir := ""
+	cmd := &cobra.Command{
+		Use:   "run COMMAND [ARGUMENT...]",
+		Short: "Run a command where the lab is: on this host, or in the lab's own kernel, where all programs of this host are too",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: asRoot(func(cmd *cobra.Command, args []string) error {
+			if err := os.Chdir(cmp.Or(dir, ".")); err != nil {
+				return fmt.Errorf("change the working directory: %w", err)
+			}
+			there, err := l.guest().Exists()
+			if err != nil {
+				return err
+			}
+			if there {
+				return l.inGuest(cmd.Context(), args...)
+			}
+			c := exec.CommandContext(cmd.Context(), args[0], args[1:]...)
+			c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+			c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+			return asExitStatus(c.Run())
+		}),
+	}
+	cmd.Flags().StringVar(&dir, "dir", dir, "working directory")
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+// asExitStatus makes the exit status of a command this program's.
+func asExitStatus(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 {
+		return exitStatus(exit.ExitCode())
+	}
+	return err
 }
 
 func (l *lab) status() *cobra.Command {
@@ -131,11 +251,7 @@ func (l *lab) exec() *cobra.Command {
 			err := c.Exec(cmd.Context(), args[0], machine.Command{
 				Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 			})
-			var exit *exec.ExitError
-			if errors.As(err, &exit) && exit.ExitCode() > 0 {
-				return exitStatus(exit.ExitCode())
-			}
-			return err
+			return asExitStatus(err)
 		})),
 	}
 }
@@ -166,11 +282,7 @@ func (l *lab) fresh() *cobra.Command {
 				Cache: o.Cache, Source: o.Source, Report: l.report, Lab: o.Lab, Suite: suite, Dir: l.state + "-fresh-" + suite, GoCaches: goCaches,
 				Command: args[0], Out: os.Stdout,
 			})
-			var exit *exec.ExitError
-			if errors.As(err, &exit) && exit.ExitCode() > 0 {
-				return exitStatus(exit.ExitCode())
-			}
-			return err
+			return asExitStatus(err)
 		}),
 	}
 	cmd.Flags().StringVar(&suite, "suite", suite, "Debian release: bookworm (12) or trixie (13)")
@@ -191,9 +303,16 @@ func asRoot(f run) run {
 	}
 }
 
-// withCluster passes the running cluster to f.
+// withCluster passes the running cluster to f. If the lab has a kernel of its own, it runs the same command there.
 func (l *lab) withCluster(f func(*cobra.Command, *cluster.Cluster, []string) error) run {
 	return func(cmd *cobra.Command, args []string) error {
+		there, err := l.guest().Exists()
+		if err != nil {
+			return err
+		}
+		if there {
+			return l.inGuest(cmd.Context(), append([]string{l.guest().Program(), cmd.Name()}, args...)...)
+		}
 		c, err := cluster.Open(l.state)
 		if err != nil {
 			return err
@@ -206,7 +325,7 @@ func showStatus(cmd *cobra.Command, c *cluster.Cluster, _ []string) error {
 	return c.Status(cmd.Context(), cmd.OutOrStdout())
 }
 
-// machineCommands returns the hidden subcommands that run as a machine's own processes. Users do not call them.
+// machineCommands returns the hidden subcommands that run as processes of machines and of the guest. Users do not call them.
 func machineCommands() []*cobra.Command {
 	return []*cobra.Command{
 		{
@@ -216,6 +335,18 @@ func machineCommands() []*cobra.Command {
 		{
 			Use: machine.SuperviseCommand, Hidden: true, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error { return machine.Supervise(cmd.Context(), args[0]) },
+		},
+		{
+			Use: guest.InitCommand, Hidden: true, Args: cobra.ExactArgs(1),
+			Run: func(_ *cobra.Command, args []string) { guest.Init(args[0]) },
+		},
+		{
+			Use: guest.ServeCommand, Hidden: true, Args: cobra.ExactArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error { return guest.Serve(args[0]) },
+		},
+		{
+			Use: guest.MonitorCommand, Hidden: true, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return guest.Monitor(cmd.Context(), args[0]) },
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/hack/lab/guest"
 	"github.com/kiln-net/kiln/hack/lab/progress"
 )
 
@@ -41,6 +43,9 @@ type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
+// guest is the directory of the lab's kernel, if it has one of its own.
+func (l *lab) guest() guest.Dir { return guest.Dir(filepath.Join(l.state, "guest")) }
+
 // lab holds the settings that the commands share.
 type lab struct {
 	state  string
@@ -58,7 +63,7 @@ func newCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&l.state, "state", cluster.DefaultDir(),
 		"directory of the lab's state and logs (environment: KILN_LAB_STATE)")
-	root.AddCommand(l.prepare(), l.up(), l.down(), l.status(), l.kubeconfig(), l.exec(), l.load(), l.fresh())
+	root.AddCommand(l.prepare(), l.up(), l.down(), l.status(), l.kubeconfig(), l.exec(), l.run(), l.load(), l.fresh())
 	root.AddCommand(machineCommands()...)
 	return root
 }

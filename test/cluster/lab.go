@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"net/netip"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
 	"github.com/kiln-net/kiln/hack/lab/topology"
@@ -23,12 +26,13 @@ const (
 	IPv6 = "ipv6"
 )
 
-// LabSpec returns the spec of the lab's OVNCluster, with the userspace datapath because a lab cannot load kernel modules.
+// LabSpec returns the spec of the lab's OVNCluster. With the kernel datapath, the nodes of the lab have one CPU in all, so the components
+// request little of it.
 func LabSpec(l *lab.Cluster, families string) (v1alpha1.OVNClusterSpec, error) {
 	network := v1alpha1.Network{
 		PodCIDRs:     []string{"10.16.0.0/16", "fd00:10:16::/112"},
 		JoinCIDRs:    []string{"100.64.0.0/16", "fd00:100:64::/112"},
-		ServiceCIDRs: texts(topology.ServiceCIDRs),
+		ServiceCIDRs: texts(l.ServiceCIDRs()),
 	}
 	switch families {
 	case Dual:
@@ -43,11 +47,18 @@ func LabSpec(l *lab.Cluster, families string) (v1alpha1.OVNClusterSpec, error) {
 	if l.KubeProxy() {
 		access = v1alpha1.NodeAccessKubeProxy
 	}
+	datapath, requests := v1alpha1.DatapathUserspace, corev1.ResourceRequirements{}
+	if l.KernelDatapath() {
+		datapath, requests.Requests = v1alpha1.DatapathKernel, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}
+	}
 	return v1alpha1.OVNClusterSpec{
-		APIServer: &v1alpha1.APIServer{Host: l.Nodes()[0].Addresses()[0].String(), Port: topology.APIServerPort},
-		Network:   network,
-		Nodes:     v1alpha1.Nodes{Datapath: v1alpha1.DatapathUserspace, TunnelInterface: tunnelInterface},
-		Services:  v1alpha1.Services{NodeAccess: access},
+		APIServer:  &v1alpha1.APIServer{Host: l.Nodes()[0].Addresses()[0].String(), Port: topology.APIServerPort},
+		Network:    network,
+		Central:    v1alpha1.Central{Placement: v1alpha1.Placement{Resources: requests}},
+		Controller: v1alpha1.Controller{Placement: v1alpha1.Placement{Resources: requests}},
+		Agent:      v1alpha1.Agent{Resources: requests},
+		Nodes:      v1alpha1.Nodes{Datapath: datapath, TunnelInterface: tunnelInterface},
+		Services:   v1alpha1.Services{NodeAccess: access},
 	}, nil
 }
 

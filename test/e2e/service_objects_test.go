@@ -164,7 +164,7 @@ func fromOutside(ctx context.Context, command ...string) (string, error) {
 }
 
 // httpFetch fetches $3 from host $1, port $2.
-const httpFetch = `exec 3<>"/dev/tcp/$1/$2" && printf 'GET %s HTTP/1.0\r\nHost: test\r\n\r\n' "$3" | cat >&3 && cat <&3`
+const httpFetch = `exec 3<>"/dev/tcp/$1/$2" && cat >&3 <<<"GET $3 HTTP/1.0"$'\r\nHost: test\r\n\r' && cat <&3`
 
 // fetchFrom returns the body of an answer, or "" if there is none.
 func fetchFrom(ctx context.Context, from origin, to netip.AddrPort, path string) string {

@@ -61,6 +61,12 @@ func (d Dir) NodeTar() string { return d.Path("node.tar") }
 // Containerd is a state directory of containerd with the lab's images. Each node starts with a copy.
 func (d Dir) Containerd() string { return d.Path("containerd") }
 
+// KernelFile and DiskFile are the paths, in the cache, of the kernel and the disk of a lab in User Mode Linux (package guest).
+const (
+	KernelFile = "kernel/linux"
+	DiskFile   = "kernel/disk"
+)
+
 func (d Dir) stamp(artifact string) string { return filepath.Join(string(d), "stamps", artifact) }
 
 // Log is the log file of an artifact's build.

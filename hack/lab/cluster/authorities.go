@@ -82,7 +82,7 @@ func (a authorities) kubeconfig(top topology.Topology, node string, client confi
 
 // nodeFiles returns the configuration and the credentials of a node, by path.
 func (a authorities) nodeFiles(top topology.Topology, n topology.Node) (map[string][]byte, error) {
-	kubelet, err := config.KubeletConfiguration(n)
+	kubelet, err := config.KubeletConfiguration(top, n)
 	if err != nil {
 		return nil, err
 	}

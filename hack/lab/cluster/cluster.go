@@ -66,7 +66,7 @@ func Open(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the state in %s: %w", dir, err)
 	}
-	plan.KubeProxy = s.KubeProxy
+	plan.KubeProxy, plan.KernelDatapath, plan.IPv6First = s.KubeProxy, s.KernelDatapath, s.IPv6First
 	return &Cluster{dir: stateDir(dir), state: s, plan: plan}, nil
 }
 
@@ -75,6 +75,12 @@ func (c *Cluster) Nodes() []topology.Node { return c.plan.Nodes() }
 
 // KubeProxy reports whether kube-proxy runs on the nodes.
 func (c *Cluster) KubeProxy() bool { return c.plan.KubeProxy }
+
+// ServiceCIDRs returns the ranges of Services, the primary family first.
+func (c *Cluster) ServiceCIDRs() []netip.Prefix { return c.plan.ServiceCIDRs() }
+
+// KernelDatapath reports whether nodes are to use the kernel's Open vSwitch datapath.
+func (c *Cluster) KernelDatapath() bool { return c.plan.KernelDatapath }
 
 // Kubeconfig is the path of an administrator's kubeconfig, valid on the machine that the lab runs on.
 func (c *Cluster) Kubeconfig() string { return c.dir.kubeconfig() }

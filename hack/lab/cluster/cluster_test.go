@@ -20,7 +20,14 @@ import (
 )
 
 func TestCoreDNSHasTheAddressesAndTheImageOfThePlan(t *testing.T) {
-	objects, err := decode(coreDNS)
+	for _, ipv6First := range []bool{false, true} {
+		coreDNSFollows(t, topology.Topology{ControlPlanes: 1, IPv6First: ipv6First})
+	}
+}
+
+func coreDNSFollows(t *testing.T, top topology.Topology) {
+	t.Helper()
+	objects, err := coreDNSObjects(top)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +39,7 @@ func TestCoreDNSHasTheAddressesAndTheImageOfThePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range topology.DNSServiceIP {
+	for i, want := range top.DNSServiceIP() {
 		if got, err := netip.ParseAddr(ips[i]); err != nil || got != want {
 			t.Errorf("address %d of the Service is %s, want %s (%v)", i, ips[i], want, err)
 		}

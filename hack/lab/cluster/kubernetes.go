@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kiln-net/kiln/hack/lab/config"
+	"github.com/kiln-net/kiln/hack/lab/topology"
 )
 
 // fieldManager is the field manager of all objects that the lab applies.
@@ -124,9 +125,9 @@ func (u *up) addons(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	objects, err := decode(coreDNS)
+	objects, err := coreDNSObjects(u.Topology)
 	if err != nil {
-		return fmt.Errorf("decode the manifests of CoreDNS: %w", err)
+		return err
 	}
 	for _, o := range objects {
 		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(fieldManager), client.ForceOwnership)
@@ -135,6 +136,29 @@ func (u *up) addons(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// coreDNSObjects returns the manifests of CoreDNS, with the ClusterIPs of the plan.
+func coreDNSObjects(top topology.Topology) ([]*unstructured.Unstructured, error) {
+	objects, err := decode(coreDNS)
+	if err != nil {
+		return nil, fmt.Errorf("decode the manifests of CoreDNS: %w", err)
+	}
+	var addresses []any
+	for _, a := range top.DNSServiceIP() {
+		addresses = append(addresses, a.String())
+	}
+	for _, o := range objects {
+		if o.GetKind() != "Service" {
+			continue
+		}
+		spec, ok := o.Object["spec"].(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("the Service %s of CoreDNS has no spec", o.GetName())
+		}
+		spec["clusterIP"], spec["clusterIPs"] = addresses[0], addresses
+	}
+	return objects, nil
 }
 
 // decode returns the objects of a file of YAML documents.

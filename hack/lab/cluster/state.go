@@ -21,10 +21,12 @@ type stateDir string
 
 // state is the part of a lab that up stores for later commands.
 type state struct {
-	ControlPlanes int                        `json:"controlPlanes"`
-	KubeProxy     bool                       `json:"kubeProxy,omitempty"`
-	Workers       int                        `json:"workers"`
-	Machines      map[string]machine.Process `json:"machines"`
+	ControlPlanes  int                        `json:"controlPlanes"`
+	KubeProxy      bool                       `json:"kubeProxy,omitempty"`
+	Workers        int                        `json:"workers"`
+	KernelDatapath bool                       `json:"kernelDatapath,omitempty"`
+	IPv6First      bool                       `json:"ipv6First,omitempty"`
+	Machines       map[string]machine.Process `json:"machines"`
 	// Tunables are the kernel-wide settings that kubelets change, with their original values.
 	Tunables map[string]string `json:"tunables"`
 }

@@ -5,9 +5,7 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -48,7 +46,7 @@ func Up(ctx context.Context, o Options) error {
 		name string
 		run  func(context.Context) error
 	}{
-		{"lay the network", func(context.Context) error { return fabric.Ensure() }},
+		{"lay the network", func(context.Context) error { return fabric.Ensure(o.Topology.KernelDatapath) }},
 		{"start the machines", u.machines},
 		{"wait for the Kubernetes API", u.api},
 		{"wait for the nodes to register", u.nodes},
@@ -76,16 +74,16 @@ func (d stateDir) begin(top topology.Topology) (state, error) {
 	if err != nil {
 		return s, err
 	}
-	if there && (s.ControlPlanes != top.ControlPlanes || s.Workers != top.Workers || s.KubeProxy != top.KubeProxy) {
-		return s, fmt.Errorf("a lab of %d control planes and %d workers (kube-proxy: %t) is up in %s: take it down first",
-			s.ControlPlanes, s.Workers, s.KubeProxy, d)
+	if there && (s.ControlPlanes != top.ControlPlanes || s.Workers != top.Workers || s.KubeProxy != top.KubeProxy || s.KernelDatapath != top.KernelDatapath || s.IPv6First != top.IPv6First) {
+		return s, fmt.Errorf("a lab of %d control planes and %d workers (kube-proxy: %t, kernel datapath: %t, IPv6 first: %t) is up in %s: take it down first",
+			s.ControlPlanes, s.Workers, s.KubeProxy, s.KernelDatapath, s.IPv6First, d)
 	}
 	if !there {
 		if err := os.RemoveAll(filepath.Join(string(d), "logs")); err != nil {
 			return s, fmt.Errorf("remove the logs of the last lab: %w", err)
 		}
 		s = state{
-			ControlPlanes: top.ControlPlanes, Workers: top.Workers, KubeProxy: top.KubeProxy,
+			ControlPlanes: top.ControlPlanes, Workers: top.Workers, KubeProxy: top.KubeProxy, KernelDatapath: top.KernelDatapath, IPv6First: top.IPv6First,
 			Machines: map[string]machine.Process{}, Tunables: readTunables(),
 		}
 	}
@@ -94,7 +92,7 @@ func (d stateDir) begin(top topology.Topology) (state, error) {
 
 // machines starts, in parallel, the machines that do not run.
 func (u *up) machines(ctx context.Context) error {
-	if err := u.keepProgram(); err != nil {
+	if err := machine.KeepProgram(u.dir.program()); err != nil {
 		return err
 	}
 	keys, err := u.dir.loadAuthorities()
@@ -141,30 +139,4 @@ func (u *up) writeKubeconfig(keys authorities) error {
 		return err
 	}
 	return machine.WriteFile(u.dir.kubeconfig(), raw, 0o600)
-}
-
-// keepProgram copies this program to the path where machines and tests find it. It replaces an existing copy by rename, because a
-// running program cannot be written to.
-func (u *up) keepProgram() error {
-	self, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return fmt.Errorf("open this program: %w", err)
-	}
-	defer self.Close()
-	path := u.dir.program()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make the program's directory: %w", err)
-	}
-	tmp, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
-	if err != nil {
-		return fmt.Errorf("copy this program: %w", err)
-	}
-	_, err = io.Copy(tmp, self)
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return fmt.Errorf("copy this program: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return fmt.Errorf("copy this program: %w", err)
-	}
-	return nil
 }

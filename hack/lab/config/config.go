@@ -94,7 +94,7 @@ func Endpoint(server netip.Addr) string {
 
 // APIServerSubject is the subject of the API server's certificate, with all its DNS names and addresses.
 func APIServerSubject(top topology.Topology) pki.Subject {
-	addresses := append(append([]netip.Addr{}, top.APIServer()...), topology.APIServiceIP...)
+	addresses := append(append([]netip.Addr{}, top.APIServer()...), top.APIServiceIP()...)
 	return pki.Subject{
 		Name: "kube-apiserver",
 		DNSNames: []string{
@@ -108,7 +108,7 @@ func APIServerSubject(top topology.Topology) pki.Subject {
 
 // KubeletConfiguration renders a node's KubeletConfiguration (kubelet.config.k8s.io/v1beta1). The nodes share the resources of one
 // machine. Therefore node allocatable is not enforced, and pods are not evicted when the disk is full.
-func KubeletConfiguration(n topology.Node) ([]byte, error) {
+func KubeletConfiguration(top topology.Topology, n topology.Node) ([]byte, error) {
 	c := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
@@ -121,7 +121,7 @@ func KubeletConfiguration(n topology.Node) ([]byte, error) {
 		"authorization":               map[string]any{"mode": "Webhook"},
 		"tlsCertFile":                 PKIDir + "/kubelet.crt",
 		"tlsPrivateKeyFile":           PKIDir + "/kubelet.key",
-		"clusterDNS":                  texts(topology.DNSServiceIP),
+		"clusterDNS":                  texts(top.DNSServiceIP()),
 		"clusterDomain":               clusterDomain,
 		"resolvConf":                  "",
 		"containerRuntimeEndpoint":    "unix://" + ContainerdSocket,

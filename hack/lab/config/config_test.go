@@ -21,7 +21,7 @@ import (
 func TestGoldenFilesOfANode(t *testing.T) {
 	top := plan(t)
 	for _, n := range []topology.Node{top.Nodes()[0], top.Nodes()[2]} {
-		kubelet, err := KubeletConfiguration(n)
+		kubelet, err := KubeletConfiguration(top, n)
 		same(t, n.Name+".kubelet.yaml", kubelet, err)
 		proxy, err := KubeProxyConfiguration(n)
 		same(t, n.Name+".kube-proxy.yaml", proxy, err)

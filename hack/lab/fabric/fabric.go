@@ -26,8 +26,8 @@ const (
 )
 
 // Ensure creates the missing parts of the bridges, the router, the outside host and the host's link, and leaves existing parts
-// unchanged.
-func Ensure() error {
+// unchanged. Without the kernel's Open vSwitch datapath, packets on cables have complete checksums.
+func Ensure(kernelDatapath bool) error {
 	for _, ns := range []string{Bridges, Router, OutsideHost} {
 		if err := ensureNetns(ns); err != nil {
 			return err
@@ -39,7 +39,7 @@ func Ensure() error {
 		}
 	}
 	for _, c := range worldCables() {
-		if err := c.ensure(); err != nil {
+		if err := c.ensure(kernelDatapath); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func Ensure() error {
 }
 
 // Connect gives a node a new namespace with three interfaces and default routes through the outside world's router.
-func Connect(n topology.Node) error {
+func Connect(n topology.Node, kernelDatapath bool) error {
 	if err := removeNetns(n.Name); err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func Connect(n topology.Node) error {
 		return err
 	}
 	for _, c := range nodeCables(n) {
-		if err := c.ensure(); err != nil {
+		if err := c.ensure(kernelDatapath); err != nil {
 			return err
 		}
 	}

@@ -35,7 +35,7 @@ func ensureBridge(name string) error {
 }
 
 // ensure creates the cable, or recreates it when one of its ends is missing. A complete cable stays unchanged.
-func (c cable) ensure() error {
+func (c cable) ensure(kernelDatapath bool) error {
 	there, err := linkExists(c.netns, c.link)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (c cable) ensure() error {
 	if err := c.lay(); err != nil {
 		return fmt.Errorf("lay the cable of %s: %w", c.port, err)
 	}
-	return inNetns(c.netns, c.configure)
+	return inNetns(c.netns, func() error { return c.configure(kernelDatapath) })
 }
 
 // lay makes the veth pair, with one end in the bridges' namespace.
@@ -92,9 +92,11 @@ func (c cable) hardwareAddr() net.HardwareAddr {
 }
 
 // configure runs in the namespace of the cable's far end.
-func (c cable) configure() error {
-	if err := wireChecksums(c.link); err != nil {
-		return err
+func (c cable) configure(kernelDatapath bool) error {
+	if !kernelDatapath {
+		if err := wireChecksums(c.link); err != nil {
+			return err
+		}
 	}
 	for _, name := range []string{"lo", c.link} {
 		link, err := netlink.LinkByName(name)

@@ -22,6 +22,11 @@ func Init(specPath string) error {
 	}
 	fmt.Fprint(ready, "ok")
 	_ = ready.Close()
+	return Reap(supervisor)
+}
+
+// Reap waits for the orphaned processes of which this process, an init, became the parent. It returns when the child main has ended.
+func Reap(main int) error {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)
@@ -29,8 +34,8 @@ func Init(specPath string) error {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return fmt.Errorf("wait for processes: %w", err)
-		case pid == supervisor:
-			return fmt.Errorf("the supervisor ended with status %#x", uint32(status))
+		case pid == main:
+			return fmt.Errorf("the main process ended with status %#x", uint32(status))
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package machine
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,8 +36,10 @@ func mountRoot(s Spec) error {
 			return err
 		}
 	}
-	if err := resolvConf(root); err != nil {
-		return err
+	for _, step := range []func(root string) error{resolvConf, clockSpeed} {
+		if err := step(root); err != nil {
+			return err
+		}
 	}
 	if err := pivot(root); err != nil {
 		return err
@@ -94,6 +97,27 @@ func resolvConf(root string) error {
 		return fmt.Errorf("remove the resolver's configuration: %w", err)
 	}
 	return WriteFile(path, nil, 0o644)
+}
+
+// clockSpeed adds a clock speed to the machine's /proc/cpuinfo, if the kernel reports none: kubelet does not start without one.
+func clockSpeed(root string) error {
+	const field = "cpu MHz"
+	path := filepath.Join(root, "proc/cpuinfo")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the clock speed: %w", err)
+	}
+	if bytes.Contains(raw, []byte(field)) {
+		return nil
+	}
+	file := filepath.Join(root, "run/cpuinfo")
+	if err := WriteFile(file, append([]byte(field+"\t\t: 1000.000\n"), raw...), 0o444); err != nil {
+		return err
+	}
+	if err := unix.Mount(file, path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount a clock speed: %w", err)
+	}
+	return nil
 }
 
 // pivot makes root the root directory and detaches the old one, pivot_root(2).

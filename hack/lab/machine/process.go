@@ -26,7 +26,7 @@ func (p Process) Alive() bool {
 	if p.PID == 0 {
 		return false
 	}
-	now, err := identify(p.PID)
+	now, err := Identify(p.PID)
 	return err == nil && now == p
 }
 
@@ -70,8 +70,8 @@ func awaitExit(fd, pid int) error {
 	}
 }
 
-// identify reads the start time of a process. It returns an error for a zombie.
-func identify(pid int) (Process, error) {
+// Identify reads the start time of a process. It returns an error for a zombie.
+func Identify(pid int) (Process, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return Process{}, fmt.Errorf("read process %d: %w", pid, err)
@@ -116,7 +116,7 @@ func InNetns(paths ...string) ([]Process, error) {
 			continue
 		}
 		pid, _ := strconv.Atoi(strings.Split(link, "/")[2])
-		if p, err := identify(pid); err == nil {
+		if p, err := Identify(pid); err == nil {
 			found = append(found, p)
 		}
 	}

@@ -39,7 +39,7 @@ func TestKillEndsTheProcessItWasGivenAndNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _ = cmd.Wait() }()
-	p, err := identify(cmd.Process.Pid)
+	p, err := Identify(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

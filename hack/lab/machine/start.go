@@ -67,7 +67,7 @@ func Start(executable string, s Spec, log string) (Process, error) {
 func awaitInit(cmd *exec.Cmd, ready io.Reader, name, log string) (Process, error) {
 	said, err := io.ReadAll(ready)
 	if err == nil && string(said) == "ok" {
-		p, err := identify(cmd.Process.Pid)
+		p, err := Identify(cmd.Process.Pid)
 		if err != nil {
 			return Process{}, fmt.Errorf("identify machine %s: %w", name, err)
 		}

@@ -8,6 +8,7 @@ package topology
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Bounds of the plan. Each kind of node has a fixed range of host parts in each network, so the number of nodes is limited.
@@ -24,9 +25,9 @@ const (
 
 // Service addresses of the cluster, one range per family.
 var (
-	ServiceCIDRs = prefixes("10.96.0.0/16", "fd00:10:96::/112")
-	APIServiceIP = addresses("10.96.0.1", "fd00:10:96::1")
-	DNSServiceIP = addresses("10.96.0.10", "fd00:10:96::a")
+	serviceCIDRs = prefixes("10.96.0.0/16", "fd00:10:96::/112")
+	apiServiceIP = addresses("10.96.0.1", "fd00:10:96::1")
+	dnsServiceIP = addresses("10.96.0.10", "fd00:10:96::a")
 )
 
 // Network is one of the lab's layer 2 networks: a bridge, and a prefix per family.
@@ -92,6 +93,28 @@ type Topology struct {
 	Workers       int
 	// KubeProxy runs kube-proxy on the nodes. Otherwise the network has to implement Services.
 	KubeProxy bool
+	// KernelDatapath says that the kernel has Open vSwitch's datapath, and that nodes are to use it.
+	KernelDatapath bool
+	// IPv6First makes IPv6 the primary family of Services and nodes, as clusters with IPv6 pods only need it.
+	IPv6First bool
+}
+
+// ServiceCIDRs returns the ranges of Services, the primary family first.
+func (t Topology) ServiceCIDRs() []netip.Prefix { return inOrder(t, serviceCIDRs) }
+
+// APIServiceIP returns the ClusterIPs of the API server, the primary family first.
+func (t Topology) APIServiceIP() []netip.Addr { return inOrder(t, apiServiceIP) }
+
+// DNSServiceIP returns the ClusterIPs of the cluster's DNS, the primary family first.
+func (t Topology) DNSServiceIP() []netip.Addr { return inOrder(t, dnsServiceIP) }
+
+// inOrder returns a list of one entry per family, IPv4 first, with the primary family first.
+func inOrder[T any](t Topology, list []T) []T {
+	list = slices.Clone(list)
+	if t.IPv6First {
+		slices.Reverse(list)
+	}
+	return list
 }
 
 // New returns the plan of a lab of the given size. The error names the bound that the size exceeds.
@@ -109,10 +132,10 @@ func New(controlPlanes, workers int) (Topology, error) {
 func (t Topology) Nodes() []Node {
 	nodes := make([]Node, 0, t.ControlPlanes+t.Workers)
 	for i := range t.ControlPlanes {
-		nodes = append(nodes, node("control-plane", i+1, controlPlanePlace, true))
+		nodes = append(nodes, t.node("control-plane", i+1, controlPlanePlace, true))
 	}
 	for i := range t.Workers {
-		nodes = append(nodes, node("worker", i+1, workerPlace, false))
+		nodes = append(nodes, t.node("worker", i+1, workerPlace, false))
 	}
 	return nodes
 }
@@ -120,13 +143,13 @@ func (t Topology) Nodes() []Node {
 // APIServer returns the addresses of the Kubernetes API server.
 func (t Topology) APIServer() []netip.Addr { return t.Nodes()[0].Addresses() }
 
-func node(kind string, number int, place byte, controlPlane bool) Node {
+func (t Topology) node(kind string, number int, place byte, controlPlane bool) Node {
 	at := place + byte(number)
 	return Node{
 		Name:         fmt.Sprintf("%s-%d", kind, number),
 		ID:           fmt.Sprintf("%c%d", kind[0], number),
 		ControlPlane: controlPlane,
-		Management:   Management.At(at),
+		Management:   inOrder(t, Management.At(at)),
 		Tunnel:       Tunnel.At(at),
 	}
 }
