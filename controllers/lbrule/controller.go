@@ -25,6 +25,7 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -123,6 +124,9 @@ func (r *controller) serve(ctx context.Context, rule *rule, s *state) error {
 	}
 	if err := r.monitor(ctx, rule, s); err != nil {
 		return err
+	}
+	if s.in.Sticky {
+		s.in.Before = northbound.Of[nb.LoadBalancer](r.Northbound, rule.owner())
 	}
 	if err := r.Northbound.Apply(ctx, rule.owner(), translate.LBRule(s.in)); err != nil {
 		return fmt.Errorf("apply load balancers: %w", err)

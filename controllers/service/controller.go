@@ -28,6 +28,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
+	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
@@ -145,6 +146,9 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 	if in.Taken, taken, err = r.taken(ctx, service, in.Vpc); err != nil {
 		return nil, err
 	}
+	if service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		in.Before = northbound.Of[nb.LoadBalancer](r.Northbound, translate.ServiceOwner(key.Namespace, key.Name))
+	}
 	rows := translate.Service(in)
 	denied := ""
 	if len(rows) > 0 {
@@ -152,8 +156,7 @@ func (r *Reconciler) rows(ctx context.Context, key types.NamespacedName) ([]desi
 			return nil, err
 		}
 	}
-	timeout, _ := translate.Affinity(service)
-	r.warn(ctx, service, warnings{affinity: timeout, missingVpc: missing, denied: denied, taken: taken})
+	r.warn(ctx, service, warnings{missingVpc: missing, denied: denied, taken: taken})
 	if denied != "" {
 		return nil, nil
 	}
@@ -186,8 +189,6 @@ func (r *Reconciler) slicesOf(ctx context.Context, key types.NamespacedName) ([]
 
 // Reasons of events.
 const (
-	// ReasonAffinityTooLong: the affinity of clients is shorter than the Service requests.
-	ReasonAffinityTooLong = "SessionAffinityTooLong"
 	// ReasonVpcMissing: the Service is not served, because its VPC does not exist.
 	ReasonVpcMissing = "VpcMissing"
 	// ReasonVpcNotAllowed: the Service is not served, because its VPC does not list its namespace.
@@ -204,7 +205,7 @@ func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) 
 	text := now.refusal.text
 	now.refusal.text = "" // its numbers change with each endpoint, and are no reason for a new event
 	before := r.reported.swap(client.ObjectKeyFromObject(s), now)
-	timeout, missingVpc, denied, taken := now.affinity, now.missingVpc, now.denied, now.taken
+	missingVpc, denied, taken := now.missingVpc, now.denied, now.taken
 	if text != "" && (now.refusal != before.refusal || before.restored) {
 		k8s.Warn(r.Recorder, s, ReasonTooLarge, text)
 	}
@@ -212,11 +213,6 @@ func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) 
 		for _, other := range r.sharers(ctx, s) {
 			r.feed.AddKey(other.NamespacedName)
 		}
-	}
-	if timeout != before.affinity && timeout > translate.MaxAffinitySeconds {
-		k8s.Warn(r.Recorder, s, ReasonAffinityTooLong, fmt.Sprintf(
-			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: pods stay with an endpoint for %d s after their last connection, OVN's longest, not for %d s: ask for less, or let clients carry a session of their own",
-			translate.MaxAffinitySeconds, timeout))
 	}
 	if missingVpc != before.missingVpc && missingVpc != "" {
 		k8s.Warn(r.Recorder, s, ReasonVpcMissing, fmt.Sprintf("annotation %s names Vpc %s, which does not exist: create it, or name another one",
@@ -230,10 +226,8 @@ func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) 
 	}
 }
 
-// warnings are the settings of a Service that Kiln does not apply and reports in events. affinity is in seconds; denied and taken are
-// messages.
+// warnings are the settings of a Service that Kiln does not apply and reports in events. denied and taken are messages.
 type warnings struct {
-	affinity   int32
 	missingVpc string
 	denied     string
 	taken      string

@@ -216,32 +216,39 @@ func TestAServiceIsServedWhereItsNamespaceIsListed(t *testing.T) {
 	balanced(w, "named", nil)
 }
 
-func TestAffinityBeyondOVNIsToldOnce(t *testing.T) {
+// Open vSwitch chooses the place of an endpoint in the list by the client's address, so an endpoint that stays keeps its place.
+func TestEndpointsKeepTheirPlacesForClientsWithAffinity(t *testing.T) {
 	w := controllertest.New(t)
-	w.Start(steps)
+	process := w.Start(steps)
 	s := newService("sticky")
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(86400))}}
 	w.Create(s)
-	w.Create(newSlice("sticky", "sticky-a", "10.16.0.2")) // which is no news
-	all := "10.16.0.2:5353"
-	vip := s.Spec.ClusterIP + ":53"
-	balanced(w, "sticky", map[string]map[string]string{"tcp": {vip: all}, "udp": {vip: all}})
-	warned(w, s, service.ReasonAffinityTooLong, "ask for less")
+	serves := func(all string) {
+		t.Helper()
+		backends := map[string]string{s.Spec.ClusterIP + ":53": all}
+		balanced(w, "sticky", map[string]map[string]string{"tcp": backends, "udp": backends})
+	}
+	first, third, second := newSlice("sticky", "sticky-a", "10.16.0.2"), newSlice("sticky", "sticky-b", "10.16.0.4"), newSlice("sticky", "sticky-c", "10.16.0.3")
+	w.Create(third)
+	serves("10.16.0.4:5353")
+	w.Create(first)
+	serves("10.16.0.4:5353,10.16.0.2:5353")
 	for _, row := range w.Database.Rows("Load_Balancer") {
-		if strings.HasPrefix(row["name"].(string), "default/sticky/") && row["options"].(map[string]string)["affinity_timeout"] != "65535" {
-			t.Errorf("affinity_timeout of %v", row)
+		if !strings.HasPrefix(row["name"].(string), "default/sticky/") {
+			continue
+		}
+		fields, _ := row["selection_fields"].([]string)
+		if _, timeout := row["options"].(map[string]string)["affinity_timeout"]; timeout || !slices.Equal(slices.Sorted(slices.Values(fields)), []string{"ip_src", "ipv6_src"}) {
+			t.Errorf("clients are not told apart by their addresses alone: %v", row)
 		}
 	}
-
-	w.Create(newSlice("sticky", "sticky-b", "10.16.0.3"))
-	all = "10.16.0.2:5353,10.16.0.3:5353"
-	balanced(w, "sticky", map[string]map[string]string{"tcp": {vip: all}, "udp": {vip: all}})
-	marker := newService("marker")
-	marker.Spec.SessionAffinity, marker.Spec.SessionAffinityConfig = s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig
-	w.Create(marker)
-	warned(w, marker, service.ReasonAffinityTooLong, "ask for less") // events are sent in order
-	warned(w, s, service.ReasonAffinityTooLong, "ask for less")
+	process.Stop()
+	process = w.Start(steps)
+	w.Create(second)
+	serves("10.16.0.4:5353,10.16.0.2:5353,10.16.0.3:5353")
+	w.Delete(third)
+	serves("10.16.0.3:5353,10.16.0.2:5353")
+	process.Stop()
 }
 
 // An endpoint's change is one transaction, however many endpoints and Services there are.

@@ -22,11 +22,8 @@ var ServiceBounds = budget.Bounds{Object: 1 << 17, Group: 1 << 20}
 // Weights of the parts of a Service in OpenFlow flows, in a VPC of five subnets that serve Services (TestFlowsOfServices). They are fixed: a
 // Service must not exceed a bound because an administrator adds a subnet. An element of nftables takes as long as a flow.
 const (
-	flowsOfFront       = 16
-	flowsOfStickyFront = 20
-	flowsOfEndpoint    = 1
-	// flowsOfSticky is an endpoint with session affinity: two flows for each switch, and one.
-	flowsOfSticky = 11
+	flowsOfFront    = 16
+	flowsOfEndpoint = 1
 	// flowsOfPeer is an endpoint of a node port with externalTrafficPolicy Local: other nodes have a front for its node and an endpoint.
 	flowsOfPeer = 2
 	// flowsOfRange is one of loadBalancerSourceRanges.
@@ -57,10 +54,6 @@ func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 			addresses[discoveryv1.AddressTypeIPv6]++
 		}
 	}
-	front, endpoint := flowsOfFront, flowsOfEndpoint
-	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		front, endpoint = flowsOfStickyFront, flowsOfSticky
-	}
 	flows := flowsOfRange * len(s.Spec.LoadBalancerSourceRanges)
 	for _, p := range s.Spec.Ports {
 		for family, n := range addresses {
@@ -68,7 +61,7 @@ func ServiceFlows(s *corev1.Service, of []*discoveryv1.EndpointSlice) int {
 			if p.NodePort != 0 {
 				n++
 			}
-			flows += n * (front + e*endpoint)
+			flows += n * (flowsOfFront + e*flowsOfEndpoint)
 			if p.NodePort != 0 && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 				flows += e * flowsOfPeer
 			}
@@ -89,18 +82,11 @@ func ServiceExpense(s *corev1.Service, vpc string, flows int) budget.Object {
 func ServiceRefusal(s *corev1.Service, vpc string, verdict budget.Verdict, flows int) string {
 	switch verdict {
 	case budget.ObjectExceeded:
-		return fmt.Sprintf("the Service is not served: it would cost each node %d flows, more than %d: divide it, or use fewer ports, addresses or endpoints%s",
-			flows, ServiceBounds.Object, hintOfAffinity(s))
+		return fmt.Sprintf("the Service is not served: it would cost each node %d flows, more than %d: divide it, or use fewer ports, addresses or endpoints",
+			flows, ServiceBounds.Object)
 	case budget.GroupExceeded:
 		return fmt.Sprintf("the Service is not served: with its %d flows the Services of namespace %s in Vpc %s would cost each node more than %d flows. The oldest ones "+
-			"count first: delete Services, or use fewer ports, addresses or endpoints%s", flows, s.Namespace, vpc, ServiceBounds.Group, hintOfAffinity(s))
-	}
-	return ""
-}
-
-func hintOfAffinity(s *corev1.Service) string {
-	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		return ", or no sessionAffinity"
+			"count first: delete Services, or use fewer ports, addresses or endpoints", flows, s.Namespace, vpc, ServiceBounds.Group)
 	}
 	return ""
 }

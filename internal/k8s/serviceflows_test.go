@@ -67,7 +67,7 @@ func TestFlowsOfServices(t *testing.T) {
 		{"without endpoints", 1, 0, nil, 2 * 16},
 		{"endpoints that do not serve count as well", 1, 10, nil, 2 * 26},
 		{"ports times endpoints", 100, 10, nil, 2 * 100 * 26},
-		{"session affinity", 1, 10, []func(*corev1.Service){sticky}, 2 * (20 + 110)},
+		{"session affinity", 1, 10, []func(*corev1.Service){sticky}, 2 * 26},
 		{"node ports", 1, 10, []func(*corev1.Service){nodePorts}, 4 * 26},
 		{"node ports with a Local policy", 1, 10, []func(*corev1.Service){nodePorts, local}, 4*26 + 2*20},
 		{"external addresses", 2, 10, []func(*corev1.Service){external(100)}, 2 * (2 + 100) * 26},
@@ -118,9 +118,9 @@ func TestTheCostOfAHugeServiceIsFoundFast(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	s, _ := serviceOf(1, 1, func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
+	s, _ := serviceOf(1, 1)
 	for verdict, want := range map[budget.Verdict]string{
-		budget.ObjectExceeded: "the Service is not served: it would cost each node 5 flows, more than 131072: divide it, or use fewer ports, addresses or endpoints, or no sessionAffinity",
+		budget.ObjectExceeded: "the Service is not served: it would cost each node 5 flows, more than 131072: divide it, or use fewer ports, addresses or endpoints",
 		budget.GroupExceeded:  "the Service is not served: with its 5 flows the Services of namespace ns in Vpc v would cost each node more than 1048576 flows",
 		budget.Within:         "",
 	} {

@@ -199,9 +199,7 @@ var _ = Describe("Services", Ordered, ContinueOnFailure, func() {
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	// Known defect: OVN drops the first SYN of each client of a Service with sessionAffinity ClientIP, and every retransmission of
-	// it, so the first connection hangs. `make test-e2e` skips this label until the defect is fixed.
-	It("answer the first connection of a client with session affinity", Label(knownDefect), func(ctx SpecContext) {
+	It("answer the first connection of a client with session affinity", func(ctx SpecContext) {
 		s := serviceOf(ctx, "sticky", func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP })
 		first := serverOf(ctx, "asks-first-time", suite.Workers[0], "client")
 		for _, like := range cluster.PodAddrs(near) {

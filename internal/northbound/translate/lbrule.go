@@ -35,6 +35,8 @@ type LBRuleInputs struct {
 	Slices    []*discoveryv1.EndpointSlice
 	// Sticky keeps a client at an endpoint.
 	Sticky bool
+	// Before are the rule's load balancers in the database, for Sticky.
+	Before []*nb.LoadBalancer
 	// Monitors are the health monitors of endpoints, by address. An endpoint without a monitor is assumed healthy.
 	Monitors map[netip.Addr]Monitor
 }
@@ -74,7 +76,7 @@ func LBRuleRef(kind, name string, p corev1.Protocol) desired.Ref {
 func LBRule(in LBRuleInputs) []desired.Row {
 	var rows []desired.Row
 	for _, p := range protocols {
-		backends, mappings := map[string]string{}, map[string]string{}
+		backends, mappings, before := map[string]string{}, map[string]string{}, backendsBefore(in.Before, p.key)
 		var checks []desired.Row
 		for _, port := range in.Ports {
 			if port.Protocol != p.of {
@@ -83,7 +85,7 @@ func LBRule(in LBRuleInputs) []desired.Row {
 			for _, vip := range in.VIPs {
 				front := netip.AddrPortFrom(vip, port.Port).String()
 				of := in.EndpointsOf(vip, port)
-				backends[front] = join(of)
+				backends[front] = list(of, in.Sticky, before[front])
 				if Monitored(p.of) && in.mapPorts(of, mappings) {
 					checks = append(checks, in.check(p.key, front))
 				}
@@ -92,7 +94,7 @@ func LBRule(in LBRuleInputs) []desired.Row {
 		if len(backends) == 0 {
 			continue
 		}
-		row := balancer(LBRulePrefix(in.Kind)+in.Name+"/"+p.key, p.key, in.Vpc, backends, affinity(corev1.DefaultClientIPServiceAffinitySeconds, in.Sticky))
+		row := balancer(LBRulePrefix(in.Kind)+in.Name+"/"+p.key, p.key, in.Vpc, backends, in.Sticky)
 		if len(mappings) > 0 {
 			row.Model.(*nb.LoadBalancer).IPPortMappings = mappings
 		}

@@ -7,7 +7,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,9 +18,6 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
 )
-
-// MaxAffinitySeconds is the longest affinity_timeout that OVN accepts (ovn-nb(5), Load_Balancer); Kubernetes allows a day.
-const MaxAffinitySeconds = 65535
 
 // labelHeadless marks Services that have no load balancer.
 const labelHeadless = corev1.IsHeadlessService
@@ -46,6 +43,8 @@ type ServiceInputs struct {
 	Slices []*discoveryv1.EndpointSlice
 	// Vpc is the VPC whose pods can reach the Service.
 	Vpc string
+	// Before are the Service's load balancers in the database, for session affinity.
+	Before []*nb.LoadBalancer
 	// Taken are the Service's fronts that conflict with another Service of the VPC. They are skipped.
 	Taken []Front
 }
@@ -71,9 +70,10 @@ func Service(in ServiceInputs) []desired.Row {
 	for _, front := range in.Taken {
 		taken[front] = true
 	}
+	sticky := in.Service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 	var rows []desired.Row
 	for _, p := range protocols {
-		backends := map[string]string{}
+		backends, before := map[string]string{}, backendsBefore(in.Before, p.key)
 		for _, port := range in.Service.Spec.Ports {
 			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != p.of {
 				continue
@@ -81,31 +81,52 @@ func Service(in ServiceInputs) []desired.Row {
 			for _, vip := range vips {
 				front := Front{Protocol: p.of, Address: netip.AddrPortFrom(vip, uint16(port.Port))} //nolint:gosec // the API server takes 1 to 65535
 				if !taken[front] {
-					backends[front.Address.String()] = join(endpointsOf(index, vip, port.Name, p.of))
+					backends[front.Address.String()] = list(endpointsOf(index, vip, port.Name, p.of), sticky, before[front.Address.String()])
 				}
 			}
 		}
 		if len(backends) > 0 {
-			rows = append(rows, loadBalancer(in, p.key, backends))
+			rows = append(rows, balancer(in.Service.Namespace+"/"+in.Service.Name+"/"+p.key, p.key, in.Vpc, backends, sticky))
 		}
 	}
 	return rows
 }
 
-func loadBalancer(in ServiceInputs, protocol string, backends map[string]string) desired.Row {
-	return balancer(in.Service.Namespace+"/"+in.Service.Name+"/"+protocol, protocol, in.Vpc, backends, affinity(Affinity(in.Service)))
+// backendsBefore returns the endpoints, by front, of a load balancer in the database.
+func backendsBefore(before []*nb.LoadBalancer, protocol string) map[string]string {
+	for _, lb := range before {
+		if lb.Protocol != nil && *lb.Protocol == protocol {
+			return lb.Vips
+		}
+	}
+	return nil
 }
 
-// affinity is the number of seconds for which OVN keeps a client at an endpoint; 0 disables it.
-func affinity(seconds int32, sticky bool) int32 {
-	if !sticky {
-		return 0
+// list returns endpoints as in Load_Balancer.vips. With session affinity an endpoint keeps its place in the list before: Open vSwitch
+// chooses a place by the client's address, so clients of endpoints that stay do not move.
+func list(of []netip.AddrPort, sticky bool, before string) string {
+	if !sticky || before == "" {
+		return join(of)
 	}
-	return min(seconds, MaxAffinitySeconds)
+	wanted := map[netip.AddrPort]bool{}
+	for _, e := range of {
+		wanted[e] = true
+	}
+	var old []netip.AddrPort
+	for text := range strings.SplitSeq(before, ",") {
+		e, _ := netip.ParseAddrPort(text) // an entry that is not an endpoint stays the zero value, which is not wanted
+		old = append(old, e)
+	}
+	places := make([]netip.AddrPort, len(wanted))
+	endpoints.Fill(places, old, 0, wanted)
+	return text(places)
 }
+
+// stickyBy are the fields by which a load balancer with session affinity chooses an endpoint.
+var stickyBy = []nb.LoadBalancerSelectionFields{nb.LoadBalancerSelectionFieldsIPSrc, nb.LoadBalancerSelectionFieldsIpv6Src}
 
 // balancer is a load balancer of a VPC. Its key is its protocol.
-func balancer(name, protocol, vpc string, backends map[string]string, affinity int32) desired.Row {
+func balancer(name, protocol, vpc string, backends map[string]string, sticky bool) desired.Row {
 	lb := &nb.LoadBalancer{
 		Name:     name,
 		Protocol: &protocol,
@@ -117,8 +138,8 @@ func balancer(name, protocol, vpc string, backends map[string]string, affinity i
 		// may continue while their endpoint terminates.
 		lb.Options["ct_flush"] = "true"
 	}
-	if affinity > 0 { // no selection_fields: with a hash of the client's address alone, it would get the same endpoint after the timeout, too
-		lb.Options["affinity_timeout"] = strconv.Itoa(int(affinity))
+	if sticky { // affinity_timeout would drop the first packet of each client, and its retransmissions
+		lb.SelectionFields = stickyBy
 	}
 	return desired.Row{
 		Key:     protocol,
@@ -184,16 +205,4 @@ func OfRouterLBRule(s *corev1.Service) bool {
 // this, so nodes serve them.
 func Local(s *corev1.Service) bool {
 	return s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
-}
-
-// Affinity returns the number of seconds for which a client stays with an endpoint, and false without session affinity.
-func Affinity(s *corev1.Service) (seconds int32, sticky bool) {
-	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-		return 0, false
-	}
-	seconds = corev1.DefaultClientIPServiceAffinitySeconds
-	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		seconds = *c.ClientIP.TimeoutSeconds
-	}
-	return seconds, true
 }

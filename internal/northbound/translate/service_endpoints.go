@@ -56,8 +56,12 @@ func appendAddresses(out []netip.AddrPort, addresses []string, port uint16) []ne
 // a moment.
 func join(endpoints []netip.AddrPort) string {
 	slices.SortFunc(endpoints, netip.AddrPort.Compare)
+	return text(slices.Compact(endpoints))
+}
+
+func text(endpoints []netip.AddrPort) string {
 	parts := make([]string, 0, len(endpoints))
-	for _, e := range slices.Compact(endpoints) {
+	for _, e := range endpoints {
 		parts = append(parts, e.String())
 	}
 	return strings.Join(parts, ",")
