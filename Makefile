@@ -124,7 +124,7 @@ test-e2e: images ## The e2e smoke in a new lab (needs `make prepare`; KEEP=1 lea
 	$(LAB) down
 	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 45m -ginkgo.label-filter='!faults && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }
+	$(E2E) -test.timeout 45m -ginkgo.label-filter='!faults && !crashes && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: attacks
@@ -195,6 +195,17 @@ faults: images ## Every fault of docs/reliability.md, one after another, in a ne
 	$(LAB) load $(IMAGE_ARCHIVE)
 	export FAULTS_REPORT=$(CURDIR)/_output/faults.md; $(E2E) -test.timeout 60m -ginkgo.label-filter='faults && !known-defect'
 	$(LAB) down
+
+# CRASHES: rounds of each crash.
+CRASHES ?= 10
+
+.PHONY: crashes
+crashes: images ## Kill the daemons of a node's Open vSwitch in a new lab, and count lost packets (DATAPATH=kernel; CRASHES=… rounds); the table goes to _output/crashes.md
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	export CRASHES=$(CRASHES) CRASHES_REPORT=$(CURDIR)/_output/crashes.md; $(E2E) -test.timeout 120m -ginkgo.label-filter=crashes || { $(LAB) status; exit 1; }
+	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## golangci-lint: style, size of functions and files, import rules

@@ -34,6 +34,8 @@ type Keeper struct {
 	Daemon Daemon
 	// After is a gate: the daemon does not start until the channel is closed. A nil channel is an open gate.
 	After <-chan struct{}
+	// BeforeStart is called before each start of the daemon, after the gate.
+	BeforeStart func(context.Context)
 	// BeforeStop is called before the daemon is stopped, while it still serves.
 	BeforeStop func(context.Context)
 
@@ -53,6 +55,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	failures, delay := 0, firstDelay
 	for ctx.Err() == nil {
+		if k.BeforeStart != nil {
+			k.BeforeStart(ctx)
+		}
 		begun := time.Now()
 		err := k.once(ctx)
 		if ctx.Err() != nil {

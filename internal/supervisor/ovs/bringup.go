@@ -4,13 +4,16 @@
 package ovs
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/ovn-kubernetes/libovsdb/model"
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/ovsdb/client"
 	"github.com/kiln-net/kiln/internal/ovsdb/vswitch"
 	"github.com/kiln-net/kiln/internal/supervisor"
@@ -25,35 +28,72 @@ func removeSockets(o Options) error {
 	return removeIfThere(o.socket(), o.management())
 }
 
-// prepareSwitch returns once ovs-vswitchd may start. It reports whether the integration bridge exists, and whether flows are
-// saved for it.
-func (n *node) prepareSwitch(ctx context.Context, db *client.Client) (bridge, saved bool) {
+// flowsTimeout bounds the wait for ovn-controller's flows after a crash: other bridges, such as those of the node's own uplinks, must not
+// wait for ever if ovn-controller cannot reach its database.
+const flowsTimeout = 30 * time.Second
+
+// keepsFlows reports whether packets are forwarded while ovs-vswitchd does not run: the kernel has its own copy of the flows in use.
+var keepsFlows = func(d v1alpha1.Datapath) bool { return d == v1alpha1.DatapathKernel }
+
+// start is the state before a start of ovs-vswitchd.
+type start struct {
+	bridge bool // the integration bridge exists
+	saved  bool // its flows were saved: ovs-vswitchd was stopped. Otherwise it was killed
+}
+
+// waits reports whether ovs-vswitchd waits for flows, instead of deleting those that the datapath has.
+func (s start) waits(d v1alpha1.Datapath) bool { return s.saved || s.bridge && keepsFlows(d) }
+
+// beforeSwitchStarts prepares a start of ovs-vswitchd, the first one or one after a crash, and brings the switch up once it runs.
+func (n *node) beforeSwitchStarts(ctx context.Context) {
+	if n.endBringUp != nil {
+		n.endBringUp()
+	}
+	db := n.db.Load()
+	s := n.prepareSwitch(ctx, db)
+	ctx, n.endBringUp = context.WithCancel(ctx)
+	go n.bringUp(ctx, db, s)
+}
+
+// prepareSwitch returns once ovs-vswitchd may start.
+func (n *node) prepareSwitch(ctx context.Context, db *client.Client) (s start) {
 	supervisor.Retry(ctx, n.bringUpFailed, func() (err error) {
-		if bridge, err = hasBridge(ctx, db); err != nil {
+		if s.bridge, err = hasBridge(ctx, db); err != nil {
 			return err
 		}
-		if saved, err = exists(n.options.flows()); err != nil {
+		if s.saved, err = exists(n.options.flows()); err != nil {
 			return err
 		}
-		saved = saved && bridge
-		return setRestoreWait(ctx, db, saved)
+		s.saved = s.saved && s.bridge
+		if err := removeIfThere(n.options.management()); err != nil { // of a killed process
+			return err
+		}
+		return setRestoreWait(ctx, db, s.waits(n.options.Datapath))
 	})
-	return bridge, saved
+	return s
 }
 
 func (n *node) bringUpFailed(err error) { n.options.Log.Error(err, "bringing the switch up again") }
 
-// bringUp restores the saved flows in the starting ovs-vswitchd. Then it lets ovn-controller start, which replaces all flows in
-// one step.
-func (n *node) bringUp(ctx context.Context, db *client.Client, bridge, saved bool) {
-	if bridge {
+// bringUp restores the saved flows in the starting ovs-vswitchd, and then lets ovn-controller start, which replaces all flows in one step.
+// After a crash there are no saved flows: the kernel forwards by the flows that it has until ovn-controller has installed its own.
+func (n *node) bringUp(ctx context.Context, db *client.Client, s start) {
+	if s.bridge {
 		awaitSocket(ctx, n.options.management(), n.bringUpFailed)
 	}
-	if saved {
-		if err := restoreFlows(ctx, n.options); err != nil && ctx.Err() == nil {
+	restored := false
+	if s.saved {
+		err := restoreFlows(ctx, n.options)
+		if restored = err == nil; !restored && ctx.Err() == nil {
 			n.options.Log.Error(err, "flows are not restored: packets wait for ovn-controller")
 		}
+	}
+	endWait := func() {
 		supervisor.Retry(ctx, n.bringUpFailed, func() error { return setRestoreWait(ctx, db, false) })
+	}
+	later := s.waits(n.options.Datapath) && !restored && keepsFlows(n.options.Datapath)
+	if s.waits(n.options.Datapath) && !later {
+		endWait()
 	}
 	if ctx.Err() != nil {
 		return
@@ -63,6 +103,24 @@ func (n *node) bringUp(ctx context.Context, db *client.Client, bridge, saved boo
 		n.options.Log.Error(err, "removing saved flows")
 	}
 	n.switched()
+	if later {
+		n.awaitFlows(ctx)
+		endWait()
+	}
+}
+
+// awaitFlows returns once ovn-controller has installed its flows, which it does in one step, or after flowsTimeout.
+func (n *node) awaitFlows(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flowsTimeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		aggregate, err := openFlow(ctx, n.options, "dump-aggregate")
+		if err == nil && !bytes.Contains(aggregate, []byte("flow_count=0")) {
+			return
+		}
+		supervisor.Pause(ctx, 20*time.Millisecond)
+	}
+	n.options.Log.Info("ovn-controller has installed no flows yet; other bridges do not wait for it any longer", "after", flowsTimeout.String())
 }
 
 // beforeSwitchStops saves flows. If that fails, packets wait for ovn-controller at the next start.

@@ -16,13 +16,16 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/kiln-net/kiln/api/v1alpha1"
 	"github.com/kiln-net/kiln/internal/supervisor/supervisortest"
 )
 
@@ -103,6 +106,45 @@ func TestFlowsComeBackWithoutOVNController(t *testing.T) {
 	})
 }
 
+// After a crash of ovs-vswitchd, the kernel's flows forward packets until ovn-controller has installed its own. The test's datapath is
+// ovs-vswitchd's, so it checks only that the new process waits.
+func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	before := keepsFlows
+	t.Cleanup(func() { keepsFlows = before })
+	keepsFlows = func(v1alpha1.Datapath) bool { return true }
+	wire(t)
+	c := startCentral(t)
+	o := nodeOptions(t, c)
+	background(t, func(ctx context.Context) error { return Run(ctx, o) })
+	healthy(t, o.HealthAddress)
+	a, _ := logicalPort(t, o, c, "a", "10.0.0.1/24"), logicalPort(t, o, c, "b", "10.0.0.2/24")
+	reaches := func() error { return pingFrom(a, "10.0.0.2") }
+	supervisortest.Eventually(t, "a reaches b", reaches)
+	controller := must(strconv.Atoi(strings.TrimSpace(string(must(os.ReadFile(filepath.Join(o.OVNRunDir, "ovn-controller.pid")))))))
+	try(t, syscall.Kill(controller, syscall.SIGSTOP))
+	kill(t, filepath.Join(o.RunDir, "ovs-vswitchd.pid"))
+	supervisortest.Eventually(t, "the new ovs-vswitchd serves", func() error {
+		if flowsOf(t, o) == nil {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	if !restoreWaits(t, o) {
+		t.Error("the new ovs-vswitchd has deleted the kernel's flows")
+	}
+	try(t, syscall.Kill(controller, syscall.SIGCONT))
+	supervisortest.Eventually(t, "a reaches b again", reaches)
+	supervisortest.Eventually(t, "ovs-vswitchd does not wait any more", func() error {
+		if restoreWaits(t, o) {
+			return errors.New("it waits")
+		}
+		return nil
+	})
+}
+
 // logicalPort makes a port of the logical switch `s`, and a namespace with its interface and address. It returns the namespace.
 func logicalPort(t *testing.T, o Options, c central, name, address string) netns.NsHandle {
 	t.Helper()
@@ -157,11 +199,17 @@ func flowsOf(t *testing.T, o Options) map[string]bool {
 
 func checkNoRestoreWait(t *testing.T, o Options) {
 	t.Helper()
+	if restoreWaits(t, o) {
+		t.Errorf("other_config has %s", restoreWait)
+	}
+}
+
+// restoreWaits reports whether ovs-vswitchd waits for flows.
+func restoreWaits(t *testing.T, o Options) bool {
+	t.Helper()
 	argv := append(supervisortest.Program(t, "usr/bin/ovsdb-client"), "dump", "unix:"+o.socket(), "Open_vSwitch", "Open_vSwitch", "other_config")
 	out := must(exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output())
-	if strings.Contains(string(out), restoreWait) {
-		t.Errorf("other_config: %s", out)
-	}
+	return strings.Contains(string(out), restoreWait)
 }
 
 func TestWhatIsSavedOfADump(t *testing.T) {

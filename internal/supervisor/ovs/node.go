@@ -43,6 +43,8 @@ type node struct {
 	// configured, certified and switched together open ovn-controller's gate.
 	configured, certified, switched func()
 	db                              atomic.Pointer[client.Client]
+	// endBringUp ends the bringing up of the last process of ovs-vswitchd.
+	endBringUp context.CancelFunc
 }
 
 // Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
@@ -64,9 +66,10 @@ func Run(ctx context.Context, o Options) error {
 	n := &node{options: o, uplink: uplink{options: o, log: o.Log}}
 	n.configured, n.certified, n.switched = gates(gate)
 	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
-	n.vswitch.BeforeStop = n.beforeSwitchStops
 	changes := make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
+	n.vswitch.BeforeStart = func(context.Context) { n.beforeSwitchStarts(ctx) } // for the time that the database is connected
+	n.vswitch.BeforeStop = n.beforeSwitchStops
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions) })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
 	group.Go(func() error { n.configure(ctx, sync.OnceFunc(func() { close(connected) }), changes); return nil })
@@ -107,14 +110,7 @@ func (n *node) configure(ctx context.Context, startSwitch func(), changes <-chan
 	}
 	defer db.Close()
 	n.db.Store(db)
-	bridge, saved := n.prepareSwitch(ctx, db)
-	if ctx.Err() != nil {
-		return
-	}
 	startSwitch()
-	var up sync.WaitGroup
-	up.Go(func() { n.bringUp(ctx, db, bridge, saved) })
-	defer up.Wait()
 	var retry <-chan time.Time
 	for {
 		switch err := n.reconcile(ctx, db); {
