@@ -33,9 +33,10 @@ KERNEL ?= uml
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
 
-# Programs that use the lab are built here and run where the lab is: on this host or in the lab's kernel.
+# Programs that use the lab are built here and run where the lab is: on this host or in the lab's kernel, which has no network. The modules
+# are those from which the suite takes CRDs.
 IN_LAB = $(LAB) run
-E2E = go test -c -o _output/e2e.test ./test/e2e && $(IN_LAB) --dir test/e2e ../../_output/e2e.test -test.v -ginkgo.v
+E2E = go mod download sigs.k8s.io/network-policy-api@v0.1.7 sigs.k8s.io/network-policy-api && go test -c -o _output/e2e.test ./test/e2e && $(IN_LAB) --dir test/e2e ../../_output/e2e.test -test.v -ginkgo.v
 
 # The PATH of the tests and the demo. `make prepare` fills it with go, make, and the programs of the packages that it installs and
 # of those that every Debian has. Other installed programs are not found, so they cannot hide a gap in the list

@@ -253,7 +253,7 @@ func TestReleasedFrontsAreInherited(t *testing.T) {
 	released.record(before)
 	must(t, w.update(t.Context(), difference{}, released))
 	for _, step := range []func() error{
-		func() error { return nil },
+		func() error { return w.update(t.Context(), difference{}, released) }, // renewed
 		func() error { return newWriter(nft).rewrite(t.Context(), nil, nil, nil) },
 	} {
 		must(t, step())
@@ -261,6 +261,31 @@ func TestReleasedFrontsAreInherited(t *testing.T) {
 		must(t, err)
 		if !maps.Equal(got, want) {
 			t.Errorf("inherited fronts %v, want %v", got, want)
+		}
+	}
+}
+
+// Tenants can release fronts without a pause.
+func TestReleasedFrontsAreBounded(t *testing.T) {
+	before := maxReleased
+	t.Cleanup(func() { maxReleased = before })
+	maxReleased = 300
+	nft := knftables.NewFake(knftables.InetFamily, Table)
+	w := newWriter(nft)
+	must(t, w.rewrite(t.Context(), nil, nil, nil))
+	for range 2 { // the second time the elements are renewed
+		for n := range 2 {
+			fronts := pending{}
+			for i := range maxReleased {
+				address := netip.AddrFrom4([4]byte{10, 96 + byte(n), byte(i >> 8), byte(i)})
+				fronts[place{families[0], "udp", netip.AddrPortFrom(address, 53)}] = true
+			}
+			must(t, w.update(t.Context(), difference{}, fronts))
+		}
+		list, err := nft.ListElements(t.Context(), "set", "released4")
+		must(t, err)
+		if len(list) != maxReleased {
+			t.Errorf("%d elements, want %d", len(list), maxReleased)
 		}
 	}
 }

@@ -56,6 +56,9 @@ const overlay = "ovn0"
 // affinitySize bounds the number of clients with a recorded endpoint, in each family.
 const affinitySize = 1 << 18
 
+// maxReleased bounds the number of fronts that one process records in setReleased at a time.
+var maxReleased = 1 << 14
+
 // releasedFor is how long setReleased holds a front: longer than the kubelet's longest pause before it restarts a container.
 const releasedFor = 10 * time.Minute
 

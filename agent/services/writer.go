@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +28,7 @@ type writer struct {
 	unused   map[chain]bool
 	stuck    int // number of unused chains whose last deletion failed
 	guards   map[chain]*guard
+	released map[place]time.Time // when fronts were recorded in setReleased, without those whose elements have expired
 	services []netip.Prefix
 }
 
@@ -34,7 +36,7 @@ type writer struct {
 const spareChains = 32
 
 func newWriter(nft knftables.Interface) *writer {
-	w := &writer{nft: nft}
+	w := &writer{nft: nft, released: map[place]time.Time{}}
 	w.forget()
 	return w
 }
@@ -183,13 +185,26 @@ func (w *writer) update(ctx context.Context, d difference, fronts pending) error
 	return nil
 }
 
-// release records the fronts that no Service has any more.
+// release records the fronts that no Service has any more. Tenants can release fronts without a pause, so the number of records is bounded; of
+// fronts beyond the bound, connections stay if the process crashes at this moment.
 func (w *writer) release(tx *knftables.Transaction, fronts pending) {
+	now := time.Now()
+	if len(w.released)+len(fronts) > maxReleased {
+		maps.DeleteFunc(w.released, func(_ place, at time.Time) bool { return now.Sub(at) > releasedFor })
+	}
 	for at := range fronts {
-		if w.claims.holder(at) == (types.NamespacedName{}) {
-			set := at.family.object(setReleased, at.node())
-			tx.Add(&knftables.Element{Set: set, Key: []string{at.key()}})
+		if w.claims.holder(at) != (types.NamespacedName{}) {
+			continue
 		}
+		element := &knftables.Element{Set: at.family.object(setReleased, at.node()), Key: []string{at.key()}}
+		if _, again := w.released[at]; again { // the element may be there, and would keep its time
+			tx.Add(element)
+			tx.Delete(element)
+		} else if len(w.released) >= maxReleased {
+			continue
+		}
+		tx.Add(element)
+		w.released[at] = now
 	}
 }
 

@@ -49,8 +49,8 @@ type LBRuleBackends struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="must be an address"
 	Endpoints []string `json:"endpoints,omitempty"`
-	// sessionAffinity is None (the default) or ClientIP. ClientIP sends a client to the same endpoint until three hours after its last
-	// connection.
+	// sessionAffinity is None (the default) or ClientIP. ClientIP sends a client to the same endpoint as long as that one
+	// serves. For nodes and clients outside the cluster this ends three hours after the last connection.
 	// +optional
 	// +kubebuilder:validation:Enum="";None;ClientIP
 	SessionAffinity corev1.ServiceAffinity `json:"sessionAffinity,omitempty"`

@@ -25,6 +25,7 @@ import (
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
+	"github.com/kiln-net/kiln/hack/lab/guest"
 	"github.com/kiln-net/kiln/hack/lab/prepare"
 	"github.com/kiln-net/kiln/hack/lab/progress"
 	"github.com/kiln-net/kiln/test/cluster"
@@ -79,8 +80,10 @@ func (c *conformance) run(ctx context.Context, build bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := prepare.Conformance(ctx, prepare.Options{Cache: c.cache, Source: source, Report: c.report}); err != nil || build {
-		return err
+	if os.Getenv(guest.InGuest) == "" { // there, the host has prepared everything
+		if err := prepare.Conformance(ctx, prepare.Options{Cache: c.cache, Source: source, Report: c.report}); err != nil || build {
+			return err
+		}
 	}
 	l, err := lab.Open("")
 	if err != nil {

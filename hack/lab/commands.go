@@ -92,6 +92,13 @@ func (l *lab) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			there, err := l.guest().Exists()
+			if err != nil {
+				return err
+			}
+			if there && kernel != umlKernel {
+				return errors.New("a lab with a kernel of its own is up: take it down first, or use --kernel " + umlKernel)
+			}
 			switch kernel {
 			case "":
 			case hostKernel:
@@ -174,12 +181,12 @@ func (l *lab) down() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !there {
-				return cluster.Down(cmd.Context(), l.state, l.report)
+			if there {
+				err = l.report.Step("stop the lab's kernel; the lab's logs are in "+filepath.Join(l.state, "logs"), func() error {
+					return errors.Join(l.guest().SaveLogs(cmd.Context(), filepath.Join(l.state, "logs")), l.guest().Stop(cmd.Context()))
+				})
 			}
-			return l.report.Step("stop the lab's kernel; its log and the lab's are in "+filepath.Join(l.state, "logs"), func() error {
-				return errors.Join(l.guest().SaveLogs(cmd.Context(), filepath.Join(l.state, "logs")), l.guest().Stop(cmd.Context()))
-			})
+			return errors.Join(err, cluster.Down(cmd.Context(), l.state, l.report))
 		}),
 	}
 }
@@ -311,7 +318,7 @@ func (l *lab) withCluster(f func(*cobra.Command, *cluster.Cluster, []string) err
 			return err
 		}
 		if there {
-			return l.inGuest(cmd.Context(), append([]string{l.guest().Program(), cmd.Name()}, args...)...)
+			return l.inGuest(cmd.Context(), append([]string{l.guest().Program(), cmd.Name(), "--"}, args...)...)
 		}
 		c, err := cluster.Open(l.state)
 		if err != nil {

@@ -34,8 +34,9 @@ type Keeper struct {
 	Daemon Daemon
 	// After is a gate: the daemon does not start until the channel is closed. A nil channel is an open gate.
 	After <-chan struct{}
-	// BeforeStart is called before each start of the daemon, after the gate.
-	BeforeStart func(context.Context)
+	// BeforeStart is called before each start of the daemon, after the gate. It returns an error if the daemon must not start any more,
+	// because everything is about to stop.
+	BeforeStart func(context.Context) error
 	// BeforeStop is called before the daemon is stopped, while it still serves.
 	BeforeStop func(context.Context)
 
@@ -56,7 +57,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	failures, delay := 0, firstDelay
 	for ctx.Err() == nil {
 		if k.BeforeStart != nil {
-			k.BeforeStart(ctx)
+			if err := k.BeforeStart(ctx); err != nil {
+				<-ctx.Done()
+				return nil
+			}
 		}
 		begun := time.Now()
 		err := k.once(ctx)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -106,16 +107,22 @@ func (s spec) mount() error {
 	return nil
 }
 
-// completeCache links what the disk's copy of the cache lacks to the host's cache.
+// completeCache links what the disk's copy of the cache lacks to the host's cache, which is read-only here.
 func (s spec) completeCache() error {
-	entries, err := os.ReadDir(s.HostCache)
-	if err != nil {
-		return fmt.Errorf("read the host's cache: %w", err)
-	}
-	for _, e := range entries {
-		err := os.Symlink(filepath.Join(s.HostCache, e.Name()), filepath.Join(s.Dir.cache(), e.Name()))
-		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("complete the cache: %w", err)
+	for _, dir := range []string{"", "bin"} {
+		entries, err := os.ReadDir(filepath.Join(s.HostCache, dir))
+		if err != nil {
+			return fmt.Errorf("read the host's cache: %w", err)
+		}
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), ".") { // the lock, and what is being built
+				continue
+			}
+			name := filepath.Join(dir, e.Name())
+			err := os.Symlink(filepath.Join(s.HostCache, name), filepath.Join(s.Dir.cache(), name))
+			if err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("complete the cache: %w", err)
+			}
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ package ovs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -32,30 +33,51 @@ func removeSockets(o Options) error {
 // wait for ever if ovn-controller cannot reach its database.
 const flowsTimeout = 30 * time.Second
 
-// keepsFlows reports whether packets are forwarded while ovs-vswitchd does not run: the kernel has its own copy of the flows in use.
-var keepsFlows = func(d v1alpha1.Datapath) bool { return d == v1alpha1.DatapathKernel }
+// datapathLink is the interface of the kernel's datapath. It exists from the first start of ovs-vswitchd until a reboot.
+const datapathLink = "ovs-system"
+
+// keepsFlows reports whether packets are forwarded while ovs-vswitchd does not run: the kernel has a copy of the flows in use.
+var keepsFlows = func(d v1alpha1.Datapath) (bool, error) {
+	if d != v1alpha1.DatapathKernel {
+		return false, nil
+	}
+	link, err := linkIfThere(datapathLink)
+	return link != nil, err
+}
 
 // start is the state before a start of ovs-vswitchd.
 type start struct {
 	bridge bool // the integration bridge exists
 	saved  bool // its flows were saved: ovs-vswitchd was stopped. Otherwise it was killed
+	kept   bool // the kernel has the flows that were in use
 }
 
 // waits reports whether ovs-vswitchd waits for flows, instead of deleting those that the datapath has.
-func (s start) waits(d v1alpha1.Datapath) bool { return s.saved || s.bridge && keepsFlows(d) }
+func (s start) waits() bool { return s.bridge && (s.saved || s.kept) }
 
-// beforeSwitchStarts prepares a start of ovs-vswitchd, the first one or one after a crash, and brings the switch up once it runs.
-func (n *node) beforeSwitchStarts(ctx context.Context) {
+// beforeSwitchStarts prepares a start of ovs-vswitchd, the first one or one after a crash, until ctx ends, and brings the switch up once it
+// runs, until running ends. It returns ctx's error if ovs-vswitchd must not start.
+func (n *node) beforeSwitchStarts(ctx, running context.Context) error {
 	if n.endBringUp != nil {
 		n.endBringUp()
 	}
 	db := n.db.Load()
 	s := n.prepareSwitch(ctx, db)
-	ctx, n.endBringUp = context.WithCancel(ctx)
-	go n.bringUp(ctx, db, s)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	n.waiting.Store(s.waits())
+	up, cancel := context.WithCancel(running)
+	done := make(chan struct{})
+	n.endBringUp = func() { cancel(); <-done }
+	go func() {
+		defer close(done)
+		n.bringUp(up, db, s)
+	}()
+	return nil
 }
 
-// prepareSwitch returns once ovs-vswitchd may start.
+// prepareSwitch returns once ovs-vswitchd may start, or ctx ends.
 func (n *node) prepareSwitch(ctx context.Context, db *client.Client) (s start) {
 	supervisor.Retry(ctx, n.bringUpFailed, func() (err error) {
 		if s.bridge, err = hasBridge(ctx, db); err != nil {
@@ -64,11 +86,13 @@ func (n *node) prepareSwitch(ctx context.Context, db *client.Client) (s start) {
 		if s.saved, err = exists(n.options.flows()); err != nil {
 			return err
 		}
-		s.saved = s.saved && s.bridge
+		if s.kept, err = keepsFlows(n.options.Datapath); err != nil {
+			return err
+		}
 		if err := removeIfThere(n.options.management()); err != nil { // of a killed process
 			return err
 		}
-		return setRestoreWait(ctx, db, s.waits(n.options.Datapath))
+		return setRestoreWait(ctx, db, s.waits())
 	})
 	return s
 }
@@ -81,18 +105,12 @@ func (n *node) bringUp(ctx context.Context, db *client.Client, s start) {
 	if s.bridge {
 		awaitSocket(ctx, n.options.management(), n.bringUpFailed)
 	}
-	restored := false
-	if s.saved {
-		err := restoreFlows(ctx, n.options)
-		if restored = err == nil; !restored && ctx.Err() == nil {
-			n.options.Log.Error(err, "flows are not restored: packets wait for ovn-controller")
-		}
-	}
+	awaits := s.waits() && !n.restored(ctx, s) && s.kept
 	endWait := func() {
 		supervisor.Retry(ctx, n.bringUpFailed, func() error { return setRestoreWait(ctx, db, false) })
+		n.waiting.Store(ctx.Err() != nil)
 	}
-	later := s.waits(n.options.Datapath) && !restored && keepsFlows(n.options.Datapath)
-	if s.waits(n.options.Datapath) && !later {
+	if s.waits() && !awaits {
 		endWait()
 	}
 	if ctx.Err() != nil {
@@ -103,10 +121,26 @@ func (n *node) bringUp(ctx context.Context, db *client.Client, s start) {
 		n.options.Log.Error(err, "removing saved flows")
 	}
 	n.switched()
-	if later {
+	if awaits {
 		n.awaitFlows(ctx)
 		endWait()
 	}
+}
+
+// restored restores the saved flows, if there are any. If that fails, it leaves none of them.
+func (n *node) restored(ctx context.Context, s start) bool {
+	if !s.saved {
+		return false
+	}
+	err := restoreFlows(ctx, n.options)
+	if err == nil || ctx.Err() != nil {
+		return err == nil
+	}
+	n.options.Log.Error(err, "flows are not restored: packets wait for ovn-controller")
+	if _, err := openFlow(ctx, n.options, "del-flows"); err != nil {
+		n.options.Log.Error(err, "the part of the flows that was restored stays")
+	}
+	return false
 }
 
 // awaitFlows returns once ovn-controller has installed its flows, which it does in one step, or after flowsTimeout.
@@ -120,11 +154,16 @@ func (n *node) awaitFlows(ctx context.Context) {
 		}
 		supervisor.Pause(ctx, 20*time.Millisecond)
 	}
-	n.options.Log.Info("ovn-controller has installed no flows yet; other bridges do not wait for it any longer", "after", flowsTimeout.String())
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		n.options.Log.Info("ovn-controller has installed no flows yet; other bridges do not wait for it any longer", "after", flowsTimeout.String())
+	}
 }
 
 // beforeSwitchStops saves flows. If that fails, packets wait for ovn-controller at the next start.
 func (n *node) beforeSwitchStops(ctx context.Context) {
+	if n.waiting.Load() {
+		return // it has no flows, or not yet those that were saved before
+	}
 	if err := saveFlows(ctx, n.options); err != nil {
 		n.options.Log.Error(err, "flows are not saved")
 	}

@@ -114,7 +114,7 @@ func TestACrashedSwitchWaitsForOVNController(t *testing.T) {
 	}
 	before := keepsFlows
 	t.Cleanup(func() { keepsFlows = before })
-	keepsFlows = func(v1alpha1.Datapath) bool { return true }
+	keepsFlows = func(v1alpha1.Datapath) (bool, error) { return true, nil }
 	wire(t)
 	c := startCentral(t)
 	o := nodeOptions(t, c)

@@ -43,8 +43,10 @@ type node struct {
 	// configured, certified and switched together open ovn-controller's gate.
 	configured, certified, switched func()
 	db                              atomic.Pointer[client.Client]
-	// endBringUp ends the bringing up of the last process of ovs-vswitchd.
-	endBringUp context.CancelFunc
+	// endBringUp ends the bringing up of the last process of ovs-vswitchd, and waits until it has ended.
+	endBringUp func()
+	// waiting is set while ovs-vswitchd waits for flows and has none to save.
+	waiting atomic.Bool
 }
 
 // Run runs the node's daemons until ctx ends. It stops them so that flows and the chassis stay for the next container. It
@@ -68,7 +70,12 @@ func Run(ctx context.Context, o Options) error {
 	n.database, n.vswitch, n.controller = daemons(o, connected, gate)
 	changes := make(chan struct{}, 1)
 	group, ctx := errgroup.WithContext(ctx)
-	n.vswitch.BeforeStart = func(context.Context) { n.beforeSwitchStarts(ctx) } // for the time that the database is connected
+	n.vswitch.BeforeStart = func(own context.Context) error { // the database is connected until ctx ends
+		own, cancel := context.WithCancel(own)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		return n.beforeSwitchStarts(own, ctx)
+	}
 	n.vswitch.BeforeStop = n.beforeSwitchStops
 	group.Go(func() error { return supervisor.ServeHealth(ctx, o.HealthAddress, n.ready, n.versions) })
 	group.Go(func() error { return supervisor.RunInOrder(ctx, n.database, n.vswitch, n.controller) })
@@ -90,7 +97,11 @@ func Run(ctx context.Context, o Options) error {
 		}.run(ctx, n.certified)
 		return nil
 	})
-	return group.Wait()
+	err := group.Wait()
+	if n.endBringUp != nil {
+		n.endBringUp()
+	}
+	return err
 }
 
 // gates returns functions that close the gate once all of them were called. Each may be called several times.
