@@ -30,6 +30,9 @@ GOLANGCI_LINT := $(KILN_CACHE)/tools/golangci-lint-$(GOLANGCI_LINT_VERSION)/gola
 DATAPATH ?= userspace
 KERNEL ?= uml
 
+# The labels of `make test`'s specs.
+E2E_LABELS := !faults && !crashes && !known-defect && !upgrade-from
+
 LAB := go run ./hack/lab
 LAB_UP = $(LAB) up --control-planes $(CONTROL_PLANES) --workers $(WORKERS) $(if $(filter kernel,$(DATAPATH)),--kernel $(KERNEL))
 
@@ -125,7 +128,7 @@ test-e2e: images ## The e2e smoke in a new lab (needs `make prepare`; KEEP=1 lea
 	$(LAB) down
 	$(LAB_UP)
 	$(LAB) load $(IMAGE_ARCHIVE)
-	$(E2E) -test.timeout 45m -ginkgo.label-filter='!faults && !crashes && !known-defect && !upgrade-from' || { $(LAB) status; exit 1; }
+	$(E2E) -test.timeout 45m -ginkgo.label-filter='$(E2E_LABELS)' || { $(LAB) status; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: attacks
@@ -196,6 +199,35 @@ faults: images ## Every fault of docs/reliability.md, one after another, in a ne
 	$(LAB) load $(IMAGE_ARCHIVE)
 	export FAULTS_REPORT=$(CURDIR)/_output/faults.md; $(E2E) -test.timeout 60m -ginkgo.label-filter='faults && !known-defect'
 	$(LAB) down
+
+# Groups of the e2e suite for test-kernel, by files of test/e2e.
+KERNEL_GROUPS := main services policies vpcs tenants restarts removal
+files-main := suite latency churn kubectlko badinput sctp
+files-services := service lbrule routerlbrule vip
+files-policies := policy policy_cluster securitygroup security
+files-vpcs := vpc subnet address transit gateway machine
+files-tenants := attacks attacks_link
+files-restarts := restart upgrade members
+files-removal := removal
+GROUP ?= $(KERNEL_GROUPS)
+
+.PHONY: test-kernel
+test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)
+	test -n "$(KEEP)" || $(LAB) down
+	$(MAKE) --no-print-directory kernel-lab DATAPATH=kernel
+	for group in $(GROUP); do $(MAKE) --no-print-directory kernel-group-$$group || { $(LAB) status; exit 1; }; done
+	test -n "$(KEEP)" || $(LAB) down
+
+.PHONY: kernel-lab
+kernel-lab:
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+
+.PHONY: $(KERNEL_GROUPS:%=kernel-group-%)
+$(KERNEL_GROUPS:%=kernel-group-%): kernel-group-%:
+	@start=$$SECONDS; echo "=== $*"; \
+	{ $(E2E) -test.timeout 60m -ginkgo.label-filter='$(E2E_LABELS)' $(foreach f,$(files-$*),-ginkgo.focus-file='/$(f)_test.go') || exit 1; } && \
+		echo "=== $* passed in $$((SECONDS - start)) s"
 
 # CRASHES: rounds of each crash.
 CRASHES ?= 10
@@ -290,6 +322,16 @@ bench-package:
 bench-compare: ## Measure two git revisions in alternation: make bench-compare OLD=main NEW=HEAD
 	go build -o bin/bench ./test/bench
 	bin/bench -northd paused $(BENCH_ARGS) -old $(OLD) -new $(NEW) $(if $(OLD_FLAGS),-old-flags '$(OLD_FLAGS)') -json bin/bench-compare.json
+
+.PHONY: bench-datapath
+bench-datapath: images ## Throughput, round trips, connections and packets of the data plane in a new lab, with references (DATAPATH=kernel); the table goes to _output/datapath.md
+	$(LAB) down
+	$(LAB_UP)
+	$(LAB) load $(IMAGE_ARCHIVE)
+	go build -o _output/netprobe ./test/bench/netprobe
+	go build -o _output/datapath ./test/bench/datapath
+	$(IN_LAB) _output/datapath -netprobe $(CURDIR)/_output/netprobe -output $(CURDIR)/_output/datapath.md $(BENCH_FLAGS)
+	test -n "$(KEEP)" || $(LAB) down
 
 ##@ Help
 

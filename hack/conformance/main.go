@@ -138,12 +138,6 @@ func (c *conformance) install(ctx context.Context, l *lab.Cluster, source string
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
 	return c.report.Step("install Kiln and wait until the OVNCluster is Available", func() error {
-		if err := cluster.ApplyManifests(ctx, l.Kubeconfig(), filepath.Join(source, "hack/lab/manifests")); err != nil {
-			return err
-		}
-		if err := k.ApplyOVNCluster(ctx, spec); err != nil {
-			return err
-		}
-		return k.WaitAvailable(ctx, func(message string) { c.report.Say("      %s", message) })
+		return k.Install(ctx, l.Kubeconfig(), filepath.Join(source, "hack/lab/manifests"), spec, func(message string) { c.report.Say("      %s", message) })
 	})
 }

@@ -44,6 +44,17 @@ func (c *Cluster) Objects() (client.WithWatch, error) {
 	return objects, nil
 }
 
+// Install installs the operator by its manifests and applies the OVNCluster. It returns when that is Available, and reports messages until then.
+func (c *Cluster) Install(ctx context.Context, kubeconfig, manifests string, spec v1alpha1.OVNClusterSpec, report func(string)) error {
+	if err := ApplyManifests(ctx, kubeconfig, manifests); err != nil {
+		return err
+	}
+	if err := c.ApplyOVNCluster(ctx, spec); err != nil {
+		return err
+	}
+	return c.WaitAvailable(ctx, report)
+}
+
 // ApplyManifests runs kubectl apply -k, as a user would.
 func ApplyManifests(ctx context.Context, kubeconfig, dir string) error {
 	return apply(ctx, kubeconfig, "-k", dir)

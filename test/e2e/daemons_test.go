@@ -115,6 +115,8 @@ func (c crash) once(ctx context.Context, p *pair, stranger *corev1.Pod) (flows, 
 	node := suite.Workers[0]
 	running := startFlows(ctx, p)
 	running.resets = c.pauses > 0 && !suite.Lab.KernelDatapath()
+	_, err := suite.Cluster.Exec(ctx, p.from, "ping", "-c", "1", "-W", "5", stranger.Status.PodIP) // resolves its MAC address
+	Expect(err).NotTo(HaveOccurred())
 	Expect(pause(ctx, 11*time.Second)).To(Succeed())
 	before := strings.TrimSpace(exec(ctx, node, "bash", "-c", c.find))
 	at := time.Now().Add(3 * time.Second) // enough for both commands to start
