@@ -102,6 +102,7 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 	lease, held := r.Allocator.Lookup(port)
 	switch {
 	case held && r.owns(pod):
+		r.kept.forget(key) // retained at the start, when the cache did not have the pod yet
 		if r.machineOf(pod) != "" && r.tenants.moved(port, pod.Spec.NodeName) {
 			r.settle(ctx, pod, lease)
 		}
@@ -125,13 +126,13 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 
 // parted is called when the pod of this name cannot take over the existing lease. If err is a *problem, so that the pod has to wait,
 // parted releases the previous pod: it removes the port, and retains or frees the address as if no pod of this name existed. It returns
-// err.
+// err. Each attempt of the waiting pod calls it again, so it must not change the waiting list: a pod that is new there is retried at once.
 func (r *Reconciler) parted(ctx context.Context, pod *corev1.Pod, err error) error {
 	var p *problem
 	if !errors.As(err, &p) {
 		return err
 	}
-	if vacated := r.vacate(ctx, r.portKey(pod)); vacated != nil {
+	if _, vacated := r.vacate(ctx, r.portKey(pod)); vacated != nil {
 		return fmt.Errorf("remove the port of the previous pod of this name: %w", vacated)
 	}
 	return err

@@ -88,7 +88,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if pod == nil || !r.needsPort(pod) {
 		r.leaveSets(req.NamespacedName, pod)
-		return ctrl.Result{}, r.vacate(ctx, req.NamespacedName)
+		waits, err := r.vacate(ctx, req.NamespacedName)
+		if err == nil && !waits {
+			r.waiting.remove(req.NamespacedName)
+		}
+		return ctrl.Result{}, err
 	}
 	a, err := r.attach(ctx, pod)
 	var p *problem
@@ -157,7 +161,6 @@ func finished(pod *corev1.Pod) bool {
 
 // release removes a pod's port, and then frees its addresses.
 func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) error {
-	r.waiting.remove(key)
 	if err := r.detach(ctx, key); err != nil {
 		return err
 	}

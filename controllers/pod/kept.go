@@ -90,12 +90,12 @@ func (k *kept) of(owner types.NamespacedName) []types.NamespacedName {
 }
 
 // vacate removes the port of a pod that was deleted or needs none. It frees the addresses, unless a workload or an IP object retains
-// them.
-func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error {
+// them. waits is true if these are an IP object's reservation that cannot get its addresses yet and is on the waiting list.
+func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) (waits bool, err error) {
 	port := portOf(key)
 	ip, err := r.recorder.find(ctx, port)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if isReservation(ip) {
 		return r.reserve(ctx, key, ip)
@@ -103,36 +103,35 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) error
 	lease, held := r.Allocator.Lookup(port)
 	isNodes, err := r.isNodes(ctx, port)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !held || ofNode(lease) || isNodes {
-		return r.release(ctx, key)
+		return false, r.release(ctx, key)
 	}
 	_, away := r.kept.podType(key)
 	podType, err := r.wantedAgain(ctx, key, ip)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if podType == "" || away && ip == nil && r.recorder.complete.Load() { // the user has deleted the IP object, which frees the address
-		return r.release(ctx, key)
+		return false, r.release(ctx, key)
 	}
 	if err := r.recorder.ensure(ctx, keptIPOf(ip, port, podType, lease)); err != nil {
-		return err // keep the port: without the IP object, a new leader could not restore the lease
+		return false, err // keep the port: without the IP object, a new leader could not restore the lease
 	}
 	r.kept.put(key, podType)
 	// From now on, events of the workload find the lease in kept. An earlier event has already changed the cache, so check again.
 	if podType, err = r.wantedAgain(ctx, key, ip); err != nil {
-		return err
+		return false, err
 	}
 	if podType == "" {
-		return r.release(ctx, key)
+		return false, r.release(ctx, key)
 	}
 	if err := r.detach(ctx, key); err != nil {
-		return err
+		return false, err
 	}
-	r.waiting.remove(key)
 	r.retain(ctx, port, lease)
-	return nil
+	return false, nil
 }
 
 // wantedAgain returns the kind of workload that will recreate a pod of this name, so that its addresses are retained; empty if none will.
@@ -150,20 +149,20 @@ func (r *Reconciler) wantedAgain(ctx context.Context, key types.NamespacedName, 
 	return kubeovnv1.PodTypeStatefulSet, nil
 }
 
-// reserve holds the addresses that an IP object reserves while no pod of its name exists.
-func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP) error {
+// reserve holds the addresses that an IP object reserves while no pod of its name exists. waits is true if it cannot get them yet.
+func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP) (waits bool, err error) {
 	port := portOf(key)
 	lease, held := r.Allocator.Lookup(port)
 	if held && ofNode(lease) {
-		return nil // the lease belongs to a node
+		return false, nil // the lease belongs to a node
 	}
 	if err := r.detach(ctx, key); err != nil {
-		return err
+		return false, err
 	}
 	request, p := reservedBy(ip)
 	if p == nil && held && len(request.Addresses) > 0 && r.Allocator.Fits(port, request) {
 		r.reserved(ctx, key, ip, lease)
-		return nil
+		return false, nil
 	}
 	if held { // a deleted pod of that name
 		r.Allocator.Release(port)
@@ -174,18 +173,17 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 		if lease, err = r.allocate(ctx, nil, port, request); err != nil {
 			message, users := explain(request.Subnet, err)
 			if !users {
-				return fmt.Errorf("reserve addresses: %w", err)
+				return false, fmt.Errorf("reserve addresses: %w", err)
 			}
 			p = &problem{message: message, subnets: []string{request.Subnet}}
 		}
 	}
 	if p != nil {
 		r.wait(ip, key, p)
-		return nil
+		return true, nil
 	}
-	r.waiting.remove(key)
 	r.reserved(ctx, key, ip, lease)
-	return nil
+	return false, nil
 }
 
 func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) {

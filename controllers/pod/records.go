@@ -175,15 +175,15 @@ func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.Nam
 
 // wanted returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
 func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
-	pod, err := r.podAt(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	if pod != nil {
+	podType, kept := r.kept.podType(key) // a pod of this name may exist, and wait
+	if !kept {
+		pod, err := r.podAt(ctx, key)
+		if pod == nil || err != nil {
+			return nil, err
+		}
 		return ipOf(pod, key, r.typeOf(pod), lease), nil
 	}
-	podType, kept := r.kept.podType(key)
-	if !kept || podType == "" && !isReservation(have) {
+	if podType == "" && !isReservation(have) {
 		return nil, nil
 	}
 	return keptIPOf(have, portOf(key), podType, lease), nil

@@ -6,6 +6,7 @@ package pod_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -22,6 +23,20 @@ func (w world) withoutPort(process *controllertest.Process, was *corev1.Pod) {
 		}
 		if lease, held := process.Allocator.Lookup(was.Name + "." + was.Namespace); !held || joined(lease.Addresses) != address(was) {
 			return fmt.Sprintf("the address is not retained: %v", lease)
+		}
+		return ""
+	})
+}
+
+// rests waits until the controllers of pods and of IP objects have nothing to do. Two that undo each other's work never rest.
+func (w world) rests() {
+	w.Helper()
+	passes := func() float64 { return reconciled(w.T, "pod") + reconciled(w.T, "ip") }
+	w.Eventually(func() string {
+		before := passes()
+		time.Sleep(500 * time.Millisecond)
+		if n := passes() - before; n > 0 {
+			return fmt.Sprintf("%v more passes in half a second", n)
 		}
 		return ""
 	})
@@ -45,10 +60,38 @@ func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
 	process = w.start()
 	w.warned(second, "nowhere")
 	w.withoutPort(process, first)
+	w.rests()
+	if record := w.record(first); record.Spec.NodeName != "" {
+		t.Errorf("the IP object of the retained address says that it is on node %s", record.Spec.NodeName)
+	}
+	if n := w.events(second, "AcquireAddressFailed"); n != 1 {
+		t.Errorf("the waiting pod has %d events, want 1", n)
+	}
 
 	w.Change(second, func() { delete(second.Annotations, kubeovnv1.AnnotationIPPool.Key()) })
 	w.allocated(second)
 	if address(second) != address(first) {
 		t.Errorf("the pod had %s, its successor has %s", address(first), address(second))
+	}
+}
+
+// A user reserves the address of a StatefulSet's pod, and the pod that comes asks for something that does not exist.
+func TestAReservationOutlastsAPodThatHasToWait(t *testing.T) {
+	w := newWorld(t)
+	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	process := w.start()
+	set := w.statefulSet("db", 0, 1)
+	reserved := reservation("db-0.default", kubeovnv1.IPSpec{PodName: "db-0", Namespace: "default", Subnet: "ovn-default", V4IPAddress: "10.16.0.40"})
+	w.Create(reserved)
+	w.held(process, reserved.Name, "10.16.0.40")
+	p := replica(set, 0, "n1", string(kubeovnv1.AnnotationIPPool), "nowhere")
+	w.Create(p)
+	w.warned(p, "nowhere")
+	w.rests()
+	w.held(process, reserved.Name, "10.16.0.40")
+	w.Change(p, func() { delete(p.Annotations, kubeovnv1.AnnotationIPPool.Key()) })
+	w.allocated(p)
+	if address(p) != "10.16.0.40" {
+		t.Errorf("the pod has %s, not the address that is reserved for it", address(p))
 	}
 }
