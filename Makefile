@@ -215,7 +215,8 @@ GROUP ?= $(KERNEL_GROUPS)
 test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)
 	test -n "$(KEEP)" || $(LAB) down
 	$(MAKE) --no-print-directory kernel-lab DATAPATH=kernel
-	for group in $(GROUP); do $(MAKE) --no-print-directory kernel-group-$$group || { $(LAB) status; exit 1; }; done
+	failed=; for group in $(GROUP); do $(MAKE) --no-print-directory kernel-group-$$group || failed="$$failed $$group"; done; \
+		test -z "$$failed" || { $(LAB) status; echo "failed groups:$$failed"; exit 1; }
 	test -n "$(KEEP)" || $(LAB) down
 
 .PHONY: kernel-lab
