@@ -76,6 +76,7 @@ func TestNodeBecomesReadyInOrder(t *testing.T) {
 	n.idle.Store(false)
 	n.touch(host.JoinInterface)
 	n.waitReady()
+	must(t, keepsNeighbours(host.JoinInterface))
 	n.eventually("the conflist is installed", func() bool { return n.conflist() != nil })
 	for _, name := range []string{"kube-ovn", "portmap"} {
 		want, err := os.ReadFile(filepath.Join(plugins, name))

@@ -5,8 +5,12 @@ package agent_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -71,6 +75,32 @@ func TestCreateSaysWhatIsInTheWay(t *testing.T) {
 	if intact, err := i.Intact(); !intact || err != nil {
 		t.Errorf("what was there is no longer: %v", err)
 	}
+}
+
+// A restart of ovs-vswitchd, which answers for OVN, must not end established flows.
+func TestPodsKeepKnownNeighboursThatDoNotAnswer(t *testing.T) {
+	namespace, err := testutils.NewNS()
+	must(t, err)
+	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
+	i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(newID(), "eth0", 0), MTU: podMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	must(t, i.Create())
+	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
+	must(t, i.Configure())
+	must(t, namespace.Do(func(ns.NetNS) error { return keepsNeighbours("eth0") }))
+}
+
+// keepsNeighbours checks an interface of the current network namespace.
+func keepsNeighbours(name string) error {
+	for _, key := range sandbox.NeighbourProbeKeys(name) {
+		content, err := os.ReadFile(filepath.Join("/proc/sys", key))
+		if err != nil {
+			return err
+		}
+		if got := strings.TrimSpace(string(content)); got != sandbox.NeighbourProbes {
+			return fmt.Errorf("%s is %s, want %s", key, got, sandbox.NeighbourProbes)
+		}
+	}
+	return nil
 }
 
 // TestRenumberKeepsAddressesInForce renumbers many times: the kernel adds the local route of an IPv6 address some time after it has

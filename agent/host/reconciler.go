@@ -165,7 +165,7 @@ func (r *Reconciler) follow(ctx context.Context, node *corev1.Node, plan joined)
 	if err != nil {
 		return err, nil
 	}
-	if err := setForwarding(plan.Addresses); err != nil {
+	if err := errors.Join(setForwarding(plan.Addresses), keepNeighbours()); err != nil {
 		return err, nil
 	}
 	taken, err := setRoutes(link, plan.Routes)

@@ -16,6 +16,19 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
+// keepNeighbours makes the join interface keep known neighbours while ovs-vswitchd restarts, where the kernel can.
+func keepNeighbours() error {
+	for _, key := range sandbox.NeighbourProbeKeys(JoinInterface) {
+		if value(key) == "" { // the kernel has no such parameter, or no IPv6
+			continue
+		}
+		if err := sysctl(key, sandbox.NeighbourProbes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // setForwarding enables forwarding between the overlay and the node's other interfaces, for the families of its join addresses.
 func setForwarding(addresses []netip.Prefix) error {
 	has := func(f ipfamily.Family) bool {

@@ -27,7 +27,7 @@ const minIPv6MTU = 1280
 
 // Configure applies i to the container's end: hardware address, MTU, state up, exactly its addresses (and link-local ones), its routes.
 func (i Interface) Configure() error {
-	if err := i.inside(i.ignoreAdvertisements, i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes); err != nil {
+	if err := i.inside(i.ignoreAdvertisements, i.keepNeighbours, i.setLink, i.setChecksums, i.enableIPv6, i.setAddresses, i.setRoutes); err != nil {
 		return fmt.Errorf("configure %w", err)
 	}
 	return nil
@@ -78,6 +78,16 @@ func (i Interface) ignoreAdvertisements(netlinksafe.Handle, netlink.Link) error 
 		return nil
 	}
 	return err
+}
+
+// keepNeighbours sets NeighbourProbes, where the kernel has it.
+func (i Interface) keepNeighbours(netlinksafe.Handle, netlink.Link) error {
+	for _, key := range NeighbourProbeKeys(i.Name) {
+		if err := writeSysctl(key, NeighbourProbes); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // enableIPv6 clears disable_ipv6, which new namespaces inherit on nodes that have IPv6 disabled.

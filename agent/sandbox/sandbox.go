@@ -158,6 +158,17 @@ func find(name string) (netlink.Link, error) {
 // node's is mounted at another path. The files below net always belong to the network namespace of the writing thread.
 var Sysctls = "/proc/sys"
 
+// NeighbourProbes is the number of broadcast requests, one per second, before the kernel gives up a known neighbour that does not answer
+// the three unicast ones (mcast_resolicit, ip-sysctl). Open vSwitch answers requests for OVN in ovs-vswitchd, also with the kernel's
+// datapath. Without these requests, established flows end after eight seconds without ovs-vswitchd, although the kernel still forwards
+// them. The kernel sends packets to the known address meanwhile; an answer from another one replaces it.
+const NeighbourProbes = "15"
+
+// NeighbourProbeKeys returns the kernel parameters for NeighbourProbes on an interface, one per family.
+func NeighbourProbeKeys(name string) []string {
+	return []string{"net/ipv4/neigh/" + name + "/mcast_resolicit", "net/ipv6/neigh/" + name + "/mcast_resolicit"}
+}
+
 // setSysctl writes a kernel parameter of the current network namespace, unless it has the value already: key is its path below /proc/sys.
 func setSysctl(key, value string) error {
 	have, err := os.ReadFile("/proc/sys/" + key)

@@ -128,12 +128,6 @@ func additional(report SpecReport) []ginkgotypes.Failure {
 	return failures
 }
 
-var _ = Describe("the main job", func() {
-	It("connects pods, nodes, Services and the outside in both families", func(ctx SpecContext) {
-		expectAllChecks(ctx)
-	}, SpecTimeout(6*time.Minute))
-})
-
 // killMainProcess sends SIGKILL to the first process of a pod's container. It does so from the node, because a process cannot kill
 // the init process of its own namespace.
 func killMainProcess(ctx context.Context, pod *corev1.Pod) error {
