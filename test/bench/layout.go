@@ -30,16 +30,22 @@ type layout struct {
 	Servers string `json:"servers"`
 	// System is the CPU of the system under test and the driver.
 	System string `json:"system"`
+	// Share is the percentage of these CPUs' time that everything has together, 0 for all of it.
+	Share int `json:"share,omitempty"`
 }
 
 func (l layout) String() string {
+	limit := ""
+	if l.Share > 0 {
+		limit = fmt.Sprintf(", %d %% of the time", l.Share)
+	}
 	switch l.Name {
 	case layoutOne:
-		return "everything on CPU " + l.System
+		return "everything on CPU " + l.System + limit
 	case layoutSplit:
-		return fmt.Sprintf("servers and ovn-northd on CPU %s, system under test and driver on CPU %s", l.Servers, l.System)
+		return fmt.Sprintf("servers and ovn-northd on CPU %s, system under test and driver on CPU %s%s", l.Servers, l.System, limit)
 	}
-	return "not pinned"
+	return "not pinned" + limit
 }
 
 // layoutOf chooses from the available CPUs. With layoutSplit the servers get the first and the rest the second; with layoutOne

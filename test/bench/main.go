@@ -93,13 +93,24 @@ func main() {
 		err = o.layout.pin()
 	}
 	if err == nil {
-		err = run(ctx, o)
+		err = runInShare(ctx, o)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
 		os.Exit(1)
 	}
+}
+
+func runInShare(ctx context.Context, o options) error {
+	if o.old != "" { // its runs have shares of their own
+		return run(ctx, o)
+	}
+	leave, err := o.layout.enterShare()
+	if err != nil {
+		return err
+	}
+	return errors.Join(run(ctx, o), leave())
 }
 
 func parse(args []string) (options, error) {
@@ -110,6 +121,7 @@ func parse(args []string) (options, error) {
 	networks := f.String("subnet-sizes", "10,100,1000", "how many subnets there are when one more is measured")
 	northd := f.String("northd", "on", "on, or paused: then only the system's own part is measured")
 	on := f.String("layout", "", "one: everything on one CPU; split: servers on one, system under test and driver on another (the default with two CPUs)")
+	share := f.Int("share", 0, "percent of these CPUs' time for everything, as on a slower machine (root); 0 is all")
 	chosen := f.String("cpus", "", "CPUs to use, such as 0,1; by default those that this process may run on")
 	f.StringVar(&o.kiln, "kiln", "", "Kiln's binary; by default it is built from the working directory")
 	f.StringVar(&o.system, "system", kilnCommand, "command under test, for a shell; docs/performance.md says which variables it finds")
@@ -157,14 +169,17 @@ func parse(args []string) (options, error) {
 	}
 	o.clusterAdmin = o.clusterAdmin || o.system != kilnCommand
 	o.admission = o.admission && !o.clusterAdmin
-	if err := o.place(*on, *chosen); err != nil {
+	if *share < 0 || *share >= 100 {
+		return o, fmt.Errorf("-share %d: 1 to 99", *share)
+	}
+	if err := o.place(*on, *chosen, *share); err != nil {
 		return o, err
 	}
 	return o, o.choose(*what, *sizes, *networks)
 }
 
 // place sets the layout.
-func (o *options) place(name, chosen string) error {
+func (o *options) place(name, chosen string, share int) error {
 	on, err := cpus()
 	if err != nil {
 		return err
@@ -173,6 +188,7 @@ func (o *options) place(name, chosen string) error {
 		on = strings.Split(chosen, ",")
 	}
 	o.layout, err = layoutOf(name, on)
+	o.layout.Share = share
 	return err
 }
 
