@@ -40,7 +40,7 @@ func (l layout) enterShare() (leave func() error, err error) {
 		return errors.Join(enter(parent), os.Remove(group))
 	}
 	for name, value := range files(cpus * period * l.Share / 100) {
-		if err := os.WriteFile(filepath.Join(group, name), []byte(value), 0o644); err != nil { //nolint:gosec // a file of the kernel, which exists
+		if err := os.WriteFile(filepath.Join(group, name), []byte(value), 0o644); err != nil {
 			return nil, errors.Join(fmt.Errorf("set the quota of a control group: %w", err), leave())
 		}
 	}
@@ -49,7 +49,7 @@ func (l layout) enterShare() (leave func() error, err error) {
 
 // enter moves this process to a control group.
 func enter(group string) error {
-	err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // a file of the kernel, which exists
+	err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o644)
 	if err != nil {
 		return fmt.Errorf("enter a control group: %w", err)
 	}
