@@ -87,7 +87,11 @@ func (b *bench) run(ctx context.Context, manifests, output string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b.out, "%s datapath\n\n%s", spec.Nodes.Datapath, heading)
+	on, err := paths[0].client(ctx, program, "features", "eth0")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b.out, "%s datapath; offloads of pods: %s\n%s", spec.Nodes.Datapath, on, heading)
 	if err := b.measure(ctx, append(references, paths...)); err != nil {
 		return err
 	}

@@ -49,9 +49,9 @@ type result struct {
 }
 
 // modes are the measurements of a path, in the order of the table's columns.
-var modes = []string{"stream", "rr", "crr", "packets"}
+var modes = []string{"stream", "rr", "crr", "packets", "full"}
 
-const heading = "| path | family | Gbit/s | round trips/s | median | p99 | connections/s | packets/s |\n|---|---|---|---|---|---|---|---|\n"
+const heading = "| path | family | Gbit/s | round trips/s | median | p99 | connections/s | packets/s | packets of full MTU/s |\n|---|---|---|---|---|---|---|---|---|\n"
 
 // measure measures paths and prints a line for each. Values of a path with a reference have their ratio to it in parentheses.
 func (b *bench) measure(ctx context.Context, paths []path) error {
@@ -91,6 +91,7 @@ func line(p path, r, reference map[string]result) string {
 		fmt.Sprintf("%.0f µs", r["rr"].P99),
 		fmt.Sprintf("%.0f", r["crr"].Rate) + ratio(r["crr"].Rate, reference["crr"].Rate),
 		fmt.Sprintf("%.0f", r["packets"].Rate) + ratio(r["packets"].Rate, reference["packets"].Rate),
+		fmt.Sprintf("%.0f", r["full"].Rate) + ratio(r["full"].Rate, reference["full"].Rate),
 	}
 	return "| " + strings.Join(columns, " | ") + " |\n"
 }

@@ -11,9 +11,11 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Result is a measurement. Rate is per second: bits for stream; exchanges for rr; connections for crr; packets received for packets.
+// Result is a measurement. Rate is per second: bits for stream; exchanges for rr; connections for crr; packets received for packets and full.
 type Result struct {
 	Rate float64 `json:"rate"`
 	// Lost is the part of packets that did not arrive.
@@ -24,7 +26,7 @@ type Result struct {
 }
 
 var measurements = map[string]func(address string, d time.Duration) (Result, error){
-	"stream": stream, "rr": exchanges, "crr": connections, "packets": packets,
+	"stream": stream, "rr": exchanges, "crr": connections, "packets": packets, "full": fullPackets,
 }
 
 const timeout = 10 * time.Second
@@ -120,18 +122,36 @@ func repeat(d time.Duration, f func() error) (Result, error) {
 	return Result{Rate: rate, Median: micro(0.5), P99: micro(0.99)}, nil
 }
 
-// packets sends UDP packets of 64 bytes as fast as possible, and asks how many have arrived.
-func packets(address string, d time.Duration) (r Result, err error) {
+// smallPacket is the payload of the packets of packets, in bytes.
+const smallPacket = 64
+
+// packets sends small UDP packets as fast as possible, and asks how many have arrived.
+func packets(address string, d time.Duration) (Result, error) {
+	return flood(address, d, func(*net.UDPConn) (int, error) { return smallPacket, nil })
+}
+
+// fullPackets is packets with the largest UDP packets that the path takes without fragments.
+func fullPackets(address string, d time.Duration) (Result, error) { return flood(address, d, forbidFragments) }
+
+func flood(address string, d time.Duration, size func(*net.UDPConn) (int, error)) (r Result, err error) {
 	before, err := counted(address)
 	if err != nil {
 		return r, err
 	}
-	conn, err := net.Dial("udp", address)
+	to, err := net.ResolveUDPAddr("udp", address)
+	if err != nil {
+		return r, fmt.Errorf("read the address: %w", err)
+	}
+	conn, err := net.DialUDP("udp", nil, to)
 	if err != nil {
 		return r, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
-	payload, sent := make([]byte, 64), uint64(0)
+	n, err := size(conn)
+	if err != nil {
+		return r, fmt.Errorf("find the size of packets: %w", err)
+	}
+	payload, sent := make([]byte, n), uint64(0)
 	began := time.Now()
 	for time.Since(began) < d {
 		if _, err := conn.Write(payload); err == nil { // refused packets, while a path is set up, are not sent
@@ -145,10 +165,30 @@ func packets(address string, d time.Duration) (r Result, err error) {
 		return r, err
 	}
 	if sent == 0 {
-		return r, errors.New("no packet could be sent")
+		return r, fmt.Errorf("no packet of %d bytes could be sent", n)
 	}
 	received := min(after-before, sent)
 	return Result{Rate: float64(received) / took.Seconds(), Lost: 1 - float64(received)/float64(sent)}, nil
+}
+
+// forbidFragments makes the kernel refuse packets that are too large for the path (IP_MTU_DISCOVER, ip(7)). It returns the largest payload.
+func forbidFragments(conn *net.UDPConn) (payload int, err error) {
+	const headerIPv4, headerIPv6, headerUDP, largest = 20, 40, 8, 65507
+	level, discover, get, header := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU, headerIPv4
+	if to, ok := conn.RemoteAddr().(*net.UDPAddr); ok && to.IP.To4() == nil {
+		level, discover, get, header = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU, headerIPv6
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	mtu, socketErr := 0, error(nil)
+	err = raw.Control(func(fd uintptr) {
+		if socketErr = unix.SetsockoptInt(int(fd), level, discover, unix.IP_PMTUDISC_DO); socketErr == nil {
+			mtu, socketErr = unix.GetsockoptInt(int(fd), level, get)
+		}
+	})
+	return min(mtu-header-headerUDP, largest), errors.Join(err, socketErr)
 }
 
 func counted(address string) (n uint64, err error) {

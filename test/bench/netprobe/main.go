@@ -5,9 +5,10 @@
 // static, so that it runs in any container and namespace.
 //
 //	netprobe serve 7000 [NUMBER OF PORTS]
-//	netprobe stream|rr|crr|packets 10.16.0.7:7000 5s
+//	netprobe stream|rr|crr|packets|full 10.16.0.7:7000 5s
+//	netprobe features eth0
 //
-// The client prints a Result as JSON.
+// The client prints a Result as JSON; features prints the offloads of an interface that are on.
 package main
 
 import (
@@ -16,6 +17,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/safchain/ethtool"
 )
 
 func main() {
@@ -29,8 +32,11 @@ func run(args []string) error {
 	if len(args) > 1 && args[0] == "serve" {
 		return serve(args[1], append(args, "1")[2])
 	}
+	if len(args) == 2 && args[0] == "features" {
+		return features(args[1])
+	}
 	if len(args) != 3 {
-		return errors.New("usage: netprobe serve PORT [NUMBER] | netprobe stream|rr|crr|packets ADDRESS:PORT DURATION")
+		return errors.New("usage: netprobe serve PORT [NUMBER] | netprobe stream|rr|crr|packets|full ADDRESS:PORT DURATION | netprobe features INTERFACE")
 	}
 	d, err := time.ParseDuration(args[2])
 	if err != nil {
@@ -45,4 +51,26 @@ func run(args []string) error {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// offloads are the features (ethtool(8)) that let a large segment without a checksum pass between two interfaces of a host.
+var offloads = []string{"tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
+
+func features(name string) error {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open ethtool: %w", err)
+	}
+	defer tool.Close()
+	all, err := tool.Features(name)
+	if err != nil {
+		return fmt.Errorf("read the features of %s: %w", name, err)
+	}
+	on := []string{}
+	for _, name := range offloads {
+		if all[name] {
+			on = append(on, name)
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(on)
 }

@@ -42,7 +42,7 @@ func TestEachMeasurementOnLoopback(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{nil, {"serve"}, {"serve", "x"}, {"serve", "1", "x"}, {"stream", "127.0.0.1:1"}, {"other", "127.0.0.1:1", "1s"}, {"rr", "127.0.0.1:1", "soon"}, {"rr", "127.0.0.1:1", "1s"}} {
+	for _, args := range [][]string{nil, {"serve"}, {"serve", "x"}, {"serve", "1", "x"}, {"stream", "127.0.0.1:1"}, {"other", "127.0.0.1:1", "1s"}, {"rr", "127.0.0.1:1", "soon"}, {"rr", "127.0.0.1:1", "1s"}, {"features", "none"}} {
 		if run(args) == nil {
 			t.Errorf("%q: no error", args)
 		}
