@@ -21,6 +21,9 @@ const (
 	// the network, so fewer of them are better. Beyond wide, a pause of lull ends the window: the burst may be over.
 	widest = 500 * time.Millisecond
 	lull   = 40 * time.Millisecond
+	// memory is how long after a transaction a burst may go on with the window that it had. Machines with a quota of CPU time stall for
+	// parts of a second.
+	memory = 2 * time.Second
 )
 
 // gatherer decides how long a transaction waits for more requests to share it. It does not wait while requests are sequential,
@@ -29,6 +32,7 @@ const (
 // request that arrived alone. A gatherer is not safe for concurrent use.
 type gatherer struct {
 	window time.Duration // counted from the arrival of a transaction's first request
+	before time.Duration // the window before an idle time that ended it, within memory
 	last   time.Time     // when the last transaction ended
 	alone  bool          // the last transaction carried one request, which arrived when no other was in flight
 }
@@ -43,8 +47,13 @@ type waiting struct {
 func (g *gatherer) wait(now time.Time, w waiting) time.Duration {
 	// After such an idle time the burst is over. A wide window survives the stalls of an API server that shares a CPU with
 	// ovn-northd: a new start after each stall would make small transactions, and therefore more computations and more stalls.
-	if w.first.Sub(g.last) > max(wide, min(2*g.window, widest)) {
-		g.window = 0
+	if idle := w.first.Sub(g.last); idle > max(wide, min(2*g.window, widest)) {
+		if g.window > 0 {
+			g.before, g.window = g.window, 0
+		}
+		if idle > memory {
+			g.before = 0
+		}
 	}
 	if w.requests >= full {
 		return 0
@@ -60,8 +69,13 @@ func (g *gatherer) committed(now time.Time, requests int, crowded bool) {
 	switch {
 	case !crowded && (g.alone || g.window <= narrowest):
 		g.window = 0
+		if g.alone {
+			g.before = 0
+		}
 	case !crowded:
 		g.window /= 2 // a pause, or the end of the burst: the next transaction decides
+	case g.before > g.window:
+		g.window, g.before = g.before, 0 // the burst goes on
 	case requests < enough:
 		g.window = min(max(2*g.window, narrowest), wide)
 	case requests < plenty && g.window >= wide/2:

@@ -124,6 +124,12 @@ func TestGathering(t *testing.T) {
 		"300 a second that stall as often as ovn-northd computes share a twentieth of the transactions": {
 			commit: 5 * ms, gaps: repeated(20, slices.Concat(repeated(60, 3*ms), []time.Duration{wide + 50*ms})...), transactions: 60, wait: widest,
 		},
+		"250 a second on a machine that stalls for half of the time share a fiftieth of the transactions": {
+			commit: 20 * ms, gaps: repeated(24, slices.Concat(repeated(124, 2*ms), []time.Duration{252 * ms})...), transactions: 60, wait: widest,
+		},
+		"150 a second on a machine that stalls for longer share a twentieth": {
+			commit: 20 * ms, gaps: repeated(25, slices.Concat(repeated(119, 3*ms), []time.Duration{403 * ms})...), transactions: 150, wait: widest,
+		},
 		"a hundred a second wait no longer than the wide window": {
 			commit: 5 * ms, gaps: repeated(500, 20*ms, 0), transactions: 120, wait: wide,
 		},
@@ -176,6 +182,12 @@ func TestGatheringEndsWithTheBurst(t *testing.T) {
 		waits []time.Duration // at most, from the first transaction after the burst
 	}{
 		"a request long after it does not wait": {after: []time.Duration{time.Second}, waits: []time.Duration{0}},
+		"two at once do not wait either, soon after it, and the next two wait as in a burst": {
+			after: []time.Duration{1100 * ms, 0, 300 * ms, 0}, waits: []time.Duration{0, wide},
+		},
+		"nor do any, once it is forgotten": {
+			after: []time.Duration{3 * time.Second, 0, 300 * ms, 0}, waits: []time.Duration{0, ms},
+		},
 		"serial requests right after it wait twice": {
 			after: []time.Duration{5 * ms, 104 * ms, 54 * ms, 5 * ms, 5 * ms},
 			waits: []time.Duration{wide, widest / 2, 0, 0, 0},
