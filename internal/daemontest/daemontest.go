@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -67,6 +68,9 @@ func Start(t testing.TB, name, log string, cmd *exec.Cmd) *Daemon {
 	return d
 }
 
+// printed has the log files whose ends are in the output of failed tests: a restarted daemon appends to its log, and prints it once.
+var printed sync.Map
+
 // finish kills the process at the end of its test.
 func (d *Daemon) finish(t testing.TB) {
 	t.Helper()
@@ -85,7 +89,9 @@ func (d *Daemon) finish(t testing.TB) {
 	case err != nil:
 		t.Error(err)
 	case t.Failed() && d.Tail() != "":
-		t.Logf("end of the log of %s:\n%s", d.name, d.Tail())
+		if _, again := printed.LoadOrStore(d.log, true); !again {
+			t.Logf("end of the log of %s:\n%s", d.name, d.Tail())
+		}
 	}
 }
 
