@@ -202,7 +202,7 @@ faults: images ## Every fault of docs/reliability.md, one after another, in a ne
 
 # Groups of the e2e suite for test-kernel, by files of test/e2e.
 KERNEL_GROUPS := main services policies vpcs tenants restarts removal
-files-main := main latency churn kubectlko badinput sctp
+files-main := main churn kubectlko badinput sctp
 files-services := service lbrule routerlbrule vip
 files-policies := policy policy_cluster securitygroup security
 files-vpcs := vpc subnet address transit gateway machine
@@ -211,7 +211,7 @@ files-restarts := restart upgrade members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults upgrade_from,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '(Describe|It)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '(Describe|It)\b."' test/e2e/*_test.go)))
 
 .PHONY: test-kernel
 test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)
@@ -230,7 +230,7 @@ kernel-lab:
 .PHONY: $(KERNEL_GROUPS:%=kernel-group-%)
 $(KERNEL_GROUPS:%=kernel-group-%): kernel-group-%:
 	@start=$$SECONDS; echo "=== $*"; \
-	{ $(E2E) -test.timeout 60m -ginkgo.label-filter='$(E2E_LABELS)' $(foreach f,$(files-$*),-ginkgo.focus-file='/$(f)_test.go') || exit 1; } && \
+	{ $(E2E) -test.timeout 60m -ginkgo.label-filter='$(E2E_LABELS) && !fast' $(foreach f,$(files-$*),-ginkgo.focus-file='/$(f)_test.go') || exit 1; } && \
 		echo "=== $* passed in $$((SECONDS - start)) s"
 
 # CRASHES: rounds of each crash.

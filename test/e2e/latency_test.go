@@ -42,7 +42,8 @@ var (
 	usualBurst  = latencies{annotated: time.Second, add: 5 * time.Second}
 )
 
-var _ = Describe("the pod path", func() {
+// Label fast: the spec needs a machine that starts 100 containers at once. `make test-kernel` leaves it out.
+var _ = Describe("the pod path", Label("fast"), func() {
 	It("takes no longer than usual, for pods one at a time and for 100 at once", func(ctx SpecContext) {
 		makeNamespace(ctx, latencyNamespace)
 		annotated := watchAnnotated(ctx, latencyNamespace)
