@@ -125,7 +125,7 @@ func (c *chassis) bound(ctx context.Context, ports map[string]string) error {
 		return fmt.Errorf("dial the southbound database: %w", err)
 	}
 	defer conn.Close()
-	return within(time.Minute, func() error {
+	return within(5*time.Minute, func() error {
 		up := map[string]any{"op": "select", "table": "Port_Binding", "where": []any{[]any{"up", "==", true}}, "columns": []string{"logical_port"}}
 		var results [1]struct {
 			Rows []struct {

@@ -85,7 +85,7 @@ func (e *enforcement) endpoints(c changer) family {
 
 // toServer are packets from the client to the first server.
 func (e *enforcement) toServer(port int32) stream {
-	return stream{from: e.client, to: e.servers[0], port: uint16(port), marked: true} //nolint:gosec // nextPort counts from 20000
+	return stream{from: e.client, to: e.servers[0], port: uint16(port), marked: true}
 }
 
 func (e *enforcement) nextPort() int32 {

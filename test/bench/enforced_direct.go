@@ -26,7 +26,9 @@ const (
 // operation is one of RFC 7047, section 5.2.
 type operation = map[string]any
 
-func (c directChanger) isolate(_ context.Context, _ string, port int32) error { return c.policy(c.client.ip, port) }
+func (c directChanger) isolate(_ context.Context, _ string, port int32) error {
+	return c.policy(c.client.ip, port)
+}
 func (c directChanger) admit(_ context.Context, _ string, port int32) error {
 	return c.policy(c.servers[1].ip, port)
 }

@@ -63,7 +63,7 @@ func checksum(content []byte) uint16 {
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}
-	return ^uint16(sum) //nolint:gosec // the loop above leaves 16 bits
+	return ^uint16(sum)
 }
 
 // parseFrame returns the source port of a TCP frame, or the number of a marker. It returns false for other frames.
@@ -83,7 +83,7 @@ func parseFrame(frame []byte) (number uint16, marker, ok bool) {
 
 // writeFrame sends a frame to a dummy interface of Open vSwitch: the length in two octets, then the frame (lib/netdev-dummy.c).
 func writeFrame(to io.Writer, frame []byte) error {
-	content := binary.BigEndian.AppendUint16(nil, uint16(len(frame))) //nolint:gosec // at most 60
+	content := binary.BigEndian.AppendUint16(nil, uint16(len(frame)))
 	if _, err := to.Write(append(content, frame...)); err != nil {
 		return fmt.Errorf("send a packet: %w", err)
 	}
@@ -158,7 +158,9 @@ func (p *prober) send(what stream) error {
 }
 
 // same reports whether o is the outcome of a probe, at any time.
-func (o outcome) same(probe outcome) bool { return o.server == probe.server && o.passed == probe.passed }
+func (o outcome) same(probe outcome) bool {
+	return o.server == probe.server && o.passed == probe.passed
+}
 
 func (o outcome) String() string {
 	return fmt.Sprintf("%s server %d", map[bool]string{true: "reaches", false: "does not reach"}[o.passed], o.server)
