@@ -34,6 +34,9 @@ func (b *bench) enforce(ctx context.Context) error {
 		if err := b.extend(ctx, last, size); err != nil {
 			return err
 		}
+		if err := b.idle(ctx); err != nil {
+			return err
+		}
 		last = size
 		floor, err := e.measureAll(ctx, size.String()+", NB directly", e.families(directChanger{e}), nil)
 		if err != nil {
@@ -133,10 +136,7 @@ func (e *enforcement) then(ctx context.Context, step func(ctx context.Context) e
 	if err := step(ctx); err != nil {
 		return err
 	}
-	if err := e.bench.calm(ctx); err != nil {
-		return err
-	}
-	return e.rest(ctx)
+	return e.bench.idle(ctx)
 }
 
 // rest waits until ovn-northd and the chassis have processed everything, and until ovn-northd's pause is over.
@@ -151,6 +151,27 @@ func (e *enforcement) rest(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// idleTime is the time without a transaction in NB after which the system under test has nothing left to write.
+const idleTime = 2 * time.Second
+
+// idle waits until the system under test, ovn-northd and the chassis have nothing left to do. Policies cause no API writes, so that
+// settle alone does not wait for them.
+func (b *bench) idle(ctx context.Context) error {
+	for last := -1; ; {
+		count, err := b.world.commits["nb"].transactions()
+		if err != nil {
+			return err
+		}
+		if count.CMS == last {
+			return b.world.caughtUp(ctx, "hv_cfg")
+		}
+		last = count.CMS
+		if err := pause(ctx, idleTime); err != nil {
+			return err
+		}
+	}
 }
 
 func pause(ctx context.Context, d time.Duration) error {
