@@ -156,8 +156,8 @@ func (e *enforcement) rest(ctx context.Context) error {
 // idleTime is the time without a transaction in NB after which the system under test has nothing left to write.
 const idleTime = 2 * time.Second
 
-// idle waits until the system under test, ovn-northd and the chassis have nothing left to do. Policies cause no API writes, so that
-// settle alone does not wait for them.
+// idle waits until the system under test, ovn-northd and the chassis have nothing left to do. Unlike settle it watches NB, because
+// policies cause no API writes.
 func (b *bench) idle(ctx context.Context) error {
 	for last := -1; ; {
 		count, err := b.world.commits["nb"].transactions()
