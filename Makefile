@@ -291,7 +291,7 @@ $(GOLANGCI_LINT):
 
 ##@ Benchmarks
 
-# BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets; services, policy (with NORTHD=on); or Go benchmarks of a
+# BENCH: serial, burst, flat, restart, takeover, delete, nodes, subnets; services, policy, enforced (with NORTHD=on); or Go benchmarks of a
 # package: ipam, northbound, cni.
 # N: pods of the bursts; each burst adds to the previous ones (N=1000,5000). NORTHD: on, paused or both.
 BENCH ?= serial,burst,restart,delete

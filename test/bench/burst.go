@@ -55,7 +55,7 @@ func (b *bench) burst(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	profiled := b.startProfile(ctx, n)
+	profiled := b.startProfile(ctx, fmt.Sprintf("cpu-%d-on-%d", n, len(b.pods)), min(max(2, n/150), 120))
 	if err := b.loader.create(ctx, names); err != nil {
 		return err
 	}
@@ -120,15 +120,14 @@ func (b *bench) addRate(scenario string, names []string) time.Duration {
 	return took
 }
 
-// startProfile, if -profiles is set, takes a CPU profile of the controller for about the duration of the burst.
-func (b *bench) startProfile(ctx context.Context, n int) <-chan error {
+// startProfile, if -profiles is set, takes a CPU profile of the controller for a number of seconds.
+func (b *bench) startProfile(ctx context.Context, name string, seconds int) <-chan error {
 	done := make(chan error, 1)
 	if b.options.profiles == "" {
 		done <- nil
 		return done
 	}
-	seconds := min(max(2, n/150), 120)
-	file := filepath.Join(b.options.profiles, fmt.Sprintf("cpu-%d-on-%d.pprof", n, len(b.pods)))
+	file := filepath.Join(b.options.profiles, name+".pprof")
 	go func() { done <- b.profile(ctx, fmt.Sprintf("profile?seconds=%d", seconds), file) }()
 	return done
 }

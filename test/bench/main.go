@@ -39,6 +39,9 @@ type options struct {
 	parallel, nodes                                       int
 	// services, endpoints, policies and selected are the sizes of the scenarios of Services and policies.
 	services, endpoints, policies, selected int
+	// backgrounds are the sizes at which the time until enforced is measured, each on top of the previous one; rounds is how often.
+	backgrounds []background
+	rounds      int
 	// northd is false when ovn-northd is paused.
 	northd bool
 	layout layout
@@ -80,6 +83,7 @@ var scenarios = []scenario{
 	{name: "subnets", run: (*bench).grow},
 	{name: "services", run: (*bench).serve},
 	{name: "policy", run: (*bench).isolate},
+	{name: "enforced", run: (*bench).enforce},
 }
 
 func main() {
@@ -119,6 +123,7 @@ func parse(args []string) (options, error) {
 	what := f.String("bench", "floor,serial,burst,restart,delete", "what to measure, of "+strings.Join(scenarioNames(), ", ")+"; without floor there are no ratios")
 	sizes := f.String("n", "1000", "pods of the bursts, each on top of those before, such as 1000,5000")
 	networks := f.String("subnet-sizes", "10,100,1000", "how many subnets there are when one more is measured")
+	behind := f.String("backgrounds", "100:0,5000:1000", "pods and policies that there are when the time until enforced is measured")
 	northd := f.String("northd", "on", "on, or paused: then only the system's own part is measured")
 	on := f.String("layout", "", "one: everything on one CPU; split: servers on one, system under test and driver on another (the default with two CPUs)")
 	share := f.Int("share", 0, "percent of these CPUs' time for everything, as on a slower machine (root); 0 is all")
@@ -149,6 +154,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.endpoints, "endpoints", 1000, "endpoints of that one")
 	f.IntVar(&o.policies, "policies", 500, "policies that there are when a label changes")
 	f.IntVar(&o.selected, "selected", 1000, "pods that a new policy selects")
+	f.IntVar(&o.rounds, "rounds", 10, "how often each change until enforced is measured")
 	f.IntVar(&o.parallel, "parallel", 32, "requests of the driver at a time")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "time for everything")
 	if err := f.Parse(args); err != nil {
@@ -157,7 +163,7 @@ func parse(args []string) (options, error) {
 	if (o.old == "") != (o.new == "") {
 		return o, errors.New("-old and -new belong together")
 	}
-	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs, o.probes) < 1 || min(o.services, o.endpoints, o.policies, o.selected) < 2 || o.subnets < 0 || o.joining%quarters != 0 {
+	if min(o.floorPods, o.serial, o.restarts, o.remove, o.nodes, o.joining, o.parallel, o.pairs, o.probes, o.rounds) < 1 || min(o.services, o.endpoints, o.policies, o.selected) < 2 || o.subnets < 0 || o.joining%quarters != 0 {
 		return o, fmt.Errorf("a number of things to do is less than one, or -joining is no multiple of %d", quarters)
 	}
 	if *northd != "on" && *northd != "paused" {
@@ -172,7 +178,11 @@ func parse(args []string) (options, error) {
 	if *share < 0 || *share >= 100 {
 		return o, fmt.Errorf("-share %d: 1 to 99", *share)
 	}
-	if err := o.place(*on, *chosen, *share); err != nil {
+	err := o.place(*on, *chosen, *share)
+	if err != nil {
+		return o, err
+	}
+	if o.backgrounds, err = backgroundsOf(*behind); err != nil {
 		return o, err
 	}
 	return o, o.choose(*what, *sizes, *networks)

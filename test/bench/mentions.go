@@ -16,28 +16,35 @@ import (
 	"github.com/kiln-net/kiln/internal/supervisor/jsonrpc"
 )
 
-// mentions waits for changes of a column in the southbound database.
+// mentions waits for changes that contain certain texts: of a column in a database, or of OpenFlow flows.
 type mentions struct {
 	mu     sync.Mutex
 	wanted map[string]chan time.Time // by the text that the change must contain
 	err    error
 }
 
-// mention monitors a column until ctx ends.
+func newMentions() *mentions { return &mentions{wanted: map[string]chan time.Time{}} }
+
+// mention monitors a column of the southbound database until ctx ends.
 func (w *world) mention(ctx context.Context, table, column string) (*mentions, error) {
-	conn, err := jsonrpc.Dial(ctx, w.socket("sb"))
+	return w.mentionIn(ctx, "sb", southbound, table, column)
+}
+
+// mentionIn monitors a column of a database until ctx ends.
+func (w *world) mentionIn(ctx context.Context, socket, db, table, column string) (*mentions, error) {
+	conn, err := jsonrpc.Dial(ctx, w.socket(socket))
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", southbound, err)
+		return nil, fmt.Errorf("dial %s: %w", db, err)
 	}
 	request := map[string]any{table: map[string]any{
 		"columns": []string{column}, "select": map[string]bool{"initial": false, "delete": false, "insert": true, "modify": true},
 	}}
 	var none any
-	if err := conn.Call("monitor", []any{southbound, "bench-mentions-" + table, request}, &none); err != nil {
+	if err := conn.Call("monitor", []any{db, "bench-mentions-" + table, request}, &none); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("monitor %s: %w", table, err)
 	}
-	m := &mentions{wanted: map[string]chan time.Time{}}
+	m := newMentions()
 	go func() {
 		defer conn.Close()
 		for {

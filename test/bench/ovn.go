@@ -107,29 +107,27 @@ func (w *world) flows(ctx context.Context) (int, error) {
 	return len(results[0].Rows), nil
 }
 
-// northdCaughtUp waits until ovn-northd has written the present content of NB to SB (nb_cfg and sb_cfg in ovn-nb(5)).
-func (w *world) northdCaughtUp(ctx context.Context) error {
+// northdCaughtUp waits until ovn-northd has written the present content of NB to SB.
+func (w *world) northdCaughtUp(ctx context.Context) error { return w.caughtUp(ctx, "sb_cfg") }
+
+// caughtUp waits until a column of NB_Global has the new value of nb_cfg: sb_cfg follows ovn-northd, hv_cfg all chassis (ovn-nb(5)).
+func (w *world) caughtUp(ctx context.Context, column string) error {
 	conn, err := jsonrpc.Dial(ctx, w.socket("nb"))
 	if err != nil {
 		return fmt.Errorf("dial the northbound database: %w", err)
 	}
 	defer conn.Close()
 	bump := map[string]any{"op": "mutate", "table": "NB_Global", "where": []any{}, "mutations": []any{[]any{"nb_cfg", "+=", 1}}}
-	look := map[string]any{"op": "select", "table": "NB_Global", "where": []any{}, "columns": []string{"nb_cfg", "sb_cfg"}}
+	look := map[string]any{"op": "select", "table": "NB_Global", "where": []any{}, "columns": []string{"nb_cfg", column}}
 	if err := transact(conn, bump); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
-		var results []struct {
-			Rows []struct {
-				NB int `json:"nb_cfg"`
-				SB int `json:"sb_cfg"`
-			}
-		}
+		var results []struct{ Rows []map[string]int }
 		if err := conn.Call("transact", []any{northbound, look}, &results); err != nil {
-			return fmt.Errorf("read how far ovn-northd is: %w", err)
+			return fmt.Errorf("read %s: %w", column, err)
 		}
-		if len(results) == 1 && len(results[0].Rows) == 1 && results[0].Rows[0].SB >= results[0].Rows[0].NB {
+		if len(results) == 1 && len(results[0].Rows) == 1 && results[0].Rows[0][column] >= results[0].Rows[0]["nb_cfg"] {
 			return nil
 		}
 		select {

@@ -29,7 +29,7 @@ type process struct {
 	ended    chan struct{}
 }
 
-// start runs a program with its output in dir/name.log. The program ends with the bench, and an interrupt from the terminal does
+// start runs a program with its output, except where cmd already directs it, in dir/name.log. The program ends with the bench, and an interrupt from the terminal does
 // not reach it. start calls lost if the program ends on its own.
 func start(dir, name string, cmd *exec.Cmd, lost func(error)) (*process, error) {
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -37,7 +37,10 @@ func start(dir, name string, cmd *exec.Cmd, lost func(error)) (*process, error) 
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
 	}
 	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout = log
+	if cmd.Stderr == nil {
+		cmd.Stderr = log
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
