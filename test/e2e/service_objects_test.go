@@ -47,8 +47,9 @@ func deploymentOf(ctx context.Context, name string, replicas int32) *appsv1.Depl
 	pod := cluster.Server(serviceNamespace, name, "")
 	pod.Spec.NodeSelector = onNode(suite.Workers[0])
 	pod.Labels = map[string]string{"app": name}
-	pod.Spec.TerminationGracePeriodSeconds = new(int64(10))
-	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 4}}}
+	serves := int64(4 * calibration.slowdown) // after its deletion, until nobody sends it new connections
+	pod.Spec.TerminationGracePeriodSeconds = new(serves + 6)
+	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: serves}}}
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: name},
 		Spec: appsv1.DeploymentSpec{
