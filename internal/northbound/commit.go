@@ -38,8 +38,9 @@ func (e *Engine) commitLoop(ctx context.Context) {
 		}
 		for e.gather(ctx, &g) {
 			requests := e.queue.take()
+			began := time.Now()
 			e.commit(ctx, requests)
-			g.committed(time.Now(), len(requests), slices.ContainsFunc(requests, func(r *request) bool { return r.crowd }))
+			g.committed(began, time.Now(), len(requests), slices.ContainsFunc(requests, func(r *request) bool { return r.crowd }))
 		}
 	}
 }

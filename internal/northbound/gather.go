@@ -21,9 +21,12 @@ const (
 	// the network, so fewer of them are better. Beyond wide, a pause of lull ends the window: the burst may be over.
 	widest = 500 * time.Millisecond
 	lull   = 40 * time.Millisecond
-	// memory is how long after a transaction a burst may go on with the window that it had. Machines with a quota of CPU time stall for
-	// parts of a second.
-	memory = 2 * time.Second
+	// memory is how long after its last transaction a burst may go on with the window that it had. Machines with a quota of CPU time
+	// stall for parts of a second.
+	memory = time.Second
+	// rest is the least time between transactions in a burst, as a multiple of their duration. It widens the window where transactions
+	// take long, as on a slow machine.
+	rest = 10
 )
 
 // gatherer decides how long a transaction waits for more requests to share it. It does not wait while requests are sequential,
@@ -31,10 +34,12 @@ const (
 // each transaction until transactions carry enough requests. It closes when two transactions in succession carry a single
 // request that arrived alone. A gatherer is not safe for concurrent use.
 type gatherer struct {
-	window time.Duration // counted from the arrival of a transaction's first request
-	before time.Duration // the window before an idle time that ended it, within memory
-	last   time.Time     // when the last transaction ended
-	alone  bool          // the last transaction carried one request, which arrived when no other was in flight
+	window  time.Duration // counted from the arrival of a transaction's first request
+	before  time.Duration // the window when it closed, for memory
+	cost    time.Duration // the mean duration of recent transactions
+	last    time.Time     // when the last transaction ended
+	crowded time.Time     // when the last transaction of crowded requests ended
+	alone   bool          // the last transaction carried one request, which arrived when no other was in flight
 }
 
 // waiting describes the queue: the number of requests, and when the first and the last of them arrived.
@@ -47,13 +52,11 @@ type waiting struct {
 func (g *gatherer) wait(now time.Time, w waiting) time.Duration {
 	// After such an idle time the burst is over. A wide window survives the stalls of an API server that shares a CPU with
 	// ovn-northd: a new start after each stall would make small transactions, and therefore more computations and more stalls.
-	if idle := w.first.Sub(g.last); idle > max(wide, min(2*g.window, widest)) {
-		if g.window > 0 {
-			g.before, g.window = g.window, 0
-		}
-		if idle > memory {
-			g.before = 0
-		}
+	if w.first.Sub(g.last) > max(wide, min(2*g.window, widest)) {
+		g.close()
+	}
+	if w.first.Sub(g.crowded) > memory {
+		g.before = 0
 	}
 	if w.requests >= full {
 		return 0
@@ -62,24 +65,27 @@ func (g *gatherer) wait(now time.Time, w waiting) time.Duration {
 	return max(0, min(g.window-now.Sub(w.first), unlessLull))
 }
 
-// committed adjusts the window after a transaction: requests is the number of requests in it, and crowded is true if any of
-// them arrived while another was in flight. A request that is not crowded had no company to wait for.
-func (g *gatherer) committed(now time.Time, requests int, crowded bool) {
+// close ends the window.
+func (g *gatherer) close() { g.before, g.window = max(g.before, g.window), 0 }
+
+// committed adjusts the window after a transaction from began until now: requests is the number of requests in it, and crowded is true if
+// any of them arrived while another was in flight. A request that is not crowded had no company to wait for.
+func (g *gatherer) committed(began, now time.Time, requests int, crowded bool) {
 	g.last = now
+	g.cost += (now.Sub(began) - g.cost) / 4
 	switch {
 	case !crowded && (g.alone || g.window <= narrowest):
-		g.window = 0
-		if g.alone {
-			g.before = 0
-		}
+		g.close()
 	case !crowded:
 		g.window /= 2 // a pause, or the end of the burst: the next transaction decides
 	case g.before > g.window:
 		g.window, g.before = g.before, 0 // the burst goes on
 	case requests < enough:
-		g.window = min(max(2*g.window, narrowest), wide)
+		g.window = min(max(2*g.window, narrowest), max(wide, min(rest*g.cost, widest)))
 	case requests < plenty && g.window >= wide/2:
 		g.window = min(2*g.window, widest)
 	}
-	g.alone = !crowded
+	if g.alone = !crowded; crowded {
+		g.crowded = now
+	}
 }

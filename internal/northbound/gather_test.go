@@ -54,8 +54,9 @@ func (s *simulated) run() {
 		s.waits = append(s.waits, s.now.Sub(began))
 		n := s.queued()
 		s.arrivals = s.arrivals[n:]
+		sent := s.now
 		s.pass(s.commit)
-		s.committed(s.now, n, n > 1 || first.Before(s.last))
+		s.committed(sent, s.now, n, n > 1 || first.Before(s.last))
 		s.batches = append(s.batches, n)
 	}
 }
@@ -169,6 +170,31 @@ func TestGatheringOfRandomArrivals(t *testing.T) {
 				if share := float64(len(s.batches)) / float64(len(gaps)); share > 0.12 {
 					t.Errorf("%v a second in clumps of %d, %s each: %.3f transactions per request", rate, clump, commit, share)
 				}
+			}
+		}
+	}
+}
+
+// TestGatheringOnAMachineThatStalls has the arrivals of a burst under a quota of CPU time: everything stops for some tenths of a second, then
+// all that came meanwhile arrives within a moment. The transactions take long, too.
+func TestGatheringOnAMachineThatStalls(t *testing.T) {
+	const ms = time.Millisecond
+	random := seed.Rand(seed.New(t), 1)
+	for rate, most := range map[float64]float64{30: 0.13, 50: 0.08, 100: 0.05} {
+		for _, commit := range []time.Duration{25 * ms, 60 * ms} {
+			var gaps []time.Duration
+			for len(gaps) < 3000 {
+				stall, awake := time.Duration(100+random.IntN(400))*ms, time.Duration(20+random.IntN(100))*ms
+				gaps = append(gaps, stall)
+				n := int(rate * (stall + awake).Seconds())
+				for range n - 1 {
+					gaps = append(gaps, time.Duration(random.ExpFloat64()*float64(awake)/float64(n)))
+				}
+			}
+			s := simulate(commit, gaps...)
+			s.run()
+			if share := float64(len(s.batches)) / float64(len(gaps)); share > most {
+				t.Errorf("%v a second, %s each: %.3f transactions per request, want at most %v", rate, commit, share, most)
 			}
 		}
 	}
