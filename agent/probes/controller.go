@@ -55,7 +55,7 @@ type Controller struct {
 	// APIServer is the host under which the agent reaches the API server; it is used only if it is an address.
 	APIServer string
 
-	feed  k8s.Feed
+	feed  k8s.RequestSource
 	watch func() error // starts the watches of objects that reserve addresses
 	seen  atomic.Pointer[seen]
 

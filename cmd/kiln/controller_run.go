@@ -66,7 +66,7 @@ type controllerProcess struct {
 	config    *rest.Config
 	manager   ctrl.Manager
 	log       logr.Logger
-	gate      *k8s.Gate
+	gate      *k8s.StartGate
 	allocator *ipam.Allocator
 	pods      *pod.Reconciler
 	vips      *vip.Reconciler
@@ -77,7 +77,7 @@ type controllerProcess struct {
 }
 
 func runController(ctx context.Context, o controllerOptions) error {
-	go economize(ctx)
+	go limitMemory(ctx)
 	kubeconfig, err := config.GetConfig()
 	if err != nil {
 		return fmt.Errorf("load the API server's address and credentials: %w", err)
@@ -86,7 +86,7 @@ func runController(ctx context.Context, o controllerOptions) error {
 	// A watch that began with the list is compressed for its whole life (Kubernetes 1.37): every event would be flushed through gzip.
 	kubeconfig.DisableCompression = true
 	p := &controllerProcess{
-		options: o, config: kubeconfig, log: ctrl.Log.WithName("controller"), gate: k8s.NewGate(), allocator: ipam.New(),
+		options: o, config: kubeconfig, log: ctrl.Log.WithName("controller"), gate: k8s.NewStartGate(), allocator: ipam.New(),
 	}
 	if p.manager, err = p.newManager(); err != nil {
 		return err

@@ -43,7 +43,7 @@ type controllerInputs struct {
 	grants       *selection.Grants
 	sets         *podset.Index
 	serviceCIDRs k8s.ServiceCIDRs
-	pulses       *gateway.Pulses
+	leases       *gateway.LeaseStates
 }
 
 func (p *controllerProcess) newInputs(ctx context.Context) (in controllerInputs, err error) {
@@ -70,7 +70,7 @@ func (p *controllerProcess) newInputs(ctx context.Context) (in controllerInputs,
 	if err != nil {
 		return in, fmt.Errorf("make a client of Leases: %w", err)
 	}
-	if in.pulses, err = gateway.NewPulses(clients.CoordinationV1().RESTClient(), p.options.own.Namespace); err != nil {
+	if in.leases, err = gateway.NewLeaseStates(clients.CoordinationV1().RESTClient(), p.options.own.Namespace); err != nil {
 		return in, err
 	}
 	in.grants, in.sets = selection.NewGrants(c, in.namespaces, p.options.membership == v1alpha1.MembershipOpen), podset.New()
@@ -124,9 +124,9 @@ func (p *controllerProcess) derived(in controllerInputs, engine *northbound.Engi
 		&node.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Recorder: recorder, Gate: p.gate},
 		&namespace.Reconciler{Client: c, Namespaces: in.namespaces, Gate: p.gate},
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: in.pools, Recorder: recorder, Gate: p.gate},
-		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Pulses: in.pulses},
+		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Leases: in.leases},
 		&transit.Reconciler{
-			Client: c, Northbound: engine, Allocator: p.allocator, Networks: in.networks, Recorder: recorder, Gate: p.gate, Pulses: in.pulses,
+			Client: c, Northbound: engine, Allocator: p.allocator, Networks: in.networks, Recorder: recorder, Gate: p.gate, Leases: in.leases,
 			ServiceCIDRs: in.serviceCIDRs, ClusterAccess: p.options.clusterAccess,
 		},
 		&lbrule.Reconciler{

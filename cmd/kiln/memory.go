@@ -29,11 +29,11 @@ const (
 	workBytes = 32 << 20
 )
 
-// thrift decides when a process returns memory: after its start, and after each burst of work.
-type thrift struct{ seen, gaveBack uint64 }
+// memoryReturn decides when a process returns memory: after its start, and after each burst of work.
+type memoryReturn struct{ seen, gaveBack uint64 }
 
 // due reports whether to return memory now. It must be called once per period with the bytes allocated since the start.
-func (t *thrift) due(allocated uint64) bool {
+func (t *memoryReturn) due(allocated uint64) bool {
 	rested := allocated-t.seen <= restBytes
 	t.seen = allocated
 	if !rested || allocated-t.gaveBack < workBytes {
@@ -43,15 +43,15 @@ func (t *thrift) due(allocated uint64) bool {
 	return true
 }
 
-// economize reduces the memory use of the process until ctx ends.
-func economize(ctx context.Context) {
+// limitMemory reduces the memory use of the process until ctx ends.
+func limitMemory(ctx context.Context) {
 	if os.Getenv("GOGC") == "" {
 		defer time.AfterFunc(settledAfter, func() { debug.SetGCPercent(gcPercent) }).Stop()
 	}
 	period := time.NewTicker(restPeriod)
 	defer period.Stop()
 	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-	for t := (thrift{}); ; {
+	for t := (memoryReturn{}); ; {
 		select {
 		case <-period.C:
 		case <-ctx.Done():

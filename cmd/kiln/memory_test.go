@@ -20,7 +20,7 @@ func TestMemoryIsGivenBackAfterWorkOnly(t *testing.T) {
 		{"a pod now and then, for three minutes", append([]uint64{start, 0}, repeat(restBytes, 36)...), 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var memory thrift
+			var memory memoryReturn
 			got, allocated := 0, uint64(0)
 			for _, bytes := range tt.periods {
 				allocated += bytes

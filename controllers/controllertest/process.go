@@ -46,7 +46,7 @@ type Process struct {
 	Vips       *selection.Vips
 	Services   *selection.Services
 	Sets       *podset.Index
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 
 	world     *World
 	proxy     *nbtest.Proxy
@@ -71,7 +71,7 @@ type Steps struct {
 func (w *World) Start(steps Steps) *Process {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: k8s.NewGate(), Allocator: ipam.New(), Sets: podset.New(), proxy: w.Database.Proxy()}
+	p := &Process{world: w, stop: cancel, stopped: make(chan struct{}), Gate: k8s.NewStartGate(), Allocator: ipam.New(), Sets: podset.New(), proxy: w.Database.Proxy()}
 	session, err := ovsdbclient.Northbound(ctx, ovsdbclient.Options{Endpoints: []string{p.proxy.Endpoint()}, Log: ctrl.Log})
 	w.Must(err)
 	p.Engine, err = northbound.New(session, ctrl.Log)

@@ -31,9 +31,9 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
-	// Pulses of the gateway nodes; nil if their Leases are not watched.
-	Pulses *Pulses
+	Gate       *k8s.StartGate
+	// LeaseStates of the gateway nodes; nil if their Leases are not watched.
+	Leases *LeaseStates
 
 	// measured holds the labels of the exported metric of each subnet.
 	measured sync.Map
@@ -95,8 +95,8 @@ func (r *Reconciler) gather(ctx context.Context, subnet, valid *kubeovnv1.Subnet
 		return in, err
 	}
 	for _, node := range nodes {
-		r.Pulses.Expect(node.Name) // the node may fail before its first renewal
-		candidate := gateway.Candidate{Name: node.Name, State: gateway.StateOf(node, r.Pulses.Of(node.Name))}
+		r.Leases.Expect(node.Name) // the node may fail before its first renewal
+		candidate := gateway.Candidate{Name: node.Name, State: gateway.StateOf(node, r.Leases.Of(node.Name))}
 		hops := joinAddresses(node)
 		if len(hops) == 0 {
 			candidate.State = gateway.Down // it is not connected yet

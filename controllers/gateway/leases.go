@@ -27,10 +27,10 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // maxTolerance is the maximum duration that a Lease may request.
 const maxTolerance = time.Minute
 
-// Pulses watches the Leases of gateway nodes. It uses its own watch instead of the manager's cache: if Leases cannot be read, failover
+// LeaseStates watches the Leases of gateway nodes. It uses its own watch instead of the manager's cache: if Leases cannot be read, failover
 // depends on the nodes' conditions alone, and the start of the manager is not blocked.
-type Pulses struct {
-	gateway.Pulses
+type LeaseStates struct {
+	gateway.LeaseStates
 	leases cache.SharedIndexInformer
 	// changed receives the name of each node whose pulse has changed.
 	changed chan string
@@ -39,10 +39,10 @@ type Pulses struct {
 	subscribers []func(node string)
 }
 
-// NewPulses returns a watcher of the Leases in a namespace. client is for the API group and version coordination.k8s.io/v1.
-func NewPulses(client rest.Interface, namespace string) (*Pulses, error) {
+// NewLeaseStates returns a watcher of the Leases in a namespace. client is for the API group and version coordination.k8s.io/v1.
+func NewLeaseStates(client rest.Interface, namespace string) (*LeaseStates, error) {
 	lw := cache.NewFilteredListWatchFromClient(client, "leases", namespace, func(o *metav1.ListOptions) { o.LabelSelector = gateway.LeaseLabel })
-	p := &Pulses{leases: cache.NewSharedIndexInformer(lw, &coordinationv1.Lease{}, 0, nil), changed: make(chan string, 64)}
+	p := &LeaseStates{leases: cache.NewSharedIndexInformer(lw, &coordinationv1.Lease{}, 0, nil), changed: make(chan string, 64)}
 	_, err := p.leases.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    p.renewed,
 		UpdateFunc: func(_, o any) { p.renewed(o) },
@@ -62,13 +62,13 @@ func NewPulses(client rest.Interface, namespace string) (*Pulses, error) {
 }
 
 // Subscribe registers f, which is called for each node whose pulse changes while the gateway controller runs. f must not block.
-func (p *Pulses) Subscribe(f func(node string)) {
+func (p *LeaseStates) Subscribe(f func(node string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.subscribers = append(p.subscribers, f)
 }
 
-func (p *Pulses) tell(node string) {
+func (p *LeaseStates) tell(node string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.subscribers {
@@ -77,21 +77,21 @@ func (p *Pulses) tell(node string) {
 }
 
 // Expect records that the agent of a node has to renew its Lease from now on.
-func (p *Pulses) Expect(node string) {
+func (p *LeaseStates) Expect(node string) {
 	if p != nil {
-		p.Pulses.Expect(node)
+		p.LeaseStates.Expect(node)
 	}
 }
 
 // Of returns the pulse of a node.
-func (p *Pulses) Of(node string) gateway.Pulse {
+func (p *LeaseStates) Of(node string) gateway.LeaseState {
 	if p == nil {
 		return gateway.NoLease
 	}
-	return p.Pulses.Of(node)
+	return p.LeaseStates.Of(node)
 }
 
-func (p *Pulses) renewed(o any) {
+func (p *LeaseStates) renewed(o any) {
 	lease, ok := o.(*coordinationv1.Lease)
 	if !ok {
 		return
@@ -116,7 +116,7 @@ func nodeOf(lease *coordinationv1.Lease) string {
 }
 
 // source returns a source that enqueues the subnets for which a node is a gateway candidate when the pulse of the node changes.
-func (p *Pulses) source(behind func(ctx context.Context, node string, labels map[string]string) []string) source.Source {
+func (p *LeaseStates) source(behind func(ctx context.Context, node string, labels map[string]string) []string) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		if p == nil {
 			return nil
@@ -133,7 +133,7 @@ func (p *Pulses) source(behind func(ctx context.Context, node string, labels map
 }
 
 // watch calls changed for each node whose pulse changes. A timer fires when the next Lease expires.
-func (p *Pulses) watch(ctx context.Context, changed func(node string)) {
+func (p *LeaseStates) watch(ctx context.Context, changed func(node string)) {
 	timer := time.NewTimer(gateway.Tolerance)
 	defer timer.Stop()
 	for {

@@ -68,7 +68,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(k8s.Changed(viewSubnet))).
 		Watches(&kubeovnv1.Subnet{}, r.onTable()).
 		Watches(&corev1.Node{}, r.onNode(), builder.WithPredicates(k8s.Changed(viewNode))).
-		WatchesRawSource(r.Pulses.source(r.behind)).
+		WatchesRawSource(r.Leases.source(r.behind)).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindGateway)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Subnet{}, k8s.OwnersOf(r.Northbound, translate.KindGateway))).
 		WithOptions(r.Gate.Workers(1)).

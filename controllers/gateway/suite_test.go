@@ -62,10 +62,10 @@ func (n *network) run() {
 	n.process = n.Restart(n.process, controllertest.Steps{Setup: func(ctx context.Context, p *controllertest.Process) error {
 		clients, err := kubernetes.NewForConfig(controllertest.Config())
 		n.Must(err)
-		pulses, err := gatewayctl.NewPulses(clients.CoordinationV1().RESTClient(), leases)
+		pulses, err := gatewayctl.NewLeaseStates(clients.CoordinationV1().RESTClient(), leases)
 		n.Must(err)
 		r := &gatewayctl.Reconciler{
-			Client: p.Client, Northbound: p.Engine, Recorder: p.Recorder, Gate: p.Gate, Pulses: pulses,
+			Client: p.Client, Northbound: p.Engine, Recorder: p.Recorder, Gate: p.Gate, Leases: pulses,
 		}
 		return r.SetupWithManager(ctx, p.Manager)
 	}})

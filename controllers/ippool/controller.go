@@ -32,7 +32,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Pools      *selection.Pools
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 	// UsageDelay is the delay between a change in a subnet's use and the status update of its pools; zero means 1 s.
 	UsageDelay time.Duration
 

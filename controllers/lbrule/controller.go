@@ -43,7 +43,7 @@ type Reconciler struct {
 	Services   *selection.Services
 	Grants     *selection.Grants
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 }
 
 // controller is the Reconciler for one kind of rules.

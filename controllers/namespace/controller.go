@@ -24,7 +24,7 @@ import (
 type Reconciler struct {
 	Client     client.Client
 	Namespaces *selection.Namespaces
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 }
 
 // SetupWithManager registers the reconciler. Changes of the namespace, and of the subnets and VPCs that may serve it, wake it.

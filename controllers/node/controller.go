@@ -41,7 +41,7 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 
 	// leases are the nodes' leases on the join subnet.
 	leases join.Leases

@@ -35,7 +35,7 @@ type summary struct {
 	generation int64
 	components []component
 	upgrade    upgradePlan
-	issuance   issuance
+	issuance   issuerStatus
 	protection protection
 	nodes      []nodeTrouble
 	// halt and err are the results of the pass. Both are set if the databases have different results.

@@ -42,9 +42,9 @@ const issuedPrefix = "kiln-issued-"
 // orderTimeout limits the delay that an unresponsive cert-manager webhook can cause.
 const orderTimeout = 5 * time.Second
 
-// succession returns whether an issuer creates the successors of a CA, and the certificate that it has issued. A Secret
+// rotation returns whether an issuer creates the successors of a CA, and the certificate that it has issued. A Secret
 // of another issuer than the requested one is ignored: cert-manager is about to replace it.
-func (r *Reconciler) succession(ctx context.Context, p *pass, name string) (pki.Succession, error) {
+func (r *Reconciler) rotation(ctx context.Context, p *pass, name string) (pki.Succession, error) {
 	ref := p.config.Spec.Certificates.IssuerRef
 	if ref == nil {
 		return pki.Succession{}, nil
@@ -65,7 +65,7 @@ func (r *Reconciler) succession(ctx context.Context, p *pass, name string) (pki.
 	ordered.Issued, err = pki.ParseIssued(
 		pki.KeyPair{Certificate: secret.Data[pki.CertificateKey], Key: secret.Data[pki.PrivateKeyKey]}, p.now)
 	if err != nil {
-		p.issuance.troubles = append(p.issuance.troubles, fmt.Sprintf("the authority in Secret %s/%s cannot be used: %s", r.Namespace, secret.Name, err))
+		p.issuer.troubles = append(p.issuer.troubles, fmt.Sprintf("the authority in Secret %s/%s cannot be used: %s", r.Namespace, secret.Name, err))
 	}
 	return ordered, nil
 }
@@ -85,7 +85,7 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 		return err
 	}
 	if !served {
-		p.issuance.troubles = append(p.issuance.troubles,
+		p.issuer.troubles = append(p.issuer.troubles,
 			"the API does not serve certificates.cert-manager.io: install cert-manager, or take spec.certificates.issuerRef away")
 		return r.stopWatching(ctx)
 	}
@@ -96,7 +96,7 @@ func (r *Reconciler) orderAuthorities(ctx context.Context, p *pass) error {
 		if err := r.apply(ctx, p, []render.Object{r.order(name, p.config.Spec.Certificates)}); err != nil {
 			return err
 		}
-		if p.issuance.missing[name] == "" {
+		if p.issuer.missing[name] == "" {
 			continue
 		}
 		if err := r.explain(ctx, p, name); err != nil {

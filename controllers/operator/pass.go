@@ -33,8 +33,8 @@ type pass struct {
 	pods           []corev1.Pod
 	config         render.Config
 	authorities    map[string]*pki.Authority
-	// issuance is the progress of the issuer of the CAs, if there is one.
-	issuance issuance
+	// issuerStatus is the progress of the issuer of the CAs, if there is one.
+	issuer issuerStatus
 	// kept is the inventory: the objects that the phases applied.
 	kept map[objectKey]bool
 	// live are the workloads as the API server returned them in this pass. The cache may still be stale.
@@ -75,21 +75,21 @@ func (h *halt) Error() string { return h.message }
 // Unwrap makes retry visible to errors.Is.
 func (h *halt) Unwrap() error { return h.retry }
 
-// untold returns the errors of a pass that need a requeue. It drops a halt without retry, because a watch ends it. In
+// unfinished returns the errors of a pass that need a requeue. It drops a halt without retry, because a watch ends it. In
 // joined errors, one per database, it treats each error separately.
-func untold(err error) error {
+func retryable(err error) error {
 	switch e := err.(type) { //nolint:errorlint // it takes the error apart
 	case *halt:
 		return e.retry
 	case interface{ Unwrap() []error }:
 		var all []error
 		for _, one := range e.Unwrap() {
-			all = append(all, untold(one))
+			all = append(all, retryable(one))
 		}
 		return errors.Join(all...)
 	}
 	if h := (*halt)(nil); errors.As(err, &h) {
-		return untold(errors.Unwrap(err))
+		return retryable(errors.Unwrap(err))
 	}
 	return err
 }

@@ -111,7 +111,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil // the OVNCluster is deleted: no status to report
 	}
 	statusErr := r.report(ctx, p, err)
-	err = untold(err)
+	err = retryable(err)
 	if err == nil && apierrors.IsConflict(statusErr) {
 		// The pass read a cache older than the last status patch.
 		return ctrl.Result{RequeueAfter: staleDelay}, nil

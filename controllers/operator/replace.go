@@ -90,7 +90,7 @@ func (r *Reconciler) observeSet(ctx context.Context, p *pass, name, template str
 	set := upgradeSet{want: int(rolloutOf(live).desired)}
 	deployment, isDeployment := live.(*appsv1.Deployment)
 	if isDeployment {
-		set.untold = deployment.Spec.Paused || deployment.Spec.Template.Annotations[render.TemplateAnnotation] != template
+		set.unfinished = deployment.Spec.Paused || deployment.Spec.Template.Annotations[render.TemplateAnnotation] != template
 	}
 	for _, pod := range p.podsOf(name) {
 		seen := r.see(p, name, template, pod)

@@ -48,8 +48,8 @@ type upgradePod struct {
 type upgradeSet struct {
 	want int
 	pods []upgradePod
-	// untold is set if a Deployment exists that still has the previous template or is paused.
-	untold bool
+	// unfinished is set if a Deployment exists that still has the previous template or is paused.
+	unfinished bool
 }
 
 // upgradePlan lists the pods that may be replaced now.
@@ -123,7 +123,7 @@ func (u upgrade) plan() upgradePlan {
 // outdated reports whether any pod or Deployment does not have the current template.
 func (u upgrade) outdated() bool {
 	for _, s := range u.sets {
-		if s.untold {
+		if s.unfinished {
 			return true
 		}
 	}
@@ -172,7 +172,7 @@ func (s upgradeSet) done(back bool) bool {
 			serving++
 		}
 	}
-	return back || !s.untold && serving >= s.want
+	return back || !s.unfinished && serving >= s.want
 }
 
 // planSet allows one workload to replace its pods.

@@ -129,7 +129,7 @@ func (m *upgradeModel) observe() upgrade {
 		u.nodes = append(u.nodes, seen)
 	}
 	for name, s := range m.sets {
-		set := upgradeSet{want: len(s.pods), untold: s.deployment && (s.image != m.wanted || s.paused)}
+		set := upgradeSet{want: len(s.pods), unfinished: s.deployment && (s.image != m.wanted || s.paused)}
 		for _, p := range s.present() {
 			set.pods = append(set.pods, m.see(p))
 		}

@@ -32,7 +32,7 @@ func everything(pod func(string) upgradePod) upgrade {
 		u.sets[name] = upgradeSet{want: 3, pods: []upgradePod{pod(name + "-0"), pod(name + "-1"), pod(name + "-2")}}
 	}
 	for _, name := range []string{render.NorthdName, render.ControllerName} {
-		u.sets[name] = upgradeSet{want: 2, pods: []upgradePod{pod(name + "-a"), pod(name + "-b")}, untold: !pod("").current}
+		u.sets[name] = upgradeSet{want: 2, pods: []upgradePod{pod(name + "-a"), pod(name + "-b")}, unfinished: !pod("").current}
 	}
 	return u
 }
@@ -161,7 +161,7 @@ func TestWhatMayBeReplaced(t *testing.T) {
 			u.sets[render.ControllerName] = everything(oldPod).sets[render.ControllerName]
 		}, stage: "Northd", release: render.NorthdName, about: "ovn-central-northd-a fails", stuck: true},
 		{name: "the controller at last", from: newPod, change: func(u *upgrade) {
-			u.set(render.ControllerName, func(s *upgradeSet) { s.untold = true })
+			u.set(render.ControllerName, func(s *upgradeSet) { s.unfinished = true })
 		}, stage: "Controller", release: render.ControllerName},
 		{name: "backwards the controller is first", from: laterPod, stage: "Controller", release: render.ControllerName},
 		{name: "even if what follows does not serve", from: newPod, change: func(u *upgrade) {

@@ -30,7 +30,7 @@ type Reconciler struct {
 	Client    client.Client
 	Allocator *ipam.Allocator
 	Recorder  events.EventRecorder
-	Gate      *k8s.Gate
+	Gate      *k8s.StartGate
 
 	waiting reservation.Waiting
 }
@@ -50,21 +50,21 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 		return fmt.Errorf("list OvnEips: %w", err)
 	}
 	for i := range eips.Items {
-		r.desk().Restore(ctx, wishOf(&eips.Items[i]))
+		r.reserver().Restore(ctx, requestOf(&eips.Items[i]))
 	}
 	return nil
 }
 
-func (r *Reconciler) desk() reservation.Desk {
-	return reservation.Desk{Client: r.Client, Allocator: r.Allocator}
+func (r *Reconciler) reserver() reservation.Reserver {
+	return reservation.Reserver{Client: r.Client, Allocator: r.Allocator}
 }
 
 func subnetOf(eip *kubeovnv1.OvnEip) string {
 	return cmp.Or(eip.Spec.ExternalSubnet, kubeovnv1.DefaultExternalSubnet)
 }
 
-func wishOf(eip *kubeovnv1.OvnEip) reservation.Wish {
-	return reservation.Wish{
+func requestOf(eip *kubeovnv1.OvnEip) reservation.Request {
+	return reservation.Request{
 		What: "an OvnEip", Holder: translate.OvnEipHolder(eip.Name), Subnet: subnetOf(eip),
 		Asked: [2]string{eip.Spec.V4IP, eip.Spec.V6IP}, Told: [2]string{eip.Status.V4IP, eip.Status.V6IP},
 		AskedMAC: eip.Spec.MACAddress, ToldMAC: eip.Status.MACAddress,
@@ -104,12 +104,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // hold returns the lease of an OvnEip; it allocates one if there is none, unless the OvnEip is being deleted.
 func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Lease, *validation.Problem, error) {
-	wish := wishOf(eip)
+	wish := requestOf(eip)
 	if eip.DeletionTimestamp != nil {
 		lease, _ := r.Allocator.Lookup(wish.Holder)
 		return lease, nil, nil
 	}
-	return r.desk().Hold(ctx, wish, inDefaultVpc)
+	return r.reserver().Hold(ctx, wish, inDefaultVpc)
 }
 
 // inDefaultVpc returns a problem if a subnet is not in the default VPC. The external network is the same for all VPCs, and nodes connect

@@ -57,7 +57,7 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 	}
 	subnet, err := r.subnet(ctx, lease.Subnet)
 	if err != nil {
-		return nil, unheard(err, kubeovnv1.IsPublished(pod))
+		return nil, suppressEvent(err, kubeovnv1.IsPublished(pod))
 	}
 	a := &attachment{pod: pod, key: r.portKey(pod), machine: r.machineOf(pod), lease: lease, subnet: subnet}
 	cidrs, cidrErr := ipfamily.ParseCIDRs(subnet.Spec.CIDRBlock)
@@ -78,9 +78,9 @@ func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, 
 	return a, err
 }
 
-// unheard marks a subnet problem as quiet if the pod is already connected: the Subnet's condition reports it, not an event on the pod. It
+// suppressEvent marks a subnet problem as quiet if the pod is already connected: the Subnet's condition reports it, not an event on the pod. It
 // returns err.
-func unheard(err error, connected bool) error {
+func suppressEvent(err error, connected bool) error {
 	var p *problem
 	if errors.As(err, &p) {
 		p.quiet = connected
@@ -102,37 +102,37 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 	lease, held := r.Allocator.Lookup(port)
 	switch {
 	case held && r.owns(pod):
-		r.kept.forget(key) // retained at the start, when the cache did not have the pod yet
-		if r.machineOf(pod) != "" && r.tenants.moved(port, pod.Spec.NodeName) {
+		r.retained.forget(key) // retained at the start, when the cache did not have the pod yet
+		if r.machineOf(pod) != "" && r.vpcPods.moved(port, pod.Spec.NodeName) {
 			r.settle(ctx, pod, lease)
 		}
 		return lease, nil
 	case held:
 		inherits, err := r.inherits(ctx, pod, port, lease)
 		if err != nil {
-			return ipam.Lease{}, r.parted(ctx, pod, err)
+			return ipam.Lease{}, r.releasePredecessor(ctx, pod, err)
 		}
 		if inherits {
-			r.kept.forget(key)
+			r.retained.forget(key)
 			r.got(ctx, pod, lease)
 			return lease, nil
 		}
-		if err := r.release(ctx, key); err != nil {
+		if err := r.freeLease(ctx, key); err != nil {
 			return ipam.Lease{}, fmt.Errorf("free the lease of a pod of the same name: %w", err)
 		}
 	}
 	return r.choose(ctx, pod, port)
 }
 
-// parted is called when the pod of this name cannot take over the existing lease. If err is a *problem, so that the pod has to wait,
-// parted releases the previous pod: it removes the port, and retains or frees the address as if no pod of this name existed. It returns
+// releasePredecessor is called when the pod of this name cannot take over the existing lease. If err is a *problem, so that the pod has to wait,
+// releasePredecessor releases the previous pod: it removes the port, and retains or frees the address as if no pod of this name existed. It returns
 // err. Each attempt of the waiting pod calls it again, so it must not change the waiting list: a pod that is new there is retried at once.
-func (r *Reconciler) parted(ctx context.Context, pod *corev1.Pod, err error) error {
+func (r *Reconciler) releasePredecessor(ctx context.Context, pod *corev1.Pod, err error) error {
 	var p *problem
 	if !errors.As(err, &p) {
 		return err
 	}
-	if _, vacated := r.vacate(ctx, r.portKey(pod)); vacated != nil {
+	if _, vacated := r.onPodGone(ctx, r.portKey(pod)); vacated != nil {
 		return fmt.Errorf("remove the port of the previous pod of this name: %w", vacated)
 	}
 	return err
@@ -155,7 +155,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 	if _, err := readDHCP(pod); err != nil {
 		return ipam.Lease{}, &problem{message: err.Error()}
 	}
-	wants, err := r.wants(ctx, pod, port, request)
+	wants, err := r.allocationRequests(ctx, pod, port, request)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
@@ -172,7 +172,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		if !ok {
 			return ipam.Lease{}, err
 		}
-		if apart := (*apartError)(nil); errors.As(err, &apart) {
+		if apart := (*overlapError)(nil); errors.As(err, &apart) {
 			names = append(names, apart.subnets...)
 			if len(apart.subnets) > 0 && errors.Is(err, ipam.ErrExhausted) {
 				obstacle += fmt.Sprintf(" (a pod of a custom VPC gets no address of a pod in subnet %s, because every node reaches those)",
@@ -185,9 +185,9 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 	return ipam.Lease{}, &problem{message: strings.Join(obstacles, "; "), subnets: names, full: full}
 }
 
-// wants returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
-// requests of wantsOf.
-func (r *Reconciler) wants(ctx context.Context, pod *corev1.Pod, port string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+// allocationRequests returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
+// requests of requestsOf.
+func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, port string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	ip, err := r.recorder.find(ctx, port)
 	if err != nil {
 		return nil, err
@@ -200,13 +200,13 @@ func (r *Reconciler) wants(ctx context.Context, pod *corev1.Pod, port string, re
 		}
 		return []ipam.Request{want}, nil
 	}
-	return r.wantsOf(ctx, pod, request)
+	return r.requestsOf(ctx, pod, request)
 }
 
 // got records that a lease belongs to the pod, and warns the pod's user.
 func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
-	r.ledger.hold(pod)
-	r.journeys.reached(pod.UID, legAddress)
+	r.podWrites.hold(pod)
+	r.latencies.reached(pod.UID, stageAddress)
 	r.warnOfIgnored(pod)
 	r.settle(ctx, pod, lease)
 	if forwards(pod) {
@@ -266,11 +266,11 @@ func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string,
 	if pod == nil {
 		return r.Allocator.Allocate(port, want)
 	}
-	return r.allocateApart(ctx, pod, s, want)
+	return r.allocateUnambiguous(ctx, pod, s, want)
 }
 
-// wanted returns a pod's allocation request to a subnet.
-func wanted(subnet string, request kubeovnv1.PodRequest) ipam.Request {
+// allocationRequest returns a pod's allocation request to a subnet.
+func allocationRequest(subnet string, request kubeovnv1.PodRequest) ipam.Request {
 	want := ipam.Request{Subnet: subnet, Addresses: request.Addresses, MAC: request.MAC}
 	switch request.Family {
 	case corev1.IPv4Protocol:

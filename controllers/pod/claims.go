@@ -103,7 +103,7 @@ func (c *claimRules) retained(ctx context.Context) ([]kubeovnv1.IP, error) {
 		return nil, nil
 	}
 	var ips kubeovnv1.IPList
-	if err := c.live.List(ctx, &ips, recordsThatKeep()); err != nil {
+	if err := c.live.List(ctx, &ips, thatRetain()); err != nil {
 		return nil, fmt.Errorf("list IPs that keep addresses: %w", err)
 	}
 	return ips.Items, nil

@@ -44,7 +44,7 @@ type Reconciler struct {
 	Sets     *podset.Index
 	Recorder events.EventRecorder
 	// Gate is open once Restore has filled the allocator.
-	Gate *k8s.Gate
+	Gate *k8s.StartGate
 	// KeepMachines names the ports of KubeVirt virtual machines after the machine, and retains their addresses.
 	KeepMachines bool
 	// Workers is the number of concurrent reconciles of pods.
@@ -52,20 +52,20 @@ type Reconciler struct {
 	// RecordPace is the pace at which IP objects are written; the zero value writes them at once.
 	RecordPace RecordPace
 
-	ledger   ledger
-	tenants  tenants
-	journeys journeys
-	waiting  waiting
-	kept     kept
-	machines machines
-	missing  sync.Map // groups in the last warning of a pod, by its UID
-	unshared sync.Map // addresses of port_vips in the last warning of a pod, by its UID
-	invalid  sync.Map // requests in the last warning of a pod, by its UID
-	unseen   sync.Map // keys of ports that existed at the start and whose pods were missing in the cache
-	records  backlog
-	recorder *recorder
-	pods     metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
-	patching chan struct{}   // holds one value for each patch in flight
+	podWrites   podWrites
+	vpcPods     vpcPods
+	latencies   latencies
+	pending     pendingPods
+	retained    retainedLeases
+	machines    machines
+	missing     sync.Map // groups in the last warning of a pod, by its UID
+	unshared    sync.Map // addresses of port_vips in the last warning of a pod, by its UID
+	invalid     sync.Map // requests in the last warning of a pod, by its UID
+	cacheMisses sync.Map // keys of ports that existed at the start and whose pods were missing in the cache
+	records     writeQueue
+	recorder    *recorder
+	pods        metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
+	patching    chan struct{}   // holds one value for each patch in flight
 }
 
 // Reconcile brings one pod's port, lease and annotations up to date, or removes port and lease if the pod needs none.
@@ -82,15 +82,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 	}
 	if pod == nil {
-		if late, err := r.isLate(ctx, req.NamespacedName); late || err != nil {
+		if late, err := r.existsLive(ctx, req.NamespacedName); late || err != nil {
 			return ctrl.Result{RequeueAfter: k8s.LateAfter()}, err
 		}
 	}
 	if pod == nil || !r.needsPort(pod) {
 		r.leaveSets(req.NamespacedName, pod)
-		waits, err := r.vacate(ctx, req.NamespacedName)
+		waits, err := r.onPodGone(ctx, req.NamespacedName)
 		if err == nil && !waits {
-			r.waiting.remove(req.NamespacedName)
+			r.pending.remove(req.NamespacedName)
 		}
 		return ctrl.Result{}, err
 	}
@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("find an address: %w", err)
 	}
-	r.waiting.remove(req.NamespacedName)
+	r.pending.remove(req.NamespacedName)
 	in := a.port(others)
 	var revision int
 	in.Policy, revision = r.joinSets(pod)
@@ -120,7 +120,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("apply port: %w", err)
 	}
 	r.Sets.Applied(client.ObjectKeyFromObject(pod), revision)
-	r.journeys.reached(pod.UID, legCommitted)
+	r.latencies.reached(pod.UID, stageCommitted)
 	if err := r.publish(ctx, pod, a.network(), specIn(a.subnet)); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -141,7 +141,7 @@ func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*corev1
 	if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	return r.ledger.newest(pod), nil
+	return r.podWrites.newest(pod), nil
 }
 
 // needsPort reports whether the pod needs a port. A terminating pod keeps its port until it is deleted, but gets no new one.
@@ -159,12 +159,12 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// release removes a pod's port, and then frees its addresses.
-func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) error {
-	if err := r.detach(ctx, key); err != nil {
+// freeLease removes a pod's port, and then frees its addresses.
+func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName) error {
+	if err := r.removePort(ctx, key); err != nil {
 		return err
 	}
-	r.kept.forget(key)
+	r.retained.forget(key)
 	port := portOf(key)
 	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
 		r.Allocator.Release(port)
@@ -177,10 +177,10 @@ func (r *Reconciler) release(ctx context.Context, key types.NamespacedName) erro
 
 // wait puts a pod, or a reservation, on the waiting list until the problem may have changed, and reports the problem once.
 func (r *Reconciler) wait(o client.Object, key types.NamespacedName, p *problem) {
-	r.journeys.end(o.GetUID())
-	again, news := r.waiting.add(key, o.GetUID(), p)
+	r.latencies.end(o.GetUID())
+	again, news := r.pending.add(key, o.GetUID(), p)
 	if again {
-		r.waiting.Add(ctrl.Request{NamespacedName: key})
+		r.pending.Add(ctrl.Request{NamespacedName: key})
 	}
 	if news && !p.quiet {
 		k8s.Warn(r.Recorder, o, reasonNoAddress, p.Error())

@@ -49,10 +49,10 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &Reconciler{Sets: podset.New()}
 			before := podAt("u1", "98", nil)
-			r.ledger.hold(before)
-			r.ledger.write(before, network, specOf{})
+			r.podWrites.hold(before)
+			r.podWrites.write(before, network, specOf{})
 			if c.answered {
-				r.ledger.wrote(answer, network, specOf{})
+				r.podWrites.wrote(answer, network, specOf{})
 			}
 			before.Spec.NodeName, c.after.Spec.NodeName = "n1", "n1"
 			q := newQueue(t)
@@ -61,10 +61,10 @@ func TestTheEchoOfAnOwnPatchIsNoNews(t *testing.T) {
 				t.Errorf("news: %t", got)
 			}
 			if !c.answered {
-				r.ledger.wrote(answer, network, specOf{})
+				r.podWrites.wrote(answer, network, specOf{})
 			}
-			r.ledger.newest(podAt("u1", "100", network))
-			if e := r.ledger.pods[key("a")]; e.annotations != nil || e.results != nil {
+			r.podWrites.newest(podAt("u1", "100", network))
+			if e := r.podWrites.pods[key("a")]; e.annotations != nil || e.results != nil {
 				t.Errorf("kept for good: %+v", e)
 			}
 		})
@@ -80,12 +80,12 @@ func TestAStandbyMeasuresNothing(t *testing.T) {
 	after := before.DeepCopy()
 	after.Annotations = kubeovnv1.PodNetwork{UID: "u1", Allocated: true}.Annotations()
 	r.onPod().Create(t.Context(), event.CreateEvent{Object: before}, q)
-	if len(r.journeys.pods) != 1 {
+	if len(r.latencies.pods) != 1 {
 		t.Error("a new pod is not on its way")
 	}
 	r.onPod().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, q)
-	if len(r.journeys.pods) != 0 {
-		t.Errorf("on their way: %v", r.journeys.pods)
+	if len(r.latencies.pods) != 0 {
+		t.Errorf("on their way: %v", r.latencies.pods)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 		c.pod.Spec.NodeName = "n1"
 		pods := &Reconciler{Client: c}
 		r := &recorder{
-			client: c, allocator: allocator, kept: &kept{}, podAt: pods.podAt, typeOf: pods.podTypeOf, done: func(types.NamespacedName) {},
+			client: c, allocator: allocator, retained: &retainedLeases{}, podAt: pods.podAt, typeOf: pods.podTypeOf, done: func(types.NamespacedName) {},
 		}
 		pass := func() time.Duration {
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("a")})
@@ -207,8 +207,8 @@ func TestAStaleCacheCausesNoSecondWriteOfAnIPObject(t *testing.T) {
 
 		c.cached = nil
 		pass()
-		if len(r.answers.ips) != 0 {
-			t.Errorf("kept for good: %v", r.answers.ips)
+		if len(r.writes.ips) != 0 {
+			t.Errorf("kept for good: %v", r.writes.ips)
 		}
 	})
 }

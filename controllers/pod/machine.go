@@ -67,7 +67,7 @@ func (r *Reconciler) machineSeen(pod *corev1.Pod) {
 // machinePodGone requeues the virtual machine of a deleted pod.
 func (r *Reconciler) machinePodGone(pod *corev1.Pod, q queue) {
 	if r.machineOf(pod) != "" {
-		r.ledger.forget(client.ObjectKeyFromObject(pod))
+		r.podWrites.forget(client.ObjectKeyFromObject(pod))
 		q.Add(ctrl.Request{NamespacedName: r.portKey(pod)})
 	}
 }
@@ -90,7 +90,7 @@ func (r *Reconciler) machine(ctx context.Context, key types.NamespacedName, pod 
 			k8s.Warn(r.Recorder, pod, reasonNoAddress, fmt.Sprintf("port name %s belongs to a pod: delete the pod, or choose another name for the machine",
 				portOf(r.portKey(pod))))
 		}
-		r.waiting.Add(ctrl.Request{NamespacedName: r.portKey(pod)})
+		r.pending.Add(ctrl.Request{NamespacedName: r.portKey(pod)})
 		return nil, nil, true, nil
 	}
 	pods, err := r.runners(ctx, key)
@@ -112,7 +112,7 @@ func (r *Reconciler) runners(ctx context.Context, machine types.NamespacedName) 
 	}
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		if pod := r.ledger.newest(&list.Items[i]); onPodNetwork(pod) && (pod.DeletionTimestamp == nil || kubeovnv1.IsPublished(pod)) {
+		if pod := r.podWrites.newest(&list.Items[i]); onPodNetwork(pod) && (pod.DeletionTimestamp == nil || kubeovnv1.IsPublished(pod)) {
 			pods = append(pods, pod)
 		}
 	}
@@ -150,7 +150,7 @@ func (r *Reconciler) isMachines(key types.NamespacedName, ip *kubeovnv1.IP) bool
 	if !r.KeepMachines {
 		return false
 	}
-	if podType, kept := r.kept.podType(key); kept {
+	if podType, kept := r.retained.podType(key); kept {
 		return podType == kubeovnv1.PodTypeVirtualMachine
 	}
 	if row := northbound.Get[nb.LogicalSwitchPort](r.Northbound, translate.PodPortRef(key.Namespace, key.Name)); row != nil {

@@ -97,7 +97,7 @@ func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q 
 		if err != nil {
 			return
 		}
-		if _, kept := r.kept.podType(name.AsNamespacedName()); kept {
+		if _, kept := r.retained.podType(name.AsNamespacedName()); kept {
 			q.Add(ctrl.Request{NamespacedName: name.AsNamespacedName()})
 		}
 	}
@@ -132,7 +132,7 @@ func (m *machines) forget() {
 
 // lookAtKept enqueues all retained leases of machines.
 func (r *Reconciler) lookAtKept(q queue) {
-	for _, key := range r.kept.ofType(kubeovnv1.PodTypeVirtualMachine) {
+	for _, key := range r.retained.ofType(kubeovnv1.PodTypeVirtualMachine) {
 		q.Add(ctrl.Request{NamespacedName: key})
 	}
 }

@@ -15,26 +15,26 @@ import (
 
 // Legs are the latency stages of a pod's path, in order. Each is measured from the end of the previous one.
 const (
-	legSeen      = "seen"      // from the pod's creation, whose time has a resolution of one second, until its first event on a node
-	legAddress   = "address"   // until the address is chosen
-	legCommitted = "committed" // until the port is in the northbound database
-	legAnnotated = "annotated" // until the pod's annotations contain the network
+	stageSeen      = "seen"      // from the pod's creation, whose time has a resolution of one second, until its first event on a node
+	stageAddress   = "address"   // until the address is chosen
+	stageCommitted = "committed" // until the port is in the northbound database
+	stageAnnotated = "annotated" // until the pod's annotations contain the network
 )
 
-// legBuckets are from half a millisecond to 25 seconds.
-var legBuckets = prometheus.ExponentialBuckets(0.0005, 1.5, 28)
+// stageBuckets are from half a millisecond to 25 seconds.
+var stageBuckets = prometheus.ExponentialBuckets(0.0005, 1.5, 28)
 
 var (
-	legs = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	stageSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:                        "kiln_pod_leg_seconds",
 		Help:                        "Time that new pods take for each leg of their path: seen, address, committed, annotated.",
-		Buckets:                     legBuckets,
+		Buckets:                     stageBuckets,
 		NativeHistogramBucketFactor: 1.1,
 	}, []string{"leg"})
 	wholePath = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:                        "kiln_pod_network_seconds",
 		Help:                        "Time from a new pod's first event on a node until it is annotated with its network.",
-		Buckets:                     legBuckets,
+		Buckets:                     stageBuckets,
 		NativeHistogramBucketFactor: 1.1,
 	})
 	heldRecords = prometheus.NewGauge(prometheus.GaugeOpts{
@@ -43,33 +43,33 @@ var (
 	})
 )
 
-func init() { metrics.Registry.MustRegister(legs, wholePath, heldRecords) }
+func init() { metrics.Registry.MustRegister(stageSeconds, wholePath, heldRecords) }
 
-// journeys measures the latency of pods that have no network yet. It drops pods that wait for a change by a user.
-type journeys struct {
+// latencies measures the latency of pods that have no network yet. It drops pods that wait for a change by a user.
+type latencies struct {
 	mu   sync.Mutex
-	pods map[types.UID]journey
+	pods map[types.UID]latency
 }
 
-type journey struct{ created, seen, reached time.Time }
+type latency struct{ created, seen, reached time.Time }
 
 // begin starts the measurement at the first event of a pod that needs a network.
-func (j *journeys) begin(pod *corev1.Pod) {
+func (j *latencies) begin(pod *corev1.Pod) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, ok := j.pods[pod.UID]; ok {
 		return
 	}
 	if j.pods == nil {
-		j.pods = map[types.UID]journey{}
+		j.pods = map[types.UID]latency{}
 	}
 	now := time.Now()
-	j.pods[pod.UID] = journey{created: pod.CreationTimestamp.Time, seen: now, reached: now}
+	j.pods[pod.UID] = latency{created: pod.CreationTimestamp.Time, seen: now, reached: now}
 }
 
 // reached records the end of a leg that this process worked on; a standby only sees pods. Work after the last leg, such as a new gateway
 // of the pod's subnet, is not measured.
-func (j *journeys) reached(pod types.UID, leg string) {
+func (j *latencies) reached(pod types.UID, leg string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	was, ok := j.pods[pod]
@@ -77,11 +77,11 @@ func (j *journeys) reached(pod types.UID, leg string) {
 		return
 	}
 	now := time.Now()
-	legs.WithLabelValues(leg).Observe(now.Sub(was.reached).Seconds())
+	stageSeconds.WithLabelValues(leg).Observe(now.Sub(was.reached).Seconds())
 	switch leg {
-	case legAddress:
-		legs.WithLabelValues(legSeen).Observe(was.seen.Sub(was.created).Seconds())
-	case legAnnotated:
+	case stageAddress:
+		stageSeconds.WithLabelValues(stageSeen).Observe(was.seen.Sub(was.created).Seconds())
+	case stageAnnotated:
 		wholePath.Observe(now.Sub(was.seen).Seconds())
 		delete(j.pods, pod)
 		return
@@ -91,7 +91,7 @@ func (j *journeys) reached(pod types.UID, leg string) {
 }
 
 // end stops the measurement of a pod.
-func (j *journeys) end(pod types.UID) {
+func (j *latencies) end(pod types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.pods, pod)

@@ -36,9 +36,9 @@ func (r *Reconciler) yieldToNode(ctx context.Context, key types.NamespacedName) 
 	case !isNodes:
 		return nil
 	case held:
-		err = r.release(ctx, key)
+		err = r.freeLease(ctx, key)
 	default:
-		err = r.detach(ctx, key)
+		err = r.removePort(ctx, key)
 	}
 	if err != nil {
 		return fmt.Errorf("leave port name %s to the node: %w", port, err)

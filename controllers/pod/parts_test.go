@@ -56,7 +56,7 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 }
 
 func TestRequestsFromBeforeTheStartAreKept(t *testing.T) {
-	var f feed
+	var f requestSource
 	f.Add(ctrl.Request{NamespacedName: key("early")})
 	q := newQueue(t)
 	if err := f.Start(t.Context(), q); err != nil {
@@ -68,7 +68,7 @@ func TestRequestsFromBeforeTheStartAreKept(t *testing.T) {
 
 func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := waiting{available: func(string) float64 { return 0 }}
+		w := pendingPods{available: func(string) float64 { return 0 }}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := w.Start(context.Background(), q); err != nil {
@@ -102,7 +102,7 @@ func TestWaitingPodsAreWokenByWhatTheyWaitFor(t *testing.T) {
 func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := 0.0
-		w := waiting{available: func(string) float64 { return free }}
+		w := pendingPods{available: func(string) float64 { return free }}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := w.Start(context.Background(), q); err != nil {
@@ -156,7 +156,7 @@ func TestPodsOfAFullSubnetAreWokenByAndBy(t *testing.T) {
 }
 
 func TestAWaitingPodIsToldOnceAndTriedAgainOnce(t *testing.T) {
-	var w waiting
+	var w pendingPods
 	for _, step := range []struct {
 		uid         types.UID
 		p           problem
@@ -187,7 +187,7 @@ func podAt(uid types.UID, resourceVersion string, annotations map[string]string)
 }
 
 func TestTheLedgerKnowsWhatTheCacheDoesNotShowYet(t *testing.T) {
-	var l ledger
+	var l podWrites
 	l.hold(podAt("u1", "5", nil))
 	l.wrote(&metav1.PartialObjectMetadata{ObjectMeta: podAt("u1", "100", map[string]string{"k": "written"}).ObjectMeta}, map[string]string{}, specOf{})
 	for _, c := range []struct {
@@ -307,15 +307,15 @@ func TestAPodWaitsForItsNamespace(t *testing.T) {
 		t.Fatalf("got %v, want a problem that nobody is told", err)
 	}
 	q := newQueue(t)
-	if err := r.waiting.Start(t.Context(), q); err != nil {
+	if err := r.pending.Start(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := r.waiting.add(key("early"), pod.UID, p); !again {
+	if again, _ := r.pending.add(key("early"), pod.UID, p); !again {
 		t.Error("the namespace may have come between the try and the listing, but there is no second try")
 	}
-	if again, _ := r.waiting.add(key("early"), pod.UID, p); again {
+	if again, _ := r.pending.add(key("early"), pod.UID, p); again {
 		t.Error("a pod that is listed is tried again at once")
 	}
-	r.waiting.wakeNamespace("shop")
+	r.pending.wakeNamespace("shop")
 	expect(t, "the namespace is there", drain(q), "early")
 }

@@ -114,6 +114,6 @@ func (r *Reconciler) relabelled(before, after *corev1.Pod) {
 // setsChanged enqueues the pods whose membership changed. It never blocks.
 func (r *Reconciler) setsChanged(c podset.Changes) {
 	for _, key := range c.Pods {
-		r.waiting.Add(ctrl.Request{NamespacedName: key})
+		r.pending.Add(ctrl.Request{NamespacedName: key})
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// wantsOf returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
+// requestsOf returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
 // that it names, of the pools of its namespace, or else of the part of its subnets that no pool sets apart.
-func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	if request.Vip != "" {
 		return r.wantsOfVip(ctx, pod, request)
 	}
@@ -32,7 +32,7 @@ func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeo
 		if err := r.mayUsePools(ctx, pod, pools); err != nil {
 			return nil, err
 		}
-		return wantsOfPools(pools, request, func(subnet string) bool { return request.Subnet == "" || request.Subnet == subnet })
+		return requestsOfPools(pools, request, func(subnet string) bool { return request.Subnet == "" || request.Subnet == subnet })
 	}
 	subnets, err := r.candidates(ctx, pod, request)
 	if err != nil {
@@ -44,13 +44,13 @@ func (r *Reconciler) wantsOf(ctx context.Context, pod *corev1.Pod, request kubeo
 	}
 	var wants []ipam.Request
 	if len(pools) > 0 {
-		wants, err = wantsOfPools(pools, request, func(subnet string) bool { return slices.Contains(subnets, subnet) })
+		wants, err = requestsOfPools(pools, request, func(subnet string) bool { return slices.Contains(subnets, subnet) })
 		if err != nil {
 			return nil, err
 		}
 	} else {
 		for _, subnet := range subnets {
-			wants = append(wants, wanted(subnet, request))
+			wants = append(wants, allocationRequest(subnet, request))
 		}
 	}
 	if len(request.Choices) == 0 {
@@ -76,8 +76,8 @@ func (r *Reconciler) named(ctx context.Context, names []string) ([]*kubeovnv1.IP
 	return pools, nil
 }
 
-// wantsOfPools returns allocation requests for addresses of pools, in order. Consecutive pools of one subnet share a request.
-func wantsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usable func(subnet string) bool) ([]ipam.Request, error) {
+// requestsOfPools returns allocation requests for addresses of pools, in order. Consecutive pools of one subnet share a request.
+func requestsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usable func(subnet string) bool) ([]ipam.Request, error) {
 	var wants []ipam.Request
 	for _, pool := range pools {
 		if !usable(pool.Spec.Subnet) {
@@ -87,7 +87,7 @@ func wantsOfPools(pools []*kubeovnv1.IPPool, request kubeovnv1.PodRequest, usabl
 			wants[n-1].Pools = append(wants[n-1].Pools, pool.Name)
 			continue
 		}
-		want := wanted(pool.Spec.Subnet, request)
+		want := allocationRequest(pool.Spec.Subnet, request)
 		want.Pools = []string{pool.Name}
 		wants = append(wants, want)
 	}

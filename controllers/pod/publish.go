@@ -48,7 +48,7 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	if err != nil {
 		return fmt.Errorf("encode annotations: %w", err)
 	}
-	r.ledger.write(pod, want, from)
+	r.podWrites.write(pod, want, from)
 	written, err := r.patch(ctx, client.ObjectKeyFromObject(pod), patch)
 	switch {
 	case err == nil:
@@ -57,10 +57,10 @@ func (r *Reconciler) publish(ctx context.Context, pod *corev1.Pod, network kubeo
 	default:
 		return fmt.Errorf("patch annotations: %w", err)
 	}
-	r.journeys.reached(pod.UID, legAnnotated)
+	r.latencies.reached(pod.UID, stageAnnotated)
 	r.records.podCame()
-	r.ledger.wrote(written, want, from)
-	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // drops the ledger's entry if the cache has the patch already
+	r.podWrites.wrote(written, want, from)
+	_, err = r.get(ctx, client.ObjectKeyFromObject(pod)) // drops the entry of podWrites if the cache has the patch already
 	return err
 }
 

@@ -71,9 +71,9 @@ func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.
 	return ip
 }
 
-// keptIPOf returns the wanted IP object of a lease that no pod has. For a reservation it takes the pod from the existing IP object, if
+// retainedIPOf returns the wanted IP object of a lease that no pod has. For a reservation it takes the pod from the existing IP object, if
 // any.
-func keptIPOf(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
+func retainedIPOf(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
 	ip := recordOf(port, lease)
 	if podType != "" {
 		key := keyOf(port)

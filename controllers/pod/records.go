@@ -30,8 +30,8 @@ type recorder struct {
 	client     client.Client
 	northbound k8s.Northbound
 	allocator  *ipam.Allocator
-	answers    answers
-	kept       *kept
+	writes     ipWrites
+	retained   *retainedLeases
 	// early are the IP objects that retain addresses, by name, as listed at the start. They are used until all IP objects are in the
 	// cache.
 	early map[string]*kubeovnv1.IP
@@ -60,10 +60,10 @@ const recordWorkers = 16
 func (r *Reconciler) setupRecords(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("ip").
-		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{}, r.recorder.onIP()))).
-		WatchesRawSource(r.Gate.Behind(r.recorder.synced(mgr.GetCache()))).
+		WatchesRawSource(r.Gate.After(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{}, r.recorder.onIP()))).
+		WatchesRawSource(r.Gate.After(r.recorder.synced(mgr.GetCache()))).
 		WatchesRawSource(&r.records).
-		WatchesRawSource(r.Gate.Behind(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.IP{}, r.recorder.strays))).
+		WatchesRawSource(r.Gate.After(k8s.Orphans(mgr.GetCache(), r.Gate, &kubeovnv1.IP{}, r.recorder.staleObjects))).
 		WithOptions(k8s.Workers(recordWorkers)).
 		Complete(r.Gate.Reconciler(r.recorder))
 	if err != nil {
@@ -86,25 +86,25 @@ func (r *recorder) synced(informers cache.Informers) source.Source {
 // onIP enqueues pods whose IP object differs from their lease: others have changed it, or the pod was deleted.
 func (r *recorder) onIP() handler.EventHandler {
 	check := func(ctx context.Context, ip *kubeovnv1.IP, q queue) {
-		r.answers.newest(ip.Name, ip)
-		if key, ok := r.isStray(ctx, ip); ok {
+		r.writes.newest(ip.Name, ip)
+		if key, ok := r.isStale(ctx, ip); ok {
 			q.Add(ctrl.Request{NamespacedName: key})
 		}
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			// strays checks all cached IP objects once the allocator has the leases, and sets complete before it reads them. This source
-			// starts at about the same time, so its initial list may contain an IP object that strays has not seen.
+			// staleObjects checks all cached IP objects once the allocator has the leases, and sets complete before it reads them. This source
+			// starts at about the same time, so its initial list may contain an IP object that staleObjects has not seen.
 			if !e.IsInInitialList || r.complete.Load() {
 				check(ctx, e.Object.(*kubeovnv1.IP), q)
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { check(ctx, e.ObjectNew.(*kubeovnv1.IP), q) },
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
-			r.answers.forget(e.Object.GetName())
+			r.writes.forget(e.Object.GetName())
 			ip := e.Object.(*kubeovnv1.IP)
 			key := ctrl.Request{NamespacedName: keyOf(ip.Name)}
-			if _, kept := r.kept.podType(key.NamespacedName); kept || isReservation(ip) {
+			if _, kept := r.retained.podType(key.NamespacedName); kept || isReservation(ip) {
 				r.decide(key)
 			}
 			if r.holds(key.NamespacedName) {
@@ -114,9 +114,9 @@ func (r *recorder) onIP() handler.EventHandler {
 	}
 }
 
-// strays lists the pods whose IP objects differ from their leases, and queues missing IP objects. From then on isRecorded checks pods one
+// staleObjects lists the pods whose IP objects differ from their leases, and queues missing IP objects. From then on isRecorded checks pods one
 // by one.
-func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
+func (r *recorder) staleObjects(ctx context.Context) ([]types.NamespacedName, error) {
 	for name := range r.early { // IP objects deleted since then cause no event
 		r.decide(ctrl.Request{NamespacedName: keyOf(name)})
 	}
@@ -128,7 +128,7 @@ func (r *recorder) strays(ctx context.Context) ([]types.NamespacedName, error) {
 	r.holdMissing(ctx)
 	var pods []types.NamespacedName
 	for i := range ips.Items {
-		if key, ok := r.isStray(ctx, &ips.Items[i]); ok {
+		if key, ok := r.isStale(ctx, &ips.Items[i]); ok {
 			pods = append(pods, key)
 		}
 	}
@@ -154,8 +154,8 @@ func (r *recorder) holds(key types.NamespacedName) bool {
 	return held && !ofNode(lease)
 }
 
-// isStray returns the key of an IP object, and reports whether the object needs a change or a deletion.
-func (r *recorder) isStray(ctx context.Context, ip *kubeovnv1.IP) (types.NamespacedName, bool) {
+// isStale returns the key of an IP object, and reports whether the object needs a change or a deletion.
+func (r *recorder) isStale(ctx context.Context, ip *kubeovnv1.IP) (types.NamespacedName, bool) {
 	key := keyOf(ip.Name)
 	if _, ofPod := podOfIP(ip); !ofPod && !isReservation(ip) {
 		return key, false // of a node, or of no pod
@@ -173,9 +173,9 @@ func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.Nam
 	return err == nil && want != nil && says(ip, want)
 }
 
-// wanted returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
+// allocationRequest returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
 func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
-	podType, kept := r.kept.podType(key) // a pod of this name may exist, and wait
+	podType, kept := r.retained.podType(key) // a pod of this name may exist, and wait
 	if !kept {
 		pod, err := r.podAt(ctx, key)
 		if pod == nil || err != nil {
@@ -186,11 +186,11 @@ func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *k
 	if podType == "" && !isReservation(have) {
 		return nil, nil
 	}
-	return keptIPOf(have, portOf(key), podType, lease), nil
+	return retainedIPOf(have, portOf(key), podType, lease), nil
 }
 
 // isRecorded reports whether the newest known IP object of a pod is up to date with its lease. Until all IP objects are in the cache it
-// returns true: no pod waits for that, and strays finds the differences later.
+// returns true: no pod waits for that, and staleObjects finds the differences later.
 func (r *recorder) isRecorded(ctx context.Context, a *attachment) bool {
 	if !r.complete.Load() {
 		return true
@@ -220,7 +220,7 @@ func (r *recorder) newest(ctx context.Context, name string) (*kubeovnv1.IP, time
 		}
 		ip = nil
 	}
-	newest, believed := r.answers.newest(name, ip)
+	newest, believed := r.writes.newest(name, ip)
 	return newest, believed, nil
 }
 
@@ -299,7 +299,7 @@ func (r *recorder) delete(ctx context.Context, ip *kubeovnv1.IP) error {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("delete IP %s: %w", ip.Name, err)
 	}
-	r.answers.deleted(ip)
+	r.writes.deleted(ip)
 	_, _, err = r.newest(ctx, ip.Name)
 	return err
 }
@@ -328,7 +328,7 @@ func (r *recorder) change(ctx context.Context, have, want *kubeovnv1.IP) error {
 
 // wrote stores the server's response, unless the cache already has it.
 func (r *recorder) wrote(ctx context.Context, ip *kubeovnv1.IP) error {
-	r.answers.wrote(ip)
+	r.writes.wrote(ip)
 	_, _, err := r.newest(ctx, ip.Name)
 	return err
 }

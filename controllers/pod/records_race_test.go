@@ -16,7 +16,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 )
 
-// The source of IP objects and the source that lists strays start at the same time. An IP object that is created in between is in the
+// The source of IP objects and the source that lists stale objects start at the same time. An IP object that is created in between is in the
 // initial list of the first, but not in the list of the second.
 func TestAnIPObjectBetweenTheTwoListsIsReconciled(t *testing.T) {
 	reservation := &kubeovnv1.IP{

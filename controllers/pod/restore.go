@@ -35,14 +35,14 @@ func (r *Reconciler) Restore(ctx context.Context, live client.Reader) error {
 	if err := restore(ctx, r.Client, r.Northbound, r.Allocator, &rules); err != nil {
 		return err
 	}
-	r.noteUnseen(ctx)
-	if err := r.restoreTenants(ctx); err != nil {
+	r.noteCacheMisses(ctx)
+	if err := r.restoreVpcPods(ctx); err != nil {
 		return err
 	}
 	if err := r.Vips.Wait(ctx); err != nil { // without all Vips, a port would lose shared addresses for a moment
 		return err
 	}
-	return r.restoreKept(ctx, live)
+	return r.restoreRetained(ctx, live)
 }
 
 // Restore fills an empty allocator with every address in use: from ports in the northbound database, then from annotations of pods and
@@ -223,10 +223,10 @@ func (s *restoration) claimedLayout(subnet string) ipam.Subnet {
 	return layout
 }
 
-// holder returns the UID of the pod that the lease under a pod's name was allocated for. The ledger has it if this process allocated it;
+// holder returns the UID of the pod that the lease under a pod's name was allocated for. podWrites has it if this process allocated it;
 // otherwise the port's row does.
 func (r *Reconciler) holder(pod *corev1.Pod) types.UID {
-	if uid := r.ledger.holder(client.ObjectKeyFromObject(pod)); uid != "" {
+	if uid := r.podWrites.holder(client.ObjectKeyFromObject(pod)); uid != "" {
 		return uid
 	}
 	key := r.portKey(pod)

@@ -35,8 +35,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		return fmt.Errorf("make a client of pods: %w", err)
 	}
 	r.pods = pods.Resource(corev1.SchemeGroupVersion.WithResource("pods"))
-	r.waiting.available = r.Allocator.Available
-	r.Allocator.Notify(r.waiting.subnetChanged)
+	r.pending.available = r.Allocator.Available
+	r.Allocator.Notify(r.pending.subnetChanged)
 	r.followVips()
 	r.Sets.Observe(r.setsChanged)
 	r.patching = make(chan struct{}, patchesInFlight)
@@ -46,8 +46,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	r.recorder = &recorder{
 		podAt: r.podAt, typeOf: r.podTypeOf,
-		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, kept: &r.kept,
-		hold: r.records.hold, decide: r.waiting.Add, done: r.records.done,
+		client: r.Client, northbound: r.Northbound, allocator: r.Allocator, retained: &r.retained,
+		hold: r.records.hold, decide: r.pending.Add, done: r.records.done,
 		warn: func(ip *kubeovnv1.IP, message string) { k8s.Warn(r.Recorder, ip, reasonNoAddress, message) },
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
@@ -60,8 +60,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.IPPool{}, r.onSpec()).
 		Watches(&kubeovnv1.Vip{}, r.onVip()).
 		Watches(&corev1.Node{}, r.onNode()).
-		WatchesRawSource(&r.waiting.feed).
-		WatchesRawSource(r.Gate.Behind(r.followMachines(pods))).
+		WatchesRawSource(&r.pending.requestSource).
+		WatchesRawSource(r.Gate.After(r.followMachines(pods))).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindPod)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Pod{}, k8s.OwnersOf(r.Northbound, translate.KindPod))).
 		WithOptions(r.Gate.Workers(r.Workers)).
@@ -95,7 +95,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 			r.updated(ctx, e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod), q)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
-			r.journeys.end(e.Object.GetUID())
+			r.latencies.end(e.Object.GetUID())
 			r.missing.Delete(e.Object.GetUID())
 			r.unshared.Delete(e.Object.GetUID())
 			r.invalid.Delete(e.Object.GetUID())
@@ -112,19 +112,19 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
 		q.Add(requestFor(pod))
 		return
 	}
-	r.journeys.begin(pod)
+	r.latencies.begin(pod)
 	r.records.podCame()
 	k8s.AddWith(q, 0, requestFor(pod))
 }
 
 func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q queue) {
 	r.relabelled(before, after)
-	own, from := r.ledger.shows(after)
+	own, from := r.podWrites.shows(after)
 	if own && r.outdated(ctx, after, from) {
 		k8s.AddWith(q, handler.LowPriority, requestFor(after))
 	}
 	if before.UID != after.UID || !onPodNetwork(after) || !own && kubeovnv1.IsPublished(after) {
-		r.journeys.end(before.UID)
+		r.latencies.end(before.UID)
 	}
 	switch {
 	case !changesPort(before, after, own):
@@ -157,14 +157,14 @@ func changesPort(before, after *corev1.Pod, own bool) bool {
 // onSubnet enqueues a subnet's pods if settings that their ports use change, and wakes all waiting pods if any subnet changes.
 func (r *Reconciler) onSubnet() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
-		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.waiting.wakeAll() },
+		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.pending.wakeAll() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.pending.wakeAll() },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			before, after := e.ObjectOld.(*kubeovnv1.Subnet), e.ObjectNew.(*kubeovnv1.Subnet)
 			if viewSubnet(before) == viewSubnet(after) {
 				return
 			}
-			r.waiting.wakeAll()
+			r.pending.wakeAll()
 			if podView(before) != podView(after) {
 				r.enqueuePodsOf(ctx, after.Name, q)
 			}
@@ -207,11 +207,11 @@ func (r *Reconciler) enqueuePodsOf(ctx context.Context, subnet string, q queue) 
 // pools.
 func (r *Reconciler) onSpec() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.waiting.wakeAll() },
-		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.waiting.wakeAll() },
+		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.pending.wakeAll() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.pending.wakeAll() },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) {
 			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
-				r.waiting.wakeAll()
+				r.pending.wakeAll()
 			}
 		},
 	}
@@ -219,7 +219,7 @@ func (r *Reconciler) onSpec() handler.EventHandler {
 
 // onNamespace wakes the waiting pods of a namespace: subnets select namespaces by labels.
 func (r *Reconciler) onNamespace() handler.EventHandler {
-	wake := func(o client.Object) { r.waiting.wakeNamespace(o.GetName()) }
+	wake := func(o client.Object) { r.pending.wakeNamespace(o.GetName()) }
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ queue) { wake(e.Object) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) { wake(e.ObjectNew) },

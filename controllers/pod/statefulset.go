@@ -85,7 +85,7 @@ func ordinalsOf(set *appsv1.StatefulSet) ordinals {
 // onStatefulSet enqueues absent pods if their StatefulSet may not recreate them.
 func (r *Reconciler) onStatefulSet() handler.EventHandler {
 	away := func(o client.Object, q queue) {
-		for _, key := range r.kept.of(client.ObjectKeyFromObject(o)) {
+		for _, key := range r.retained.of(client.ObjectKeyFromObject(o)) {
 			q.Add(ctrl.Request{NamespacedName: key})
 		}
 	}
@@ -100,8 +100,8 @@ func (r *Reconciler) onStatefulSet() handler.EventHandler {
 	}
 }
 
-// recordsThatKeep selects the IP objects that retain addresses without a pod. They are few.
-func recordsThatKeep() client.ListOption {
+// thatRetain selects the IP objects that retain addresses without a pod. They are few.
+func thatRetain() client.ListOption {
 	requirement, err := labels.NewRequirement(kubeovnv1.LabelReserved, selection.NotEquals, []string{kubeovnv1.ReservedForPod})
 	if err != nil {
 		panic(err) // impossible with these constants

@@ -198,7 +198,7 @@ func (r *Reconciler) warnOfVips(ctx context.Context, pod *corev1.Pod, subnet str
 // onVip wakes the waiting pods if a Vip changes, and enqueues the pods that share it.
 func (r *Reconciler) onVip() handler.EventHandler {
 	changed := func(vip *kubeovnv1.Vip, q queue) {
-		r.waiting.wakeAll()
+		r.pending.wakeAll()
 		for _, user := range r.Vips.UsersOf(vip.Name) {
 			if user.Use&selection.VipShared != 0 {
 				q.Add(ctrl.Request{NamespacedName: user.Pod})
@@ -221,7 +221,7 @@ func (r *Reconciler) onVip() handler.EventHandler {
 func (r *Reconciler) followVips() {
 	r.Vips.Notify(func(_ string, user selection.VipUser) {
 		if user.Use&selection.VipShared != 0 {
-			r.waiting.Add(ctrl.Request{NamespacedName: user.Pod})
+			r.pending.Add(ctrl.Request{NamespacedName: user.Pod})
 		}
 	})
 }

@@ -31,7 +31,7 @@ type clusterReconciler struct {
 	*Reconciler
 
 	kind clusterKind
-	feed k8s.Feed
+	feed k8s.RequestSource
 
 	// mu protects state. It is held while the cache is queried for the kind: a query for an undefined kind would start an informer that
 	// retries forever.

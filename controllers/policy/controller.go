@@ -49,9 +49,9 @@ type Reconciler struct {
 	Northbound *northbound.Engine
 	Sets       *podset.Index
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 
-	policies, groups, sets k8s.Feed
+	policies, groups, sets k8s.RequestSource
 
 	budget   budget.Budget
 	patience patient

@@ -49,12 +49,12 @@ type Reconciler struct {
 	Grants     *selection.Grants
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 	// Workers is how many Services are reconciled at a time.
 	Workers int
 
 	budget   budget.Budget
-	feed     k8s.Feed
+	feed     k8s.RequestSource
 	reported reported
 }
 

@@ -84,7 +84,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem != nil {
 		return checked{}, problem
 	}
-	if in.namesake != nil && selection.Senior(in.namesake, in.subnet) {
+	if in.namesake != nil && selection.Precedes(in.namesake, in.subnet) {
 		return checked{}, validation.SameName("Vpc", in.subnet.Name)
 	}
 	around := validation.Surroundings{Peers: r.seniors(in)}

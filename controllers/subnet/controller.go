@@ -36,7 +36,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Networks   *selection.Networks
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 	// Detached is called with the name of a deleted VPC when a subnet has detached from its router.
 	Detached func(vpc string)
 	// ServiceCIDRs returns the cluster's CIDRs of Services.

@@ -58,7 +58,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewBalanced))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewEip))).
-		WatchesRawSource(r.Gate.Behind(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
+		WatchesRawSource(r.Gate.After(source.Kind[client.Object](mgr.GetCache(), &kubeovnv1.IP{},
 			handler.EnqueueRequestsFromMapFunc(subnetOfQuerier), deleted))).
 		WatchesRawSource(useOf(r.Allocator, cmp.Or(r.UsageDelay, usageDelay))).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindSubnet)).
@@ -197,7 +197,7 @@ func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []net
 
 // sameNames returns requests for the subnets with a port name that conflicts with one of the object.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
-	rivals, err := r.Networks.PortNameRivals(ctx, o)
+	rivals, err := r.Networks.PortNameConflicts(ctx, o)
 	if err != nil {
 		return nil // the cache is stopping
 	}

@@ -28,10 +28,10 @@ import (
 	"github.com/kiln-net/kiln/internal/selection"
 )
 
-// Pulses reports which nodes have a working data path.
-type Pulses interface {
+// LeaseStates reports which nodes have a working data path.
+type LeaseStates interface {
 	// Of returns the pulse of a node.
-	Of(node string) gateway.Pulse
+	Of(node string) gateway.LeaseState
 	// Expect records that a node has to renew its Lease from now on.
 	Expect(node string)
 	// Subscribe registers f, which is called for each node whose pulse changes.
@@ -45,8 +45,8 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Networks   *selection.Networks
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
-	Pulses     Pulses
+	Gate       *k8s.StartGate
+	Leases     LeaseStates
 	// ServiceCIDRs returns the cluster's CIDRs of Services.
 	ServiceCIDRs k8s.ServiceCIDRs
 	// ClusterAccess is the default for VPCs whose clusterAccess is empty.
@@ -55,7 +55,7 @@ type Reconciler struct {
 	// leases holds the addresses of transits on the join subnet.
 	leases join.Leases
 	// moved enqueues VPCs with a node whose pulse changed.
-	moved k8s.Feed
+	moved k8s.RequestSource
 	// measured holds the labels of the exported metric of each VPC.
 	measured sync.Map
 }
@@ -105,7 +105,7 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 	}
 	for _, node := range []string{in.pair.Active, in.pair.Standby} {
 		if node != "" {
-			r.Pulses.Expect(node)
+			r.Leases.Expect(node)
 		}
 	}
 	r.measure(*in)

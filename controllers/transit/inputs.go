@@ -149,7 +149,7 @@ func (r *Reconciler) state(node *corev1.Node) gateway.State {
 	if node == nil || len(joinAddresses(node)) == 0 {
 		return gateway.Down
 	}
-	return gateway.StateOf(node, r.Pulses.Of(node.Name))
+	return gateway.StateOf(node, r.Leases.Of(node.Name))
 }
 
 // joinAddresses returns a node's addresses on the join subnet, or nil before they are allocated.

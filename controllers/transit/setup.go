@@ -48,7 +48,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // Leases; its IP object; the join subnet; and drift of its rows. Changes of other nodes enqueue only VPCs that lack a node.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.leases.Allocator = r.Allocator
-	r.Pulses.Subscribe(func(node string) {
+	r.Leases.Subscribe(func(node string) {
 		for _, vpc := range r.carriedBy(ctx, node) {
 			r.moved.Add(vpc)
 		}

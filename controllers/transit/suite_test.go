@@ -27,15 +27,15 @@ import (
 
 func TestMain(m *testing.M) { controllertest.Main(m) }
 
-// leases is a fake of Pulses.
+// leases is a fake of LeaseStates.
 type leases struct {
 	mu          sync.Mutex
-	pulses      map[string]gateway.Pulse
+	pulses      map[string]gateway.LeaseState
 	expected    map[string]bool
 	subscribers []func(string)
 }
 
-func (l *leases) Of(node string) gateway.Pulse {
+func (l *leases) Of(node string) gateway.LeaseState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pulses[node]
@@ -60,7 +60,7 @@ func (l *leases) Subscribe(f func(string)) {
 	l.subscribers = append(l.subscribers, f)
 }
 
-func (l *leases) set(node string, pulse gateway.Pulse) {
+func (l *leases) set(node string, pulse gateway.LeaseState) {
 	l.mu.Lock()
 	l.pulses[node] = pulse
 	told := slices.Clone(l.subscribers)
@@ -93,13 +93,13 @@ func start(t *testing.T, join string, nodes ...string) *cluster {
 // run starts the controllers. If they ran before, it restarts them as after a crash.
 func (c *cluster) run() {
 	c.Helper()
-	c.leases = &leases{pulses: map[string]gateway.Pulse{}, expected: map[string]bool{}}
+	c.leases = &leases{pulses: map[string]gateway.LeaseState{}, expected: map[string]bool{}}
 	c.process = c.Restart(c.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
 			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
 			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), nodes, &transit.Reconciler{
-				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Pulses: c.leases,
+				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Leases: c.leases,
 				ServiceCIDRs: networktest.Services(p), ClusterAccess: kubeovnv1.ClusterAccessServices,
 			})
 		},

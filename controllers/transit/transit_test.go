@@ -54,7 +54,7 @@ func TestAWayOutComesMovesAndGoes(t *testing.T) {
 	c.Measures(1, "kiln_vpc_transit_info", "vpc", "blue", "node", first.Node, "standby", first.Standby, "addresses", strings.Join(first.Addresses, ","))
 	failovers, _ := c.Metric("kiln_vpc_transit_failovers_total", "vpc", "blue")
 
-	c.leases.set(first.Standby, gateway.Beating)
+	c.leases.set(first.Standby, gateway.Alive)
 	c.leases.set(first.Node, gateway.Stopped)
 	c.routers("blue_gateway on " + first.Standby)
 	c.Measures(failovers+1, "kiln_vpc_transit_failovers_total", "vpc", "blue")
@@ -65,7 +65,7 @@ func TestAWayOutComesMovesAndGoes(t *testing.T) {
 		return ""
 	})
 	second := *v.Status.Transit
-	c.leases.set(first.Node, gateway.Beating) // it has recovered, and nothing moves back
+	c.leases.set(first.Node, gateway.Alive) // it has recovered, and nothing moves back
 
 	c.run()
 	c.node("n4")
@@ -152,7 +152,7 @@ func TestNodesThatCarryNothingCostNothing(t *testing.T) {
 	statuses, transactions := c.process.Writes("PATCH", "/vpcs/"), c.process.Transactions()
 	n3 := c.node("n3")
 	c.leases.set("n3", gateway.Stopped)
-	c.leases.set("n3", gateway.Beating)
+	c.leases.set("n3", gateway.Alive)
 	c.Delete(n3)
 	c.Eventually(func() string {
 		if slices.Contains(c.Database.Names("Logical_Switch_Port"), "node-n3") {

@@ -33,7 +33,7 @@ type Reconciler struct {
 	Allocator  *ipam.Allocator
 	Vips       *selection.Vips
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 
 	// waiting lists the Vips that wait for a free address, or for a pod that uses the address as its own.
 	waiting reservation.Waiting

@@ -25,20 +25,20 @@ func (r *Reconciler) Restore(ctx context.Context) error {
 		return fmt.Errorf("list Vips: %w", err)
 	}
 	for i := range vips.Items {
-		r.desk().Restore(ctx, wishOf(&vips.Items[i]))
+		r.reserver().Restore(ctx, requestOf(&vips.Items[i]))
 	}
 	return nil
 }
 
-func (r *Reconciler) desk() reservation.Desk {
-	return reservation.Desk{Client: r.Client, Allocator: r.Allocator}
+func (r *Reconciler) reserver() reservation.Reserver {
+	return reservation.Reserver{Client: r.Client, Allocator: r.Allocator}
 }
 
 func subnetOf(vip *kubeovnv1.Vip) string { return cmp.Or(vip.Spec.Subnet, kubeovnv1.DefaultSubnet) }
 
-func wishOf(vip *kubeovnv1.Vip) reservation.Wish {
-	return reservation.Wish{
-		What: "a Vip", Holder: translate.VipHolder(vip.Name), Subnet: subnetOf(vip), Lends: true,
+func requestOf(vip *kubeovnv1.Vip) reservation.Request {
+	return reservation.Request{
+		What: "a Vip", Holder: translate.VipHolder(vip.Name), Subnet: subnetOf(vip), Shareable: true,
 		Asked: [2]string{vip.Spec.V4IP, vip.Spec.V6IP}, Told: [2]string{vip.Status.V4IP, vip.Status.V6IP},
 		AskedMAC: vip.Spec.MACAddress, ToldMAC: vip.Status.MAC,
 	}
@@ -46,10 +46,10 @@ func wishOf(vip *kubeovnv1.Vip) reservation.Wish {
 
 // hold returns the Vip's lease; it allocates one if there is none, unless the Vip is being deleted.
 func (r *Reconciler) hold(ctx context.Context, vip *kubeovnv1.Vip) (ipam.Lease, *validation.Problem, error) {
-	wish := wishOf(vip)
+	wish := requestOf(vip)
 	if vip.DeletionTimestamp != nil {
 		lease, _ := r.Allocator.Lookup(wish.Holder)
 		return lease, nil, nil
 	}
-	return r.desk().Hold(ctx, wish, nil)
+	return r.reserver().Hold(ctx, wish, nil)
 }

@@ -66,7 +66,7 @@ func (r *Reconciler) checkNamespaces(ctx context.Context, in inputs, found *resu
 			return err
 		}
 		if len(listing) > 0 && listing[0].Name != in.vpc.Name {
-			found.problems = append(found.problems, validation.RivalNamespace(namespace, listing[0].Name))
+			found.problems = append(found.problems, validation.ConflictingNamespace(namespace, listing[0].Name))
 		}
 	}
 	return nil

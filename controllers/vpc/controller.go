@@ -30,10 +30,10 @@ type Reconciler struct {
 	Networks   *selection.Networks
 	Namespaces *selection.Namespaces
 	Recorder   events.EventRecorder
-	Gate       *k8s.Gate
+	Gate       *k8s.StartGate
 
 	// detached enqueues deleted VPCs after a subnet has left them.
-	detached k8s.Feed
+	detached k8s.RequestSource
 }
 
 // Detached requeues a deleted VPC after a subnet has left it. It never blocks.

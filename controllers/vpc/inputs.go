@@ -55,7 +55,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (inputs, error) {
 
 // misnamed reports whether an older subnet has the VPC's name.
 func (in inputs) misnamed() bool {
-	return in.namesake != nil && selection.Senior(in.namesake, in.vpc)
+	return in.namesake != nil && selection.Precedes(in.namesake, in.vpc)
 }
 
 // subnetNames returns the sorted names of the VPC's subnets.

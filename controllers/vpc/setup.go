@@ -112,7 +112,7 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 
 // sameNames returns the VPCs that request a port name that the object requests as well.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
-	rivals, err := r.Networks.PortNameRivals(ctx, o)
+	rivals, err := r.Networks.PortNameConflicts(ctx, o)
 	if err != nil {
 		return nil // the cache is stopping
 	}

@@ -31,13 +31,13 @@ type Candidate struct {
 }
 
 // StateOf returns the state of a node, from the Node object and the pulse of its data path.
-func StateOf(node *corev1.Node, pulse Pulse) State {
+func StateOf(node *corev1.Node, pulse LeaseState) State {
 	switch {
 	case node.DeletionTimestamp != nil || !ready(node) || pulse == Stopped:
 		return Down
 	case node.Spec.Unschedulable:
 		return Cordoned
-	case pulse == Unheard:
+	case pulse == Unknown:
 		return Unproven
 	}
 	return Serving

@@ -71,20 +71,20 @@ func TestStateOf(t *testing.T) {
 	same := func(*corev1.Node) {}
 	for name, c := range map[string]struct {
 		node  *corev1.Node
-		pulse Pulse
+		pulse LeaseState
 		want  State
 	}{
-		"ready, and its agent renews":           {node(same), Beating, Serving},
+		"ready, and its agent renews":           {node(same), Alive, Serving},
 		"ready, of an agent without Leases":     {node(same), NoLease, Serving},
-		"ready, and not heard of yet":           {node(same), Unheard, Unproven},
+		"ready, and not heard of yet":           {node(same), Unknown, Unproven},
 		"ready, and its data path is dead":      {node(same), Stopped, Down},
 		"not registered":                        {&corev1.Node{}, NoLease, Down},
-		"cordoned":                              {node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), Unheard, Cordoned},
-		"being deleted":                         {node(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} }), Beating, Down},
-		"unknown, whatever its agent may renew": {node(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), Beating, Down},
+		"cordoned":                              {node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), Unknown, Cordoned},
+		"being deleted":                         {node(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} }), Alive, Down},
+		"unknown, whatever its agent may renew": {node(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), Alive, Down},
 		"without network": {node(func(n *corev1.Node) {
 			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
-		}), Beating, Down},
+		}), Alive, Down},
 	} {
 		if got := StateOf(c.node, c.pulse); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)

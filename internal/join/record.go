@@ -119,7 +119,7 @@ type Holder func(*kubeovnv1.IP) string
 // Source enqueues the objects whose IP objects are changed or deleted, once the gate is open. Creations are ignored, because the
 // reconcilers create the IP objects themselves. A reconciliation for one, before the cache shows the last write, would write it
 // twice.
-func (h Holder) Source(informers cache.Cache, gate *k8s.Gate, changed predicate.Predicate) source.Source {
+func (h Holder) Source(informers cache.Cache, gate *k8s.StartGate, changed predicate.Predicate) source.Source {
 	notCreated := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
 	wake := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		if name := h(o.(*kubeovnv1.IP)); name != "" {
@@ -127,7 +127,7 @@ func (h Holder) Source(informers cache.Cache, gate *k8s.Gate, changed predicate.
 		}
 		return nil
 	})
-	return gate.Behind(source.Kind[client.Object](informers, &kubeovnv1.IP{}, wake, changed, notCreated))
+	return gate.After(source.Kind[client.Object](informers, &kubeovnv1.IP{}, wake, changed, notCreated))
 }
 
 // All lists the objects that have IP objects.

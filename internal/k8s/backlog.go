@@ -27,7 +27,7 @@ const (
 )
 
 // Workers returns the options of a controller with n workers, whose keys WaitWritten counts. The controller retries as Retries says.
-func (g *Gate) Workers(n int) controller.Options {
+func (g *StartGate) Workers(n int) controller.Options {
 	b := newBacklog()
 	g.mu.Lock()
 	g.backlogs = append(g.backlogs, b)
@@ -47,7 +47,7 @@ func (g *Gate) Workers(n int) controller.Options {
 // its start has been reconciled without error, or has failed startAttempts times. Keys that are added later belong to a later
 // round, so that constant changes do not prolong a round; the number of rounds is limited. Call it once; it returns the error of
 // ctx.
-func (g *Gate) WaitWritten(ctx context.Context, pause time.Duration) error {
+func (g *StartGate) WaitWritten(ctx context.Context, pause time.Duration) error {
 	g.mu.Lock()
 	backlogs := g.backlogs
 	g.mu.Unlock()

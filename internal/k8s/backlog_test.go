@@ -24,7 +24,7 @@ import (
 // starting is a controller behind an open gate whose queue has keys at the start.
 type starting struct {
 	t     *testing.T
-	gate  *k8s.Gate
+	gate  *k8s.StartGate
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 	mu        sync.Mutex
@@ -36,7 +36,7 @@ type starting struct {
 // earlier calls for it.
 func start(t *testing.T, attempt func(s *starting, name string, calls int) error, names ...string) *starting {
 	t.Helper()
-	s := &starting{t: t, gate: k8s.NewGate(), calls: map[string]int{}, succeeded: map[string]int{}}
+	s := &starting{t: t, gate: k8s.NewStartGate(), calls: map[string]int{}, succeeded: map[string]int{}}
 	s.gate.Open()
 	options := s.gate.Workers(2)
 	options.SkipNameValidation = new(true)
@@ -165,7 +165,7 @@ func TestAKeyThatAlwaysFailsDoesNotHoldUpTheStart(t *testing.T) {
 }
 
 func TestTheStartIsNotWrittenBeforeControllersWork(t *testing.T) {
-	gate := k8s.NewGate()
+	gate := k8s.NewStartGate()
 	gate.Workers(1)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -11,15 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Feed is a source of requests from other controllers. The zero value is ready. Requests are buffered until the source starts.
-type Feed struct {
+// RequestSource is a source of requests from other controllers. The zero value is ready. Requests are buffered until the source starts.
+type RequestSource struct {
 	mu    sync.Mutex
 	queue queue
 	early []reconcile.Request
 }
 
 // Start implements source.Source.
-func (f *Feed) Start(_ context.Context, q queue) error {
+func (f *RequestSource) Start(_ context.Context, q queue) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue = q
@@ -31,10 +31,10 @@ func (f *Feed) Start(_ context.Context, q queue) error {
 }
 
 // Add enqueues a cluster-scoped object. It never blocks.
-func (f *Feed) Add(name string) { f.AddKey(types.NamespacedName{Name: name}) }
+func (f *RequestSource) Add(name string) { f.AddKey(types.NamespacedName{Name: name}) }
 
 // AddKey enqueues an object. It never blocks.
-func (f *Feed) AddKey(key types.NamespacedName) {
+func (f *RequestSource) AddKey(key types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	req := request(key)

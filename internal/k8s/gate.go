@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Gate blocks reconcilers until the state they depend on is complete: this process is the leader, and the allocator knows every
+// StartGate blocks reconcilers until the state they depend on is complete: this process is the leader, and the allocator knows every
 // address in use. It opens once.
-type Gate struct {
+type StartGate struct {
 	once sync.Once
 	open chan struct{}
 
@@ -25,14 +25,14 @@ type Gate struct {
 	backlogs []*backlog // the backlogs of the controllers of Workers
 }
 
-// NewGate returns a closed gate.
-func NewGate() *Gate { return &Gate{open: make(chan struct{})} }
+// NewStartGate returns a closed gate.
+func NewStartGate() *StartGate { return &StartGate{open: make(chan struct{})} }
 
 // Open opens the gate permanently. It is idempotent.
-func (g *Gate) Open() { g.once.Do(func() { close(g.open) }) }
+func (g *StartGate) Open() { g.once.Do(func() { close(g.open) }) }
 
 // Wait blocks until the gate is open or ctx ends; its error is the error of ctx.
-func (g *Gate) Wait(ctx context.Context) error {
+func (g *StartGate) Wait(ctx context.Context) error {
 	select {
 	case <-g.open:
 		return nil
@@ -45,9 +45,9 @@ func (g *Gate) Wait(ctx context.Context) error {
 // leader at once has done so by then, and a standby has time.
 const standbyAfter = 2 * time.Second
 
-// Behind returns a source that starts once the gate is open, so that it does not delay the steps before that. On a standby
+// After returns a source that starts once the gate is open, so that it does not delay the steps before that. On a standby
 // it starts after standbyAfter, so that it has synced before the standby becomes the leader. Nothing waits for its sync.
-func (g *Gate) Behind(s source.Source) source.Source {
+func (g *StartGate) After(s source.Source) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		go func() {
 			patience, stop := context.WithTimeout(ctx, standbyAfter)
@@ -69,7 +69,7 @@ const staleAfter = 50 * time.Millisecond
 
 // Reconciler returns r behind the gate. Its workers wait, so that a standby with warm queues neither works nor logs failures.
 // Conflicts due to a stale cache are retried without an error, and errors at the end of the process are dropped.
-func (g *Gate) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
+func (g *StartGate) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		if g.Wait(ctx) != nil {
 			return reconcile.Result{}, nil

@@ -28,7 +28,7 @@ import (
 )
 
 func TestNothingIsReconciledBeforeTheGateOpens(t *testing.T) {
-	gate := k8s.NewGate()
+	gate := k8s.NewStartGate()
 	calls := 0
 	r := gate.Reconciler(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 		calls++
@@ -47,7 +47,7 @@ func TestNothingIsReconciledBeforeTheGateOpens(t *testing.T) {
 }
 
 func TestConflictsAreTriedAgainInSilence(t *testing.T) {
-	gate := k8s.NewGate()
+	gate := k8s.NewStartGate()
 	gate.Open()
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "subnets"}, "a", errors.New("stale"))
 	failure := errors.New("broken")

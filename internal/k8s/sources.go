@@ -59,7 +59,7 @@ func OwnersOf(nb Northbound, kind string) Names {
 // Orphans enqueues, once, the names from the lists, after the informer of the kind has synced and the gate is open. An object
 // that is missing then was deleted, and its reconciler cleans up after it as usual. Orphans have a low priority: new objects
 // precede them.
-func Orphans(informers cache.Informers, gate *Gate, kind client.Object, lists ...Names) source.Source {
+func Orphans(informers cache.Informers, gate *StartGate, kind client.Object, lists ...Names) source.Source {
 	return orphans(informers, gate, kind, lists, func(context.Context, types.NamespacedName) bool { return false })
 }
 
@@ -73,7 +73,7 @@ func LateAfter() time.Duration { return Periodic(lateAfter) }
 // OrphansOf is Orphans for a kind whose rows and addresses must not be removed by mistake. The cache of a new leader can be
 // stale compared with the objects for which the previous leader made rows. So each object that is missing from the cache is read
 // from the API server.
-func OrphansOf(mgr Readers, gate *Gate, kind client.Object, lists ...Names) source.Source {
+func OrphansOf(mgr Readers, gate *StartGate, kind client.Object, lists ...Names) source.Source {
 	return orphans(mgr.GetCache(), gate, kind, lists, func(ctx context.Context, name types.NamespacedName) bool {
 		o := kind.DeepCopyObject().(client.Object)
 		if err := mgr.GetCache().Get(ctx, name, o, client.UnsafeDisableDeepCopy); !apierrors.IsNotFound(err) {
@@ -92,7 +92,7 @@ type Readers interface {
 // isLate reports whether an object exists that the cache does not show yet.
 type isLate func(context.Context, types.NamespacedName) bool
 
-func orphans(informers cache.Informers, gate *Gate, kind client.Object, lists []Names, late isLate) source.Source {
+func orphans(informers cache.Informers, gate *StartGate, kind client.Object, lists []Names, late isLate) source.Source {
 	return source.Func(func(ctx context.Context, q queue) error {
 		go func() {
 			if err := enqueueOrphans(ctx, q, informers, gate, kind, lists, late); err != nil && ctx.Err() == nil {
@@ -104,7 +104,7 @@ func orphans(informers cache.Informers, gate *Gate, kind client.Object, lists []
 }
 
 func enqueueOrphans(
-	ctx context.Context, q queue, informers cache.Informers, gate *Gate, kind client.Object, lists []Names, late isLate,
+	ctx context.Context, q queue, informers cache.Informers, gate *StartGate, kind client.Object, lists []Names, late isLate,
 ) error {
 	if _, err := informers.GetInformer(ctx, kind); err != nil {
 		return fmt.Errorf("wait for the informer: %w", err)

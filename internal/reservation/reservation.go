@@ -24,8 +24,8 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// Wish is an allocation request of an object.
-type Wish struct {
+// Request is an allocation request of an object.
+type Request struct {
 	// What names the kind of the object in messages, with an article: `a Vip`.
 	What string
 	// Holder is the object's name in the allocator.
@@ -35,29 +35,29 @@ type Wish struct {
 	Asked, Told [2]string
 	// AskedMAC and ToldMAC are the MAC addresses in its spec and its status.
 	AskedMAC, ToldMAC string
-	// Lends is true if pods may use the addresses as their own.
-	Lends bool
+	// Shareable is true if pods may use the addresses as their own.
+	Shareable bool
 }
 
 // ErrWaiting is wrapped if the object must wait for another object. A watch triggers the next attempt.
 var ErrWaiting = errors.New("waiting")
 
-// Desk allocates addresses for the requests of objects.
-type Desk struct {
+// Reserver allocates addresses for the requests of objects.
+type Reserver struct {
 	Client    client.Reader
 	Allocator *ipam.Allocator
 }
 
 // Restore reserves the addresses in the object's status. It logs a failure, and a later Hold retries the allocation. Call it
 // after all leases of ports are restored, including leases of absent pods, and before anything is allocated.
-func (d Desk) Restore(ctx context.Context, w Wish) {
+func (d Reserver) Restore(ctx context.Context, w Request) {
 	addresses, err := Addresses(w.Told)
 	if err != nil || len(addresses) == 0 {
 		return // the status has no valid addresses
 	}
 	mac, _ := net.ParseMAC(w.ToldMAC)
 	restore := d.Allocator.Restore
-	if w.Lends {
+	if w.Shareable {
 		restore = d.Allocator.RestoreLender
 	}
 	if err := restore(w.Holder, ipam.Lease{Subnet: w.Subnet, Addresses: addresses, MAC: mac}); err != nil {
@@ -67,7 +67,7 @@ func (d Desk) Restore(ctx context.Context, w Wish) {
 
 // Hold returns the object's lease, or allocates one for its request. Without addresses in the spec it requests the addresses in
 // the status. The user has to fix a problem; an ErrWaiting needs no change by the user.
-func (d Desk) Hold(ctx context.Context, w Wish, check func(*kubeovnv1.Subnet) *validation.Problem) (ipam.Lease, *validation.Problem, error) {
+func (d Reserver) Hold(ctx context.Context, w Request, check func(*kubeovnv1.Subnet) *validation.Problem) (ipam.Lease, *validation.Problem, error) {
 	if lease, held := d.Allocator.Lookup(w.Holder); held {
 		return lease, nil, nil
 	}
@@ -92,7 +92,7 @@ func (d Desk) Hold(ctx context.Context, w Wish, check func(*kubeovnv1.Subnet) *v
 }
 
 // request returns the allocator's request. It includes only the families of the given addresses, or all if there are none.
-func (w Wish) request() (ipam.Request, *validation.Problem) {
+func (w Request) request() (ipam.Request, *validation.Problem) {
 	request := ipam.Request{Subnet: w.Subnet}
 	addresses, err := Addresses(w.Asked)
 	if err == nil && len(addresses) == 0 {
@@ -147,8 +147,8 @@ func taken(format string, args ...any) *validation.Problem {
 }
 
 // checkSubnet returns a problem if the subnet cannot provide the requested addresses.
-func (d Desk) checkSubnet(
-	ctx context.Context, w Wish, request ipam.Request, check func(*kubeovnv1.Subnet) *validation.Problem,
+func (d Reserver) checkSubnet(
+	ctx context.Context, w Request, request ipam.Request, check func(*kubeovnv1.Subnet) *validation.Problem,
 ) (*validation.Problem, error) {
 	subnet := &kubeovnv1.Subnet{}
 	err := d.Client.Get(ctx, client.ObjectKey{Name: w.Subnet}, subnet, client.UnsafeDisableDeepCopy)
@@ -178,7 +178,7 @@ func (d Desk) checkSubnet(
 }
 
 // obstacle returns the problem of a failed allocation for the object's user; nil if the user cannot fix it.
-func (w Wish) obstacle(err error) *validation.Problem {
+func (w Request) obstacle(err error) *validation.Problem {
 	var (
 		held    *ipam.TakenError
 		outside *ipam.OutsideError

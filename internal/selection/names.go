@@ -42,7 +42,7 @@ func (n *Networks) PortNameTaken(ctx context.Context, o client.Object, names ...
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(claimants, func(c client.Object) bool { return c.GetUID() != o.GetUID() && Senior(c, o) }), nil
+	return slices.ContainsFunc(claimants, func(c client.Object) bool { return c.GetUID() != o.GetUID() && Precedes(c, o) }), nil
 }
 
 // SubnetNameTaken is PortNameTaken for the two ports between a subnet and its VPC's router.
@@ -55,8 +55,8 @@ func (n *Networks) PeerNameTaken(ctx context.Context, vpc *kubeovnv1.Vpc, remote
 	return n.PortNameTaken(ctx, vpc, peerPortName(vpc.Name, remote))
 }
 
-// PortNameRivals returns the Subnets and Vpcs that need a port name of this Subnet or Vpc, including the object itself.
-func (n *Networks) PortNameRivals(ctx context.Context, o client.Object) ([]client.Object, error) {
+// PortNameConflicts returns the Subnets and Vpcs that need a port name of this Subnet or Vpc, including the object itself.
+func (n *Networks) PortNameConflicts(ctx context.Context, o client.Object) ([]client.Object, error) {
 	switch o := o.(type) {
 	case *kubeovnv1.Subnet:
 		return n.claimants(ctx, subnetPortNames(o))
@@ -102,9 +102,9 @@ func (n *Networks) SameName(ctx context.Context, o client.Object) (client.Object
 	return other, nil
 }
 
-// Senior reports whether a takes precedence over b in a conflict: it is older or, when both were created in the same second,
+// Precedes reports whether a takes precedence over b in a conflict: it is older or, when both were created in the same second,
 // first by name.
-func Senior(a, b client.Object) bool {
+func Precedes(a, b client.Object) bool {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time),
 		cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetUID(), b.GetUID())) < 0
 }

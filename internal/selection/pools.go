@@ -86,7 +86,7 @@ func (p *Pools) list(ctx context.Context, which client.MatchingFields) ([]*kubeo
 // SortPools sorts pools, oldest first.
 func SortPools(pools []*kubeovnv1.IPPool) {
 	slices.SortFunc(pools, func(a, b *kubeovnv1.IPPool) int {
-		if Senior(a, b) {
+		if Precedes(a, b) {
 			return -1
 		}
 		return 1

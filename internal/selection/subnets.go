@@ -107,7 +107,7 @@ func (n *Namespaces) Listing(ctx context.Context, namespace string) ([]*kubeovnv
 		vpcs = append(vpcs, &list.Items[i])
 	}
 	slices.SortFunc(vpcs, func(a, b *kubeovnv1.Vpc) int {
-		if Senior(a, b) {
+		if Precedes(a, b) {
 			return -1
 		}
 		return 1

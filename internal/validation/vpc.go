@@ -295,8 +295,8 @@ func Unreachable(field string, index int, hop netip.Addr) *Problem {
 		"%s[%d]: next hop %s is in no subnet of the VPC and on no link to a peer: choose an address that is, or create the subnet", field, index, hop)
 }
 
-// RivalNamespace is the problem of a namespace that another VPC lists.
-func RivalNamespace(namespace, rival string) *Problem {
+// ConflictingNamespace is the problem of a namespace that another VPC lists.
+func ConflictingNamespace(namespace, rival string) *Problem {
 	return problem(ReasonNamespaceTaken, "namespaces: %s is of VPC %s already, and a namespace is of one VPC: remove it from one of them", namespace, rival)
 }
 

@@ -55,13 +55,13 @@ func dismantle(ctx context.Context, o Options) error {
 		return <-stopped
 	}
 	defer db.Close()
-	err := letGo(ctx, o, db)
+	err := releaseUplink(ctx, o, db)
 	cancel()
 	return errors.Join(err, <-stopped)
 }
 
-// letGo waits until ovs-vswitchd has adopted the existing datapath, and returns addresses and routes to the tunnel interface.
-func letGo(ctx context.Context, o Options, db *client.Client) error {
+// releaseUplink waits until ovs-vswitchd has adopted the existing datapath, and returns addresses and routes to the tunnel interface.
+func releaseUplink(ctx context.Context, o Options, db *client.Client) error {
 	row, err := root(ctx, db)
 	if err != nil {
 		return err

@@ -30,43 +30,43 @@ import (
 // reasonAmbiguous is the reason of the event on a pod that shares an address with another pod.
 const reasonAmbiguous = "AddressAmbiguous"
 
-// apartTries is how many times allocateApart calls the allocator, which gives up after a while, for an address that no other pod has.
-const apartTries = 16
+// overlapTries is how many times allocateUnambiguous calls the allocator, which gives up after a while, for an address that no other pod has.
+const overlapTries = 16
 
-// tenant is a pod of a custom VPC, or, without a node, one for which addresses are reserved.
-type tenant struct{ port, vpc, node string }
+// vpcPod is a pod of a custom VPC, or, without a node, one for which addresses are reserved.
+type vpcPod struct{ port, vpc, node string }
 
-// tenants are the pods of custom VPCs by their addresses. No other lock is taken while theirs is held.
-type tenants struct {
+// vpcPods are the pods of custom VPCs by their addresses. No other lock is taken while theirs is held.
+type vpcPods struct {
 	mu        sync.Mutex
-	byAddress map[netip.Addr][]tenant
+	byAddress map[netip.Addr][]vpcPod
 	byPort    map[string][]netip.Addr
 }
 
 // insist records that a pod will get an address, even if a pod of another VPC on the same node has it.
-func (t *tenants) insist(address netip.Addr, pod tenant) {
+func (t *vpcPods) insist(address netip.Addr, pod vpcPod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.add(address, pod)
 }
 
 // claim records that a pod will get an address, unless a pod of another VPC on the same node has it: then it returns that pod's port.
-func (t *tenants) claim(address netip.Addr, pod tenant) (rival string) {
+func (t *vpcPods) claim(address netip.Addr, pod vpcPod) (rival string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rival = t.rival(address, pod); rival == "" {
+	if rival = t.conflict(address, pod); rival == "" {
 		t.add(address, pod)
 	}
 	return rival
 }
 
 // note records the addresses of a pod. It returns, by address, the ports of pods of other VPCs on the same node that have them too.
-func (t *tenants) note(addresses []netip.Addr, pod tenant) (rivals map[netip.Addr]string) {
+func (t *vpcPods) note(addresses []netip.Addr, pod vpcPod) (rivals map[netip.Addr]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(pod.port)
 	for _, address := range addresses {
-		if rival := t.rival(address, pod); rival != "" {
+		if rival := t.conflict(address, pod); rival != "" {
 			if rivals == nil {
 				rivals = map[netip.Addr]string{}
 			}
@@ -77,7 +77,7 @@ func (t *tenants) note(addresses []netip.Addr, pod tenant) (rivals map[netip.Add
 	return rivals
 }
 
-func (t *tenants) rival(address netip.Addr, pod tenant) string {
+func (t *vpcPods) conflict(address netip.Addr, pod vpcPod) string {
 	for _, other := range t.byAddress[address] {
 		if other.vpc != pod.vpc && other.node == pod.node {
 			return other.port
@@ -86,9 +86,9 @@ func (t *tenants) rival(address netip.Addr, pod tenant) string {
 	return ""
 }
 
-func (t *tenants) add(address netip.Addr, pod tenant) {
+func (t *vpcPods) add(address netip.Addr, pod vpcPod) {
 	if t.byAddress == nil {
-		t.byAddress, t.byPort = map[netip.Addr][]tenant{}, map[string][]netip.Addr{}
+		t.byAddress, t.byPort = map[netip.Addr][]vpcPod{}, map[string][]netip.Addr{}
 	}
 	if slices.Contains(t.byAddress[address], pod) {
 		return
@@ -98,7 +98,7 @@ func (t *tenants) add(address netip.Addr, pod tenant) {
 }
 
 // at returns the port of a pod of any custom VPC that has an address, or "".
-func (t *tenants) at(address netip.Addr) string {
+func (t *vpcPods) at(address netip.Addr) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if list := t.byAddress[address]; len(list) > 0 {
@@ -108,29 +108,29 @@ func (t *tenants) at(address netip.Addr) string {
 }
 
 // none reports whether no pod of a custom VPC is recorded.
-func (t *tenants) none() bool {
+func (t *vpcPods) none() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.byPort) == 0
 }
 
 // moved reports whether the addresses of a port are recorded for another node: its virtual machine has migrated.
-func (t *tenants) moved(port, node string) bool {
+func (t *vpcPods) moved(port, node string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	addresses := t.byPort[port]
-	return len(addresses) > 0 && !slices.ContainsFunc(t.byAddress[addresses[0]], func(other tenant) bool { return other.port == port && other.node == node })
+	return len(addresses) > 0 && !slices.ContainsFunc(t.byAddress[addresses[0]], func(other vpcPod) bool { return other.port == port && other.node == node })
 }
 
-func (t *tenants) drop(port string) {
+func (t *vpcPods) drop(port string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(port)
 }
 
-func (t *tenants) remove(port string) {
+func (t *vpcPods) remove(port string) {
 	for _, address := range t.byPort[port] {
-		left := slices.DeleteFunc(t.byAddress[address], func(other tenant) bool { return other.port == port })
+		left := slices.DeleteFunc(t.byAddress[address], func(other vpcPod) bool { return other.port == port })
 		if t.byAddress[address] = left; len(left) == 0 {
 			delete(t.byAddress, address)
 		}
@@ -138,8 +138,8 @@ func (t *tenants) remove(port string) {
 	delete(t.byPort, port)
 }
 
-// restoreTenants records the pods of custom VPCs whose addresses are already published.
-func (r *Reconciler) restoreTenants(ctx context.Context) error {
+// restoreVpcPods records the pods of custom VPCs whose addresses are already published.
+func (r *Reconciler) restoreVpcPods(ctx context.Context) error {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list pods: %w", err)
@@ -151,22 +151,22 @@ func (r *Reconciler) restoreTenants(ctx context.Context) error {
 			continue
 		}
 		if network, err := kubeovnv1.ParsePodNetwork(pod.Annotations); err == nil {
-			r.tenants.note(network.Addresses, r.tenantOf(pod, vpc))
+			r.vpcPods.note(network.Addresses, r.vpcPodOf(pod, vpc))
 		}
 	}
 	return nil
 }
 
-func (r *Reconciler) tenantOf(pod *corev1.Pod, vpc string) tenant {
-	return tenant{port: portOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
+func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
+	return vpcPod{port: portOf(r.portKey(pod)), vpc: vpc, node: pod.Spec.NodeName}
 }
 
-// allocateApart allocates an address that is not ambiguous, or an ambiguous one if there is no other. A pod of a custom VPC gets no address of a
+// allocateUnambiguous allocates an address that is not ambiguous, or an ambiguous one if there is no other. A pod of a custom VPC gets no address of a
 // pod of the default VPC.
 //
 // Pods of the default VPC check the claims of pods of custom VPCs, and a pod of a custom VPC claims an address before it checks the default
 // VPC's subnets: of two concurrent allocations of an address, one skips it.
-func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
+func (r *Reconciler) allocateUnambiguous(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	port := portOf(r.portKey(pod))
 	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
 		return r.allocateInDefault(port, want)
@@ -175,21 +175,21 @@ func (r *Reconciler) allocateApart(ctx context.Context, pod *corev1.Pod, s *kube
 	if err != nil {
 		return ipam.Lease{}, err
 	}
-	lease, err := r.allocateTenant(want, r.tenantOf(pod, selection.VpcOf(s)), reached)
+	lease, err := r.allocateInVpc(want, r.vpcPodOf(pod, selection.VpcOf(s)), reached)
 	if err != nil {
-		r.tenants.drop(port)
-		err = &apartError{error: err, subnets: reached.subnets}
+		r.vpcPods.drop(port)
+		err = &overlapError{error: err, subnets: reached.subnets}
 	}
 	return lease, err
 }
 
 // allocateInDefault allocates an address for a pod of the default VPC.
 func (r *Reconciler) allocateInDefault(port string, want ipam.Request) (ipam.Lease, error) {
-	if r.tenants.none() {
+	if r.vpcPods.none() {
 		return r.Allocator.Allocate(port, want)
 	}
-	want.Avoid = func(address netip.Addr) bool { return r.tenants.at(address) != "" }
-	for range apartTries {
+	want.Avoid = func(address netip.Addr) bool { return r.vpcPods.at(address) != "" }
+	for range overlapTries {
 		if lease, err := r.Allocator.Allocate(port, want); !errors.Is(err, ipam.ErrExhausted) {
 			return lease, err
 		}
@@ -198,17 +198,17 @@ func (r *Reconciler) allocateInDefault(port string, want ipam.Request) (ipam.Lea
 	return r.Allocator.Allocate(port, want)
 }
 
-// allocateTenant allocates an address for a pod of a custom VPC. The allocator calls Avoid with the subnet's lock held.
-func (r *Reconciler) allocateTenant(want ipam.Request, pod tenant, reached *reached) (ipam.Lease, error) {
+// allocateInVpc allocates an address for a pod of a custom VPC. The allocator calls Avoid with the subnet's lock held.
+func (r *Reconciler) allocateInVpc(want ipam.Request, pod vpcPod, reached *reached) (ipam.Lease, error) {
 	taken := func(address netip.Addr) string {
-		r.tenants.insist(address, pod)
+		r.vpcPods.insist(address, pod)
 		return reached.holderOf(address)
 	}
 	want.Avoid = func(address netip.Addr) bool {
-		return r.tenants.claim(address, pod) != "" || reached.holderOf(address) != ""
+		return r.vpcPods.claim(address, pod) != "" || reached.holderOf(address) != ""
 	}
-	for range apartTries {
-		r.tenants.drop(pod.port)
+	for range overlapTries {
+		r.vpcPods.drop(pod.port)
 		for _, address := range want.Addresses {
 			if by := taken(address); by != "" {
 				return ipam.Lease{}, &ipam.TakenError{Address: address, By: by}
@@ -222,13 +222,13 @@ func (r *Reconciler) allocateTenant(want ipam.Request, pod tenant, reached *reac
 	return r.Allocator.Allocate(pod.port, want)
 }
 
-// apartError is the error of an allocation that also depends on addresses in other subnets, all in the default VPC.
-type apartError struct {
+// overlapError is the error of an allocation that also depends on addresses in other subnets, all in the default VPC.
+type overlapError struct {
 	error
 	subnets []string
 }
 
-func (e *apartError) Unwrap() error { return e.error }
+func (e *overlapError) Unwrap() error { return e.error }
 
 // reached are the addresses that every node reaches and that no pod of a custom VPC may have.
 type reached struct {
@@ -267,9 +267,9 @@ func (r *Reconciler) reached(ctx context.Context, s *kubeovnv1.Subnet) (*reached
 	return out, err
 }
 
-// staysApart reports whether a pod may get a lease that is held under its name. It may not if a pod of a custom VPC would get an address that
+// staysUnambiguous reports whether a pod may get a lease that is held under its name. It may not if a pod of a custom VPC would get an address that
 // every node reaches elsewhere: while no pod had the lease, a pod of the default VPC can have got its address.
-func (r *Reconciler) staysApart(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
+func (r *Reconciler) staysUnambiguous(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) (bool, error) {
 	s := &kubeovnv1.Subnet{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) != nil {
@@ -284,11 +284,11 @@ func (r *Reconciler) staysApart(ctx context.Context, pod *corev1.Pod, lease ipam
 	if err != nil {
 		return false, err
 	}
-	self := r.tenantOf(pod, selection.VpcOf(s))
+	self := r.vpcPodOf(pod, selection.VpcOf(s))
 	for _, address := range lease.Addresses {
-		r.tenants.insist(address, self)
+		r.vpcPods.insist(address, self)
 		if reached.holderOf(address) != "" {
-			r.tenants.drop(self.port)
+			r.vpcPods.drop(self.port)
 			return false, nil
 		}
 	}
@@ -303,7 +303,7 @@ func (r *Reconciler) retain(ctx context.Context, port string, lease ipam.Lease) 
 		return // the lease ends with its subnet
 	}
 	if vpc := selection.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
-		r.tenants.note(lease.Addresses, tenant{port: port, vpc: vpc})
+		r.vpcPods.note(lease.Addresses, vpcPod{port: port, vpc: vpc})
 	}
 }
 
@@ -314,12 +314,12 @@ func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lea
 		return // attach finds the subnet missing as well
 	}
 	vpc := selection.VpcOf(s)
-	if vpc == kubeovnv1.DefaultVpc && r.tenants.none() {
+	if vpc == kubeovnv1.DefaultVpc && r.vpcPods.none() {
 		return
 	}
-	rival := func(address netip.Addr) string { return r.tenants.at(address) }
+	rival := func(address netip.Addr) string { return r.vpcPods.at(address) }
 	if vpc != kubeovnv1.DefaultVpc {
-		rivals := r.tenants.note(lease.Addresses, r.tenantOf(pod, vpc))
+		rivals := r.vpcPods.note(lease.Addresses, r.vpcPodOf(pod, vpc))
 		rival = func(address netip.Addr) string { return rivals[address] }
 	}
 	var ambiguous []string

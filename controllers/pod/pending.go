@@ -27,11 +27,11 @@ const wokenAtOnce = 32
 // queue is the work queue of a controller.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// feed is a k8s.Feed of requests.
-type feed struct{ k8s.Feed }
+// requestSource is a k8s.Feed of requests.
+type requestSource struct{ k8s.RequestSource }
 
 // Add enqueues req. It never blocks.
-func (f *feed) Add(req ctrl.Request) { f.AddKey(req.NamespacedName) }
+func (f *requestSource) Add(req ctrl.Request) { f.AddKey(req.NamespacedName) }
 
 // problem is the reason why a pod gets no address, as a message for its user.
 type problem struct {
@@ -47,12 +47,12 @@ type problem struct {
 // Error is the message of the event.
 func (p *problem) Error() string { return p.message }
 
-// waiting lists the pods without an address. A change that may solve a pod's problem retries it.
-type waiting struct {
-	feed
+// pending lists the pods without an address. A change that may solve a pod's problem retries it.
+type pendingPods struct {
+	requestSource
 
 	mu       sync.Mutex
-	pods     map[types.NamespacedName]waiter
+	pods     map[types.NamespacedName]pendingPod
 	bySubnet map[string]map[types.NamespacedName]struct{}
 	due      map[string]bool // subnets whose pods wakeSubnet will wake
 	// available returns the number of free addresses of a subnet. It is called without mu.
@@ -62,7 +62,7 @@ type waiting struct {
 	changed map[string]uint64
 }
 
-type waiter struct {
+type pendingPod struct {
 	uid types.UID
 	problem
 	// tried is the count of changes when the pod was last woken.
@@ -71,7 +71,7 @@ type waiter struct {
 
 // add lists a pod. again is true if the pod is new in the list, or waits for other subnets than before: an address may have become free,
 // or a namespace may have reached the cache, after the failed attempt. news is true if the pod's user has no event with this message yet.
-func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (again, news bool) {
+func (w *pendingPods) add(key types.NamespacedName, uid types.UID, p *problem) (again, news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, listed := w.pods[key]
@@ -83,10 +83,10 @@ func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (agai
 	}
 	w.unlist(key)
 	if w.pods == nil {
-		w.pods, w.bySubnet, w.due = map[types.NamespacedName]waiter{}, map[string]map[types.NamespacedName]struct{}{}, map[string]bool{}
+		w.pods, w.bySubnet, w.due = map[types.NamespacedName]pendingPod{}, map[string]map[types.NamespacedName]struct{}{}, map[string]bool{}
 		w.changed = map[string]uint64{}
 	}
-	w.pods[key] = waiter{uid: uid, problem: *p, tried: before.tried}
+	w.pods[key] = pendingPod{uid: uid, problem: *p, tried: before.tried}
 	for _, s := range p.subnets {
 		if w.bySubnet[s] == nil {
 			w.bySubnet[s] = map[types.NamespacedName]struct{}{}
@@ -97,13 +97,13 @@ func (w *waiting) add(key types.NamespacedName, uid types.UID, p *problem) (agai
 }
 
 // remove removes a pod from the list.
-func (w *waiting) remove(key types.NamespacedName) {
+func (w *pendingPods) remove(key types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.unlist(key)
 }
 
-func (w *waiting) unlist(key types.NamespacedName) {
+func (w *pendingPods) unlist(key types.NamespacedName) {
 	for _, s := range w.pods[key].subnets {
 		delete(w.bySubnet[s], key)
 		if len(w.bySubnet[s]) == 0 {
@@ -114,7 +114,7 @@ func (w *waiting) unlist(key types.NamespacedName) {
 }
 
 // subnetChanged wakes the pods that wait for a subnet, after wakeDelay. It never blocks.
-func (w *waiting) subnetChanged(subnet string) {
+func (w *pendingPods) subnetChanged(subnet string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.bySubnet[subnet]) == 0 {
@@ -130,7 +130,7 @@ func (w *waiting) subnetChanged(subnet string) {
 
 // wakeSubnet wakes the pods that wait for a subnet. If pods found the subnet full, it wakes at most as many of them as there are free
 // addresses, but at least wokenAtOnce; the others follow after another wakeDelay. Each pod is retried once after the last change.
-func (w *waiting) wakeSubnet(subnet string) {
+func (w *pendingPods) wakeSubnet(subnet string) {
 	left := max(int(min(w.available(subnet), math.MaxInt32)), wokenAtOnce)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,14 +156,14 @@ func (w *waiting) wakeSubnet(subnet string) {
 }
 
 // wakeAll wakes every waiting pod.
-func (w *waiting) wakeAll() { w.wake(func(types.NamespacedName) bool { return true }) }
+func (w *pendingPods) wakeAll() { w.wake(func(types.NamespacedName) bool { return true }) }
 
 // wakeNamespace wakes the waiting pods of a namespace.
-func (w *waiting) wakeNamespace(namespace string) {
+func (w *pendingPods) wakeNamespace(namespace string) {
 	w.wake(func(key types.NamespacedName) bool { return key.Namespace == namespace })
 }
 
-func (w *waiting) wake(which func(types.NamespacedName) bool) {
+func (w *pendingPods) wake(which func(types.NamespacedName) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key := range w.pods {

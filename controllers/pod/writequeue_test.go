@@ -13,10 +13,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// paced runs a test of a backlog with a synthetic clock. out returns the requests since its last call.
-func paced(t *testing.T, pace RecordPace, test func(t *testing.T, b *backlog, out func() []string)) {
+// paced runs a test of a writeQueue with a synthetic clock. out returns the requests since its last call.
+func paced(t *testing.T, pace RecordPace, test func(t *testing.T, b *writeQueue, out func() []string)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backlog{pace: pace}
+		b := &writeQueue{pace: pace}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 		defer q.ShutDown()
 		if err := b.Start(t.Context(), q); err != nil {
@@ -30,7 +30,7 @@ func paced(t *testing.T, pace RecordPace, test func(t *testing.T, b *backlog, ou
 }
 
 func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
-	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *backlog, out func() []string) {
+	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Hour}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
 		b.hold(key("a"))
 		b.hold(key("a"))
@@ -47,7 +47,7 @@ func TestIPObjectsWaitUntilNoPodCame(t *testing.T) {
 }
 
 func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
-	paced(t, RecordPace{}, func(t *testing.T, b *backlog, out func() []string) {
+	paced(t, RecordPace{}, func(t *testing.T, b *writeQueue, out func() []string) {
 		for i := range recordWriters + 2 {
 			b.hold(key(fmt.Sprintf("p%d", i)))
 		}
@@ -61,7 +61,7 @@ func TestOnlySomeIPObjectsAreWrittenAtATime(t *testing.T) {
 }
 
 func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
-	paced(t, RecordPace{Quiet: time.Second, AtMost: 10 * time.Second}, func(t *testing.T, b *backlog, out func() []string) {
+	paced(t, RecordPace{Quiet: time.Second, AtMost: 10 * time.Second}, func(t *testing.T, b *writeQueue, out func() []string) {
 		ctx := t.Context()
 		go func() {
 			for tick := time.NewTicker(100 * time.Millisecond); ; {
@@ -90,7 +90,7 @@ func TestPodsThatGoOnComingDoNotStarveIPObjects(t *testing.T) {
 }
 
 func TestAReleasedPodLeavesNothingInTheBacklog(t *testing.T) {
-	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *backlog, out func() []string) {
+	paced(t, RecordPace{Quiet: time.Second, AtMost: time.Minute}, func(t *testing.T, b *writeQueue, out func() []string) {
 		b.podCame()
 		b.hold(key("a"))
 		b.hold(key("b"))

@@ -19,8 +19,8 @@ import (
 	"github.com/kiln-net/kiln/internal/pki"
 )
 
-// issuance is the progress of the issuer of the CAs, for the conditions.
-type issuance struct {
+// issuerStatus is the progress of the issuer of the CAs, for the conditions.
+type issuerStatus struct {
 	// missing describes, by CA name, the certificates that the issuer has not issued yet.
 	missing map[string]string
 	// overdue marks the missing CAs that expire soon.
@@ -32,7 +32,7 @@ type issuance struct {
 }
 
 // note records the state of a CA after its Advance.
-func (i *issuance) note(name string, a *pki.Authority, s pki.Succession, now time.Time) {
+func (i *issuerStatus) note(name string, a *pki.Authority, s pki.Succession, now time.Time) {
 	until, issued := a.Signing()
 	authorityEnd.DeletePartialMatch(map[string]string{"authority": name})
 	madeBy := "operator"
@@ -56,7 +56,7 @@ func (i *issuance) note(name string, a *pki.Authority, s pki.Succession, now tim
 	}
 }
 
-func (i *issuance) miss(name, what string, overdue bool) {
+func (i *issuerStatus) miss(name, what string, overdue bool) {
 	if i.missing == nil {
 		i.missing, i.overdue = map[string]string{}, map[string]bool{}
 	}
@@ -64,12 +64,12 @@ func (i *issuance) miss(name, what string, overdue bool) {
 }
 
 // trouble returns the message of the conditions: the problems, and that the existing CAs stay in use.
-func (i *issuance) trouble() string {
+func (i *issuerStatus) trouble() string {
 	return strings.Join(few(i.troubles), "; ") + "; until then the authorities that are there stay"
 }
 
 // progressing returns the condition Progressing of an OVNCluster that waits for nothing else.
-func (i *issuance) progressing() metav1.Condition {
+func (i *issuerStatus) progressing() metav1.Condition {
 	switch {
 	case len(i.troubles) > 0:
 		return newCondition(v1alpha1.ConditionProgressing, false, reasonUnissued, i.trouble())
@@ -95,16 +95,16 @@ func (r *Reconciler) explain(ctx context.Context, p *pass, name string) error {
 	if err != nil {
 		return err
 	}
-	what := p.issuance.missing[name]
+	what := p.issuer.missing[name]
 	at := fmt.Sprintf("Certificate %s/%s: ", r.Namespace, key.Name)
 	switch {
 	case refusal != "":
-		p.issuance.troubles = append(p.issuance.troubles, what+at+refusal)
-	case p.issuance.overdue[name]:
-		p.issuance.troubles = append(p.issuance.troubles, what+"see why cert-manager does not renew "+strings.TrimSuffix(at, ": "))
-	case len(p.issuance.troubles) == 0:
+		p.issuer.troubles = append(p.issuer.troubles, what+at+refusal)
+	case p.issuer.overdue[name]:
+		p.issuer.troubles = append(p.issuer.troubles, what+"see why cert-manager does not renew "+strings.TrimSuffix(at, ": "))
+	case len(p.issuer.troubles) == 0:
 		_, message := readiness(certificate)
-		p.issuance.waiting = append(p.issuance.waiting, what+at+message)
+		p.issuer.waiting = append(p.issuer.waiting, what+at+message)
 	}
 	return nil
 }

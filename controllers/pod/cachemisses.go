@@ -19,25 +19,25 @@ import (
 // The cache of a new leader may lag behind the ports that the previous leader has created. Without a lookup in the API server, such a pod
 // would look deleted: it would lose its port, and another pod could get its address.
 
-// noteUnseen records the ports whose pods are missing in the cache.
-func (r *Reconciler) noteUnseen(ctx context.Context) {
+// noteCacheMisses records the ports whose pods are missing in the cache.
+func (r *Reconciler) noteCacheMisses(ctx context.Context) {
 	pod := &corev1.Pod{}
 	for _, owner := range r.Northbound.Owners(translate.KindPod) {
 		key := types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}
 		if err := r.Client.Get(ctx, key, pod, client.UnsafeDisableDeepCopy); err != nil {
-			r.unseen.Store(key, nil)
+			r.cacheMisses.Store(key, nil)
 		}
 	}
 }
 
-// isLate reports whether the API server has a pod that is missing in the cache. It looks up only pods that noteUnseen has recorded.
-func (r *Reconciler) isLate(ctx context.Context, key types.NamespacedName) (bool, error) {
-	if _, unseen := r.unseen.Load(key); !unseen {
+// existsLive reports whether the API server has a pod that is missing in the cache. It looks up only pods that noteCacheMisses has recorded.
+func (r *Reconciler) existsLive(ctx context.Context, key types.NamespacedName) (bool, error) {
+	if _, unseen := r.cacheMisses.Load(key); !unseen {
 		return false, nil
 	}
 	_, err := r.pods.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		r.unseen.Delete(key)
+		r.cacheMisses.Delete(key)
 		return false, nil
 	}
 	if err != nil {

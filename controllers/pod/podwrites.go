@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ledger stores this process's writes that the cache may not show yet: the pod that a lease was allocated for, and the results written on
+// podWrites stores this process's writes that the cache may not show yet: the pod that a lease was allocated for, and the results written on
 // the pod. Without it a stale cache would cause a second allocation or a second patch.
-type ledger struct {
+type podWrites struct {
 	mu   sync.Mutex
 	pods map[types.NamespacedName]entry
 }
@@ -41,24 +41,24 @@ type specOf struct {
 func specIn(o client.Object) specOf { return specOf{o.GetUID(), o.GetGeneration()} }
 
 // hold records that the lease under the pod's name belongs to this pod.
-func (l *ledger) hold(pod *corev1.Pod) {
+func (l *podWrites) hold(pod *corev1.Pod) {
 	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID})
 }
 
 // holder returns the UID of the pod that the lease under this name was allocated for; empty if unknown.
-func (l *ledger) holder(key types.NamespacedName) types.UID {
+func (l *podWrites) holder(key types.NamespacedName) types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pods[key].uid
 }
 
 // write records the results of a patch before it is sent, and the subnet's spec that they come from.
-func (l *ledger) write(pod *corev1.Pod, results map[string]string, from specOf) {
+func (l *podWrites) write(pod *corev1.Pod, results map[string]string, from specOf) {
 	l.set(client.ObjectKeyFromObject(pod), entry{uid: pod.UID, results: results, from: from})
 }
 
 // wrote stores the server's response to the patch.
-func (l *ledger) wrote(pod *metav1.PartialObjectMetadata, results map[string]string, from specOf) {
+func (l *podWrites) wrote(pod *metav1.PartialObjectMetadata, results map[string]string, from specOf) {
 	l.set(client.ObjectKeyFromObject(pod), entry{
 		uid: pod.UID, results: results, from: from, resourceVersion: pod.ResourceVersion, annotations: maps.Clone(pod.Annotations),
 	})
@@ -66,7 +66,7 @@ func (l *ledger) wrote(pod *metav1.PartialObjectMetadata, results map[string]str
 
 // shows compares the cached pod with this process's own write, in flight or done. It returns own if the cached results equal that write,
 // and the spec that it came from. Such an update needs no work, unless the subnet's spec has changed since.
-func (l *ledger) shows(cached *corev1.Pod) (own bool, from specOf) {
+func (l *podWrites) shows(cached *corev1.Pod) (own bool, from specOf) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.pods[client.ObjectKeyFromObject(cached)]
@@ -81,7 +81,7 @@ func (l *ledger) shows(cached *corev1.Pod) (own bool, from specOf) {
 }
 
 // newest returns the pod, with its last written annotations if the cached pod is older than the write.
-func (l *ledger) newest(cached *corev1.Pod) *corev1.Pod {
+func (l *podWrites) newest(cached *corev1.Pod) *corev1.Pod {
 	key := client.ObjectKeyFromObject(cached)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,19 +99,19 @@ func (l *ledger) newest(cached *corev1.Pod) *corev1.Pod {
 }
 
 // forget drops the entry of a pod.
-func (l *ledger) forget(key types.NamespacedName) {
+func (l *podWrites) forget(key types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.pods, key)
 }
 
-func (l *ledger) set(key types.NamespacedName, e entry) {
+func (l *podWrites) set(key types.NamespacedName, e entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.put(key, e)
 }
 
-func (l *ledger) put(key types.NamespacedName, e entry) {
+func (l *podWrites) put(key types.NamespacedName, e entry) {
 	if l.pods == nil {
 		l.pods = map[types.NamespacedName]entry{}
 	}

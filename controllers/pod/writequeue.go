@@ -28,9 +28,9 @@ var DefaultRecordPace = RecordPace{Quiet: time.Second, AtMost: 10 * time.Second}
 // recordWriters is the number of concurrent writes of IP objects at full speed.
 const recordWriters = 4
 
-// backlog queues the pods whose IP objects need a write, oldest first. It feeds the controller of IP objects.
-type backlog struct {
-	feed
+// writeQueue queues the pods whose IP objects need a write, oldest first. It feeds the controller of IP objects.
+type writeQueue struct {
+	requestSource
 
 	pace RecordPace
 
@@ -48,14 +48,14 @@ type heldRecord struct {
 }
 
 // podCame records that a new pod has arrived.
-func (b *backlog) podCame() {
+func (b *writeQueue) podCame() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.came = time.Now()
 }
 
 // hold queues the IP object of a pod for writing. It never blocks.
-func (b *backlog) hold(pod types.NamespacedName) {
+func (b *writeQueue) hold(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, ok := b.held[pod]; ok {
@@ -72,7 +72,7 @@ func (b *backlog) hold(pod types.NamespacedName) {
 }
 
 // drop removes a pod that no longer needs an IP object.
-func (b *backlog) drop(pod types.NamespacedName) {
+func (b *writeQueue) drop(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e, ok := b.held[pod]; ok {
@@ -80,8 +80,8 @@ func (b *backlog) drop(pod types.NamespacedName) {
 	}
 }
 
-// done records the end of a pass for a pod's IP object. It does nothing if the pass did not come from the backlog.
-func (b *backlog) done(pod types.NamespacedName) {
+// done records the end of a pass for a pod's IP object. It does nothing if the pass did not come from the queue.
+func (b *writeQueue) done(pod types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, ok := b.writing[pod]; ok {
@@ -90,7 +90,7 @@ func (b *backlog) done(pod types.NamespacedName) {
 	}
 }
 
-func (b *backlog) remove(e *list.Element) {
+func (b *writeQueue) remove(e *list.Element) {
 	delete(b.held, b.order.Remove(e).(heldRecord).pod)
 	heldRecords.Dec()
 	if len(b.held) == 0 {
@@ -98,8 +98,8 @@ func (b *backlog) remove(e *list.Element) {
 	}
 }
 
-// release enqueues the IP objects that are due, and sets a timer for the next ones.
-func (b *backlog) release() {
+// freeLease enqueues the IP objects that are due, and sets a timer for the next ones.
+func (b *writeQueue) release() {
 	now := time.Now()
 	for e := b.order.Front(); e != nil; e = b.order.Front() {
 		oldest := e.Value.(heldRecord)
@@ -121,14 +121,14 @@ func (b *backlog) release() {
 }
 
 // writers returns how many concurrent writes are allowed if the oldest IP object has waited since then.
-func (b *backlog) writers(now, since time.Time) int {
+func (b *writeQueue) writers(now, since time.Time) int {
 	if now.Sub(b.came) >= b.pace.Quiet {
 		return recordWriters
 	}
 	return min(recordWriters, int(now.Sub(since)/max(b.pace.AtMost, 1)))
 }
 
-func (b *backlog) comeAgain(after time.Duration) {
+func (b *writeQueue) comeAgain(after time.Duration) {
 	if b.timer != nil {
 		b.timer.Reset(after)
 		return

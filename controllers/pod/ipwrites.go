@@ -16,9 +16,9 @@ import (
 // because an object that is deleted while the watch is interrupted never reaches the cache.
 const answersLast = time.Minute
 
-// answers are the API server's responses to writes of IP objects that the cache may not show yet. Without them a stale cache would cause
+// writes are the API server's responses to writes of IP objects that the cache may not show yet. Without them a stale cache would cause
 // a second write.
-type answers struct {
+type ipWrites struct {
 	mu  sync.Mutex
 	ips map[string]answer
 }
@@ -30,14 +30,14 @@ type answer struct {
 }
 
 // wrote stores the response to a creation or a patch.
-func (a *answers) wrote(ip *kubeovnv1.IP) { a.put(ip.Name, answer{ip: ip, at: time.Now()}) }
+func (a *ipWrites) wrote(ip *kubeovnv1.IP) { a.put(ip.Name, answer{ip: ip, at: time.Now()}) }
 
 // deleted records that an IP object was deleted.
-func (a *answers) deleted(ip *kubeovnv1.IP) {
+func (a *ipWrites) deleted(ip *kubeovnv1.IP) {
 	a.put(ip.Name, answer{ip: ip, deleted: true, at: time.Now()})
 }
 
-func (a *answers) put(name string, said answer) {
+func (a *ipWrites) put(name string, said answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ips == nil {
@@ -47,7 +47,7 @@ func (a *answers) put(name string, said answer) {
 }
 
 // forget drops the answer about a deleted IP object.
-func (a *answers) forget(name string) {
+func (a *ipWrites) forget(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.ips, name)
@@ -55,7 +55,7 @@ func (a *answers) forget(name string) {
 
 // newest returns the newer of the cached object, nil for none, and the last answer. believed is how long the answer still overrides the
 // cache; it is 0 if newest returns the cached object.
-func (a *answers) newest(name string, cached *kubeovnv1.IP) (ip *kubeovnv1.IP, believed time.Duration) {
+func (a *ipWrites) newest(name string, cached *kubeovnv1.IP) (ip *kubeovnv1.IP, believed time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	said, ok := a.ips[name]

@@ -19,15 +19,15 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// kept is the set of retained leases, which no pod has: leases of absent pods whose workload will recreate them by name, and reservations
+// retained is the set of retained leases, which no pod has: leases of absent pods whose workload will recreate them by name, and reservations
 // by users. Outside this process only their IP objects record them.
-type kept struct {
+type retainedLeases struct {
 	mu      sync.Mutex
 	leases  map[types.NamespacedName]string // values of IPSpec.PodType, empty for a user's reservation
 	byOwner map[types.NamespacedName]map[types.NamespacedName]struct{}
 }
 
-func (k *kept) put(key types.NamespacedName, podType string) {
+func (k *retainedLeases) put(key types.NamespacedName, podType string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drop(key)
@@ -43,20 +43,20 @@ func (k *kept) put(key types.NamespacedName, podType string) {
 }
 
 // podType returns the workload kind for which a lease is retained; false if the lease is not retained.
-func (k *kept) podType(key types.NamespacedName) (string, bool) {
+func (k *retainedLeases) podType(key types.NamespacedName) (string, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	podType, ok := k.leases[key]
 	return podType, ok
 }
 
-func (k *kept) forget(key types.NamespacedName) {
+func (k *retainedLeases) forget(key types.NamespacedName) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drop(key)
 }
 
-func (k *kept) drop(key types.NamespacedName) {
+func (k *retainedLeases) drop(key types.NamespacedName) {
 	owner, _ := statefulSetOf(key)
 	delete(k.leases, key)
 	delete(k.byOwner[owner], key)
@@ -66,7 +66,7 @@ func (k *kept) drop(key types.NamespacedName) {
 }
 
 // ofType lists the retained leases of a workload kind.
-func (k *kept) ofType(podType string) []types.NamespacedName {
+func (k *retainedLeases) ofType(podType string) []types.NamespacedName {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var keys []types.NamespacedName
@@ -79,7 +79,7 @@ func (k *kept) ofType(podType string) []types.NamespacedName {
 }
 
 // of lists the absent pods of an owner.
-func (k *kept) of(owner types.NamespacedName) []types.NamespacedName {
+func (k *retainedLeases) of(owner types.NamespacedName) []types.NamespacedName {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	keys := make([]types.NamespacedName, 0, len(k.byOwner[owner]))
@@ -89,9 +89,9 @@ func (k *kept) of(owner types.NamespacedName) []types.NamespacedName {
 	return keys
 }
 
-// vacate removes the port of a pod that was deleted or needs none. It frees the addresses, unless a workload or an IP object retains
+// onPodGone removes the port of a pod that was deleted or needs none. It frees the addresses, unless a workload or an IP object retains
 // them. waits is true if these are an IP object's reservation that cannot get its addresses yet and is on the waiting list.
-func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) (waits bool, err error) {
+func (r *Reconciler) onPodGone(ctx context.Context, key types.NamespacedName) (waits bool, err error) {
 	port := portOf(key)
 	ip, err := r.recorder.find(ctx, port)
 	if err != nil {
@@ -106,28 +106,28 @@ func (r *Reconciler) vacate(ctx context.Context, key types.NamespacedName) (wait
 		return false, err
 	}
 	if !held || ofNode(lease) || isNodes {
-		return false, r.release(ctx, key)
+		return false, r.freeLease(ctx, key)
 	}
-	_, away := r.kept.podType(key)
+	_, away := r.retained.podType(key)
 	podType, err := r.wantedAgain(ctx, key, ip)
 	if err != nil {
 		return false, err
 	}
 	if podType == "" || away && ip == nil && r.recorder.complete.Load() { // the user has deleted the IP object, which frees the address
-		return false, r.release(ctx, key)
+		return false, r.freeLease(ctx, key)
 	}
-	if err := r.recorder.ensure(ctx, keptIPOf(ip, port, podType, lease)); err != nil {
+	if err := r.recorder.ensure(ctx, retainedIPOf(ip, port, podType, lease)); err != nil {
 		return false, err // keep the port: without the IP object, a new leader could not restore the lease
 	}
-	r.kept.put(key, podType)
-	// From now on, events of the workload find the lease in kept. An earlier event has already changed the cache, so check again.
+	r.retained.put(key, podType)
+	// From now on, events of the workload find the lease in retained. An earlier event has already changed the cache, so check again.
 	if podType, err = r.wantedAgain(ctx, key, ip); err != nil {
 		return false, err
 	}
 	if podType == "" {
-		return false, r.release(ctx, key)
+		return false, r.freeLease(ctx, key)
 	}
-	if err := r.detach(ctx, key); err != nil {
+	if err := r.removePort(ctx, key); err != nil {
 		return false, err
 	}
 	r.retain(ctx, port, lease)
@@ -156,7 +156,7 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 	if held && ofNode(lease) {
 		return false, nil // the lease belongs to a node
 	}
-	if err := r.detach(ctx, key); err != nil {
+	if err := r.removePort(ctx, key); err != nil {
 		return false, err
 	}
 	request, p := reservedBy(ip)
@@ -166,7 +166,7 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 	}
 	if held { // a deleted pod of that name
 		r.Allocator.Release(port)
-		r.kept.forget(key)
+		r.retained.forget(key)
 	}
 	if p == nil {
 		var err error
@@ -187,9 +187,9 @@ func (r *Reconciler) reserve(ctx context.Context, key types.NamespacedName, ip *
 }
 
 func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip *kubeovnv1.IP, lease ipam.Lease) {
-	r.kept.put(key, "")
+	r.retained.put(key, "")
 	r.retain(ctx, portOf(key), lease)
-	if !says(ip, keptIPOf(ip, portOf(key), "", lease)) {
+	if !says(ip, retainedIPOf(ip, portOf(key), "", lease)) {
 		r.records.Add(ctrl.Request{NamespacedName: key})
 	}
 }
@@ -197,8 +197,8 @@ func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip 
 // inherits reports whether a pod takes over the lease under its name: an IP object reserves it, or the pod belongs to a StatefulSet or a
 // virtual machine and replaces the previous pod.
 func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease) (bool, error) {
-	if _, away := r.kept.podType(r.portKey(pod)); away { // false while a virtual machine migrates: its source pod still has the lease
-		if apart, err := r.staysApart(ctx, pod, lease); !apart || err != nil {
+	if _, away := r.retained.podType(r.portKey(pod)); away { // false while a virtual machine migrates: its source pod still has the lease
+		if apart, err := r.staysUnambiguous(ctx, pod, lease); !apart || err != nil {
 			return false, err
 		}
 	}
@@ -210,22 +210,22 @@ func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string,
 	if err != nil {
 		return false, &problem{message: err.Error()}
 	}
-	wants, err := r.wantsOf(ctx, pod, request)
+	wants, err := r.requestsOf(ctx, pod, request)
 	if err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(wants, func(want ipam.Request) bool { return want.Subnet == lease.Subnet && r.Allocator.Fits(port, want) }), nil
 }
 
-// restoreKept restores the leases that IP objects retain, for absent pods or for no pod. It enqueues their keys; once the gate is open,
+// restoreRetained restores the leases that IP objects retain, for absent pods or for no pod. It enqueues their keys; once the gate is open,
 // their passes free the leases that need not be retained.
-func (r *Reconciler) restoreKept(ctx context.Context, live client.Reader) error {
+func (r *Reconciler) restoreRetained(ctx context.Context, live client.Reader) error {
 	reader := live
 	if r.recorder.cached.Load() {
 		reader = r.Client
 	}
 	var ips kubeovnv1.IPList
-	if err := reader.List(ctx, &ips, recordsThatKeep()); err != nil {
+	if err := reader.List(ctx, &ips, thatRetain()); err != nil {
 		return fmt.Errorf("list IPs that keep addresses: %w", err)
 	}
 	found := make(map[string]*kubeovnv1.IP, len(ips.Items))
@@ -236,7 +236,7 @@ func (r *Reconciler) restoreKept(ctx context.Context, live client.Reader) error 
 		}
 		found[ip.Name] = ip
 		r.restoreOne(ctx, ip)
-		r.waiting.Add(ctrl.Request{NamespacedName: keyOf(ip.Name)})
+		r.pending.Add(ctrl.Request{NamespacedName: keyOf(ip.Name)})
 	}
 	r.recorder.early = found
 	return nil
@@ -257,19 +257,19 @@ func (r *Reconciler) restoreOne(ctx context.Context, ip *kubeovnv1.IP) {
 		}
 	}
 	if pod, err := r.podAt(ctx, key); err == nil && pod == nil {
-		r.kept.put(key, ip.Spec.PodType)
+		r.retained.put(key, ip.Spec.PodType)
 		lease, _ := r.Allocator.Lookup(ip.Name)
 		r.retain(ctx, ip.Name, lease)
 	}
 }
 
-// detach removes the port of a pod. It does not free the lease.
-func (r *Reconciler) detach(ctx context.Context, key types.NamespacedName) error {
+// removePort removes the port of a pod. It does not free the lease.
+func (r *Reconciler) removePort(ctx context.Context, key types.NamespacedName) error {
 	if err := r.Northbound.Apply(ctx, translate.PodOwner(key.Namespace, key.Name), nil); err != nil {
 		return fmt.Errorf("remove port: %w", err)
 	}
-	r.ledger.forget(key)
+	r.podWrites.forget(key)
 	r.records.drop(key)
-	r.tenants.drop(portOf(key))
+	r.vpcPods.drop(portOf(key))
 	return nil
 }

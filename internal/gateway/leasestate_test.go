@@ -12,7 +12,7 @@ import (
 // clinic tracks Leases with a clock that the test advances.
 type clinic struct {
 	*testing.T
-	Pulses
+	LeaseStates
 	clock time.Time
 	// renewals holds, per node, whether its agent renews.
 	renewals map[string]bool
@@ -44,7 +44,7 @@ func (c *clinic) pass(d time.Duration) (stopped []string) {
 	return stopped
 }
 
-func (c *clinic) want(node string, want Pulse) {
+func (c *clinic) want(node string, want LeaseState) {
 	c.Helper()
 	if got := c.Of(node); got != want {
 		c.Errorf("pulse of %s is %v, want %v", node, got, want)
@@ -55,9 +55,9 @@ func TestPulseStopsWhenOneNodeDies(t *testing.T) {
 	c := newClinic(t, "a", "b")
 	c.want("a", NoLease)
 	c.pass(time.Second)
-	c.want("a", Unheard)
+	c.want("a", Unknown)
 	c.pass(4 * time.Second)
-	c.want("a", Beating)
+	c.want("a", Alive)
 	c.renewals["a"] = false
 	if stopped := c.pass(5 * time.Second); len(stopped) > 0 {
 		t.Errorf("after 5 s, within the tolerance, %v stopped", stopped)
@@ -66,13 +66,13 @@ func TestPulseStopsWhenOneNodeDies(t *testing.T) {
 		t.Errorf("%v stopped, want a", stopped)
 	}
 	c.want("a", Stopped)
-	c.want("b", Beating)
+	c.want("b", Alive)
 
 	c.renewals["a"] = true
 	c.pass(4 * time.Second)
-	c.want("a", Unheard)
+	c.want("a", Unknown)
 	c.pass(steady)
-	c.want("a", Beating)
+	c.want("a", Alive)
 }
 
 func TestNobodyStopsWhileNobodyCanBeHeard(t *testing.T) {
@@ -132,7 +132,7 @@ func TestANodeThatNeverBeginsToRenewStops(t *testing.T) {
 	c.Expect("late")
 	c.Expect("other")
 	c.want("dead", NoLease)
-	c.want("other", Beating)
+	c.want("other", Alive)
 	if stopped := c.pass(10 * time.Second); len(stopped) > 0 {
 		t.Errorf("%v stopped within the time of a restart", stopped)
 	}
@@ -141,7 +141,7 @@ func TestANodeThatNeverBeginsToRenewStops(t *testing.T) {
 		t.Errorf("%v stopped, want the one that was never heard of", stopped)
 	}
 	c.want("dead", Stopped)
-	c.want("late", Beating)
+	c.want("late", Alive)
 	c.pass(2 * time.Minute)
 	c.want("dead", NoLease) // the node may work by now, but no Lease was requested from it
 }

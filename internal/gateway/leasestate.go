@@ -30,33 +30,33 @@ const (
 	remembered = time.Minute
 )
 
-// Pulse is the known state of a node's data path.
-type Pulse int
+// LeaseState is the known state of a node's data path.
+type LeaseState int
 
-// Pulses.
+// Lease states.
 const (
 	// NoLease: the node's agent does not report; only the kubelet's condition counts.
-	NoLease Pulse = iota
-	// Beating: the Lease is renewed.
-	Beating
-	// Unheard: the Lease exists, but no renewal was observed yet, or renewals resumed only recently.
-	Unheard
+	NoLease LeaseState = iota
+	// Alive: the Lease is renewed.
+	Alive
+	// Unknown: the Lease exists, but no renewal was observed yet, or renewals resumed only recently.
+	Unknown
 	// Stopped: the Lease has expired.
 	Stopped
 )
 
-// Pulses tracks the Leases by this process's own clock, from one change to the next, like leader election: clocks of different
+// LeaseStates tracks the Leases by this process's own clock, from one change to the next, like leader election: clocks of different
 // machines are never compared. It is safe for concurrent use.
-type Pulses struct {
+type LeaseStates struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
 	mu    sync.Mutex
-	nodes map[string]*beat
+	nodes map[string]*nodeLease
 	heard time.Time // the last renewal of any Lease
 }
 
-type beat struct {
+type nodeLease struct {
 	renewed   time.Time // the time in the Lease: compared only with its own earlier values
 	seen      time.Time // when renewed was first observed, or since when silence counts
 	tolerance time.Duration
@@ -66,7 +66,7 @@ type beat struct {
 	back      time.Time // the first renewal after a stop
 }
 
-func (p *Pulses) now() time.Time {
+func (p *LeaseStates) now() time.Time {
 	if p.Now != nil {
 		return p.Now()
 	}
@@ -74,7 +74,7 @@ func (p *Pulses) now() time.Time {
 }
 
 // Renewed records the current state of a Lease. It reports whether the node's pulse changed.
-func (p *Pulses) Renewed(node string, at time.Time, tolerance time.Duration) bool {
+func (p *LeaseStates) Renewed(node string, at time.Time, tolerance time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b, known := p.nodes[node]
@@ -88,9 +88,9 @@ func (p *Pulses) Renewed(node string, at time.Time, tolerance time.Duration) boo
 	p.heard = now
 	if !known {
 		if p.nodes == nil {
-			p.nodes = map[string]*beat{}
+			p.nodes = map[string]*nodeLease{}
 		}
-		p.nodes[node] = &beat{renewed: at, seen: now, tolerance: tolerance}
+		p.nodes[node] = &nodeLease{renewed: at, seen: now, tolerance: tolerance}
 		return true
 	}
 	before := b.pulse()
@@ -105,27 +105,27 @@ func (p *Pulses) Renewed(node string, at time.Time, tolerance time.Duration) boo
 }
 
 // Expect records that a node was requested to renew a Lease. If it does not start to, the node counts as stopped.
-func (p *Pulses) Expect(node string) {
+func (p *LeaseStates) Expect(node string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, known := p.nodes[node]; known {
 		return
 	}
 	if p.nodes == nil {
-		p.nodes = map[string]*beat{}
+		p.nodes = map[string]*nodeLease{}
 	}
-	p.nodes[node] = &beat{expected: true, seen: p.now(), tolerance: RestartTolerance}
+	p.nodes[node] = &nodeLease{expected: true, seen: p.now(), tolerance: RestartTolerance}
 }
 
 // startAnew restarts all timeouts at now, after a time without any renewal.
-func (p *Pulses) startAnew(now time.Time) {
+func (p *LeaseStates) startAnew(now time.Time) {
 	for _, b := range p.nodes {
 		b.seen = now
 	}
 }
 
 // Gone records that a node has no Lease. It reports whether the node had one.
-func (p *Pulses) Gone(node string) bool {
+func (p *LeaseStates) Gone(node string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, known := p.nodes[node]
@@ -134,7 +134,7 @@ func (p *Pulses) Gone(node string) bool {
 }
 
 // Expire returns the nodes whose pulse stops now, and the minimum time until the next one can stop.
-func (p *Pulses) Expire() (stopped []string, next time.Duration) {
+func (p *LeaseStates) Expire() (stopped []string, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
@@ -160,7 +160,7 @@ func (p *Pulses) Expire() (stopped []string, next time.Duration) {
 }
 
 // Of returns a node's pulse.
-func (p *Pulses) Of(node string) Pulse {
+func (p *LeaseStates) Of(node string) LeaseState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b, known := p.nodes[node]; known && (!b.expected || b.stopped) {
@@ -169,12 +169,12 @@ func (p *Pulses) Of(node string) Pulse {
 	return NoLease
 }
 
-func (b *beat) pulse() Pulse {
+func (b *nodeLease) pulse() LeaseState {
 	switch {
 	case b.stopped:
 		return Stopped
 	case b.proven:
-		return Beating
+		return Alive
 	}
-	return Unheard
+	return Unknown
 }

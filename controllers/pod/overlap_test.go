@@ -22,7 +22,7 @@ func of(vpc string) func(*kubeovnv1.SubnetSpec) {
 	return func(s *kubeovnv1.SubnetSpec) { s.Vpc = vpc }
 }
 
-// tenants creates VPCs that every namespace may use.
+// vpcPods creates VPCs that every namespace may use.
 func (w world) tenants(names ...string) {
 	w.Helper()
 	for _, name := range names {
@@ -134,7 +134,7 @@ func (w world) hasInBlue(set *appsv1.StatefulSet, address string) *corev1.Pod {
 	return member
 }
 
-// While the pod of a StatefulSet is away, a pod of the default VPC can request the address that is kept for it in a custom VPC.
+// While the pod of a StatefulSet is away, a pod of the default VPC can request the address that is retained for it in a custom VPC.
 func TestAKeptAddressThatTheDefaultVPCHasIsNotInherited(t *testing.T) {
 	w := newWorld(t)
 	_, set := w.reservedInBlue()
