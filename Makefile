@@ -200,14 +200,20 @@ faults: images ## Every fault of docs/reliability.md, one after another, in a ne
 	export FAULTS_REPORT=$(CURDIR)/_output/faults.md; $(E2E) -test.timeout 60m -ginkgo.label-filter='faults && !known-defect'
 	$(LAB) down
 
-# Groups of the e2e suite for test-kernel, by files of test/e2e.
-KERNEL_GROUPS := main services policies vpcs tenants restarts removal
+# Groups of the e2e suite for test-kernel, by files of test/e2e. Each takes about ten minutes in a lab with one CPU.
+KERNEL_GROUPS := main services rules policies policykinds vpcs transit subnets gateways tenants restarts members removal
 files-main := main churn kubectlko badinput sctp
-files-services := service lbrule routerlbrule vip
-files-policies := policy policy_cluster securitygroup security
-files-vpcs := vpc subnet address transit gateway machine
+files-services := service vip
+files-rules := lbrule routerlbrule
+files-policies := policy
+files-policykinds := policy_cluster securitygroup security
+files-vpcs := vpc address
+files-transit := transit
+files-subnets := subnet machine
+files-gateways := gateway
 files-tenants := attacks attacks_link
-files-restarts := restart upgrade members
+files-restarts := restart upgrade
+files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
