@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kiln-net/kiln/api/v1alpha1"
 	lab "github.com/kiln-net/kiln/hack/lab/cluster"
@@ -45,6 +46,7 @@ const knownDefect = "known-defect"
 
 func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
+	log.SetLogger(GinkgoLogr)
 	recordWaits()
 	RunSpecs(t, "Kiln in the lab")
 	for _, f := range failures {
