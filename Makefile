@@ -217,7 +217,7 @@ files-members := members
 files-removal := removal
 GROUP ?= $(KERNEL_GROUPS)
 # Files with specs that no group has: those of other targets only, or somebody forgot to add a new one.
-FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '(Describe|It)\b."' test/e2e/*_test.go)))
+FORGOTTEN = $(filter-out $(foreach g,$(KERNEL_GROUPS),$(files-$(g))) daemons faults latency upgrade_from,$(patsubst test/e2e/%_test.go,%,$(shell grep -lE '\b(Describe(Table)?|Context|When|It|Entry)\b."' test/e2e/*_test.go)))
 
 .PHONY: test-kernel
 test-kernel: prepare images ## The e2e suite on the kernel's Open vSwitch datapath, in groups (GROUP=services for some; KEEP=1 uses and leaves the lab that is up)

@@ -75,7 +75,7 @@ func (h *halt) Error() string { return h.message }
 // Unwrap makes retry visible to errors.Is.
 func (h *halt) Unwrap() error { return h.retry }
 
-// unfinished returns the errors of a pass that need a requeue. It drops a halt without retry, because a watch ends it. In
+// retryable returns the errors of a pass that need a requeue. It drops a halt without retry, because a watch ends it. In
 // joined errors, one per database, it treats each error separately.
 func retryable(err error) error {
 	switch e := err.(type) { //nolint:errorlint // it takes the error apart

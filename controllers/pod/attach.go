@@ -102,8 +102,11 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 	lease, held := r.Allocator.Lookup(port)
 	switch {
 	case held && r.owns(pod):
-		r.retained.forget(key) // retained at the start, when the cache did not have the pod yet
-		if r.machineOf(pod) != "" && r.vpcPods.moved(port, pod.Spec.NodeName) {
+		_, early := r.retained.podType(key) // at the start, the cache did not have the pod yet
+		if early {
+			r.retained.forget(key)
+		}
+		if early || r.machineOf(pod) != "" && r.vpcPods.moved(port, pod.Spec.NodeName) {
 			r.settle(ctx, pod, lease)
 		}
 		return lease, nil
@@ -113,7 +116,6 @@ func (r *Reconciler) lease(ctx context.Context, pod *corev1.Pod) (ipam.Lease, er
 			return ipam.Lease{}, r.releasePredecessor(ctx, pod, err)
 		}
 		if inherits {
-			r.retained.forget(key)
 			r.got(ctx, pod, lease)
 			return lease, nil
 		}
@@ -205,6 +207,7 @@ func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, po
 
 // got records that a lease belongs to the pod, and warns the pod's user.
 func (r *Reconciler) got(ctx context.Context, pod *corev1.Pod, lease ipam.Lease) {
+	r.retained.forget(r.portKey(pod))
 	r.podWrites.hold(pod)
 	r.latencies.reached(pod.UID, stageAddress)
 	r.warnOfIgnored(pod)

@@ -16,7 +16,7 @@ import (
 // because an object that is deleted while the watch is interrupted never reaches the cache.
 const answersLast = time.Minute
 
-// writes are the API server's responses to writes of IP objects that the cache may not show yet. Without them a stale cache would cause
+// ipWrites are the API server's responses to writes of IP objects that the cache may not show yet. Without them a stale cache would cause
 // a second write.
 type ipWrites struct {
 	mu  sync.Mutex

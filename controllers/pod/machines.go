@@ -72,7 +72,7 @@ func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
 			}).Informer()
 		registration, err := defined.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { r.watchMachines(ctx, c, q) },
-			DeleteFunc: func(any) { m.forget(); r.lookAtKept(q) },
+			DeleteFunc: func(any) { m.forget(); r.enqueueRetained(q) },
 		})
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func (r *Reconciler) followMachines(c metadata.Interface) source.Source {
 		m.mu.Unlock()
 		go defined.RunWithContext(ctx)
 		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			r.lookAtKept(q) // the machines may have been deleted together with their CRD
+			r.enqueueRetained(q) // the machines may have been deleted together with their CRD
 		}
 		return nil
 	})
@@ -115,7 +115,7 @@ func (r *Reconciler) watchMachines(ctx context.Context, c metadata.Interface, q 
 	go informer.RunWithContext(ctx)
 	go func() {
 		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			r.lookAtKept(q)
+			r.enqueueRetained(q)
 		}
 	}()
 }
@@ -130,8 +130,8 @@ func (m *machines) forget() {
 	m.informer, m.stop = nil, nil
 }
 
-// lookAtKept enqueues all retained leases of machines.
-func (r *Reconciler) lookAtKept(q queue) {
+// enqueueRetained enqueues all retained leases of machines.
+func (r *Reconciler) enqueueRetained(q queue) {
 	for _, key := range r.retained.ofType(kubeovnv1.PodTypeVirtualMachine) {
 		q.Add(ctrl.Request{NamespacedName: key})
 	}

@@ -22,7 +22,7 @@ func of(vpc string) func(*kubeovnv1.SubnetSpec) {
 	return func(s *kubeovnv1.SubnetSpec) { s.Vpc = vpc }
 }
 
-// vpcPods creates VPCs that every namespace may use.
+// tenants creates VPCs that every namespace may use.
 func (w world) tenants(names ...string) {
 	w.Helper()
 	for _, name := range names {

@@ -27,7 +27,7 @@ const wokenAtOnce = 32
 // queue is the work queue of a controller.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// requestSource is a k8s.Feed of requests.
+// requestSource is a k8s.RequestSource of requests.
 type requestSource struct{ k8s.RequestSource }
 
 // Add enqueues req. It never blocks.
@@ -47,7 +47,7 @@ type problem struct {
 // Error is the message of the event.
 func (p *problem) Error() string { return p.message }
 
-// pending lists the pods without an address. A change that may solve a pod's problem retries it.
+// pendingPods lists the pods without an address. A change that may solve a pod's problem retries it.
 type pendingPods struct {
 	requestSource
 

@@ -22,7 +22,7 @@ import (
 // that it names, of the pools of its namespace, or else of the part of its subnets that no pool sets apart.
 func (r *Reconciler) requestsOf(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	if request.Vip != "" {
-		return r.wantsOfVip(ctx, pod, request)
+		return r.requestsOfVip(ctx, pod, request)
 	}
 	if len(request.Pools) > 0 {
 		pools, err := r.named(ctx, request.Pools)

@@ -173,7 +173,7 @@ func (r *recorder) isRecord(ctx context.Context, ip *kubeovnv1.IP, key types.Nam
 	return err == nil && want != nil && says(ip, want)
 }
 
-// allocationRequest returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
+// wanted returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
 func (r *recorder) wanted(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
 	podType, kept := r.retained.podType(key) // a pod of this name may exist, and wait
 	if !kept {

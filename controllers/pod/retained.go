@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 )
 
-// retained is the set of retained leases, which no pod has: leases of absent pods whose workload will recreate them by name, and reservations
+// retainedLeases are the leases that no pod has: leases of absent pods whose workload will recreate them by name, and reservations
 // by users. Outside this process only their IP objects record them.
 type retainedLeases struct {
 	mu      sync.Mutex
@@ -202,8 +202,8 @@ func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string,
 			return false, err
 		}
 	}
-	if r.podTypeOf(pod) == "" {
-		ip, err := r.recorder.find(ctx, port)
+	ip, err := r.recorder.find(ctx, port)
+	if err != nil || isReservation(ip) || r.podTypeOf(pod) == "" {
 		return isReservation(ip), err
 	}
 	request, err := kubeovnv1.ParsePodRequest(pod.Annotations)

@@ -75,23 +75,24 @@ func TestThePortGoesWithThePodAlsoWhenItsSuccessorHasToWait(t *testing.T) {
 	}
 }
 
-// A user reserves the address of a StatefulSet's pod, and the pod that comes asks for something that does not exist.
-func TestAReservationOutlastsAPodThatHasToWait(t *testing.T) {
+// A user reserves the address of a StatefulSet's pod. The reservation has precedence over what the pod requests.
+func TestAReservationIsForTheReplicaOfItsName(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
+	w.subnet("reserved", "10.17.0.0/24")
 	process := w.start()
-	set := w.statefulSet("db", 0, 1)
-	reserved := reservation("db-0.default", kubeovnv1.IPSpec{PodName: "db-0", Namespace: "default", Subnet: "ovn-default", V4IPAddress: "10.16.0.40"})
-	w.Create(reserved)
-	w.held(process, reserved.Name, "10.16.0.40")
-	p := replica(set, 0, "n1", string(kubeovnv1.AnnotationIPPool), "nowhere")
-	w.Create(p)
-	w.warned(p, "nowhere")
-	w.rests()
-	w.held(process, reserved.Name, "10.16.0.40")
-	w.Change(p, func() { delete(p.Annotations, kubeovnv1.AnnotationIPPool.Key()) })
-	w.allocated(p)
-	if address(p) != "10.16.0.40" {
-		t.Errorf("the pod has %s, not the address that is reserved for it", address(p))
+	set := w.statefulSet("db", 0, 2)
+	for i, subnet := range []string{"ovn-default", "reserved"} {
+		name := fmt.Sprintf("db-%d.default", i)
+		address := map[string]string{"ovn-default": "10.16.0.40", "reserved": "10.17.0.40"}[subnet]
+		w.Create(reservation(name, kubeovnv1.IPSpec{PodName: fmt.Sprintf("db-%d", i), Namespace: "default", Subnet: subnet, V4IPAddress: address}))
+		w.held(process, name, address)
+		p := replica(set, i, "n1", string(kubeovnv1.AnnotationIPPool), "nowhere")
+		w.Create(p)
+		w.allocated(p)
+		if got := w.get(p).Annotations[kubeovnv1.AnnotationIPAddress.Key()]; got != address {
+			t.Errorf("the pod has %s, not %s, which is reserved for it", got, address)
+		}
 	}
+	w.rests()
 }

@@ -62,8 +62,8 @@ func splitShared(subnet *kubeovnv1.Subnet, pod *corev1.Pod) (shared, others []ne
 	return shared, others
 }
 
-// wantsOfVip returns the allocation request for the addresses of the Vip that a pod uses as its own.
-func (r *Reconciler) wantsOfVip(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
+// requestsOfVip returns the allocation request for the addresses of the Vip that a pod uses as its own.
+func (r *Reconciler) requestsOfVip(ctx context.Context, pod *corev1.Pod, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
 	name := request.Vip
 	vip, reason, err := r.vip(ctx, pod, name)
 	switch {

@@ -98,7 +98,7 @@ func (b *writeQueue) remove(e *list.Element) {
 	}
 }
 
-// freeLease enqueues the IP objects that are due, and sets a timer for the next ones.
+// release enqueues the IP objects that are due, and sets a timer for the next ones.
 func (b *writeQueue) release() {
 	now := time.Now()
 	for e := b.order.Front(); e != nil; e = b.order.Front() {

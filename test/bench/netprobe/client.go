@@ -131,7 +131,9 @@ func packets(address string, d time.Duration) (Result, error) {
 }
 
 // fullPackets is packets with the largest UDP packets that the path takes without fragments.
-func fullPackets(address string, d time.Duration) (Result, error) { return flood(address, d, forbidFragments) }
+func fullPackets(address string, d time.Duration) (Result, error) {
+	return flood(address, d, forbidFragments)
+}
 
 func flood(address string, d time.Duration, size func(*net.UDPConn) (int, error)) (r Result, err error) {
 	before, err := counted(address)

@@ -20,15 +20,19 @@ func TestEachMeasurementOnLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _ = serve(strings.TrimPrefix(address, "127.0.0.1:"), "1") }()
-	for range 100 {
-		if conn, err := net.Dial("tcp", address); err == nil {
+	for tries := 0; ; tries++ {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
 			_ = conn.Close()
 			break
+		}
+		if tries == 500 {
+			t.Fatalf("no server: %v", err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	for name, measure := range measurements {
-		r, err := measure(address, 100*time.Millisecond)
+		r, err := measure(address, 500*time.Millisecond)
 		if err != nil || r.Rate <= 0 {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
