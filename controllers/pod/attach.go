@@ -4,7 +4,6 @@
 package pod
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,14 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
@@ -34,20 +31,6 @@ const reasonNotSupported = "AnnotationNotSupported"
 
 // reasonInvalid is the reason of the event on a connected pod with invalid requests in its annotations.
 const reasonInvalid = "AnnotationInvalid"
-
-// attachment is a pod with its lease and the subnet settings that its port needs.
-type attachment struct {
-	pod      *corev1.Pod
-	key      types.NamespacedName // of the port, see portKey
-	machine  string               // the virtual machine that the pod runs, or ""
-	lease    ipam.Lease
-	subnet   *kubeovnv1.Subnet
-	cidrs    []netip.Prefix
-	gateways []netip.Addr
-	shared   []netip.Addr // addresses of Vips that a port with port security accepts as well
-	dhcp     []translate.PodDHCP
-	secure   bool // the port drops packets from addresses other than its own
-}
 
 // attach returns the pod's attachment; it allocates a lease if there is none. The error is a *problem if the pod has to wait.
 func (r *Reconciler) attach(ctx context.Context, pod *corev1.Pod) (*attachment, error) {
@@ -338,65 +321,3 @@ func explain(subnet string, err error) (string, bool) {
 	}
 	return "", false
 }
-
-// port returns the inputs of the pod's rows. others are further pods of the same port.
-func (a *attachment) port(others []*corev1.Pod) translate.PodInputs {
-	in := translate.PodInputs{
-		Namespace:    a.key.Namespace,
-		Name:         a.key.Name,
-		Node:         a.pod.Spec.NodeName,
-		Subnet:       a.subnet.Name,
-		Vpc:          a.vpc(),
-		Addresses:    a.lease.Addresses,
-		MAC:          a.lease.MAC,
-		DHCP:         a.answersDHCP(),
-		OwnDHCP:      a.dhcp,
-		Vips:         sharedOf(a.subnet, a.pod),
-		NorthGateway: kubeovnv1.ParseNorthGateway(a.pod.Annotations),
-		Unknown:      forwards(a.pod) && !a.secure,
-		Shared:       a.shared,
-		PortSecurity: a.secure,
-	}
-	if a.machine == "" {
-		in.UID = string(a.pod.UID)
-	}
-	for _, other := range others {
-		in.Others = append(in.Others, other.Spec.NodeName)
-	}
-	return in
-}
-
-// answersDHCP returns the CIDRs in which the pod's subnet answers DHCP requests.
-func (a *attachment) answersDHCP() []netip.Prefix {
-	if !a.subnet.Spec.EnableDHCP {
-		return nil
-	}
-	return a.cidrs
-}
-
-// network returns the settings that the agent needs to connect the pod.
-func (a *attachment) network() kubeovnv1.PodNetwork {
-	return kubeovnv1.PodNetwork{
-		UID:           a.pod.UID,
-		Allocated:     true,
-		Routed:        true,
-		Addresses:     a.lease.Addresses,
-		MAC:           a.lease.MAC,
-		CIDRs:         a.cidrs,
-		Gateways:      a.gateways,
-		LogicalSwitch: a.subnet.Name,
-		LogicalRouter: a.vpc(),
-		MTU:           int(a.subnet.Spec.MTU),
-		NICType:       kubeovnv1.PodNICTypeVeth,
-		Machine:       a.machine,
-	}
-}
-
-// networkFor returns the network for another pod of the same port.
-func (a *attachment) networkFor(pod *corev1.Pod) kubeovnv1.PodNetwork {
-	network := a.network()
-	network.UID = pod.UID
-	return network
-}
-
-func (a *attachment) vpc() string { return cmp.Or(a.subnet.Spec.Vpc, kubeovnv1.DefaultVpc) }
