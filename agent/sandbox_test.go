@@ -55,13 +55,20 @@ func TestRemovedMeansGone(t *testing.T) {
 	wait.Wait()
 }
 
-func TestCreateSaysWhatIsInTheWay(t *testing.T) {
+// newInterface creates an interface in a new network namespace. Both exist until the test ends.
+func newInterface(t *testing.T) (sandbox.Interface, ns.NetNS) {
+	t.Helper()
 	namespace, err := testutils.NewNS()
 	must(t, err)
 	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
 	i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(newID(), "eth0", 0), MTU: podMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 	must(t, i.Create())
 	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
+	return i, namespace
+}
+
+func TestCreateSaysWhatIsInTheWay(t *testing.T) {
+	i, _ := newInterface(t)
 	for what, change := range map[string]func(*sandbox.Interface){
 		"a device in the container": func(i *sandbox.Interface) { i.HostName = sandbox.HostName(newID(), "eth0", 0) },
 		"a device on the host":      func(i *sandbox.Interface) { i.Name = "eth1" },
@@ -79,12 +86,7 @@ func TestCreateSaysWhatIsInTheWay(t *testing.T) {
 
 // A restart of ovs-vswitchd, which answers for OVN, must not end established flows.
 func TestPodsKeepKnownNeighboursThatDoNotAnswer(t *testing.T) {
-	namespace, err := testutils.NewNS()
-	must(t, err)
-	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
-	i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(newID(), "eth0", 0), MTU: podMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
-	must(t, i.Create())
-	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
+	i, namespace := newInterface(t)
 	must(t, i.Configure())
 	must(t, namespace.Do(func(ns.NetNS) error { return keepsNeighbours("eth0") }))
 }
@@ -107,12 +109,7 @@ func keepsNeighbours(name string) error {
 // confirmed the address.
 func TestRenumberKeepsAddressesInForce(t *testing.T) {
 	const times = 50
-	namespace, err := testutils.NewNS()
-	must(t, err)
-	t.Cleanup(func() { _ = errors.Join(namespace.Close(), testutils.UnmountNS(namespace)) })
-	i := sandbox.Interface{NetNS: namespace.Path(), Name: "eth0", HostName: sandbox.HostName(newID(), "eth0", 0), MTU: podMTU, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
-	must(t, i.Create())
-	t.Cleanup(func() { must(t, sandbox.Remove(i.HostName)) })
+	i, namespace := newInterface(t)
 	i.Addresses = []netip.Prefix{netip.MustParsePrefix("10.16.0.9/24"), netip.MustParsePrefix("fd00:10:16::9/64")}
 	must(t, i.Configure())
 
