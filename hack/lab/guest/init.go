@@ -115,7 +115,7 @@ func (s spec) completeCache() error {
 			return fmt.Errorf("read the host's cache: %w", err)
 		}
 		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), ".") { // the lock, and what is being built
+			if strings.HasPrefix(e.Name(), ".") { // the lock, and incomplete builds
 				continue
 			}
 			name := filepath.Join(dir, e.Name())

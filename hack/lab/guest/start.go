@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kiln-net/kiln/hack/lab/cache"
 	"github.com/kiln-net/kiln/hack/lab/machine"
@@ -76,18 +77,21 @@ func (d Dir) Start(ctx context.Context, c cache.Dir, writable ...string) error {
 }
 
 func (d Dir) awaitBoot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
-	defer cancel()
-	for {
-		client, err := d.dial(ctx)
-		if err == nil {
-			return client.Close()
+	var refused error
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, bootTimeout, true, func(ctx context.Context) (bool, error) {
+		var client *ssh.Client
+		if client, refused = d.dial(ctx); refused == nil {
+			return true, client.Close()
 		}
-		if running, _ := d.Running(); !running || ctx.Err() != nil {
-			return d.explain(err)
+		if running, _ := d.Running(); !running {
+			return false, refused
 		}
-		time.Sleep(100 * time.Millisecond)
+		return false, nil
+	})
+	if wait.Interrupted(err) && refused != nil {
+		err = refused
 	}
+	return d.explain(err)
 }
 
 // Running reports whether the guest runs.
@@ -112,9 +116,8 @@ func (d Dir) Stop(ctx context.Context) error {
 		if err := syscall.Kill(s.Monitor.PID, syscall.SIGTERM); err != nil {
 			return fmt.Errorf("stop the guest: %w", err)
 		}
-		for s.Monitor.Alive() && ctx.Err() == nil {
-			time.Sleep(50 * time.Millisecond)
-		}
+		// The monitor is not a child of this process, so its end can only be polled.
+		_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) { return !s.Monitor.Alive(), nil })
 	}
 	err = removeLink()
 	for _, name := range []string{overlayFile, stateFile, specFile, userKey, mountPoint, programFile} {
