@@ -10,7 +10,7 @@ import (
 	"net/netip"
 )
 
-// directChanger writes the same rows to NB as Kiln does, beside Kiln's rows. Its times are the floor: they are those of OVN alone.
+// directChanger writes rows like Kiln's directly to NB. Its times are the floor: they contain OVN only.
 type directChanger struct{ *enforcement }
 
 var _ changer = directChanger{}

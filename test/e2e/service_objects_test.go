@@ -47,7 +47,7 @@ func deploymentOf(ctx context.Context, name string, replicas int32) *appsv1.Depl
 	pod := cluster.Server(serviceNamespace, name, "")
 	pod.Spec.NodeSelector = onNode(suite.Workers[0])
 	pod.Labels = map[string]string{"app": name}
-	serves := int64(4 * calibration.slowdown) // after its deletion, until nobody sends it new connections
+	serves := int64(4 * calibration.slowdown) // seconds that a deleted pod still serves: all nodes remove its endpoint in this time
 	pod.Spec.TerminationGracePeriodSeconds = new(serves + 6)
 	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: serves}}}
 	d := &appsv1.Deployment{

@@ -25,7 +25,7 @@ const (
 // runner runs a command in a pod or in a network namespace of a node, and returns its standard output.
 type runner func(ctx context.Context, command ...string) (string, error)
 
-// path is what is measured: from a client to a server at an address.
+// path is a measured path, from a client to a server at an address.
 type path struct {
 	name   string
 	client runner

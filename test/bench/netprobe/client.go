@@ -46,7 +46,7 @@ func dial(address string, mode byte) (*net.TCPConn, error) {
 	return tcp, nil
 }
 
-// stream sends as much as possible on one connection. The server's count is the result, so that what is still in buffers does not count.
+// stream sends as much as possible on one connection. The result is the server's count, which excludes bytes in buffers.
 func stream(address string, d time.Duration) (r Result, err error) {
 	conn, err := dial(address, modeSink)
 	if err != nil {
