@@ -59,6 +59,9 @@ var _ = Describe("restarts", Label(disruptive), Ordered, func() {
 	)
 
 	It("of Open vSwitch heal by themselves", func(ctx SpecContext) {
+		// The checks' Service must exist before: on the userspace datapath the restart ends CoreDNS's connection to the API server, which its
+		// client notices after 30 s (ReadIdleTimeout of HTTP/2 in client-go). Until then CoreDNS does not know new Services.
+		expectAllChecks(ctx)
 		pods, err := suite.Cluster.PodsOf(ctx, "ovs-ovn")
 		Expect(err).NotTo(HaveOccurred())
 		start := time.Now()
@@ -116,5 +119,8 @@ func failedChecks(ctx context.Context) ([]string, error) {
 			failed = append(failed, fmt.Sprintf("%s (%s): %v", r.Name, r.Family, r.Err))
 		}
 	})
+	if len(failed) > 0 { // the cause, if the wait for it takes too long
+		note("%s: %q", CurrentSpecReport().FullText(), failed)
+	}
 	return failed, err
 }

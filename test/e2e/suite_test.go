@@ -48,7 +48,9 @@ func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
 	log.SetLogger(GinkgoLogr)
 	recordWaits()
-	RunSpecs(t, "Kiln in the lab")
+	if !RunSpecs(t, "Kiln in the lab") {
+		failures = append(notes, failures...)
+	}
 	for _, f := range failures {
 		fmt.Println(f)
 	}
@@ -56,6 +58,14 @@ func TestE2E(t *testing.T) {
 
 // failures has a line with the cause of each failed spec. They are printed last, because CI systems show the end of a log.
 var failures []string
+
+// notes are printed before failures if the suite fails.
+var notes []string
+
+// note adds a line to notes, with the time.
+func note(format string, args ...any) {
+	notes = append(notes, time.Now().Format(time.TimeOnly)+" "+fmt.Sprintf(format, args...))
+}
 
 var _ = BeforeSuite(func(ctx SpecContext) {
 	l, err := lab.Open("")

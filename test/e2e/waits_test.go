@@ -159,6 +159,7 @@ var _ = ReportAfterSuite("waits and skips", func(report Report) {
 		}
 		return // a failed spec makes others wait or skip
 	}
+	failures = append(failures, slices.Concat(skips, tooLong)...)
 	Expect(skips).To(BeEmpty(), "specs that skipped themselves")
 	Expect(tooLong).To(BeEmpty(), "waits of more than %s × the factor of the machine", longWait)
 })
