@@ -144,7 +144,7 @@ func rendered() []render.Object {
 	c := withBackups()
 	return slices.Concat(render.AccessObjects(c), render.Policies(c), render.DatabaseObjects(c, render.Northbound),
 		render.DatabaseObjects(c, render.Southbound), render.NorthdObjects(c), render.OpenVSwitchObjects(c), render.ControllerObjects(c),
-		render.AgentObjects(c), render.DisruptionBudgets(c), render.BackupsObjects(c), []render.Object{render.CleanUp(c)})
+		render.AgentObjects(c), render.DisruptionBudgets(c), render.BackupsObjects(c), render.ImageObjects(c), []render.Object{render.CleanUp(c)})
 }
 
 // operatorOwns returns the names of the objects that the operator applies and deletes, by resource in the form of grants.

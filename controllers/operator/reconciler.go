@@ -79,6 +79,7 @@ var phases = []struct {
 	{"keep what objects allow", (*Reconciler).keepTenancy},
 	{"place the databases", (*Reconciler).placeDatabases},
 	{"plan replacements", (*Reconciler).planUpgrade},
+	{"pull the image on nodes", (*Reconciler).pullImage},
 	{"issue certificates", (*Reconciler).issueCertificates},
 	{"grant access", (*Reconciler).grantAccess},
 	{"apply admission policies", (*Reconciler).protect},

@@ -41,11 +41,16 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 	spec := p.config.Spec.Upgrade
 	u := upgrade{mode: spec.Mode, sets: map[string]upgradeSet{}}
 	templates := render.Templates(p.config)
+	puller := r.observePuller(p)
+	holds := map[string]bool{}
 	onNodes := map[string]map[string]upgradePod{}
 	for _, name := range []string{render.OpenVSwitch, render.AgentName} {
 		onNodes[name] = map[string]upgradePod{}
 		for _, pod := range p.podsOf(name) {
 			seen := r.see(p, name, templates[name], pod)
+			if (seen.current || pod.Spec.Containers[0].Image == p.config.Image) && started(pod) {
+				holds[madeFor(pod)] = true
+			}
 			if before := onNodes[name][madeFor(pod)]; !before.there {
 				onNodes[name][madeFor(pod)] = seen
 			}
@@ -55,6 +60,7 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 	for i := range p.nodes {
 		if n := &p.nodes[i]; answers(n) && !slices.Contains(p.config.HeldNodes, n.Name) {
 			u.nodes = append(u.nodes, upgradeNode{
+				holdsImage: holds[n.Name], pulled: puller[n.Name].pulled, pullTrouble: puller[n.Name].trouble,
 				name: n.Name, canary: len(spec.CanaryNodeSelector) > 0 && canaries.Matches(labels.Set(n.Labels)),
 				openVSwitch: onNodes[render.OpenVSwitch][n.Name], cni: onNodes[render.AgentName][n.Name],
 			})
@@ -69,6 +75,44 @@ func (r *Reconciler) observeUpgrade(ctx context.Context, p *pass) (upgrade, erro
 		u.sets[name] = set
 	}
 	return u, nil
+}
+
+// pull is the result of ImageName's pod on a node.
+type pull struct {
+	pulled  bool
+	trouble string
+}
+
+// observePuller returns the results of ImageName's pods for the current image, by node. A pod that cannot be scheduled counts as pulled:
+// the pull must not block the node, and the replaced pod makes room for the new one.
+func (r *Reconciler) observePuller(p *pass) map[string]pull {
+	template := render.Template(render.ImageObjects(p.config)[0]).Annotations[render.TemplateAnnotation]
+	out := map[string]pull{}
+	for _, pod := range p.podsOf(render.ImageName) {
+		if pod.Annotations[render.TemplateAnnotation] != template || !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		scheduled := condition(pod, corev1.PodScheduled)
+		if started(pod) || scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+			out[madeFor(pod)] = pull{pulled: true}
+		} else {
+			out[madeFor(pod)] = pull{trouble: p.trouble(render.ImageName, pod)}
+		}
+	}
+	return out
+}
+
+// started reports whether a container of the pod has started once, so that the node has its image.
+func started(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.ImageID != "" })
+}
+
+// pullImage makes nodes pull the image before the first of their pods is replaced. Afterwards prune deletes the DaemonSet.
+func (r *Reconciler) pullImage(ctx context.Context, p *pass) error {
+	if !p.upgrade.pull {
+		return nil
+	}
+	return r.apply(ctx, p, render.ImageObjects(p.config))
 }
 
 func maxUnavailable(given *intstr.IntOrString, nodes int) int {

@@ -146,7 +146,7 @@ func (r *Reconciler) workload(ctx context.Context, p *pass, name string) (client
 	switch name {
 	case render.NorthboundName, render.SouthboundName:
 		kind = "StatefulSet"
-	case render.OpenVSwitch, render.AgentName, render.CleanUpName:
+	case render.OpenVSwitch, render.AgentName, render.CleanUpName, render.ImageName:
 		kind = "DaemonSet"
 	}
 	return r.cached(ctx, objectKey{

@@ -30,7 +30,15 @@ type upgradeNode struct {
 	name             string
 	canary           bool
 	openVSwitch, cni upgradePod
+	// holdsImage is set if a container of one of these pods has started from the image. pulled is set if a container of ImageName's pod has,
+	// or if that pod has no place on the node. pullTrouble is why the image cannot be pulled.
+	holdsImage, pulled bool
+	pullTrouble        string
 }
+
+// hasImage reports whether a new pod can start without a pull. While a pod of Open vSwitch is missing, the node forwards only known flows,
+// or nothing.
+func (n upgradeNode) hasImage() bool { return n.holdsImage || n.pulled }
 
 // upgradePod is one pod. The zero value is a missing pod.
 type upgradePod struct {
@@ -62,6 +70,8 @@ type upgradePlan struct {
 	// release are components whose pods may be replaced.
 	release map[string]bool
 	message string
+	// pull is set if nodes must pull the image now.
+	pull bool
 	// stuck is set if a person has to act, held if the spec pauses the upgrade.
 	stuck, held bool
 }
@@ -248,7 +258,8 @@ func (n upgradeNode) begun() bool { return n.openVSwitch.current != n.cni.curren
 
 // next returns the pod of the node to replace now, or the zero value if the node must wait or is done. Open vSwitch is
 // replaced before its agent, in a rollback after it. The operator never removes both: it replaces one pod only if the
-// other is ready or fails for a known reason, or if the pod itself fails, because the other may wait for it.
+// other is ready or fails for a known reason, or if the pod itself fails, because the other may wait for it. A pod that
+// runs is replaced once the node has the image.
 func (n upgradeNode) next(back bool) upgradePod {
 	order := []upgradePod{n.openVSwitch, n.cni}
 	if back {
@@ -258,12 +269,13 @@ func (n upgradeNode) next(back bool) upgradePod {
 	due := due(back)
 	fails := func(p upgradePod) bool { return p.there && (p.trouble != "" || p.dead) }
 	settled := func(p upgradePod) bool { return p.serves() || fails(p) }
+	starts := func(p upgradePod) bool { return n.hasImage() || p.dead }
 	switch {
 	case due(first):
-		if first.there && (settled(second) || fails(first) && second.there) {
+		if first.there && (settled(second) || fails(first) && second.there) && starts(first) {
 			return first
 		}
-	case due(second) && second.there && settled(first) && (first.serves() || back):
+	case due(second) && second.there && settled(first) && (first.serves() || back) && starts(second):
 		return second
 	}
 	return upgradePod{}
@@ -273,8 +285,12 @@ func (n upgradeNode) next(back bool) upgradePod {
 // serve come first, then nodes whose replacement has begun. While canaries are not done, only they are candidates.
 func (u upgrade) planNodes(p *upgradePlan) {
 	var fresh []upgradePod
-	updated, down, begun := 0, 0, 0
+	updated, down, begun, pulling := 0, 0, 0, 0
 	for _, n := range u.nodes {
+		if !n.done(p.back) && !n.hasImage() {
+			pulling++
+			fresh = append(fresh, upgradePod{current: true, trouble: n.pullTrouble})
+		}
 		if n.waits() {
 			begun++
 		}
@@ -302,6 +318,10 @@ func (u upgrade) planNodes(p *upgradePlan) {
 	case canary && u.mode != v1alpha1.UpgradePaused: // the canaries may be replaced
 	case u.hold(p):
 		return
+	}
+	p.pull = slices.ContainsFunc(u.nodes, func(n upgradeNode) bool { return !n.done(p.back) && !n.holdsImage })
+	if pulling > 0 {
+		p.message += fmt.Sprintf("; nodes that pull the image: %d", pulling)
 	}
 	stopped := p.note(fresh...)
 	for _, n := range byUrgency(candidates) {

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -28,6 +29,7 @@ type modelNode struct {
 	name             string
 	silent, canary   bool
 	openVSwitch, cni *modelPod
+	images           map[string]bool
 }
 
 // modelSet is a StatefulSet, which does not replace pods by itself, or a Deployment, which does unless it is paused.
@@ -56,6 +58,8 @@ type upgradeModel struct {
 	maxUnavailable int
 	nodes          []*modelNode
 	daemons        string // the image in the DaemonSets' templates
+	pulls          string // the image that nodes pull; empty for none
+	noPull         bool   // the registry does not answer
 	sets           map[string]*modelSet
 	bad            map[string]bool // images that never become ready
 	serial         int
@@ -70,7 +74,7 @@ func newUpgradeModel(t *testing.T, random *rand.Rand) *upgradeModel {
 	}
 	m.maxUnavailable = 1 + m.random.IntN(3)
 	for i := range 1 + m.random.IntN(6) {
-		m.nodes = append(m.nodes, &modelNode{name: nodeOf(i), canary: m.random.IntN(4) == 0, openVSwitch: m.pod("a"), cni: m.pod("a")})
+		m.nodes = append(m.nodes, &modelNode{name: nodeOf(i), canary: m.random.IntN(4) == 0, openVSwitch: m.pod("a"), cni: m.pod("a"), images: map[string]bool{"a": true}})
 	}
 	members := []int{1, 3, 5}[m.random.IntN(3)]
 	for name, count := range map[string]int{
@@ -123,6 +127,12 @@ func (m *upgradeModel) observe() upgrade {
 			continue
 		}
 		seen := upgradeNode{name: n.name, canary: n.canary, openVSwitch: m.see(n.openVSwitch), cni: m.see(n.cni)}
+		has := func(p *modelPod) bool { return p != nil && p.image == m.wanted && n.images[p.image] }
+		seen.holdsImage = has(n.openVSwitch) || has(n.cni)
+		seen.pulled = m.pulls == m.wanted && n.images[m.wanted]
+		if m.pulls == m.wanted && m.noPull && !seen.pulled {
+			seen.pullTrouble = "the registry does not answer"
+		}
 		if n.cni != nil && seen.openVSwitch.trouble != "" {
 			seen.cni.ready, seen.cni.trouble = false, "there is no Open vSwitch"
 		}
@@ -153,6 +163,9 @@ func (m *upgradeModel) pass() {
 	}
 	p := m.observe().plan()
 	m.log("plan: %s back=%v release=%v replace=%v: %s", p.stage, p.back, p.release, p.replace, p.message)
+	if p.pull {
+		m.pulls = m.wanted
+	}
 	for _, name := range render.Components {
 		if s := m.sets[name]; s != nil {
 			if !step() {
@@ -170,6 +183,9 @@ func (m *upgradeModel) pass() {
 			return
 		}
 		m.replaceOnNode(name, p)
+	}
+	if !p.pull && step() {
+		m.pulls = ""
 	}
 	if p.stage == "" && !slices.ContainsFunc(m.nodes, func(n *modelNode) bool { return n.silent }) {
 		m.images = settle(m.images, m.wanted)
@@ -266,6 +282,9 @@ func (m *upgradeModel) replaceOnNode(name string, p upgradePlan) {
 		pod = of.openVSwitch
 		m.olderThanNorthd(of)
 	}
+	if !m.bad[pod.image] && !of.images[m.wanted] {
+		m.fail("node %s is without the pod %s while it pulls image %s", of.name, name, m.wanted)
+	}
 	if pod.image == m.wanted {
 		m.fail("a new pod of node %s is replaced", of.name)
 	}
@@ -290,12 +309,20 @@ func (m *upgradeModel) world() {
 		if n.silent {
 			continue
 		}
+		if m.pulls != "" && !m.noPull && m.random.IntN(3) == 0 {
+			n.images[m.pulls] = true
+		}
 		for _, pod := range []**modelPod{&n.openVSwitch, &n.cni} {
 			if *pod != nil && (*pod).ending && m.random.IntN(3) == 0 {
 				*pod = nil
 				continue
 			}
-			m.move(pod, m.daemons)
+			if m.noPull && !n.images[m.daemons] {
+				continue
+			}
+			if m.move(pod, m.daemons); *pod != nil {
+				n.images[(*pod).image] = true
+			}
 		}
 	}
 	for _, name := range render.Components {
@@ -385,6 +412,14 @@ func (m *upgradeModel) disturb() {
 		if p := s.pods[m.random.IntN(len(s.pods))]; p != nil {
 			p.ready = false
 		}
+	case 9:
+		m.noPull = !m.noPull
+	case 10: // a kubelet deletes the images that no container uses
+		n := m.nodes[m.random.IntN(len(m.nodes))]
+		maps.DeleteFunc(n.images, func(image string, _ bool) bool {
+			uses := func(p *modelPod) bool { return p != nil && p.image == image }
+			return image != m.pulls && !uses(n.openVSwitch) && !uses(n.cni)
+		})
 	case 6:
 		if n := m.nodes[m.random.IntN(len(m.nodes))]; n.openVSwitch != nil {
 			n.openVSwitch.ready = false // it recovers by itself
@@ -422,7 +457,7 @@ func TestUpgradesAtRandom(t *testing.T) {
 
 // calm ends all conditions that could keep an upgrade from completing.
 func (m *upgradeModel) calm() {
-	m.mode, m.bad = v1alpha1.UpgradeAutomatic, map[string]bool{}
+	m.mode, m.bad, m.noPull = v1alpha1.UpgradeAutomatic, map[string]bool{}, false
 	for _, n := range m.nodes {
 		n.silent = false
 	}

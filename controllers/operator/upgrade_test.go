@@ -26,7 +26,7 @@ func laterPod(name string) upgradePod {
 func everything(pod func(string) upgradePod) upgrade {
 	u := upgrade{mode: v1alpha1.UpgradeAutomatic, maxUnavailable: 1, sets: map[string]upgradeSet{}}
 	for _, n := range []string{"n1", "n2", "n3"} {
-		u.nodes = append(u.nodes, upgradeNode{name: n, openVSwitch: pod("ovs-" + n), cni: pod("cni-" + n)})
+		u.nodes = append(u.nodes, upgradeNode{name: n, openVSwitch: pod("ovs-" + n), cni: pod("cni-" + n), holdsImage: true})
 	}
 	for _, name := range []string{render.NorthboundName, render.SouthboundName} {
 		u.sets[name] = upgradeSet{want: 3, pods: []upgradePod{pod(name + "-0"), pod(name + "-1"), pod(name + "-2")}}
@@ -69,12 +69,39 @@ func TestWhatMayBeReplaced(t *testing.T) {
 		release string
 		about   string
 		stuck   bool
+		pulls   bool
 	}{
 		{name: "nothing is old", from: newPod},
 		{name: "nothing is old, and a new pod fails: that is no upgrade", from: newPod, change: func(u *upgrade) {
 			u.nodes[0].cni = failing(u.nodes[0].cni)
 		}},
 		{name: "a node begins with Open vSwitch", from: oldPod, stage: "Nodes", replace: "ovs-n1", about: "0 of 3 nodes updated"},
+		{name: "once it has the image", from: oldPod, change: func(u *upgrade) {
+			for i := range u.nodes {
+				u.nodes[i].holdsImage = false
+			}
+			u.nodes[1].pulled = true
+		}, stage: "Nodes", replace: "ovs-n2", about: "0 of 3 nodes updated; nodes that pull the image: 2", pulls: true},
+		{name: "an image that a node cannot pull stops the upgrade before it begins", from: oldPod, change: func(u *upgrade) {
+			for i := range u.nodes {
+				u.nodes[i].holdsImage, u.nodes[i].pulled = false, true
+			}
+			u.nodes[2].pulled, u.nodes[2].pullTrouble = false, "node n3: ErrImagePull"
+		}, stage: "Nodes", about: "stopped: node n3: ErrImagePull; fix it", stuck: true, pulls: true},
+		{name: "but not the replacement of a pod that does not run", from: oldPod, change: func(u *upgrade) {
+			for i := range u.nodes {
+				u.nodes[i].holdsImage, u.nodes[i].pullTrouble = false, "ErrImagePull"
+			}
+			u.nodes[2].openVSwitch = failing(u.nodes[2].openVSwitch)
+		}, stage: "Nodes", replace: "ovs-n3", about: "ErrImagePull", stuck: true, pulls: true},
+		{name: "a paused upgrade pulls nothing", from: oldPod, change: func(u *upgrade) {
+			u.mode = v1alpha1.UpgradePaused
+			u.nodes[0].holdsImage = false
+		}, stage: "Nodes", about: "paused"},
+		{name: "a rollback pulls, too", from: newPod, change: func(u *upgrade) {
+			u.nodes = everything(laterPod).nodes
+			u.nodes[0].holdsImage = false
+		}, stage: "Nodes", replace: "cni-n2", pulls: true},
 		{name: "its agent follows when that serves", from: oldPod, change: func(u *upgrade) {
 			u.nodes[1].openVSwitch = newPod("ovs-n2")
 		}, stage: "Nodes", replace: "cni-n2"},
@@ -200,8 +227,8 @@ func TestWhatMayBeReplaced(t *testing.T) {
 			if p.stage != c.stage || strings.Join(p.replace, " ") != c.replace || strings.Join(released, " ") != c.release {
 				t.Errorf("stage %q replaces %v and releases %v (%s)", p.stage, p.replace, released, p.message)
 			}
-			if !strings.Contains(p.message, c.about) || p.stuck != c.stuck {
-				t.Errorf("stuck=%v: %s", p.stuck, p.message)
+			if !strings.Contains(p.message, c.about) || p.stuck != c.stuck || p.pull != c.pulls {
+				t.Errorf("stuck=%v pulls=%v: %s", p.stuck, p.pull, p.message)
 			}
 		})
 	}

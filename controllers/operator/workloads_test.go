@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -88,7 +89,7 @@ func (w *workloads) turn(ctx context.Context) error {
 	if err := w.admin.List(ctx, &nodes); err != nil {
 		return err
 	}
-	for _, name := range render.Components {
+	for _, name := range append(slices.Clone(render.Components), render.ImageName) {
 		if err := w.work(ctx, name, nodes.Items); err != nil {
 			return err
 		}
@@ -112,9 +113,11 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 			kept = append(kept, *pod)
 			continue
 		}
-		w.mu.Lock()
-		w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName) // recorded before others can see the deletion
-		w.mu.Unlock()
+		if name != render.ImageName {
+			w.mu.Lock()
+			w.replaced = append(w.replaced, name+"/"+pod.Spec.NodeName) // recorded before others can see the deletion
+			w.mu.Unlock()
+		}
 		if err := w.admin.Delete(ctx, pod, client.GracePeriodSeconds(0)); err != nil {
 			return err
 		}
@@ -125,7 +128,7 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 	}
 	key := client.ObjectKey{Namespace: testNamespace, Name: name}
 	switch name {
-	case render.OpenVSwitch, render.AgentName:
+	case render.OpenVSwitch, render.AgentName, render.ImageName:
 		return w.daemonSet(ctx, key, kept, nodes)
 	case render.NorthboundName, render.SouthboundName:
 		return w.statefulSet(ctx, key, kept)
@@ -135,14 +138,22 @@ func (w *workloads) work(ctx context.Context, name string, nodes []corev1.Node) 
 
 func (w *workloads) daemonSet(ctx context.Context, key client.ObjectKey, pods []corev1.Pod, nodes []corev1.Node) error {
 	var set appsv1.DaemonSet
-	if err := w.admin.Get(ctx, key, &set); err != nil {
+	err := w.admin.Get(ctx, key, &set)
+	if apierrors.IsNotFound(err) && key.Name == render.ImageName {
+		nodes = nil // it was pruned
+	} else if err != nil {
 		return err
 	}
+	rolls := set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !eligible(set.Spec.Template.Spec, n) })
 	for i := range pods {
-		if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == pods[i].Spec.NodeName }) {
+		old := pods[i].Annotations[render.TemplateAnnotation] != set.Spec.Template.Annotations[render.TemplateAnnotation]
+		if rolls && old || !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == pods[i].Spec.NodeName }) {
 			return w.admin.Delete(ctx, &pods[i])
 		}
+	}
+	if len(nodes) == 0 {
+		return nil
 	}
 	for i := range nodes {
 		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == nodes[i].Name }) {
@@ -244,11 +255,14 @@ func (w *workloads) start(ctx context.Context, name, component, on string, templ
 		return err
 	}
 	pod.Status = corev1.PodStatus{PodIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: "192.0.2.1"}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: component, Image: image, ImageID: image, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}}
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}
 	if fails {
 		ready.Status = corev1.ConditionFalse
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: component, Image: image, ImageID: image,
+			Name: component, Image: image,
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
 		}}
 	}

@@ -11,7 +11,9 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -51,6 +53,18 @@ func upgradeSpecs(p **pair) {
 		labelNodes(ctx, canaryLabel, nil)
 		runsOn(ctx, present)
 	}, NodeTimeout(6*time.Minute))
+
+	It("stop before the first pod is replaced if nodes cannot pull the image", func(ctx SpecContext) {
+		wantImage(ctx, "kiln.local/kiln:missing", v1alpha1.UpgradeAutomatic)
+		Eventually(progressing).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(
+			And(HavePrefix("False ReplacingStopped"), ContainSubstring("0 of "), MatchRegexp("ErrImagePull|ImagePullBackOff")))
+		Expect(componentImages(ctx, Default)).To(HaveEach(present))
+		wantImage(ctx, present, v1alpha1.UpgradeAutomatic)
+		runsOn(ctx, present)
+		Eventually(func() error {
+			return suite.Objects.Get(ctx, client.ObjectKey{Namespace: "kube-system", Name: "kiln-image"}, &appsv1.DaemonSet{})
+		}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Second).Should(WithTransform(apierrors.IsNotFound, BeTrue()))
+	}, SpecTimeout(4*time.Minute))
 
 	It("begin on canary nodes, and then go everywhere", func(ctx SpecContext) {
 		Expect(cluster.ApplyFile(ctx, suite.Lab.Kubeconfig(), "../../config/samples/ovncluster_canary.yaml")).To(Succeed())

@@ -1,0 +1,45 @@
+// Copyright The Kiln Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// ImageName is the DaemonSet that pulls an image on nodes before their pods are replaced.
+const ImageName = "kiln-image"
+
+// ImageObjects returns the DaemonSet that pulls the image. Its pods hold the image, so that the kubelet does not delete it before the
+// node's turn. They have no rights, and no priority: a node that is full is no reason to evict other pods.
+func ImageObjects(c Config) []Object {
+	template := c.template(program{
+		app:         ImageName,
+		component:   ImageName,
+		account:     AgentName, // for its imagePullSecrets
+		args:        []string{"hold-image"},
+		resources:   resourcesOr(corev1.ResourceRequirements{}, "1m", "16Mi"),
+		security:    confined(),
+		grace:       1,
+		tolerations: tolerateAll(),
+	})
+	template.Spec.AutomountServiceAccountToken = new(false)
+	template.Spec.SecurityContext = nobody()
+	container := &template.Spec.Containers[0]
+	container.Ports, container.LivenessProbe, container.ReadinessProbe = nil, nil, nil // a container that runs has its image
+	stamp(&template)
+	template.Spec.Affinity = c.apartFromHeld()
+	return []Object{&appsv1.DaemonSet{
+		ObjectMeta: c.meta(ImageName, ImageName, ImageName),
+		Spec: appsv1.DaemonSetSpec{
+			Selector: selector(ImageName, ImageName),
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("100%"))},
+			},
+			Template: template,
+		},
+	}}
+}
