@@ -70,7 +70,7 @@ func makePair(ctx context.Context, namespace string) *pair {
 	return p
 }
 
-// exchange makes the server at $2 port $3 echo numbers, one every 100 ms, all on one connection or socket of protocol $1. It
+// exchange makes the server at $2 port $3 echo numbers, one every $5 seconds, all on one connection or socket of protocol $1. It
 // appends the input of oracle.Exchange to file $4, until the file $4.stop exists. Descriptor 9 never has data: reading from it is a
 // pause without a process.
 const exchange = `trap "" PIPE
@@ -83,7 +83,7 @@ until [ -e $4.stop ]; do
 	udp) printf "echo %d@" $n >&3 ;;
 	*) printf "GET /echo?msg=%d@ HTTP/1.1\r\nHost: flow\r\n\r\n" $n >&3 || exit ;;
 	esac
-	read -r -t 0.1 -u 9
+	read -r -t $5 -u 9
 done
 echo end >>$4
 wait`
@@ -95,9 +95,17 @@ const (
 	udp  = "udp"
 )
 
-var pace = map[string]time.Duration{icmp: 10 * time.Millisecond, tcp: 100 * time.Millisecond, udp: 100 * time.Millisecond}
+// pace returns the time between two packets of a flow. A slow machine gets fewer of them, so that the flows do not take the CPU time from
+// what they measure.
+func pace(protocol string) time.Duration {
+	usual := 100 * time.Millisecond
+	if protocol == icmp {
+		usual = 10 * time.Millisecond
+	}
+	return usual * time.Duration(max(1, calibration.slowdown))
+}
 
-// watched is one flow: ping every 10 ms, or requests every 100 ms on one TCP connection or one UDP socket.
+// watched is one flow: ping, or requests on one TCP connection or one UDP socket.
 type watched struct {
 	name, protocol string
 	target         netip.AddrPort
@@ -159,9 +167,9 @@ func startWatch(ctx context.Context, from *corev1.Pod, list []*watched) *watch {
 	script := "mkdir " + dir + "\n"
 	for i, f := range w.flows {
 		f.file = fmt.Sprintf("%s/%d", dir, i)
-		command := fmt.Sprintf(`bash -c "$1" exchange %s %s %d %s`, f.protocol, f.target.Addr(), f.target.Port(), f.file)
+		command := fmt.Sprintf(`bash -c "$1" exchange %s %s %d %s %g`, f.protocol, f.target.Addr(), f.target.Port(), f.file, pace(f.protocol).Seconds())
 		if f.protocol == icmp {
-			command = fmt.Sprintf("ping -D -n -i %g %s", pace[icmp].Seconds(), f.target.Addr())
+			command = fmt.Sprintf("ping -D -n -i %g %s", pace(icmp).Seconds(), f.target.Addr())
 		}
 		script += fmt.Sprintf("setsid %s </dev/null >>%s 2>%[2]s.err & echo $! >%[2]s.pid\n", command, f.file)
 	}
@@ -278,7 +286,7 @@ func (list flows) losses() []string { return list.gapsOver(0) }
 // gapsOver returns the gaps of more than d. It computes their length from the number of packets, because a busy machine pauses
 // senders too.
 func (list flows) gapsOver(d time.Duration) []string {
-	return list.gaps(func(f *watched, g oracle.Gap) bool { return time.Duration(g.Packets)*pace[f.protocol] > d })
+	return list.gaps(func(f *watched, g oracle.Gap) bool { return time.Duration(g.Packets)*pace(f.protocol) > d })
 }
 
 // gapsLongerThan returns the gaps that took more than d.
