@@ -22,16 +22,16 @@ import (
 	"github.com/kiln-net/kiln/test/cluster"
 )
 
-// sctpProgram starts associations on raw sockets, because the kernel may lack SCTP.
+// sctpProgram is a server and a client. They use raw sockets where the kernel has no SCTP.
 //
 //go:embed testdata/sctp.py
 var sctpProgram string
 
-// sctpPod returns a pod that answers SCTP associations on any port.
+// sctpPod returns a pod that answers SCTP on the ports 9998 and 9999.
 func sctpPod(name string, worker int) *corev1.Pod {
 	pod := cluster.Server("e2e-sctp", name, suite.Workers[worker])
 	end := *pod.Spec.Containers[0].DeepCopy()
-	end.Name, end.Command, end.Args, end.ReadinessProbe = "sctp", []string{"python3", "-c", sctpProgram, "serve"}, nil, nil
+	end.Name, end.Command, end.Args, end.ReadinessProbe = "sctp", []string{"python3", "-c", sctpProgram, "serve", "9998", "9999"}, nil, nil
 	pod.Spec.Containers = append(pod.Spec.Containers, end)
 	return pod
 }

@@ -1,8 +1,45 @@
-# A minimal SCTP endpoint on raw sockets, for kernels without SCTP. It starts an association (RFC 9260, section 5.1) and does not
-# complete it. `serve` answers INIT on every port with INIT ACK. `ask <address> <port>` prints whether that address answers.
+# An SCTP endpoint. `serve <port>...` answers on these ports. `ask <address> <port>` prints whether that address answers.
+#
+# On a kernel with SCTP, the client receives a message on an association. On others, both ends use raw sockets: they start an association
+# (RFC 9260, section 5.1), INIT and INIT ACK, and do not complete it.
 import os, select, socket, struct, sys
 
 SCTP, INIT, INIT_ACK = 132, 1, 2
+
+
+def kernel_has_sctp():
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, SCTP).close()
+        return True
+    except OSError:
+        return False
+
+
+def serve(ports):
+    listeners = []
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        for port in ports:
+            s = socket.socket(family, socket.SOCK_STREAM, SCTP)
+            if family == socket.AF_INET6:
+                s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            s.bind((address, port))
+            s.listen()
+            listeners.append(s)
+    while True:
+        for s in select.select(listeners, [], [])[0]:
+            association, _ = s.accept()
+            association.send(b"answered")
+            association.close()
+
+
+def ask(address, port):
+    s = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, SCTP)
+    s.settimeout(1)
+    try:
+        s.connect((address, port))
+        return s.recv(100).decode()
+    except TimeoutError:
+        return "silence"
 
 
 def crc32c(data):
@@ -35,16 +72,16 @@ def receive(s):
     return parse(data), peer[0]
 
 
-def serve():
+def serve_raw(ports):
     sockets = [socket.socket(f, socket.SOCK_RAW, SCTP) for f in (socket.AF_INET, socket.AF_INET6)]
     while True:
         for s in select.select(sockets, [], [])[0]:
             (source, to, _, kind, peer_tag, good), peer = receive(s)
-            if kind == INIT and good:
+            if kind == INIT and good and to in ports:
                 s.sendto(packet(to, source, peer_tag, INIT_ACK, 77), (peer, 0))
 
 
-def ask(address, port):
+def ask_raw(address, port):
     s = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_RAW, SCTP)
     own, tag = 20000 + os.getpid() % 40000, os.getpid()
     s.sendto(packet(own, port, 0, INIT, tag), (address, 0))
@@ -55,4 +92,8 @@ def ask(address, port):
     return "silence"
 
 
-print(serve() if sys.argv[1] == "serve" else ask(sys.argv[2], int(sys.argv[3])))
+if not kernel_has_sctp():
+    serve, ask = serve_raw, ask_raw
+if sys.argv[1] == "serve":
+    serve([int(port) for port in sys.argv[2:]])
+print(ask(sys.argv[2], int(sys.argv[3])))
