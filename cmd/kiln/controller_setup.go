@@ -24,9 +24,9 @@ import (
 	"github.com/kiln-net/kiln/controllers/policy"
 	"github.com/kiln-net/kiln/controllers/service"
 	"github.com/kiln-net/kiln/controllers/subnet"
-	"github.com/kiln-net/kiln/controllers/transit"
 	"github.com/kiln-net/kiln/controllers/vip"
 	"github.com/kiln-net/kiln/controllers/vpc"
+	"github.com/kiln-net/kiln/controllers/vpcgateway"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/selection"
@@ -125,7 +125,7 @@ func (p *controllerProcess) derived(in controllerInputs, engine *northbound.Engi
 		&namespace.Reconciler{Client: c, Namespaces: in.namespaces, Gate: p.gate},
 		&ippool.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Pools: in.pools, Recorder: recorder, Gate: p.gate},
 		&gateway.Reconciler{Client: c, Northbound: engine, Recorder: recorder, Gate: p.gate, Leases: in.leases},
-		&transit.Reconciler{
+		&vpcgateway.Reconciler{
 			Client: c, Northbound: engine, Allocator: p.allocator, Networks: in.networks, Recorder: recorder, Gate: p.gate, Leases: in.leases,
 			ServiceCIDRs: in.serviceCIDRs, ClusterAccess: p.options.clusterAccess,
 		},

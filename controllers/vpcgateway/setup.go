@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package transit
+package vpcgateway
 
 import (
 	"context"
@@ -40,7 +40,7 @@ const workers = 16
 const subnetsDelay = 200 * time.Millisecond
 
 // indexNode is an index of VPCs by the nodes of their pairs. VPCs that lack a node are listed under the empty name.
-const indexNode = "transit.node"
+const indexNode = "vpcgateway.node"
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -74,9 +74,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		WatchesRawSource(join.Holder(vpcOf).Source(mgr.GetCache(), r.Gate, predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(&r.moved).
 		WatchesRawSource(r.leases.Source()).
-		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindTransit)).
+		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindVpcGateway)).
 		WatchesRawSource(k8s.OrphansOf(mgr, r.Gate, &kubeovnv1.Vpc{},
-			k8s.OwnersOf(r.Northbound, translate.KindTransit), join.Holder(vpcOf).All(r.Client))).
+			k8s.OwnersOf(r.Northbound, translate.KindVpcGateway), join.Holder(vpcOf).All(r.Client))).
 		WithOptions(r.Gate.Workers(workers)).
 		Complete(r.Gate.Reconciler(r))
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Reque
 	return k8s.Listed(ctx, r.Client, &kubeovnv1.VpcList{})
 }
 
-// objectName returns the name of the IP object of a VPC's transit. It cannot conflict with names for pods, which have a dot, or for nodes,
+// objectName returns the name of the IP object of a VPC's gateway router. It cannot conflict with names for pods, which have a dot, or for nodes,
 // which have another prefix.
 func objectName(vpc string) string {
 	const prefix, limit = "transit-", 253 // maximum length of an object name
@@ -181,7 +181,7 @@ func objectName(vpc string) string {
 	return prefix + hex.EncodeToString(sum[:16])
 }
 
-// vpcOf returns the VPC of an IP object of a transit, or "" for other IP objects.
+// vpcOf returns the VPC of an IP object of a gateway router, or "" for other IP objects.
 func vpcOf(ip *kubeovnv1.IP) string {
 	if ip.Spec.Namespace != "" || ip.Spec.NodeName != "" || ip.Spec.Subnet != kubeovnv1.JoinSubnet || ip.Name != objectName(ip.Spec.PodName) {
 		return ""

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package transit_test
+package vpcgateway_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
-	"github.com/kiln-net/kiln/controllers/transit"
+	"github.com/kiln-net/kiln/controllers/vpcgateway"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -28,7 +28,7 @@ const (
 
 func anyAddress(netip.Addr) bool { return true }
 
-// object returns the IP object of a VPC's transit.
+// object returns the IP object of a VPC's gateway router.
 func object(vpc string) *kubeovnv1.IP {
 	return &kubeovnv1.IP{ObjectMeta: metav1.ObjectMeta{Name: "transit-" + vpc}}
 }
@@ -36,7 +36,7 @@ func object(vpc string) *kubeovnv1.IP {
 func TestAWayOutComesMovesAndGoes(t *testing.T) {
 	c := start(t, dualJoin, "n1", "n2", "n3")
 	v := c.vpc("blue", dualNet, true, nil)
-	c.says(v, metav1.ConditionTrue, transit.ReasonCarried)
+	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried)
 	first := *v.Status.Transit
 	if len(first.Addresses) != 2 || first.Node == "" || first.Standby == "" || first.Node == first.Standby {
 		t.Fatalf("the way out is %+v", first)
@@ -88,13 +88,13 @@ func TestAWayOutComesMovesAndGoes(t *testing.T) {
 		t.Errorf("%v hold addresses, want 4 nodes", holders)
 	}
 	c.Change(v, func() { v.Spec.ClusterAccess = "" })
-	c.says(v, metav1.ConditionTrue, transit.ReasonCarried)
+	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried)
 }
 
 func TestAWayOutGoesWithItsVpcWhileTheControllerIsDown(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	v := c.vpc("blue", "", false, nil)
-	c.says(v, metav1.ConditionTrue, transit.ReasonCarried, "n1")
+	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried, "n1")
 	c.Rests("transit")
 	c.Recreates(object("blue"))
 	c.Mends("Transit//blue")
@@ -137,9 +137,9 @@ func TestAFullJoinSubnetIsTold(t *testing.T) {
 		c.says(vpcs[i], metav1.ConditionTrue)
 	}
 	late := c.vpc("late", "", false, nil)
-	c.says(late, metav1.ConditionFalse, transit.ReasonNoAddress, "subnet join has no free address", "clusterAccess")
+	c.says(late, metav1.ConditionFalse, vpcgateway.ReasonNoAddress, "subnet join has no free address", "clusterAccess")
 	c.Delete(vpcs[1])
-	c.says(late, metav1.ConditionTrue, transit.ReasonCarried)
+	c.says(late, metav1.ConditionTrue, vpcgateway.ReasonCarried)
 }
 
 func TestNodesThatCarryNothingCostNothing(t *testing.T) {
@@ -171,18 +171,18 @@ func TestNodesThatCarryNothingCostNothing(t *testing.T) {
 func TestNobodyServes(t *testing.T) {
 	c := start(t, dualJoin)
 	v := c.vpc("blue", "", false, nil)
-	c.says(v, metav1.ConditionFalse, transit.ReasonNoNode)
+	c.says(v, metav1.ConditionFalse, vpcgateway.ReasonNoNode)
 	gone := c.vpc("gone", "", false, nil)
-	c.says(gone, metav1.ConditionFalse, transit.ReasonNoNode)
+	c.says(gone, metav1.ConditionFalse, vpcgateway.ReasonNoNode)
 	c.process.Stop()
 	c.Change(gone, func() { gone.Finalizers = nil })
 	c.Delete(gone)
 	c.run()
-	c.Gone(object("gone")) // a transit without rows leaves only this object
+	c.Gone(object("gone")) // a gateway router without rows leaves only this object
 	c.node("n1")
 	c.says(v, metav1.ConditionTrue, "n1 carries")
 	c.leases.set("n1", gateway.Stopped)
-	c.says(v, metav1.ConditionFalse, transit.ReasonNoNode, "still sent to n1")
+	c.says(v, metav1.ConditionFalse, vpcgateway.ReasonNoNode, "still sent to n1")
 	c.routers("blue_gateway on n1")
 }
 
@@ -228,7 +228,7 @@ func TestAddressesOfTheLinkAreTold(t *testing.T) {
 	v := c.vpc("blue", "", true, func(s *kubeovnv1.VpcSpec) {
 		s.VpcPeerings = []*kubeovnv1.VpcPeering{{RemoteVpc: "red", LocalConnectIP: "169.254.0.1/16"}}
 	})
-	c.says(v, metav1.ConditionFalse, transit.ReasonLinkAddress, "the link with VPC red (169.254.0.0/16)", "169.254.254.1")
+	c.says(v, metav1.ConditionFalse, vpcgateway.ReasonLinkAddress, "the link with VPC red (169.254.0.0/16)", "169.254.254.1")
 	c.routers()
 	c.Change(v, func() { v.Spec.VpcPeerings[0].LocalConnectIP = "169.254.0.1/30" })
 	c.says(v, metav1.ConditionTrue)

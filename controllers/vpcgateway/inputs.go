@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package transit
+package vpcgateway
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// inputs is the state from which the transit of a VPC is computed.
+// inputs is the state from which the gateway router of a VPC is computed.
 type inputs struct {
 	vpc  *kubeovnv1.Vpc
 	join join.Subnet
@@ -91,7 +91,7 @@ func (in *inputs) addRouter() {
 }
 
 func (in *inputs) checkLink(networks []netip.Prefix, whose string) {
-	for _, address := range translate.TransitLink() {
+	for _, address := range translate.VpcGatewayLink() {
 		for _, network := range networks {
 			if network.Contains(address) && in.conflict == "" {
 				in.conflict = fmt.Sprintf("%s (%s) has %s, which leads from the VPC to Services: choose other addresses, or set clusterAccess to None",

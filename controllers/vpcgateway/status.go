@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package transit
+package vpcgateway
 
 import (
 	"context"
@@ -31,7 +31,7 @@ const (
 	ReasonMoved = "TransitMoved"
 )
 
-// patchStatus writes the transit and its condition into the status. If the rows could not be committed, the status keeps the nodes of the
+// patchStatus writes status.transit and its condition. If the rows could not be committed, the status keeps the nodes of the
 // committed rows.
 func (r *Reconciler) patchStatus(ctx context.Context, in inputs, applied error) error {
 	vpc := in.vpc

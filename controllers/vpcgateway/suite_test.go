@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package transit_test
+package vpcgateway_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/controllertest/networktest"
 	"github.com/kiln-net/kiln/controllers/node"
-	"github.com/kiln-net/kiln/controllers/transit"
+	"github.com/kiln-net/kiln/controllers/vpcgateway"
 	"github.com/kiln-net/kiln/internal/gateway"
 	"github.com/kiln-net/kiln/internal/northbound/nbtest"
 )
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { controllertest.Main(m) }
 // leases is a fake of LeaseStates.
 type leases struct {
 	mu          sync.Mutex
-	pulses      map[string]gateway.LeaseState
+	states      map[string]gateway.LeaseState
 	expected    map[string]bool
 	subscribers []func(string)
 }
@@ -38,7 +38,7 @@ type leases struct {
 func (l *leases) Of(node string) gateway.LeaseState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pulses[node]
+	return l.states[node]
 }
 
 func (l *leases) Expect(node string) {
@@ -60,17 +60,17 @@ func (l *leases) Subscribe(f func(string)) {
 	l.subscribers = append(l.subscribers, f)
 }
 
-func (l *leases) set(node string, pulse gateway.LeaseState) {
+func (l *leases) set(node string, state gateway.LeaseState) {
 	l.mu.Lock()
-	l.pulses[node] = pulse
-	told := slices.Clone(l.subscribers)
+	l.states[node] = state
+	subscribers := slices.Clone(l.subscribers)
 	l.mu.Unlock()
-	for _, f := range told {
+	for _, f := range subscribers {
 		f(node)
 	}
 }
 
-// cluster is a test environment in which the controllers of VPCs, subnets, nodes and transits run.
+// cluster is a test environment in which the controllers of VPCs, subnets, nodes and gateway routers run.
 type cluster struct {
 	*controllertest.World
 	process *controllertest.Process
@@ -93,12 +93,12 @@ func start(t *testing.T, join string, nodes ...string) *cluster {
 // run starts the controllers. If they ran before, it restarts them as after a crash.
 func (c *cluster) run() {
 	c.Helper()
-	c.leases = &leases{pulses: map[string]gateway.LeaseState{}, expected: map[string]bool{}}
+	c.leases = &leases{states: map[string]gateway.LeaseState{}, expected: map[string]bool{}}
 	c.process = c.Restart(c.process, controllertest.Steps{
 		Setup: func(ctx context.Context, p *controllertest.Process) error {
 			vpcs := networktest.Vpcs(p)
 			nodes := &node.Reconciler{Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Recorder: p.Recorder, Gate: p.Gate}
-			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), nodes, &transit.Reconciler{
+			return p.Run(ctx, vpcs, networktest.Subnets(p, vpcs), nodes, &vpcgateway.Reconciler{
 				Client: p.Client, Northbound: p.Engine, Allocator: p.Allocator, Networks: p.Networks, Recorder: p.Recorder, Gate: p.Gate, Leases: c.leases,
 				ServiceCIDRs: networktest.Services(p), ClusterAccess: kubeovnv1.ClusterAccessServices,
 			})

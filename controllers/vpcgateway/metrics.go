@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package transit
+package vpcgateway
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +21,7 @@ var (
 
 func init() { metrics.Registry.MustRegister(info, failovers) }
 
-// measure exports the transit of a VPC. It deletes the series with previous labels.
+// measure exports the gateway router of a VPC. It deletes the series with previous labels.
 func (r *Reconciler) measure(in inputs) {
 	value := 0.0
 	if in.up && in.conflict == "" {

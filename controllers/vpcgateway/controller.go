@@ -1,9 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transit connects custom VPCs to Services and to destinations outside the cluster. Each VPC gets a gateway router on one node (its
-// transit), which translates the source of all traffic that leaves the VPC to an address of the join subnet.
-package transit
+// Package vpcgateway connects custom VPCs to Services and to destinations outside the cluster. Each VPC gets a gateway router on one node,
+// which translates the source of all traffic that leaves the VPC to an address of the join subnet.
+package vpcgateway
 
 import (
 	"cmp"
@@ -30,15 +30,15 @@ import (
 
 // LeaseStates reports which nodes have a working data path.
 type LeaseStates interface {
-	// Of returns the pulse of a node.
+	// Of returns the Lease state of a node.
 	Of(node string) gateway.LeaseState
 	// Expect records that a node has to renew its Lease from now on.
 	Expect(node string)
-	// Subscribe registers f, which is called for each node whose pulse changes.
+	// Subscribe registers f, which is called for each node whose Lease state changes.
 	Subscribe(f func(node string))
 }
 
-// Reconciler reconciles the transit of each custom VPC.
+// Reconciler reconciles the gateway router of each custom VPC.
 type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
@@ -52,15 +52,15 @@ type Reconciler struct {
 	// ClusterAccess is the default for VPCs whose clusterAccess is empty.
 	ClusterAccess kubeovnv1.ClusterAccess
 
-	// leases holds the addresses of transits on the join subnet.
+	// leases holds the addresses of gateway routers on the join subnet.
 	leases join.Leases
-	// moved enqueues VPCs with a node whose pulse changed.
+	// moved enqueues VPCs with a node whose Lease state changed.
 	moved k8s.RequestSource
 	// measured holds the labels of the exported metric of each VPC.
 	measured sync.Map
 }
 
-// Reconcile applies the transit of one VPC and updates its status.
+// Reconcile applies the gateway router of one VPC and updates its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	vpc := &kubeovnv1.Vpc{}
 	if err := r.Client.Get(ctx, req.NamespacedName, vpc); apierrors.IsNotFound(err) {
@@ -78,15 +78,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
 }
 
-// wanted reports whether a VPC needs a transit.
+// wanted reports whether a VPC needs a gateway router.
 func (r *Reconciler) wanted(vpc *kubeovnv1.Vpc) bool {
 	return vpc.Name != kubeovnv1.DefaultVpc && cmp.Or(vpc.Spec.ClusterAccess, r.ClusterAccess) == kubeovnv1.ClusterAccessServices
 }
 
-// apply commits the transit and records its address in an IP object. Without a usable node there are no rows, but the VPC keeps its
+// apply commits the gateway router and records its address in an IP object. Without a usable node there are no rows, but the VPC keeps its
 // address.
 func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
-	lease, err := r.leases.Lease(in.vpc.Name, translate.TransitPort(in.vpc.Name), in.join)
+	lease, err := r.leases.Lease(in.vpc.Name, translate.VpcGatewayPort(in.vpc.Name), in.join)
 	if err != nil {
 		if errors.Is(err, ipam.ErrExhausted) {
 			err = errNoAddress
@@ -94,11 +94,11 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 		return fmt.Errorf("allocate an address: %w", err)
 	}
 	in.lease = lease
-	owner := translate.TransitOwner(in.vpc.Name)
+	owner := translate.VpcGatewayOwner(in.vpc.Name)
 	if in.conflict != "" || in.pair.Active == "" {
 		err = r.Northbound.Apply(ctx, owner, nil)
 	} else {
-		err = r.Northbound.Apply(ctx, owner, translate.Transit(in.rows()))
+		err = r.Northbound.Apply(ctx, owner, translate.VpcGateway(in.rows()))
 	}
 	if err != nil {
 		return fmt.Errorf("apply the way out of VPC %s: %w", in.vpc.Name, err)
@@ -116,8 +116,8 @@ func (r *Reconciler) apply(ctx context.Context, in *inputs) error {
 var errNoAddress = fmt.Errorf("%w: %s", northbound.ErrWaiting, join.Full("unused VPCs or nodes, or set clusterAccess to None"))
 
 // rows returns the inputs of the rows.
-func (in *inputs) rows() translate.TransitInputs {
-	return translate.TransitInputs{
+func (in *inputs) rows() translate.VpcGatewayInputs {
+	return translate.VpcGatewayInputs{
 		Vpc: in.vpc.Name, Node: in.pair.Active, NextHops: in.hops, Addresses: in.lease.Addresses, MAC: in.lease.MAC,
 		Services: in.services, Outgoing: in.outgoing, RouteTables: in.routeTables, Routes: in.routes,
 	}
@@ -130,17 +130,17 @@ func (in *inputs) object() *kubeovnv1.IP {
 	return ip
 }
 
-// remove deletes the transit of a VPC. It releases the address after the ports are deleted.
+// remove deletes the gateway router of a VPC. It releases the address after the ports are deleted.
 func (r *Reconciler) remove(ctx context.Context, vpc string) error {
 	r.unmeasure(vpc)
-	if err := r.Northbound.Apply(ctx, translate.TransitOwner(vpc), nil); err != nil {
+	if err := r.Northbound.Apply(ctx, translate.VpcGatewayOwner(vpc), nil); err != nil {
 		return fmt.Errorf("delete the way out of VPC %s: %w", vpc, err)
 	}
-	r.leases.Release(vpc, translate.TransitPort(vpc))
+	r.leases.Release(vpc, translate.VpcGatewayPort(vpc))
 	return join.Forget(ctx, r.Client, objectName(vpc), func(ip *kubeovnv1.IP) bool { return vpcOf(ip) == vpc })
 }
 
-// clearStatus removes the transit and its condition from the status of a VPC that needs none.
+// clearStatus removes status.transit and its condition from a VPC that needs no gateway router.
 func (r *Reconciler) clearStatus(ctx context.Context, vpc *kubeovnv1.Vpc) error {
 	base := vpc.DeepCopy()
 	vpc.Status.Transit = nil

@@ -20,14 +20,14 @@ import (
 	"github.com/kiln-net/kiln/internal/nodetest"
 )
 
-// transitIPs are the addresses of a VPC's gateway router.
-var transitIPs = []netip.Addr{netip.MustParseAddr("100.64.0.77"), netip.MustParseAddr("fd00:100:64::4d")}
+// gatewayRouterIPs are the addresses of a VPC's gateway router.
+var gatewayRouterIPs = []netip.Addr{netip.MustParseAddr("100.64.0.77"), netip.MustParseAddr("fd00:100:64::4d")}
 
 // TestWhatLeavesCustomVPCs sends from an address of the join subnet, as gateway routers of VPCs do.
 func TestWhatLeavesCustomVPCs(t *testing.T) {
 	n := serving(t)
 	n.router()
-	gateway := n.forwarder("gateway_h", net.HardwareAddr{2, 0, 0, 0, 0, 77}, netip.PrefixFrom(transitIPs[0], joinCIDRs[0].Bits()), netip.PrefixFrom(transitIPs[1], joinCIDRs[1].Bits()))
+	gateway := n.forwarder("gateway_h", net.HardwareAddr{2, 0, 0, 0, 0, 77}, netip.PrefixFrom(gatewayRouterIPs[0], joinCIDRs[0].Bits()), netip.PrefixFrom(gatewayRouterIPs[1], joinCIDRs[1].Bits()))
 	far := n.farHost()
 	pod := n.sandbox(n.pod("listener", 300), newID())
 	pod.mustAdd()

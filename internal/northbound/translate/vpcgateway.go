@@ -23,9 +23,9 @@ var (
 	linkOuter = []netip.Addr{netip.MustParseAddr("169.254.254.2"), netip.MustParseAddr("fd8c:6b69:6c6e::2")}
 )
 
-// TransitLink returns the addresses of the link between a VPC's router and its gateway router. No subnet of the VPC may contain
+// VpcGatewayLink returns the addresses of the link between a VPC's router and its gateway router. No subnet of the VPC may contain
 // them.
-func TransitLink() []netip.Addr { return slices.Concat(linkInner, linkOuter) }
+func VpcGatewayLink() []netip.Addr { return slices.Concat(linkInner, linkOuter) }
 
 // Priorities of the policies on a gateway router, to which users cannot add any.
 const (
@@ -34,19 +34,19 @@ const (
 	priorityRest    = 1 // drops all other packets from the VPC
 )
 
-// transitTable is the gateway router's route table for packets from the VPC. Packets to the VPC use the main table, so that the
+// vpcGatewayTable is the gateway router's route table for packets from the VPC. Packets to the VPC use the main table, so that the
 // routes of the two directions never conflict, whatever addresses the VPC has.
-const transitTable = "out"
+const vpcGatewayTable = "out"
 
-// Keys of Transit's rows.
+// Keys of the rows of VpcGateway.
 const (
-	keyTransitRouter = "router"
-	keyTransitSwitch = "switch"
-	keyTransitJoin   = "join"
+	keyVpcGatewayRouter = "router"
+	keyVpcGatewaySwitch = "switch"
+	keyVpcGatewayJoin   = "join"
 )
 
-// TransitInputs are the inputs of Transit.
-type TransitInputs struct {
+// VpcGatewayInputs are the inputs of VpcGateway.
+type VpcGatewayInputs struct {
 	Vpc string
 	// Node is the node whose chassis hosts the gateway router.
 	Node string
@@ -65,9 +65,10 @@ type TransitInputs struct {
 	Routes []StaticRoute
 }
 
-// transitNames are the names of a VPC's gateway router, transit switch and their ports. They contain an underscore, which names
-// of Kubernetes objects do not; in other port names the text after an underscore is hexadecimal or an address family.
-type transitNames struct {
+// vpcGatewayNames are the names of a VPC's gateway router, of the switch between it and the VPC's router, and of their ports.
+// They contain an underscore, which names of Kubernetes objects do not; in other port names the text after an underscore is
+// hexadecimal or an address family.
+type vpcGatewayNames struct {
 	router, network string
 	// Ports of the VPC's router (inner) and of the gateway router (outer to the VPC, join to the join switch), and their peers
 	// on the switches.
@@ -75,27 +76,27 @@ type transitNames struct {
 	innerOnSwitch, outerOnSwitch, onJoin string
 }
 
-func namesOfTransit(vpc string) transitNames {
+func namesOfVpcGateway(vpc string) vpcGatewayNames {
 	router, network := vpc+"_gateway", vpc+"_transit"
-	return transitNames{
+	return vpcGatewayNames{
 		router: router, network: network,
 		inner: vpc + "-" + network, innerOnSwitch: network + "-" + vpc,
 		outer: router + "-" + network, outerOnSwitch: network + "-" + router,
-		join: router + "-" + kubeovnv1.JoinSubnet, onJoin: TransitPort(vpc),
+		join: router + "-" + kubeovnv1.JoinSubnet, onJoin: VpcGatewayPort(vpc),
 	}
 }
 
-// TransitPort is the name of the join switch's port to a VPC's gateway router.
-func TransitPort(vpc string) string { return kubeovnv1.JoinSubnet + "-" + vpc + "_gateway" }
+// VpcGatewayPort is the name of the join switch's port to a VPC's gateway router.
+func VpcGatewayPort(vpc string) string { return kubeovnv1.JoinSubnet + "-" + vpc + "_gateway" }
 
-// Transit returns the gateway router of a VPC on a node, the switch between it and the VPC's router, and the routes and
+// VpcGateway returns the gateway router of a VPC on a node, the switch between it and the VPC's router, and the routes and
 // policies of both. All traffic leaves with the gateway router's address on the join switch as its source, so that VPCs may
 // have the same addresses.
-func Transit(in TransitInputs) []desired.Row {
-	names := namesOfTransit(in.Vpc)
-	owner := TransitOwner(in.Vpc)
-	router := desired.Ref{Owner: owner, Key: keyTransitRouter}
-	network := desired.Ref{Owner: owner, Key: keyTransitSwitch}
+func VpcGateway(in VpcGatewayInputs) []desired.Row {
+	names := namesOfVpcGateway(in.Vpc)
+	owner := VpcGatewayOwner(in.Vpc)
+	router := desired.Ref{Owner: owner, Key: keyVpcGatewayRouter}
+	network := desired.Ref{Owner: owner, Key: keyVpcGatewaySwitch}
 	options := routerOptions()
 	options["chassis"] = in.Node
 	rows := []desired.Row{
@@ -103,17 +104,17 @@ func Transit(in TransitInputs) []desired.Row {
 		{Key: network.Key, Model: &nb.LogicalSwitch{Name: names.network}},
 		routerPort("inner", RouterRef(in.Vpc), names.inner, linkAddresses(in, linkInner), gatewayMAC(linkInner[0]), nil),
 		switchPort("inner-switch", network, names.innerOnSwitch, names.inner),
-		routerPort("outer", router, names.outer, linkAddresses(in, linkOuter), gatewayMAC(linkOuter[0]), map[string]string{"route_table": transitTable}),
+		routerPort("outer", router, names.outer, linkAddresses(in, linkOuter), gatewayMAC(linkOuter[0]), map[string]string{"route_table": vpcGatewayTable}),
 		switchPort("outer-switch", network, names.outerOnSwitch, names.outer),
-		routerPort(keyTransitJoin, router, names.join, singly(in.Addresses), in.MAC, nil),
+		routerPort(keyVpcGatewayJoin, router, names.join, singly(in.Addresses), in.MAC, nil),
 		switchPort("join-switch", SwitchRef(kubeovnv1.JoinSubnet), names.onJoin, names.join),
 	}
-	rows = append(rows, transitGateway(in, router, names)...)
-	return append(rows, transitRoutes(in, names)...)
+	rows = append(rows, gatewayRouterRows(in, router, names)...)
+	return append(rows, vpcGatewayRoutes(in, names)...)
 }
 
-// transitGateway returns the NAT rules, routes and policies of the gateway router.
-func transitGateway(in TransitInputs, router desired.Ref, names transitNames) []desired.Row {
+// gatewayRouterRows returns the NAT rules, routes and policies of the gateway router.
+func gatewayRouterRows(in VpcGatewayInputs, router desired.Ref, names vpcGatewayNames) []desired.Row {
 	nat := desired.RouterNAT(router)
 	var rows []desired.Row
 	for _, address := range in.Addresses {
@@ -122,18 +123,18 @@ func transitGateway(in TransitInputs, router desired.Ref, names transitNames) []
 			desired.Row{Key: "snat/" + family, Parent: &nat, Model: &nb.NAT{
 				Type: nb.NATTypeSNAT, ExternalIP: address.String(), LogicalIP: anywhere(address).String(),
 			}},
-			transitRoute("back/"+family, router, StaticRoute{Prefix: anywhere(address), NextHop: like(linkInner, address)}, names.outer),
+			vpcGatewayRoute("back/"+family, router, StaticRoute{Prefix: anywhere(address), NextHop: like(linkInner, address)}, names.outer),
 		)
 		if hop := like(in.NextHops, address); hop.IsValid() {
-			rows = append(rows, transitRoute("out/"+family, router, StaticRoute{Prefix: anywhere(address), NextHop: hop, Table: transitTable}, names.join))
+			rows = append(rows, vpcGatewayRoute("out/"+family, router, StaticRoute{Prefix: anywhere(address), NextHop: hop, Table: vpcGatewayTable}, names.join))
 		}
 	}
-	return append(rows, transitPolicies(in, router, names)...)
+	return append(rows, gatewayRouterPolicies(in, router, names)...)
 }
 
-// transitPolicies returns the policies that filter traffic at the gateway router. They are not on the VPC's router, where a
+// gatewayRouterPolicies returns the policies that filter traffic at the gateway router. They are not on the VPC's router, where a
 // user's policies could override them.
-func transitPolicies(in TransitInputs, router desired.Ref, names transitNames) []desired.Row {
+func gatewayRouterPolicies(in VpcGatewayInputs, router desired.Ref, names vpcGatewayNames) []desired.Row {
 	policies := desired.RouterPolicies(router)
 	row := func(key string, priority int, action nb.LogicalRouterPolicyAction, match ...string) desired.Row {
 		return desired.Row{Key: "policy/" + key, Parent: &policies, Model: &nb.LogicalRouterPolicy{
@@ -161,9 +162,9 @@ func transitPolicies(in TransitInputs, router desired.Ref, names transitNames) [
 	return rows
 }
 
-// transitRoutes lead from the VPC's router to the gateway router: for Services and, if a subnet has natOutgoing, for all
+// vpcGatewayRoutes lead from the VPC's router to the gateway router: for Services and, if a subnet has natOutgoing, for all
 // destinations.
-func transitRoutes(in TransitInputs, names transitNames) []desired.Row {
+func vpcGatewayRoutes(in VpcGatewayInputs, names vpcGatewayNames) []desired.Row {
 	var rows []desired.Row
 	add := func(key string, route StaticRoute) {
 		for _, table := range append([]string{""}, in.RouteTables...) {
@@ -175,7 +176,7 @@ func transitRoutes(in TransitInputs, names transitNames) []desired.Row {
 			if table != "" {
 				key += "/" + table
 			}
-			rows = append(rows, transitRoute(key, RouterRef(in.Vpc), route, names.inner))
+			rows = append(rows, vpcGatewayRoute(key, RouterRef(in.Vpc), route, names.inner))
 		}
 	}
 	for _, address := range in.Addresses {
@@ -192,8 +193,8 @@ func transitRoutes(in TransitInputs, names transitNames) []desired.Row {
 	return rows
 }
 
-// transitRoute sets the route's output port, because its next hop is in no network of the router.
-func transitRoute(key string, router desired.Ref, route StaticRoute, port string) desired.Row {
+// vpcGatewayRoute sets the route's output port, because its next hop is in no network of the router.
+func vpcGatewayRoute(key string, router desired.Ref, route StaticRoute, port string) desired.Row {
 	routes := desired.RouterRoutes(router)
 	model := route.model()
 	model.OutputPort = &port
@@ -219,7 +220,7 @@ func switchPort(key string, network desired.Ref, name, peer string) desired.Row 
 }
 
 // linkAddresses returns the addresses of one side of the link, in the families of the gateway router.
-func linkAddresses(in TransitInputs, side []netip.Addr) []string {
+func linkAddresses(in VpcGatewayInputs, side []netip.Addr) []string {
 	var addresses []netip.Addr
 	for _, a := range in.Addresses {
 		addresses = append(addresses, like(side, a))
@@ -264,18 +265,18 @@ func prefixSet(prefixes []netip.Prefix, address netip.Addr) string {
 	return "{" + strings.Join(list, ", ") + "}"
 }
 
-// TransitLease is the allocation of a VPC's gateway router on the join switch.
-type TransitLease struct {
+// VpcGatewayLease is the allocation of a VPC's gateway router on the join switch.
+type VpcGatewayLease struct {
 	Vpc       string
 	Addresses []netip.Addr
 	MAC       net.HardwareAddr
 }
 
-// ReadTransitLease reads the lease of a port that Transit returned. It returns false for other ports, and if another client
+// ReadVpcGatewayLease reads the lease of a port that VpcGateway returned. It returns false for other ports, and if another client
 // changed the port and it cannot be parsed.
-func ReadTransitLease(owner desired.Owner, port *nb.LogicalRouterPort) (TransitLease, bool) {
-	lease := TransitLease{Vpc: owner.Name}
-	if port.Name != namesOfTransit(owner.Name).join {
+func ReadVpcGatewayLease(owner desired.Owner, port *nb.LogicalRouterPort) (VpcGatewayLease, bool) {
+	lease := VpcGatewayLease{Vpc: owner.Name}
+	if port.Name != namesOfVpcGateway(owner.Name).join {
 		return lease, false
 	}
 	mac, err := net.ParseMAC(port.MAC)
