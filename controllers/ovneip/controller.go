@@ -18,9 +18,9 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -115,7 +115,7 @@ func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Leas
 // inDefaultVpc returns a problem if a subnet is not in the default VPC. The external network is the same for all VPCs, and nodes connect
 // it to the default VPC.
 func inDefaultVpc(subnet *kubeovnv1.Subnet) *validation.Problem {
-	if vpc := selection.VpcOf(subnet); vpc != kubeovnv1.DefaultVpc {
+	if vpc := lookup.VpcOf(subnet); vpc != kubeovnv1.DefaultVpc {
 		return reservation.Invalid("subnet %s is of VPC %s: create an OvnEip of one of VPC %s, by which clients outside come", subnet.Name, vpc, kubeovnv1.DefaultVpc)
 	}
 	return nil

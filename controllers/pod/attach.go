@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -245,7 +245,7 @@ func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string,
 	if s.DeletionTimestamp != nil {
 		return ipam.Lease{}, &problem{message: fmt.Sprintf("subnet %s is being deleted: choose another one", want.Subnet)}
 	}
-	if a, is := selection.SharedAmong(&s.Spec, want.Addresses); is && want.Lender == "" { // the addresses of a Vip are checked when it gets them
+	if a, is := lookup.SharedAmong(&s.Spec, want.Addresses); is && want.Lender == "" { // the addresses of a Vip are checked when it gets them
 		return ipam.Lease{}, &problem{message: fmt.Sprintf(
 			"address %s is one of the vips of subnet %s, which pods share: ask for another one, or share it by annotation %s", a, s.Name, keyPortVips)}
 	}
@@ -279,7 +279,7 @@ func (r *Reconciler) subnet(ctx context.Context, name string) (*kubeovnv1.Subnet
 		p.message = fmt.Sprintf("subnet %s is for nodes: choose another one", name)
 	case err != nil:
 		p.message = fmt.Sprintf("subnet %s does not exist", name)
-	case !selection.OnFirstNetwork(s):
+	case !lookup.OnFirstNetwork(s):
 		p.message = fmt.Sprintf("subnet %s is of provider %s: choose one of provider %s", name, s.Spec.Provider, kubeovnv1.ProviderOVN)
 	case !k8s.ViewSubnet(s).Validated:
 		p.message = fmt.Sprintf("subnet %s is not valid: its condition %s says why", name, kubeovnv1.ConditionValidated)

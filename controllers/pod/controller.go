@@ -17,12 +17,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/ipam"
+	"github.com/kiln-net/kiln/internal/ippools"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reconciler keeps one logical switch port per pod on the pod network, and keeps the pod's annotations in line with it. An address is
@@ -31,15 +34,15 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Namespaces *selection.Namespaces
-	Pools      *selection.Pools
-	Vips       *selection.Vips
+	Namespaces *lookup.Namespaces
+	Pools      *ippools.Lookup
+	Vips       *vipusers.Index
 	// Grants reports which VPCs, subnets and IPPools the pods of a namespace may name.
-	Grants *selection.Grants
+	Grants *grants.Rules
 	// SecurePorts makes ports of subnets without portSecurity drop packets from addresses other than their own.
 	SecurePorts bool
 	// Networks finds hosts and subnets with the same addresses. If it is nil, allocations do not check for them.
-	Networks *selection.Networks
+	Networks *lookup.Networks
 	// Sets are the pod sets of policies. A change in them enqueues pods.
 	Sets     *podset.Index
 	Recorder events.EventRecorder

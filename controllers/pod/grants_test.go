@@ -14,7 +14,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/controllers/controllertest"
 	"github.com/kiln-net/kiln/controllers/pod"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/grants"
 )
 
 func (w world) vpc(name string, spec kubeovnv1.VpcSpec) *kubeovnv1.Vpc {
@@ -103,7 +103,7 @@ func TestOpenMembership(t *testing.T) {
 	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Spec: kubeovnv1.IPPoolSpec{
 		Subnet: "ovn-default", Namespaces: []string{"member"}, IPs: []string{"10.16.0.100"},
 	}})
-	w.Start(stepsWith(pod.RecordPace{}, func(r *pod.Reconciler) { r.Grants = selection.NewGrants(r.Client, r.Namespaces, true) }))
+	w.Start(stepsWith(pod.RecordPace{}, func(r *pod.Reconciler) { r.Grants = grants.NewRules(r.Client, r.Namespaces, true) }))
 	w.pod("anyone", "vpc", "logical_switch", "blue-net")
 	if p := w.pod("anyone", "pool", "ip_pool", "bound"); address(p) != "10.16.0.100" {
 		t.Errorf("the pod has %s", address(p))

@@ -19,7 +19,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
 // A node reaches pods of custom VPCs by their addresses, for probes. So the allocation for such a pod avoids addresses of pods of other
@@ -168,14 +168,14 @@ func (r *Reconciler) vpcPodOf(pod *corev1.Pod, vpc string) vpcPod {
 // VPC's subnets: of two concurrent allocations of an address, one skips it.
 func (r *Reconciler) allocateUnambiguous(ctx context.Context, pod *corev1.Pod, s *kubeovnv1.Subnet, want ipam.Request) (ipam.Lease, error) {
 	port := portOf(r.portKey(pod))
-	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
+	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
 		return r.allocateInDefault(port, want)
 	}
 	reached, err := r.reached(ctx, s)
 	if err != nil {
 		return ipam.Lease{}, err
 	}
-	lease, err := r.allocateInVpc(want, r.vpcPodOf(pod, selection.VpcOf(s)), reached)
+	lease, err := r.allocateInVpc(want, r.vpcPodOf(pod, lookup.VpcOf(s)), reached)
 	if err != nil {
 		r.vpcPods.drop(port)
 		err = &overlapError{error: err, subnets: reached.subnets}
@@ -277,14 +277,14 @@ func (r *Reconciler) staysUnambiguous(ctx context.Context, pod *corev1.Pod, leas
 		}
 		return true, nil // attach reports that the subnet does not exist
 	}
-	if selection.VpcOf(s) == kubeovnv1.DefaultVpc {
+	if lookup.VpcOf(s) == kubeovnv1.DefaultVpc {
 		return true, nil
 	}
 	reached, err := r.reached(ctx, s)
 	if err != nil {
 		return false, err
 	}
-	self := r.vpcPodOf(pod, selection.VpcOf(s))
+	self := r.vpcPodOf(pod, lookup.VpcOf(s))
 	for _, address := range lease.Addresses {
 		r.vpcPods.insist(address, self)
 		if reached.holderOf(address) != "" {
@@ -302,7 +302,7 @@ func (r *Reconciler) retain(ctx context.Context, port string, lease ipam.Lease) 
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
 		return // the lease ends with its subnet
 	}
-	if vpc := selection.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
+	if vpc := lookup.VpcOf(s); vpc != kubeovnv1.DefaultVpc {
 		r.vpcPods.note(lease.Addresses, vpcPod{port: port, vpc: vpc})
 	}
 }
@@ -313,7 +313,7 @@ func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lea
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: lease.Subnet}, s, client.UnsafeDisableDeepCopy); err != nil {
 		return // attach finds the subnet missing as well
 	}
-	vpc := selection.VpcOf(s)
+	vpc := lookup.VpcOf(s)
 	if vpc == kubeovnv1.DefaultVpc && r.vpcPods.none() {
 		return
 	}

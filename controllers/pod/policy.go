@@ -19,7 +19,7 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // reasonNoGroup is the reason of the event on a pod that names a security group which does not exist.

@@ -15,7 +15,7 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/ippools"
 )
 
 // requestsOf returns the allocation requests for a pod without a reservation, in order. They are for the addresses of its Vip, of the pools
@@ -129,8 +129,8 @@ func (s *restoration) setPools(list []kubeovnv1.IPPool) {
 		if len(pools) == 0 {
 			continue
 		}
-		selection.SortPools(pools)
-		inForce, _ := selection.Divide(subnet, pools)
+		ippools.Sort(pools)
+		inForce, _ := ippools.Divide(subnet, pools)
 		divided := make([]ipam.Pool, 0, len(inForce))
 		for _, p := range inForce {
 			divided = append(divided, ipam.Pool(p))

@@ -22,7 +22,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // Reasons of events on a pod that names a Vip, or an address, that it cannot share.
@@ -105,7 +105,7 @@ func (r *Reconciler) vip(ctx context.Context, pod *corev1.Pod, name string) (vip
 		return nil, "does not exist", nil
 	case vip.DeletionTimestamp != nil:
 		return vip, "is being deleted", nil
-	case !selection.VipServes(vip, pod.Namespace):
+	case !vipusers.Serves(vip, pod.Namespace):
 		return vip, "is for pods of namespace " + vip.Spec.Namespace, nil
 	}
 	return vip, "", nil
@@ -153,7 +153,7 @@ func (r *Reconciler) shared(ctx context.Context, pod *corev1.Pod, subnet *kubeov
 			}
 			continue
 		}
-		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && selection.VipServes(vip, pod.Namespace) {
+		if vip.Spec.Type == "" && vipSubnet(vip) == subnet.Name && vipusers.Serves(vip, pod.Namespace) {
 			addresses = append(addresses, vipAddresses(vip)...)
 		}
 	}
@@ -200,7 +200,7 @@ func (r *Reconciler) onVip() handler.EventHandler {
 	changed := func(vip *kubeovnv1.Vip, q queue) {
 		r.pending.wakeAll()
 		for _, user := range r.Vips.UsersOf(vip.Name) {
-			if user.Use&selection.VipShared != 0 {
+			if user.Use&vipusers.Shared != 0 {
 				q.Add(ctrl.Request{NamespacedName: user.Pod})
 			}
 		}
@@ -219,8 +219,8 @@ func (r *Reconciler) onVip() handler.EventHandler {
 
 // followVips requeues a pod when it starts or stops sharing a Vip.
 func (r *Reconciler) followVips() {
-	r.Vips.Notify(func(_ string, user selection.VipUser) {
-		if user.Use&selection.VipShared != 0 {
+	r.Vips.Notify(func(_ string, user vipusers.User) {
+		if user.Use&vipusers.Shared != 0 {
 			r.pending.Add(ctrl.Request{NamespacedName: user.Pod})
 		}
 	})

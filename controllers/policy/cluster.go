@@ -15,7 +15,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // clusterPolicy is the common form of the kinds of sigs.k8s.io/network-policy-api.

@@ -28,7 +28,7 @@ import (
 
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // definitionState is the state of an optional kind.

@@ -17,7 +17,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // numbers returns the port numbers for which a set's named port stands on the members of the set.

@@ -29,7 +29,7 @@ import (
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection/podset"
+	"github.com/kiln-net/kiln/internal/podset"
 )
 
 // ReasonNotExpressed is the event of a policy with a part that cannot be expressed in OVN. That part allows nothing.

@@ -24,12 +24,13 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/budget"
+	"github.com/kiln-net/kiln/internal/grants"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/desired"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // Indexes of the cache.
@@ -45,8 +46,8 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads pods past the cache.
 	Live       client.Reader
-	Services   *selection.Services
-	Grants     *selection.Grants
+	Services   *lookup.Services
+	Grants     *grants.Rules
 	Northbound *northbound.Engine
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate

@@ -11,10 +11,10 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -84,11 +84,11 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if problem != nil {
 		return checked{}, problem
 	}
-	if in.namesake != nil && selection.Precedes(in.namesake, in.subnet) {
+	if in.namesake != nil && lookup.Precedes(in.namesake, in.subnet) {
 		return checked{}, validation.SameName("Vpc", in.subnet.Name)
 	}
 	around := validation.Surroundings{Peers: r.seniors(in)}
-	if selection.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
+	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = in.services, in.hosts
 	}
 	for _, vip := range features.Vips { // not allocated to ports automatically

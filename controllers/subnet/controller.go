@@ -18,10 +18,10 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
 	"github.com/kiln-net/kiln/internal/ovsdb/nb"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -34,7 +34,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Networks   *selection.Networks
+	Networks   *lookup.Networks
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
 	// Detached is called with the name of a deleted VPC when a subnet has detached from its router.
@@ -118,13 +118,13 @@ func (r *Reconciler) apply(ctx context.Context, in inputs) result {
 	err = r.Northbound.Apply(ctx, translate.SubnetOwner(in.subnet.Name), translate.Subnet(rowInputs(in, checked)))
 	switch {
 	case err == nil && in.vpc == nil:
-		if vpc := selection.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {
+		if vpc := lookup.VpcOf(in.subnet); northbound.Get[nb.LogicalRouter](r.Northbound, translate.RouterRef(vpc)) != nil {
 			r.Detached(vpc)
 		}
 		err = fmt.Errorf("%w: VPC %s does not exist: create it, or delete the subnet, whose ports reach one another only",
-			northbound.ErrWaiting, selection.VpcOf(in.subnet))
+			northbound.ErrWaiting, lookup.VpcOf(in.subnet))
 	case errors.Is(err, northbound.ErrWaiting):
-		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, selection.VpcOf(in.subnet))
+		err = fmt.Errorf("%w: VPC %s has no router yet", northbound.ErrWaiting, lookup.VpcOf(in.subnet))
 	}
 	return result{err: errors.Join(err, noQuerier), querier: checked.querier}
 }

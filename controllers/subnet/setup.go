@@ -26,8 +26,8 @@ import (
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -54,7 +54,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(r.aroundAPIServer),
-			builder.WithPredicates(predicate.NewPredicateFuncs(selection.IsOfAPIServer))).
+			builder.WithPredicates(predicate.NewPredicateFuncs(lookup.IsOfAPIServer))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(subnetOfPod), shares()).
 		Watches(&kubeovnv1.Vip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewBalanced))).
 		Watches(&kubeovnv1.OvnEip{}, handler.EnqueueRequestsFromMapFunc(subnetOfBalanced), builder.WithPredicates(k8s.Changed(viewEip))).
@@ -89,7 +89,7 @@ func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) 
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	changed := o.(*kubeovnv1.Subnet)
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
-	requests := append(r.overlapping(ctx, selection.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
+	requests := append(r.overlapping(ctx, lookup.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
 	if changed.Name == kubeovnv1.JoinSubnet {
 		requests = append(requests, r.privateOnes(ctx)...)
 	}
@@ -170,7 +170,7 @@ func (r *Reconciler) aroundNode(ctx context.Context, o client.Object) []reconcil
 
 // aroundAPIServer enqueues the subnets that contain addresses of the API server.
 func (r *Reconciler) aroundAPIServer(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.around(ctx, selection.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
+	return r.around(ctx, lookup.EndpointAddresses(o.(*discoveryv1.EndpointSlice)))
 }
 
 func (r *Reconciler) around(ctx context.Context, addrs []netip.Addr) []reconcile.Request {

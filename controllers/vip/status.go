@@ -14,8 +14,8 @@ import (
 	"github.com/kiln-net/kiln/internal/k8s"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/reservation"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
+	"github.com/kiln-net/kiln/internal/vipusers"
 )
 
 // patchStatus writes the state of a Vip to its status. Addresses in status stay there while the Vip waits to be allocated the same ones
@@ -43,7 +43,7 @@ func problemOf(vip *kubeovnv1.Vip, s state) *validation.Problem {
 	if s.problem != nil {
 		return s.problem
 	}
-	if _, err := selection.VipSelector(vip); err != nil {
+	if _, err := vipusers.Selector(vip); err != nil {
 		return reservation.Invalid("%v", err)
 	}
 	if len(vip.Spec.Selector) > 0 && vip.Spec.Namespace == "" {

@@ -19,8 +19,8 @@ import (
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -65,10 +65,10 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func enqueueVpcOf(q queue, o client.Object) {
 	subnet := o.(*kubeovnv1.Subnet)
 	if subnet.Name == kubeovnv1.JoinSubnet {
-		q.Add(k8s.Request(selection.VpcOf(subnet)))
+		q.Add(k8s.Request(lookup.VpcOf(subnet)))
 		return
 	}
-	q.AddAfter(k8s.Request(selection.VpcOf(subnet)), subnetsDelay)
+	q.AddAfter(k8s.Request(lookup.VpcOf(subnet)), subnetsDelay)
 }
 
 // aroundSubnet returns the other VPCs that a subnet's creation, change or deletion may affect: the one with its name, VPCs with a

@@ -23,9 +23,9 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // LeaseStates reports which nodes have a working data path.
@@ -43,7 +43,7 @@ type Reconciler struct {
 	Client     client.Client
 	Northbound *northbound.Engine
 	Allocator  *ipam.Allocator
-	Networks   *selection.Networks
+	Networks   *lookup.Networks
 	Recorder   events.EventRecorder
 	Gate       *k8s.StartGate
 	Leases     LeaseStates

@@ -29,8 +29,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/join"
 	"github.com/kiln-net/kiln/internal/k8s"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/northbound/translate"
-	"github.com/kiln-net/kiln/internal/selection"
 )
 
 // workers is the number of VPCs that are reconciled in parallel. A failed node may serve many VPCs, which then move in few transactions.
@@ -147,7 +147,7 @@ func (r *Reconciler) onSubnet() handler.EventHandler {
 	enqueue := func(ctx context.Context, q queue, o client.Object) {
 		if !join.Is(o) {
 			if valid := k8s.WithValidSpec(o.(*kubeovnv1.Subnet)); valid != nil {
-				q.AddAfter(k8s.Request(selection.VpcOf(valid)), subnetsDelay)
+				q.AddAfter(k8s.Request(lookup.VpcOf(valid)), subnetsDelay)
 			}
 			return
 		}

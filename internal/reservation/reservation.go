@@ -20,7 +20,7 @@ import (
 	"github.com/kiln-net/kiln/internal/ipam"
 	"github.com/kiln-net/kiln/internal/ipfamily"
 	"github.com/kiln-net/kiln/internal/k8s"
-	"github.com/kiln-net/kiln/internal/selection"
+	"github.com/kiln-net/kiln/internal/lookup"
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
@@ -161,14 +161,14 @@ func (d Reserver) checkSubnet(
 		return &validation.Problem{
 			Reason: validation.ReasonSubnetMissing, Message: fmt.Sprintf("subnet %s does not exist: create it, or %s of another one", w.Subnet, w.What),
 		}, nil
-	case !selection.OnFirstNetwork(subnet):
+	case !lookup.OnFirstNetwork(subnet):
 		return Invalid("subnet %s is of provider %s: create %s of one of provider %s", subnet.Name, subnet.Spec.Provider, w.What, kubeovnv1.ProviderOVN), nil
 	case subnet.DeletionTimestamp != nil:
 		return Invalid("subnet %s is being deleted: create %s of another one", subnet.Name, w.What), nil
 	case !k8s.ViewSubnet(subnet).Validated:
 		return nil, fmt.Errorf("%w for subnet %s, whose condition %s gives the reason", ErrWaiting, subnet.Name, kubeovnv1.ConditionValidated)
 	}
-	if a, is := selection.SharedAmong(&subnet.Spec, request.Addresses); is {
+	if a, is := lookup.SharedAmong(&subnet.Spec, request.Addresses); is {
 		return taken("address %s is one of the vips of subnet %s: create %s with another one", a, subnet.Name, w.What), nil
 	}
 	if check == nil {

@@ -1,8 +1,9 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package selection looks up relations between objects in the cache, such as the subnets that serve a namespace.
-package selection
+// Package lookup finds objects in the cache by their relations, such as the subnets that serve a namespace or overlap with a prefix, and the
+// Services at an address.
+package lookup
 
 import (
 	"cmp"
@@ -21,9 +22,9 @@ import (
 // Indexes of the cache that Namespaces looks up.
 const (
 	// indexBoundNamespaces finds subnets by the namespaces in their spec; subnets with selectors are under anySelector.
-	indexBoundNamespaces = "selection.boundNamespaces"
+	indexBoundNamespaces = "lookup.boundNamespaces"
 	// indexVpcNamespaces finds VPCs by the namespaces they list.
-	indexVpcNamespaces = "selection.vpcNamespaces"
+	indexVpcNamespaces = "lookup.vpcNamespaces"
 	// anySelector is not a valid name of a namespace.
 	anySelector = "*"
 )

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package selection
+package lookup
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 // indexServiceAddress finds Services by their addresses.
-const indexServiceAddress = "selection.serviceAddress"
+const indexServiceAddress = "lookup.serviceAddress"
 
 // Services looks up in the cache the Services of an address.
 type Services struct {

@@ -1,7 +1,8 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package selection
+// Package grants decides which networks the pods and Services of a namespace may use.
+package grants
 
 import (
 	"context"
@@ -12,28 +13,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kubeovnv1 "github.com/kiln-net/kiln/api/v1"
+	"github.com/kiln-net/kiln/internal/lookup"
 )
 
-// Grants decides, from the cache, which custom VPCs, private subnets and IPPools the pods and Services of a namespace may use.
+// Rules decides, from the cache, which custom VPCs, private subnets and IPPools the pods and Services of a namespace may use.
 // Each method returns an empty string if the namespace may, and otherwise a message that says why not and what to change.
-type Grants struct {
+type Rules struct {
 	reader     client.Reader
-	namespaces *Namespaces
+	namespaces *lookup.Namespaces
 	open       bool
 }
 
-// NewGrants returns Grants that read from the cache. With open, each namespace may use every object.
-func NewGrants(reader client.Reader, namespaces *Namespaces, open bool) *Grants {
-	return &Grants{reader: reader, namespaces: namespaces, open: open}
+// NewRules returns Rules that read from the cache. With open, each namespace may use every object.
+func NewRules(reader client.Reader, namespaces *lookup.Namespaces, open bool) *Rules {
+	return &Rules{reader: reader, namespaces: namespaces, open: open}
 }
 
 // Vpc decides for a VPC.
-func (g *Grants) Vpc(ctx context.Context, namespace, name string) (denied string, err error) {
-	if g.open || name == kubeovnv1.DefaultVpc || name == "" {
+func (r *Rules) Vpc(ctx context.Context, namespace, name string) (denied string, err error) {
+	if r.open || name == kubeovnv1.DefaultVpc || name == "" {
 		return "", nil
 	}
 	vpc := &kubeovnv1.Vpc{}
-	if err := g.reader.Get(ctx, client.ObjectKey{Name: name}, vpc, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: name}, vpc, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) != nil {
 			return "", fmt.Errorf("get VPC %s: %w", name, err)
 		}
@@ -46,18 +48,18 @@ func (g *Grants) Vpc(ctx context.Context, namespace, name string) (denied string
 }
 
 // Subnet decides for a subnet and its VPC. A namespace may use each subnet that serves it.
-func (g *Grants) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subnet) (denied string, err error) {
-	if g.open {
+func (r *Rules) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subnet) (denied string, err error) {
+	if r.open {
 		return "", nil
 	}
-	if denied, err = g.Vpc(ctx, namespace, VpcOf(s)); denied != "" || err != nil || !s.Spec.Private || allows(s.Spec.AllowedNamespaces, namespace) {
+	if denied, err = r.Vpc(ctx, namespace, lookup.VpcOf(s)); denied != "" || err != nil || !s.Spec.Private || allows(s.Spec.AllowedNamespaces, namespace) {
 		return denied, err
 	}
 	ns := &corev1.Namespace{}
-	if err := g.reader.Get(ctx, client.ObjectKey{Name: namespace}, ns, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: namespace}, ns, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("get namespace %s: %w", namespace, err)
 	}
-	serving, err := g.namespaces.Subnets(ctx, ns)
+	serving, err := r.namespaces.Subnets(ctx, ns)
 	if err != nil || ns.Name != "" && slices.Contains(serving, s.Name) {
 		return "", err
 	}
@@ -66,9 +68,9 @@ func (g *Grants) Subnet(ctx context.Context, namespace string, s *kubeovnv1.Subn
 
 // Pool decides for an IPPool, but not for its subnet. The allocator ensures that a request for an address of the pool also names
 // the pool.
-func (g *Grants) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
+func (r *Rules) Pool(namespace string, pool *kubeovnv1.IPPool) (denied string) {
 	switch {
-	case g.open, len(pool.Spec.Namespaces) == 0, slices.Contains(pool.Spec.Namespaces, namespace), allows(pool.Spec.AllowedNamespaces, namespace):
+	case r.open, len(pool.Spec.Namespaces) == 0, slices.Contains(pool.Spec.Namespaces, namespace), allows(pool.Spec.AllowedNamespaces, namespace):
 		return ""
 	}
 	return fmt.Sprintf("IPPool %s does not list namespace %s: add it to namespaces or allowedNamespaces of the pool", pool.Name, namespace)

@@ -1,7 +1,7 @@
 // Copyright The Kiln Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package selection
+package lookup
 
 import (
 	"cmp"
@@ -21,17 +21,17 @@ import (
 // Indexes of the cache that Networks looks up.
 const (
 	// indexAddresses finds subnets and nodes by the keys of keysOf for their addresses.
-	indexAddresses = "selection.addresses"
+	indexAddresses = "lookup.addresses"
 	// indexVpc finds subnets by their VPC.
-	indexVpc = "selection.vpc"
+	indexVpc = "lookup.vpc"
 	// indexValidVpc finds subnets by the VPC in their last valid specs.
-	indexValidVpc = "selection.validVpc"
+	indexValidVpc = "lookup.validVpc"
 	// indexPortNames finds subnets and VPCs by the port names that they need.
-	indexPortNames = "selection.portNames"
+	indexPortNames = "lookup.portNames"
 	// indexPeers finds VPCs by their peers in vpcPeerings.
-	indexPeers = "selection.peers"
+	indexPeers = "lookup.peers"
 	// indexDefaultSubnet finds VPCs by their defaultSubnet.
-	indexDefaultSubnet = "selection.defaultSubnet"
+	indexDefaultSubnet = "lookup.defaultSubnet"
 )
 
 // Networks looks up in the cache which objects use an address or a port name. The cost of a lookup depends on the number of
