@@ -48,8 +48,8 @@ type Reconciler struct {
 	versions *versions
 
 	applied map[objectKey]appliedState
-	// told are the node troubles that events have already reported.
-	told map[string]bool
+	// reportedTroubles are the node troubles that events have already reported.
+	reportedTroubles map[string]bool
 	// converted records, by database flag, the state for which the schema was last verified: database, cluster ID and
 	// template.
 	converted map[string]string

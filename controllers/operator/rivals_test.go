@@ -14,7 +14,7 @@ import (
 	"github.com/kiln-net/kiln/api/v1alpha1"
 )
 
-func TestKubeProxyBesideTheAgentsIsTold(t *testing.T) {
+func TestKubeProxyConflictIsReported(t *testing.T) {
 	node := func(name string, status corev1.ConditionStatus) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 			{Type: v1alpha1.NodeConditionKubeProxy, Status: status, Message: "remove it"},

@@ -112,7 +112,7 @@ func (s *story) secretsKept(t *testing.T) {
 	g.Expect(string(logged)).To(ContainSubstring("kiln-operator"), "this is not the operator's log")
 	var events eventsv1.EventList
 	g.Expect(s.admin.List(t.Context(), &events)).To(Succeed())
-	told, err := json.Marshal([]any{events.Items, s.cluster(t).Status})
+	published, err := json.Marshal([]any{events.Items, s.cluster(t).Status})
 	g.Expect(err).NotTo(HaveOccurred())
 
 	var secrets corev1.SecretList
@@ -124,8 +124,8 @@ func (s *story) secretsKept(t *testing.T) {
 				continue
 			}
 			keys++
-			for _, text := range [][]byte{logged, told} {
-				g.Expect(daemontest.Shows(text, data)).To(BeFalse(), "%s of %s is told", file, secrets.Items[i].Name)
+			for _, text := range [][]byte{logged, published} {
+				g.Expect(daemontest.Shows(text, data)).To(BeFalse(), "%s of %s is published", file, secrets.Items[i].Name)
 				g.Expect(bytes.Contains(text, []byte("PRIVATE KEY"))).To(BeFalse())
 			}
 		}

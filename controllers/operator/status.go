@@ -49,7 +49,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 	status := &p.cluster.Status
 	status.ObservedGeneration = p.cluster.Generation
 	r.versions.forget(p.pods)
-	r.tellNodes(p)
+	r.reportNodeTroubles(p)
 	status.Components = nil
 	for _, name := range p.components() {
 		c, err := r.component(ctx, p, name)

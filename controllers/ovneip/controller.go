@@ -66,8 +66,8 @@ func subnetOf(eip *kubeovnv1.OvnEip) string {
 func requestOf(eip *kubeovnv1.OvnEip) reservation.Request {
 	return reservation.Request{
 		What: "an OvnEip", Holder: translate.OvnEipHolder(eip.Name), Subnet: subnetOf(eip),
-		Asked: [2]string{eip.Spec.V4IP, eip.Spec.V6IP}, Told: [2]string{eip.Status.V4IP, eip.Status.V6IP},
-		AskedMAC: eip.Spec.MACAddress, ToldMAC: eip.Status.MACAddress,
+		SpecAddresses: [2]string{eip.Spec.V4IP, eip.Spec.V6IP}, StatusAddresses: [2]string{eip.Status.V4IP, eip.Status.V6IP},
+		SpecMAC: eip.Spec.MACAddress, StatusMAC: eip.Status.MACAddress,
 	}
 }
 

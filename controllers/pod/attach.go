@@ -216,7 +216,7 @@ func (r *Reconciler) warnOfRequests(pod *corev1.Pod) {
 	if invalid := kubeovnv1.CheckRequests(kubeovnv1.OnPod, pod.Annotations); len(invalid) > 0 {
 		said = errors.Join(invalid...).Error()
 	}
-	if news(&r.invalid, pod.UID, said) {
+	if isNewWarning(&r.invalid, pod.UID, said) {
 		k8s.Warn(r.Recorder, pod, reasonInvalid, "requests that are not valid, correct or remove them: "+said)
 	}
 }

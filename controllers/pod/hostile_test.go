@@ -260,7 +260,7 @@ func TestAPodGetsNoVipOfItsSubnetAsItsOwn(t *testing.T) {
 		Spec:       kubeovnv1.IPSpec{Subnet: "ovn-default", Namespace: "default", PodName: "reserved", V4IPAddress: "10.16.0.100"},
 	}
 	w.Create(reservation)
-	w.told(reservation, "is one of the vips of subnet ovn-default")
+	w.hasEvent(reservation, "is one of the vips of subnet ovn-default")
 	for name, request := range map[string][]string{
 		"v4":       {"ip_address", "10.16.0.100"},
 		"v6":       {"ip_address", "10.16.0.9,fd00:10:16::100"},

@@ -110,7 +110,7 @@ func TestAMachineKeepsItsAddress(t *testing.T) {
 	was := w.allocated(first)
 	w.chassis("vm-0", "n1", "")
 	if was.Machine != "vm-0" {
-		t.Errorf("the pod was told %+v", was)
+		t.Errorf("the pod's annotations have %+v", was)
 	}
 	if ip := w.record(named("vm-0", first)); ip.Spec.PodType != "VirtualMachine" || ip.Spec.PodName != "vm-0" || ip.Spec.NodeName != "n1" {
 		t.Errorf("IP object has %+v", ip.Spec)

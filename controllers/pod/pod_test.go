@@ -186,10 +186,10 @@ func TestAnnotationsWithoutEffectAreToldOnce(t *testing.T) {
 	marker := w.pod("default", "marker", "eip", "192.0.2.2")
 	w.warnedOf(marker, "AnnotationNotSupported", "eip") // events are sent in order
 	if n := w.events(p, "AnnotationNotSupported"); n != 1 {
-		t.Errorf("it is told %d times", n)
+		t.Errorf("it has %d events", n)
 	}
 	if n := w.events(plain, "AnnotationNotSupported"); n != 0 {
-		t.Errorf("a pod that asks for nothing is told %d times", n)
+		t.Errorf("a pod without a request has %d events", n)
 	}
 }
 

@@ -302,9 +302,9 @@ func TestAReservationThatComesLateIsServedWhenItCan(t *testing.T) {
 	outside := reservation("outside", kubeovnv1.IPSpec{Subnet: "ovn-default", V4IPAddress: "10.99.0.1"})
 	nowhere := reservation("nowhere", kubeovnv1.IPSpec{V4IPAddress: "10.16.0.9"})
 	w.Create(late, outside, nowhere)
-	w.told(late, "address 10.16.0.50 is taken by holder.default")
-	w.told(outside, "10.99.0.1 is not one")
-	w.told(nowhere, "spec.subnet is empty")
+	w.hasEvent(late, "address 10.16.0.50 is taken by holder.default")
+	w.hasEvent(outside, "10.99.0.1 is not one")
+	w.hasEvent(nowhere, "spec.subnet is empty")
 	w.Delete(holder)
 	w.held(process, "late", "10.16.0.50")
 }
@@ -330,8 +330,8 @@ func TestWhatAnIPIsOfCannotChange(t *testing.T) {
 	w.Change(ip, func() { ip.Spec.NodeName = "" })
 }
 
-// told waits for an event on an IP object.
-func (w world) told(ip *kubeovnv1.IP, text string) {
+// hasEvent waits for an event on an IP object.
+func (w world) hasEvent(ip *kubeovnv1.IP, text string) {
 	w.Helper()
 	w.Eventually(func() string {
 		var list eventsv1.EventList

@@ -59,7 +59,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	got := n.connected(o)
 	if len(got.Addresses) != 2 || got.Addresses[0].String() != "100.64.0.2" || got.Addresses[1].String() != "fd00:100:64::2" ||
 		got.LogicalSwitch != "join" || got.MAC == nil || len(got.CIDRs) != 2 || len(got.Gateways) != 2 {
-		t.Errorf("the node was told %+v", got)
+		t.Errorf("the node got %+v", got)
 	}
 	if port, chassis := o.Annotations["ovn.kubernetes.io/port_name"], o.Annotations["ovn.kubernetes.io/chassis"]; port != "node-n1" || chassis != "n1" {
 		t.Errorf("port %q, chassis %q", port, chassis)

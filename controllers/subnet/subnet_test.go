@@ -119,11 +119,11 @@ func TestWhatIsInForceIsNotSentAgain(t *testing.T) {
 		t.Errorf("%d transactions were sent for nothing new", sent)
 	}
 
-	var told atomic.Int32
-	n.process.Allocator.Notify(func(string) { told.Add(1) })
+	var notified atomic.Int32
+	n.process.Allocator.Notify(func(string) { notified.Add(1) })
 	time.Sleep(2500 * time.Millisecond)
-	if told.Load() != 0 {
-		t.Errorf("an idle controller told the allocator %d times of its subnets", told.Load())
+	if notified.Load() != 0 {
+		t.Errorf("an idle controller updated the allocator's subnets %d times", notified.Load())
 	}
 }
 

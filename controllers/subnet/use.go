@@ -36,7 +36,7 @@ func (r *Reconciler) checkUse(s *kubeovnv1.Subnet, network validation.Network) *
 			}
 		}
 	}
-	if r.knows(s.Name, network) {
+	if r.allocatorHas(s.Name, network) {
 		return nil
 	}
 	return cutOff(s, network, r.holders(s.Name, func(a netip.Addr) bool { return outside(a, network) || isGateway(a, network) }))

@@ -23,8 +23,8 @@ import (
 func (r *Reconciler) patchStatus(ctx context.Context, vip *kubeovnv1.Vip, s state) error {
 	base, status := vip.DeepCopy(), &vip.Status
 	status.Type, status.Selector = vip.Spec.Type, vip.Spec.Selector
-	told := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
-	status.V4IP, status.V6IP = told[0], told[1]
+	addresses := reservation.Texts(s.lease.Addresses, [2]string{status.V4IP, status.V6IP})
+	status.V4IP, status.V6IP = addresses[0], addresses[1]
 	if len(s.lease.Addresses) > 0 {
 		status.MAC = s.lease.MAC.String()
 	}

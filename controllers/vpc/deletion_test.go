@@ -129,6 +129,6 @@ func TestFinalizersTakenOffByHandBlockNothing(t *testing.T) {
 	n.Rows("Logical_Switch_Port", named, "pod.default")
 	other := n.newPod("other", "net")
 	if n.Get(p); other.Annotations[kubeovnv1.AnnotationIPAddress.Key()] == p.Annotations[kubeovnv1.AnnotationIPAddress.Key()] {
-		t.Errorf("both pods were told address %s", p.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
+		t.Errorf("both pods got address %s", p.Annotations[kubeovnv1.AnnotationIPAddress.Key()])
 	}
 }

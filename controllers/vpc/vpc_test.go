@@ -28,7 +28,7 @@ func TestVpcsMayHaveTheSameAddresses(t *testing.T) {
 		"red-red-net [10.0.0.1/24 fd00:10::1/64]")
 }
 
-func TestNamesThatCollideAreTold(t *testing.T) {
+func TestCollidingNamesAreReported(t *testing.T) {
 	n := start(t)
 	first := n.newSubnet("c", "a-b", "10.0.0.0/24")
 	n.Ready(n.newVpc("a-b", nil), first)

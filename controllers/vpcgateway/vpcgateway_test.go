@@ -129,7 +129,7 @@ func TestAWayOutKeepsItsAddressWhenTheDatabaseIsLost(t *testing.T) {
 	}
 }
 
-func TestAFullJoinSubnetIsTold(t *testing.T) {
+func TestFullJoinSubnetIsReported(t *testing.T) {
 	c := start(t, "100.64.0.0/29", "n1") // five addresses besides the gateway
 	var vpcs []*kubeovnv1.Vpc
 	for i := range 4 {
@@ -223,7 +223,7 @@ func TestAnInvalidSubnetKeepsItsRoutes(t *testing.T) {
 	c.routesOf("red", "10.96.0.0/12", "fd00:10:96::/108")
 }
 
-func TestAddressesOfTheLinkAreTold(t *testing.T) {
+func TestLinkAddressConflictsAreReported(t *testing.T) {
 	c := start(t, dualJoin, "n1")
 	v := c.vpc("blue", "", true, func(s *kubeovnv1.VpcSpec) {
 		s.VpcPeerings = []*kubeovnv1.VpcPeering{{RemoteVpc: "red", LocalConnectIP: "169.254.0.1/16"}}

@@ -122,7 +122,7 @@ func walk(t *testing.T, random *rand.Rand) {
 		namespaces: map[string]map[string]string{}, pods: map[types.NamespacedName]Pod{},
 		used: map[desired.Owner][]Selector{}, held: map[desired.Owner][]Selector{},
 	}
-	told := map[types.NamespacedName][]string{} // the membership that observers know
+	memberships := map[types.NamespacedName][]string{} // the membership that observers know
 	sets := map[Selector]bool{}
 	grouped := false
 	x.Observe(func(c Changes) {
@@ -130,7 +130,7 @@ func walk(t *testing.T, random *rand.Rand) {
 			grouped = x.Grouped()
 		}
 		for _, key := range c.Pods {
-			told[key] = names(x.Membership(key))
+			memberships[key] = names(x.Membership(key))
 		}
 		for _, s := range c.Sets {
 			if _, ok := x.Lookup(s.Name()); ok {
@@ -142,7 +142,7 @@ func walk(t *testing.T, random *rand.Rand) {
 	})
 	for step := range 300 {
 		what := change(random, x, m)
-		maps.DeleteFunc(told, func(key types.NamespacedName, _ []string) bool { _, there := m.pods[key]; return !there })
+		maps.DeleteFunc(memberships, func(key types.NamespacedName, _ []string) bool { _, there := m.pods[key]; return !there })
 		for key, p := range m.pods {
 			want := m.membership(p)
 			if p.HostNetwork {
@@ -151,13 +151,13 @@ func walk(t *testing.T, random *rand.Rand) {
 			if got := names(x.Membership(key)); !slices.Equal(got, want) {
 				t.Fatalf("step %d, %s: pod %v is in %v, want %v", step, what, key, got, want)
 			}
-			if !p.HostNetwork && !slices.Equal(told[key], want) {
-				t.Fatalf("step %d, %s: those who listen believe pod %v to be in %v, want %v", step, what, key, told[key], want)
+			if !p.HostNetwork && !slices.Equal(memberships[key], want) {
+				t.Fatalf("step %d, %s: observers have pod %v in %v, want %v", step, what, key, memberships[key], want)
 			}
 		}
 		for s := range m.inUse() {
 			if !sets[s] {
-				t.Fatalf("step %d, %s: nobody was told of %v", step, what, s)
+				t.Fatalf("step %d, %s: no observer was notified of %v", step, what, s)
 			}
 			compareParts(t, x, m, s)
 		}
@@ -284,8 +284,8 @@ func randomSelector(pick func(...string) string) Selector {
 func TestUsersWaitForTheirSets(t *testing.T) {
 	x := New()
 	owner := desired.Owner{Kind: "NetworkPolicy", Namespace: "n", Name: "u"}
-	var told []desired.Owner
-	x.Observe(func(c Changes) { told = append(told, c.Users...) })
+	var notified []desired.Owner
+	x.Observe(func(c Changes) { notified = append(notified, c.Users...) })
 	connected, unborn := types.NamespacedName{Namespace: "n", Name: "connected"}, types.NamespacedName{Namespace: "n", Name: "unborn"}
 	for _, key := range []types.NamespacedName{connected, unborn} {
 		x.SetPod(Pod{NamespacedName: key})
@@ -301,21 +301,21 @@ func TestUsersWaitForTheirSets(t *testing.T) {
 		t.Error("complete after an older revision was applied")
 	}
 	x.Applied(connected, x.Membership(connected).Revision)
-	if !x.Complete(owner) || len(told) != 1 || told[0] != owner {
-		t.Errorf("not complete, or %v was told", told)
+	if !x.Complete(owner) || len(notified) != 1 || notified[0] != owner {
+		t.Errorf("not complete, or %v was notified", notified)
 	}
 	x.Settle(owner)
 	x.SetPod(Pod{NamespacedName: connected, Labels: map[string]string{"a": "b"}})
-	if len(told) != 1 {
-		t.Errorf("%v was told of a label that changes nothing", told)
+	if len(notified) != 1 {
+		t.Errorf("%v was notified of a label that changes nothing", notified)
 	}
 	x.Use(owner, []Selector{{Role: Peers, Namespace: "n", Pods: "a"}})
 	if x.Complete(owner) {
 		t.Error("complete before the pod is in the second set")
 	}
 	x.DeletePod(connected, "") // a deleted pod is not waited for
-	if !x.Complete(owner) || len(told) != 2 {
-		t.Errorf("not complete after the pod went, or %v was told", told)
+	if !x.Complete(owner) || len(notified) != 2 {
+		t.Errorf("not complete after the pod was deleted, or %v was notified", notified)
 	}
 }
 

@@ -31,10 +31,10 @@ type Request struct {
 	// Holder is the object's name in the allocator.
 	Holder string
 	Subnet string
-	// Asked are the addresses in the object's spec, and Told the ones in its status: IPv4, IPv6; each may be empty.
-	Asked, Told [2]string
-	// AskedMAC and ToldMAC are the MAC addresses in its spec and its status.
-	AskedMAC, ToldMAC string
+	// SpecAddresses are the addresses in the object's spec, StatusAddresses the ones in its status: IPv4, IPv6; each may be empty.
+	SpecAddresses, StatusAddresses [2]string
+	// SpecMAC and StatusMAC are the MAC addresses in its spec and its status.
+	SpecMAC, StatusMAC string
 	// Shareable is true if pods may use the addresses as their own.
 	Shareable bool
 }
@@ -51,11 +51,11 @@ type Reserver struct {
 // Restore reserves the addresses in the object's status. It logs a failure, and a later Hold retries the allocation. Call it
 // after all leases of ports are restored, including leases of absent pods, and before anything is allocated.
 func (d Reserver) Restore(ctx context.Context, w Request) {
-	addresses, err := Addresses(w.Told)
+	addresses, err := Addresses(w.StatusAddresses)
 	if err != nil || len(addresses) == 0 {
 		return // the status has no valid addresses
 	}
-	mac, _ := net.ParseMAC(w.ToldMAC)
+	mac, _ := net.ParseMAC(w.StatusMAC)
 	restore := d.Allocator.Restore
 	if w.Shareable {
 		restore = d.Allocator.RestoreLender
@@ -94,9 +94,9 @@ func (d Reserver) Hold(ctx context.Context, w Request, check func(*kubeovnv1.Sub
 // request returns the allocator's request. It includes only the families of the given addresses, or all if there are none.
 func (w Request) request() (ipam.Request, *validation.Problem) {
 	request := ipam.Request{Subnet: w.Subnet}
-	addresses, err := Addresses(w.Asked)
+	addresses, err := Addresses(w.SpecAddresses)
 	if err == nil && len(addresses) == 0 {
-		addresses, err = Addresses(w.Told)
+		addresses, err = Addresses(w.StatusAddresses)
 	}
 	if err != nil {
 		return request, Invalid("addresses: %v", err)
@@ -105,7 +105,7 @@ func (w Request) request() (ipam.Request, *validation.Problem) {
 	for _, a := range addresses {
 		request.Families = append(request.Families, ipfamily.Of(a))
 	}
-	if text := cmp.Or(w.AskedMAC, w.ToldMAC); text != "" {
+	if text := cmp.Or(w.SpecMAC, w.StatusMAC); text != "" {
 		if request.MAC, err = kubeovnv1.ParseMAC(text); err != nil {
 			return request, Invalid("macAddress: %v", err)
 		}
