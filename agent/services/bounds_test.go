@@ -54,7 +54,7 @@ func TestAServiceThatIsExcludedDuringAPassIsNotServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		during()
-		if wanted, err = p.withRivals(t.Context(), wanted); err != nil {
+		if wanted, err = p.withAffected(t.Context(), wanted); err != nil {
 			t.Fatal(err)
 		}
 		p.writer.take(wanted)

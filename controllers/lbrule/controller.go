@@ -151,7 +151,7 @@ func (r *controller) prepareSwitch(ctx context.Context, rule *rule, o *kubeovnv1
 	if err := r.resolve(ctx, rule, service, s); err != nil || s.problem != nil {
 		return false, err
 	}
-	if s.problem, err = r.rival(ctx, rule, s); err == nil && s.problem == nil {
+	if s.problem, err = r.addressConflict(ctx, rule, s); err == nil && s.problem == nil {
 		err = r.reserve(ctx, rule, s)
 	}
 	return err == nil, err

@@ -257,7 +257,7 @@ func TestRouterLBRulesOfCustomVPCs(t *testing.T) {
 	w.Says(shadow, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "is in subnet shadowed of VPC tenant as well")
 }
 
-func TestRivalsOfRouterLBRules(t *testing.T) {
+func TestAddressConflictsOfRouterLBRules(t *testing.T) {
 	w := newWorld(t)
 	w.external()
 	w.pods("tenant", port{"c", "theirs", 20})
@@ -272,12 +272,12 @@ func TestRivalsOfRouterLBRules(t *testing.T) {
 	w.Change(second, func() { second.Spec.Ports[0].Port = 81 })
 	w.servesRouter("second", at81(frontToA))
 	// The address is in a subnet of the VPC, where the OvnEip holds it.
-	rival := newRule("rival", frontV4, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 82 })
-	w.Create(rival)
-	w.Says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by eip/front")
+	conflicting := newRule("conflicting", frontV4, static("10.16.0.20"), func(s *kubeovnv1.SwitchLBRuleSpec) { s.Ports[0].Port = 82 })
+	w.Create(conflicting)
+	w.Says(conflicting, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "taken by eip/front")
 	w.Change(second, func() { second.Spec.Ports[0].Port = 82 })
-	w.Says(rival, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
-	w.Delete(rival, first)
+	w.Says(conflicting, kubeovnv1.ConditionValidated, metav1.ConditionFalse, "")
+	w.Delete(conflicting, first)
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"}, Spec: corev1.ServiceSpec{
 		ExternalIPs: []string{frontV4}, Ports: []corev1.ServicePort{{Port: 82}},
 	}}

@@ -118,7 +118,7 @@ func (r *Reconciler) component(ctx context.Context, p *pass, name string) (compo
 			"go on with backups on their nodes", r.Namespace, claim.ClaimName))
 	}
 	if name == render.AgentName {
-		c.troubles = append(c.troubles, p.rivals()...)
+		c.troubles = append(c.troubles, p.kubeProxyConflicts()...)
 	}
 	c.serving = rollout.complete(unreachable)
 	leaderless := (name == render.NorthboundName && p.cluster.Status.Northbound.Leader == "") ||

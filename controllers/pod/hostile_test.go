@@ -98,7 +98,7 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	w.Change(vpc, func() { vpc.Spec.AllowedNamespaces = nil })
 	forged := map[string]kubeovnv1.PodNetwork{
 		"vpc":    {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.20")},
-		"rival":  {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.9")},
+		"used":   {LogicalSwitch: "blue-net", Addresses: addrs("10.17.0.9")},
 		"pool":   {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.105")},
 		"honest": {LogicalSwitch: "ovn-default", Addresses: addrs("10.16.0.50")},
 	}
@@ -110,7 +110,7 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	w.Get(honest)
 	w.port(honest)
 	for name, why := range map[string]string{
-		"vpc": "VPC blue does not list namespace default", "rival": "VPC blue does not list namespace default", "pool": "10.16.0.105 is taken by IPPool bound",
+		"vpc": "VPC blue does not list namespace default", "used": "VPC blue does not list namespace default", "pool": "10.16.0.105 is taken by IPPool bound",
 	} {
 		p := newPod("default", name)
 		w.Get(p)

@@ -51,30 +51,30 @@ func (t *vpcPods) insist(address netip.Addr, pod vpcPod) {
 }
 
 // claim records that a pod will get an address, unless a pod of another VPC on the same node has it: then it returns that pod's port.
-func (t *vpcPods) claim(address netip.Addr, pod vpcPod) (rival string) {
+func (t *vpcPods) claim(address netip.Addr, pod vpcPod) (conflict string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if rival = t.conflict(address, pod); rival == "" {
+	if conflict = t.conflict(address, pod); conflict == "" {
 		t.add(address, pod)
 	}
-	return rival
+	return conflict
 }
 
 // note records the addresses of a pod. It returns, by address, the ports of pods of other VPCs on the same node that have them too.
-func (t *vpcPods) note(addresses []netip.Addr, pod vpcPod) (rivals map[netip.Addr]string) {
+func (t *vpcPods) note(addresses []netip.Addr, pod vpcPod) (conflicts map[netip.Addr]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(pod.port)
 	for _, address := range addresses {
-		if rival := t.conflict(address, pod); rival != "" {
-			if rivals == nil {
-				rivals = map[netip.Addr]string{}
+		if other := t.conflict(address, pod); other != "" {
+			if conflicts == nil {
+				conflicts = map[netip.Addr]string{}
 			}
-			rivals[address] = rival
+			conflicts[address] = other
 		}
 		t.add(address, pod)
 	}
-	return rivals
+	return conflicts
 }
 
 func (t *vpcPods) conflict(address netip.Addr, pod vpcPod) string {
@@ -317,14 +317,14 @@ func (r *Reconciler) settle(ctx context.Context, pod *corev1.Pod, lease ipam.Lea
 	if vpc == kubeovnv1.DefaultVpc && r.vpcPods.none() {
 		return
 	}
-	rival := func(address netip.Addr) string { return r.vpcPods.at(address) }
+	conflictAt := func(address netip.Addr) string { return r.vpcPods.at(address) }
 	if vpc != kubeovnv1.DefaultVpc {
-		rivals := r.vpcPods.note(lease.Addresses, r.vpcPodOf(pod, vpc))
-		rival = func(address netip.Addr) string { return rivals[address] }
+		conflicts := r.vpcPods.note(lease.Addresses, r.vpcPodOf(pod, vpc))
+		conflictAt = func(address netip.Addr) string { return conflicts[address] }
 	}
 	var ambiguous []string
 	for _, address := range lease.Addresses {
-		if other := rival(address); other != "" {
+		if other := conflictAt(address); other != "" {
 			ambiguous = append(ambiguous, fmt.Sprintf("%s also belongs to %s", address, other))
 		}
 	}

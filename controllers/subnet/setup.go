@@ -49,7 +49,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	err := b.
 		For(&kubeovnv1.Subnet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
+		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.affectedSubnets), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.aroundVpc), builder.WithPredicates(k8s.Changed(viewVpc))).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.inVpc), builder.WithPredicates(comesOrGoes)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.aroundNode), builder.WithPredicates(k8s.Changed(viewNode))).
@@ -84,9 +84,9 @@ func viewVpc(vpc *kubeovnv1.Vpc) vpcView {
 
 func viewNode(n *corev1.Node) string { return ipfamily.Join(k8s.InternalIPs(n)) }
 
-// rivals enqueues other subnets that the creation, change or deletion of a subnet may affect: subnets that overlap with it, subnets with a
-// conflicting port name and, for the subnet `join`, private subnets, which allow nodes.
-func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+// affectedSubnets enqueues other subnets that the creation, change or deletion of a subnet may affect: subnets that overlap with it,
+// subnets with a conflicting port name and, for the subnet `join`, private subnets, which allow nodes.
+func (r *Reconciler) affectedSubnets(ctx context.Context, o client.Object) []reconcile.Request {
 	changed := o.(*kubeovnv1.Subnet)
 	cidrs, _ := ipfamily.ParseCIDRs(changed.Spec.CIDRBlock)
 	requests := append(r.overlapping(ctx, lookup.VpcOf(changed), cidrs), r.sameNames(ctx, changed)...)
@@ -197,9 +197,9 @@ func (r *Reconciler) overlapping(ctx context.Context, vpc string, prefixes []net
 
 // sameNames returns requests for the subnets with a port name that conflicts with one of the object.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
-	rivals, err := r.Networks.PortNameConflicts(ctx, o)
+	conflicts, err := r.Networks.PortNameConflicts(ctx, o)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return k8s.RequestsOf[*kubeovnv1.Subnet](rivals)
+	return k8s.RequestsOf[*kubeovnv1.Subnet](conflicts)
 }

@@ -35,7 +35,7 @@ const subnetsDelay = 200 * time.Millisecond
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&kubeovnv1.Vpc{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.affectedVpcs), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&kubeovnv1.Subnet{}, handler.EnqueueRequestsFromMapFunc(r.aroundSubnet), builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		Watches(&kubeovnv1.Subnet{}, onSubnet, builder.WithPredicates(k8s.Changed(k8s.ViewSubnet))).
 		WatchesRawSource(&r.detached).
@@ -85,9 +85,9 @@ func (r *Reconciler) aroundSubnet(ctx context.Context, o client.Object) []reconc
 	return append(requests, k8s.Requests(vpcs...)...)
 }
 
-// rivals returns the other VPCs that a VPC's creation, change or deletion may affect: its peers, VPCs with a conflicting port name, and
-// VPCs that list one of its namespaces.
-func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+// affectedVpcs returns the other VPCs that a VPC's creation, change or deletion may affect: its peers, VPCs with a conflicting port name,
+// and VPCs that list one of its namespaces.
+func (r *Reconciler) affectedVpcs(ctx context.Context, o client.Object) []reconcile.Request {
 	vpc := o.(*kubeovnv1.Vpc)
 	requests := r.sameNames(ctx, vpc)
 	peers, err := r.Networks.PeersOf(ctx, vpc.Name)
@@ -112,9 +112,9 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 
 // sameNames returns the VPCs that request a port name that the object requests as well.
 func (r *Reconciler) sameNames(ctx context.Context, o client.Object) []reconcile.Request {
-	rivals, err := r.Networks.PortNameConflicts(ctx, o)
+	conflicts, err := r.Networks.PortNameConflicts(ctx, o)
 	if err != nil {
 		return nil // the cache is stopping
 	}
-	return k8s.RequestsOf[*kubeovnv1.Vpc](rivals)
+	return k8s.RequestsOf[*kubeovnv1.Vpc](conflicts)
 }

@@ -184,8 +184,8 @@ func TestNamespacesAreOfOneVpc(t *testing.T) {
 	owner := n.newVpc("owner", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop", "lab"} })
 	n.Ready(owner)
 	n.later(owner)
-	rival := n.newVpc("a-rival", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop"} })
-	younger, older := rival, owner
+	conflicting := n.newVpc("a-conflict", func(s *kubeovnv1.VpcSpec) { s.Namespaces = []string{"shop"} })
+	younger, older := conflicting, owner
 	n.Says(younger, kubeovnv1.ConditionValidated, metav1.ConditionFalse, validation.ReasonNamespaceTaken, "shop is of VPC "+older.Name)
 	n.Says(older, kubeovnv1.ConditionValidated, metav1.ConditionTrue)
 	n.Change(older, func() { older.Spec.Namespaces = nil })

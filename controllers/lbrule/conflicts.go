@@ -22,9 +22,9 @@ import (
 	"github.com/kiln-net/kiln/internal/validation"
 )
 
-// rival returns a problem if a Service or an older rule has one of the rule's addresses and ports in the same VPC: OVN would choose either
-// of them at every change. An OvnEip belongs to one VPC: to the VPC of the oldest rule that names it.
-func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
+// addressConflict returns a problem if a Service or an older rule has one of the rule's addresses and ports in the same VPC: OVN would
+// choose either of them at every change. An OvnEip belongs to one VPC: to the VPC of the oldest rule that names it.
+func (r *controller) addressConflict(ctx context.Context, rule *rule, s *state) (*validation.Problem, error) {
 	for _, vip := range s.in.VIPs {
 		services, err := r.Services.At(ctx, vip)
 		if err != nil {
@@ -48,7 +48,7 @@ func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validati
 			return nil, err
 		}
 		for _, other := range others {
-			if problem, err := r.rivalRule(ctx, rule, other, s, vip); problem != nil || err != nil {
+			if problem, err := r.olderRuleConflict(ctx, rule, other, s, vip); problem != nil || err != nil {
 				return problem, err
 			}
 		}
@@ -56,8 +56,8 @@ func (r *controller) rival(ctx context.Context, rule *rule, s *state) (*validati
 	return nil, nil
 }
 
-// rivalRule returns a problem if the rule conflicts with another, older rule at the same address.
-func (r *controller) rivalRule(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
+// olderRuleConflict returns a problem if the rule conflicts with another, older rule at the same address.
+func (r *controller) olderRuleConflict(ctx context.Context, rule, other *rule, s *state, vip netip.Addr) (*validation.Problem, error) {
 	if !older(other, rule) {
 		return nil, nil
 	}

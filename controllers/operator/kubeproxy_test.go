@@ -26,11 +26,11 @@ func TestKubeProxyConflictIsReported(t *testing.T) {
 	} {
 		p := &pass{cluster: &v1alpha1.OVNCluster{}, nodes: []corev1.Node{left, gone, {}}}
 		p.cluster.Spec.Services.NodeAccess = access
-		if got := strings.Join(p.rivals(), "; "); got != want {
+		if got := strings.Join(p.kubeProxyConflicts(), "; "); got != want {
 			t.Errorf("with nodeAccess %q: %q, want %q", access, got, want)
 		}
 	}
 	if !nodeChanged().Update(event.UpdateEvent{ObjectOld: &left, ObjectNew: &gone}) {
-		t.Error("the end of kube-proxy's rules wakes nobody")
+		t.Error("the removal of kube-proxy's rules does not enqueue the OVNCluster")
 	}
 }

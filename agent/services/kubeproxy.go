@@ -31,39 +31,39 @@ const (
 	ReasonNoRules    = "NoRules"
 )
 
-// Rival detects kube-proxy's rules on the node and reports them as a condition of the node.
-type Rival struct {
+// KubeProxyCheck detects kube-proxy's rules on the node and reports them as a condition of the node.
+type KubeProxyCheck struct {
 	Client client.Client
 	Node   string
 
-	tables []rivalTable
+	tables []kubeProxyTable
 }
 
-// rivalTable is a table in which kube-proxy has chains; if chain is empty, any chain counts.
-type rivalTable struct {
+// kubeProxyTable is a table in which kube-proxy has chains; if chain is empty, any chain counts.
+type kubeProxyTable struct {
 	nft   knftables.Interface
 	chain string
 	words string
 }
 
-// NewRival returns a Rival for the current network namespace.
-func NewRival(c client.Client, node string) (*Rival, error) {
-	r := &Rival{Client: c, Node: node}
+// NewKubeProxyCheck returns a KubeProxyCheck for the current network namespace.
+func NewKubeProxyCheck(c client.Client, node string) (*KubeProxyCheck, error) {
+	r := &KubeProxyCheck{Client: c, Node: node}
 	for _, family := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
 		for _, t := range []struct{ table, chain string }{{proxyTable, ""}, {"nat", proxyChain}} {
 			nft, err := knftables.New(family, t.table)
 			if err != nil {
 				return nil, fmt.Errorf("open nftables: %w", err)
 			}
-			r.tables = append(r.tables, rivalTable{nft, t.chain, strings.TrimSpace(fmt.Sprintf("table %s %s %s", family, t.table, t.chain))})
+			r.tables = append(r.tables, kubeProxyTable{nft, t.chain, strings.TrimSpace(fmt.Sprintf("table %s %s %s", family, t.table, t.chain))})
 		}
 	}
 	return r, nil
 }
 
-// Look looks for kube-proxy's rules and sets the condition. It writes only changes.
-func (r *Rival) Look(ctx context.Context) error {
-	found, err := r.find(ctx)
+// Update looks for kube-proxy's rules and sets the condition. It writes only changes.
+func (r *KubeProxyCheck) Update(ctx context.Context) error {
+	found, err := r.traces(ctx)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,8 @@ func (r *Rival) Look(ctx context.Context) error {
 	})
 }
 
-func (r *Rival) find(ctx context.Context) ([]string, error) {
+// traces describes kube-proxy's tables and interfaces on the node.
+func (r *KubeProxyCheck) traces(ctx context.Context) ([]string, error) {
 	var found []string
 	for _, t := range r.tables {
 		chains, err := t.nft.List(ctx, "chains")
@@ -96,13 +97,13 @@ func (r *Rival) find(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-// Forget removes the condition: kube-proxy serves Services on the node.
-func (r *Rival) Forget(ctx context.Context) error {
+// RemoveCondition removes the condition: kube-proxy serves Services on the node.
+func (r *KubeProxyCheck) RemoveCondition(ctx context.Context) error {
 	return r.patch(ctx, func(have *corev1.NodeCondition) *corev1.NodeCondition { return nil })
 }
 
 // setCondition sets the condition. It does not create a condition with status False.
-func (r *Rival) setCondition(ctx context.Context, want corev1.NodeCondition) error {
+func (r *KubeProxyCheck) setCondition(ctx context.Context, want corev1.NodeCondition) error {
 	want.Type = v1alpha1.NodeConditionKubeProxy
 	return r.patch(ctx, func(have *corev1.NodeCondition) *corev1.NodeCondition {
 		switch {
@@ -120,7 +121,7 @@ func (r *Rival) setCondition(ctx context.Context, want corev1.NodeCondition) err
 }
 
 // patch replaces the condition by the result of change; nil removes it.
-func (r *Rival) patch(ctx context.Context, change func(*corev1.NodeCondition) *corev1.NodeCondition) error {
+func (r *KubeProxyCheck) patch(ctx context.Context, change func(*corev1.NodeCondition) *corev1.NodeCondition) error {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: r.Node}, node); err != nil {
 		return client.IgnoreNotFound(err)

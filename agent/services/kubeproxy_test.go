@@ -88,8 +88,8 @@ func (w *world) heldConnection(p *pod) func() {
 	}
 }
 
-// rivalry waits for the node's condition; an empty status means no condition.
-func (w *world) rivalry(status corev1.ConditionStatus, text string) {
+// kubeProxyCondition waits for the node's condition; an empty status means no condition.
+func (w *world) kubeProxyCondition(status corev1.ConditionStatus, text string) {
 	w.Helper()
 	w.eventually(func() string {
 		node := &corev1.Node{}
@@ -131,33 +131,33 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 	connected()
 
 	var err error
-	w.rival, err = services.NewRival(w.client, nodeName)
+	w.kubeProxyCheck, err = services.NewKubeProxyCheck(w.client, nodeName)
 	must(t, err)
 	w.start()
-	w.rivalry(corev1.ConditionTrue, "table ip kube-proxy")
+	w.kubeProxyCondition(corev1.ConditionTrue, "table ip kube-proxy")
 	served()
 	proxy.Kill()
 	served()
 	if out, err := w.kubeProxy("--cleanup").CombinedOutput(); err != nil {
 		t.Fatalf("kube-proxy --cleanup: %v\n%s", err, out)
 	}
-	must(t, w.rival.Look(t.Context()))
-	w.rivalry(corev1.ConditionFalse, "Kiln alone")
+	must(t, w.kubeProxyCheck.Update(t.Context()))
+	w.kubeProxyCondition(corev1.ConditionFalse, "Kiln alone")
 	served()
 	connected()
 
 	nodetest.NFT(t, "add table ip nat; add chain ip nat KUBE-SERVICES")
 	t.Cleanup(func() { nodetest.NFT(t, "delete table ip nat") })
-	must(t, w.rival.Look(t.Context()))
-	w.rivalry(corev1.ConditionTrue, "table ip nat KUBE-SERVICES") // left by its iptables mode
+	must(t, w.kubeProxyCheck.Update(t.Context()))
+	w.kubeProxyCondition(corev1.ConditionTrue, "table ip nat KUBE-SERVICES") // left by its iptables mode
 
 	// Migration back: the agent leaves Services to kube-proxy and removes the condition.
 	w.stop()
 	nft, err := knftables.New(knftables.InetFamily, services.Table)
 	must(t, err)
 	must(t, services.Remove(t.Context(), nft))
-	must(t, w.rival.Forget(t.Context()))
-	w.rivalry("", "")
+	must(t, w.kubeProxyCheck.RemoveCondition(t.Context()))
+	w.kubeProxyCondition("", "")
 	again := daemontest.Start(t, "kube-proxy", log, w.kubeProxy())
 	t.Cleanup(func() {
 		again.Kill()
