@@ -245,7 +245,7 @@ func (r *Reconciler) allocate(ctx context.Context, pod *corev1.Pod, port string,
 	if s.DeletionTimestamp != nil {
 		return ipam.Lease{}, &problem{message: fmt.Sprintf("subnet %s is being deleted: choose another one", want.Subnet)}
 	}
-	if a, is := lookup.SharedAmong(&s.Spec, want.Addresses); is && want.Lender == "" { // the addresses of a Vip are checked when it gets them
+	if a, is := lookup.SharedAmong(&s.Spec, want.Addresses); is && want.SharedBy == "" { // the addresses of a Vip are checked when it gets them
 		return ipam.Lease{}, &problem{message: fmt.Sprintf(
 			"address %s is one of the vips of subnet %s, which pods share: ask for another one, or share it by annotation %s", a, s.Name, keyPortVips)}
 	}

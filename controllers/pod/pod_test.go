@@ -305,10 +305,10 @@ func TestPodsWaitForWhatTheyName(t *testing.T) {
 	_, err := process.Allocator.Allocate(translate.VipHolder("late"), ipam.Request{Subnet: "ovn-default", Addresses: []netip.Addr{ofVip}})
 	w.Must(err)
 
-	pooled, lent := newPod("default", "pooled", "ip_pool", "late"), newPod("default", "lent", "vip", "late")
-	w.Create(pooled, lent)
+	pooled, user := newPod("default", "pooled", "ip_pool", "late"), newPod("default", "user", "vip", "late")
+	w.Create(pooled, user)
 	w.warned(pooled, "IPPool late, which annotation")
-	w.warned(lent, "Vip late, which annotation")
+	w.warned(user, "Vip late, which annotation")
 	w.Rests("pod")
 	w.Create(&kubeovnv1.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: kubeovnv1.IPPoolSpec{Subnet: "ovn-default", IPs: []string{ofPool.String()}}})
 	if w.allocated(pooled); address(pooled) != ofPool.String() {
@@ -319,8 +319,8 @@ func TestPodsWaitForWhatTheyName(t *testing.T) {
 	w.Create(vip)
 	vip.Status.V4IP = ofVip.String()
 	w.Must(w.Client.Status().Update(w.Context(), vip))
-	if w.allocated(lent); address(lent) != ofVip.String() {
-		t.Errorf("the pod of the Vip has %s", address(lent))
+	if w.allocated(user); address(user) != ofVip.String() {
+		t.Errorf("the pod of the Vip has %s", address(user))
 	}
 }
 

@@ -86,7 +86,7 @@ func (r *Reconciler) requestsOfVip(ctx context.Context, pod *corev1.Pod, request
 			return nil, err
 		}
 	}
-	want := ipam.Request{Subnet: vipSubnet(vip), Addresses: addresses, AnyPool: true, Lender: translate.VipHolder(name)}
+	want := ipam.Request{Subnet: vipSubnet(vip), Addresses: addresses, AnyPool: true, SharedBy: translate.VipHolder(name)}
 	want.MAC, _ = net.ParseMAC(vip.Status.MAC)
 	for _, a := range addresses {
 		want.Families = append(want.Families, ipfamily.Of(a))

@@ -44,7 +44,7 @@ type state struct {
 	lease   ipam.Lease
 	problem *validation.Problem
 	users   []vipusers.User // pods that may use the Vip
-	owner   string          // the port that uses the addresses as its own
+	usedBy  string          // the port that uses the addresses as its own
 	err     error
 }
 
@@ -76,14 +76,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // serve allocates the Vip's addresses, and applies virtual ports for the pods that share them.
 func (r *Reconciler) serve(ctx context.Context, vip *kubeovnv1.Vip) (s state) {
 	s.lease, s.problem, s.err = r.hold(ctx, vip)
-	s.owner = r.Allocator.Borrower(translate.VipHolder(vip.Name))
+	s.usedBy = r.Allocator.UserOf(translate.VipHolder(vip.Name))
 	for _, user := range r.Vips.UsersOf(vip.Name) {
 		if vipusers.Serves(vip, user.Pod.Namespace) {
 			s.users = append(s.users, user)
 		}
 	}
 	in := translate.VipInputs{Name: vip.Name, Subnet: s.lease.Subnet, Addresses: s.lease.Addresses}
-	if s.owner == "" && vip.Spec.Type == "" {
+	if s.usedBy == "" && vip.Spec.Type == "" {
 		in.Parents = s.parents()
 	}
 	if err := r.apply(ctx, vip.Name, translate.Vip(in)); err != nil {
@@ -105,7 +105,7 @@ func (s *state) parents() []string {
 
 // waits reports whether a change in the use of the subnet's addresses may change the Vip's state.
 func (s *state) waits(vip *kubeovnv1.Vip) bool {
-	return s.problem != nil || errors.Is(s.err, reservation.ErrWaiting) || s.owner != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
+	return s.problem != nil || errors.Is(s.err, reservation.ErrWaiting) || s.usedBy != "" && (vip.DeletionTimestamp != nil || len(s.parents()) > 0)
 }
 
 // keepers returns a description of each user that blocks the deletion of a Vip. Pods that only match its selector do not block it.
@@ -116,8 +116,8 @@ func (s *state) keepers() []string {
 			names = append(names, "pod "+user.Pod.String())
 		}
 	}
-	if len(names) == 0 && s.owner != "" {
-		names = append(names, "port "+s.owner)
+	if len(names) == 0 && s.usedBy != "" {
+		names = append(names, "port "+s.usedBy)
 	}
 	return names
 }

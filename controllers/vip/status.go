@@ -59,9 +59,9 @@ func ready(vip *kubeovnv1.Vip, s state, problem *validation.Problem) metav1.Cond
 		return reservation.Used(s.keepers())
 	case problem != nil:
 		return k8s.NotValid()
-	case s.err == nil && s.owner != "" && shared:
+	case s.err == nil && s.usedBy != "" && shared:
 		return k8s.NotReady(kubeovnv1.ReasonWaiting, fmt.Sprintf(
-			"port %s has the addresses as its own: %s share them after it is deleted", s.owner, k8s.Some(s.parents(), reservation.MaxNamed)))
+			"port %s has the addresses as its own: %s share them after it is deleted", s.usedBy, k8s.Some(s.parents(), reservation.MaxNamed)))
 	case errors.Is(s.err, northbound.ErrWaiting):
 		return k8s.Ready(s.err, northbound.ErrWaiting)
 	}

@@ -58,7 +58,7 @@ func (d Reserver) Restore(ctx context.Context, w Request) {
 	mac, _ := net.ParseMAC(w.StatusMAC)
 	restore := d.Allocator.Restore
 	if w.Shareable {
-		restore = d.Allocator.RestoreLender
+		restore = d.Allocator.RestoreShared
 	}
 	if err := restore(w.Holder, ipam.Lease{Subnet: w.Subnet, Addresses: addresses, MAC: mac}); err != nil {
 		log.FromContext(ctx).Error(err, "cannot keep the addresses of "+w.What+" from before the start", "holder", w.Holder)

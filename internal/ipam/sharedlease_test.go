@@ -13,8 +13,8 @@ import (
 	"github.com/kiln-net/kiln/internal/ipfamily"
 )
 
-// lending returns an allocator with a dual-stack subnet in which the holder vip/a has an address of each family.
-func lending(t *testing.T) (*Allocator, Lease) {
+// sharing returns an allocator with a dual-stack subnet in which the holder vip/a has an address of each family.
+func sharing(t *testing.T) (*Allocator, Lease) {
 	t.Helper()
 	a := New()
 	err := a.SetSubnet("s", Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/29"), netip.MustParsePrefix("fd00::/125")}})
@@ -28,9 +28,9 @@ func lending(t *testing.T) (*Allocator, Lease) {
 	return a, lease
 }
 
-func borrowing(lease Lease) Request {
+func requestShared(lease Lease) Request {
 	return Request{
-		Subnet: "s", Lender: "vip/a", Addresses: lease.Addresses, MAC: lease.MAC, AnyPool: true,
+		Subnet: "s", SharedBy: "vip/a", Addresses: lease.Addresses, MAC: lease.MAC, AnyPool: true,
 		Families: []ipfamily.Family{ipfamily.IPv4, ipfamily.IPv6},
 	}
 }
@@ -53,44 +53,44 @@ func has(t *testing.T, a *Allocator, by string, lease Lease) {
 	}
 }
 
-func TestWhatIsLentComesBack(t *testing.T) {
-	a, lease := lending(t)
+func TestSharedLeaseReturnsToItsOwner(t *testing.T) {
+	a, lease := sharing(t)
 	has(t, a, "vip/a", lease)
 	for range 2 { // the second time the port already has them
-		got, err := a.Allocate("p", borrowing(lease))
+		got, err := a.Allocate("p", requestShared(lease))
 		if err != nil || !slices.Equal(got.Addresses, lease.Addresses) || got.MAC.String() != lease.MAC.String() {
-			t.Fatalf("lent %v, %v; want %v", got, err, lease)
+			t.Fatalf("the user has %v, %v; want %v", got, err, lease)
 		}
 	}
 	has(t, a, "p", lease)
-	if by := a.Borrower("vip/a"); by != "p" {
-		t.Errorf("%q has what is lent", by)
+	if by := a.UserOf("vip/a"); by != "p" {
+		t.Errorf("the user is %q", by)
 	}
 	if kept, ok := a.Lookup("vip/a"); !ok || !slices.Equal(kept.Addresses, lease.Addresses) {
-		t.Errorf("the lender has %v", kept)
+		t.Errorf("the owner has %v", kept)
 	}
-	if _, err := a.Allocate("q", borrowing(lease)); err == nil {
-		t.Error("lent twice")
+	if _, err := a.Allocate("q", requestShared(lease)); err == nil {
+		t.Error("the lease has two users")
 	}
 	if using := a.Usage("s").IPv4().Using; using != 1 {
 		t.Errorf("%v addresses are in use", using)
 	}
 	a.Release("p")
 	has(t, a, "vip/a", lease)
-	if by := a.Borrower("vip/a"); by != "" {
-		t.Errorf("%q has what came back", by)
+	if by := a.UserOf("vip/a"); by != "" {
+		t.Errorf("after the release the user is %q", by)
 	}
-	if _, err := a.Allocate("q", borrowing(lease)); err != nil {
-		t.Errorf("cannot be lent again: %v", err)
+	if _, err := a.Allocate("q", requestShared(lease)); err != nil {
+		t.Errorf("the lease cannot be shared again: %v", err)
 	}
 	a.Release("q")
 	a.Release("vip/a")
 	has(t, a, "", lease)
 }
 
-func TestWhoHasBorrowedKeepsItWhenTheLenderIsGone(t *testing.T) {
-	a, lease := lending(t)
-	if _, err := a.Allocate("p", borrowing(lease)); err != nil {
+func TestUserKeepsSharedLeaseOfReleasedOwner(t *testing.T) {
+	a, lease := sharing(t)
+	if _, err := a.Allocate("p", requestShared(lease)); err != nil {
 		t.Fatal(err)
 	}
 	a.Release("vip/a")
@@ -99,49 +99,49 @@ func TestWhoHasBorrowedKeepsItWhenTheLenderIsGone(t *testing.T) {
 	has(t, a, "", lease)
 }
 
-func TestALenderIsRestoredAfterThoseWhoHaveBorrowed(t *testing.T) {
-	for _, lent := range []bool{true, false} {
-		_, lease := lending(t)
+func TestOwnersAreRestoredAfterUsers(t *testing.T) {
+	for _, used := range []bool{true, false} {
+		_, lease := sharing(t)
 		a := New()
 		if err := a.SetSubnet("s", Subnet{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/29"), netip.MustParsePrefix("fd00::/125")}}); err != nil {
 			t.Fatal(err)
 		}
-		if lent {
+		if used {
 			if err := a.Restore("p", lease); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := a.RestoreLender("vip/a", lease); err != nil {
+		if err := a.RestoreShared("vip/a", lease); err != nil {
 			t.Fatal(err)
 		}
-		if lent {
+		if used {
 			has(t, a, "p", lease)
-			if !a.Fits("p", borrowing(lease)) {
-				t.Error("what was borrowed does not count as borrowed")
+			if !a.Fits("p", requestShared(lease)) {
+				t.Error("the restored lease is not shared")
 			}
 			a.Release("p")
 		}
 		has(t, a, "vip/a", lease)
 		if _, err := a.Allocate("q", Request{Subnet: "s", MAC: lease.MAC}); err == nil {
-			t.Error("the lender's MAC address is given to another")
+			t.Error("another port gets the owner's MAC address")
 		}
 	}
 }
 
-func TestARefusedLoanLeavesAllAsItWas(t *testing.T) {
-	a, lease := lending(t)
+func TestRefusedSharingChangesNothing(t *testing.T) {
+	a, lease := sharing(t)
 	before, err := a.Allocate("p", Request{Subnet: "s"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Allocate("p", Request{Subnet: "s", Lender: "vip/a", Addresses: []netip.Addr{lease.Addresses[0], netip.MustParseAddr("fd01::1")}}); err == nil {
-		t.Fatal("an address outside of the subnet is lent")
+	if _, err := a.Allocate("p", Request{Subnet: "s", SharedBy: "vip/a", Addresses: []netip.Addr{lease.Addresses[0], netip.MustParseAddr("fd01::1")}}); err == nil {
+		t.Fatal("an address outside of the subnet is shared")
 	}
 	has(t, a, "vip/a", lease)
 	if after, _ := a.Lookup("p"); !slices.Equal(after.Addresses, before.Addresses) {
 		t.Errorf("the port has %v, it had %v", after, before)
 	}
-	if _, err := a.Allocate("p", borrowing(lease)); err != nil {
+	if _, err := a.Allocate("p", requestShared(lease)); err != nil {
 		t.Fatal(err)
 	}
 	has(t, a, "", before)
@@ -153,9 +153,9 @@ func TestARefusedLoanLeavesAllAsItWas(t *testing.T) {
 	has(t, a, "vip/a", lease)
 }
 
-func TestADeletedSubnetForgetsLenders(t *testing.T) {
-	a, lease := lending(t)
-	if _, err := a.Allocate("p", borrowing(lease)); err != nil {
+func TestDeletedSubnetReleasesOwnersAndUsers(t *testing.T) {
+	a, lease := sharing(t)
+	if _, err := a.Allocate("p", requestShared(lease)); err != nil {
 		t.Fatal(err)
 	}
 	a.DeleteSubnet("s")
