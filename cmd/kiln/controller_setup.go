@@ -104,7 +104,7 @@ func (p *controllerProcess) restored(in controllerInputs, engine *northbound.Eng
 	p.pods = &pod.Reconciler{
 		Client: c, Northbound: engine, Allocator: p.allocator, Namespaces: in.namespaces, Pools: in.pools, Vips: in.vips, Grants: in.grants, Networks: in.networks,
 		Sets: in.sets, SecurePorts: p.options.portSecurity == kubeovnv1.PortSecurityEnforced, Recorder: recorder, Gate: p.gate, KeepMachines: p.options.keepVMIP,
-		Workers: podWorkers, RecordPace: pod.DefaultRecordPace,
+		Workers: podWorkers, IPWritePace: pod.DefaultIPWritePace,
 	}
 	p.vips = &vip.Reconciler{Client: c, Northbound: engine, Allocator: p.allocator, Vips: in.vips, Recorder: recorder, Gate: p.gate}
 	p.eips = &ovneip.Reconciler{Client: c, Allocator: p.allocator, Recorder: recorder, Gate: p.gate}

@@ -173,7 +173,7 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 // allocationRequests returns the allocation requests for a pod, in order: one for the addresses that a user has reserved for the pod, or else the
 // requests of requestsOf.
 func (r *Reconciler) allocationRequests(ctx context.Context, pod *corev1.Pod, port string, request kubeovnv1.PodRequest) ([]ipam.Request, error) {
-	ip, err := r.recorder.find(ctx, port)
+	ip, err := r.ipObjects.find(ctx, port)
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ func (c *claimRules) allow(ctx context.Context, namespace, port string, lease ip
 	if _, shared := lookup.SharedAmong(spec, lease.Addresses); denied == "" && !shared {
 		return true, nil
 	}
-	return c.recorded(ctx, port, lease)
+	return c.matchesIPObject(ctx, port, lease)
 }
 
 // deniedByPool returns why a namespace may not use the pools of a subnet that contain any of the addresses, or "".
@@ -83,8 +83,8 @@ func (c *claimRules) deniedByPool(ctx context.Context, namespace string, s *kube
 	return "", nil
 }
 
-// recorded reports whether the IP object of a port contains the lease's subnet and addresses.
-func (c *claimRules) recorded(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
+// matchesIPObject reports whether the IP object of a port contains the lease's subnet and addresses.
+func (c *claimRules) matchesIPObject(ctx context.Context, port string, lease ipam.Lease) (bool, error) {
 	if c == nil {
 		return false, nil
 	}
@@ -159,7 +159,7 @@ func (s *restoration) granted(ctx context.Context, claims iter.Seq[claim], rules
 			others = append(others, c)
 			continue
 		}
-		recorded, err := rules.recorded(ctx, c.port, c.lease)
+		recorded, err := rules.matchesIPObject(ctx, c.port, c.lease)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("check the claim of %s: %w", c.port, err)

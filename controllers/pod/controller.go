@@ -52,8 +52,8 @@ type Reconciler struct {
 	KeepMachines bool
 	// Workers is the number of concurrent reconciles of pods.
 	Workers int
-	// RecordPace is the pace at which IP objects are written; the zero value writes them at once.
-	RecordPace RecordPace
+	// IPWritePace is the pace at which IP objects are written; the zero value writes them at once.
+	IPWritePace IPWritePace
 
 	podWrites   podWrites
 	vpcPods     vpcPods
@@ -65,8 +65,8 @@ type Reconciler struct {
 	unshared    sync.Map // addresses of port_vips in the last warning of a pod, by its UID
 	invalid     sync.Map // requests in the last warning of a pod, by its UID
 	cacheMisses sync.Map // keys of ports that existed at the start and whose pods were missing in the cache
-	records     writeQueue
-	recorder    *recorder
+	ipQueue     writeQueue
+	ipObjects   *ipObjectWriter
 	pods        metadata.Getter // for patches: it needs no REST mapping, and requests metadata only
 	patching    chan struct{}   // holds one value for each patch in flight
 }
@@ -132,8 +132,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 	}
-	if !r.recorder.isRecorded(ctx, a) {
-		r.records.hold(req.NamespacedName)
+	if !r.ipObjects.hasCurrentObject(ctx, a) {
+		r.ipQueue.put(req.NamespacedName)
 	}
 	return ctrl.Result{}, nil
 }
@@ -171,10 +171,10 @@ func (r *Reconciler) freeLease(ctx context.Context, key types.NamespacedName) er
 	port := portOf(key)
 	if lease, ok := r.Allocator.Lookup(port); ok && !ofNode(lease) {
 		r.Allocator.Release(port)
-	} else if ip, err := r.recorder.find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
+	} else if ip, err := r.ipObjects.find(ctx, port); ip == nil || err != nil { // DeleteSubnet may have removed the lease
 		return err
 	}
-	r.records.Add(ctrl.Request{NamespacedName: key})
+	r.ipQueue.Add(ctrl.Request{NamespacedName: key})
 	return nil
 }
 

@@ -92,7 +92,7 @@ func TestARestartGrantsMembersOnly(t *testing.T) {
 	}})
 	process := w.start()
 	member := w.pod("default", "member", "logical_switch", "blue-net", "ip_address", "10.17.0.9")
-	w.record(member)
+	w.ipObject(member)
 	process.Stop()
 	w.losePorts()
 	w.Change(vpc, func() { vpc.Spec.AllowedNamespaces = nil })
@@ -127,7 +127,7 @@ func TestARestartGrantsProvenClaimsFirst(t *testing.T) {
 	w.subnet("ovn-default", "10.16.0.0/24,fd00:10:16::/112")
 	process := w.start()
 	holder := w.pod("default", "holder", "ip_address", "10.16.0.50,fd00:10:16::50")
-	w.record(holder)
+	w.ipObject(holder)
 	process.Stop()
 	w.losePorts()
 	forged := map[string]kubeovnv1.PodNetwork{}
@@ -151,7 +151,7 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	member := replica(set, 0, "n1", "ip_address", "10.16.0.50,fd00:10:16::50")
 	w.Create(member)
 	w.allocated(member)
-	w.record(member)
+	w.ipObject(member)
 	w.Delete(member)
 	w.away(process, member)
 	reserved := reservation("reserved", kubeovnv1.IPSpec{Subnet: "ovn-default", V4IPAddress: "10.16.0.60", V6IPAddress: "fd00:10:16::60"})
@@ -173,7 +173,7 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	}
 	delete(forged, "forged6-3") // a querier has no IPv6 address
 	w.forgeAll(forged)
-	steps := stepsAt(pod.RecordPace{})
+	steps := stepsAt(pod.IPWritePace{})
 	pods := steps.Restore
 	steps.Restore = func(ctx context.Context, p *controllertest.Process) error {
 		return errors.Join(pods(ctx, p), // then the controller of OvnEips, which is not part of this test, restores its leases
@@ -185,7 +185,7 @@ func TestARestartGrantsNoAddressOfOthers(t *testing.T) {
 	w.held(process, "web-0.default", "10.16.0.50,fd00:10:16::50")
 	w.held(process, "reserved", "10.16.0.60,fd00:10:16::60")
 	w.held(process, translate.QuerierHolder("ovn-default"), "10.16.0.80")
-	w.record(member)
+	w.ipObject(member)
 	for name, network := range forged {
 		lease, held := process.Allocator.Lookup(name + ".default")
 		if name != "honest" && held && slices.ContainsFunc(lease.Addresses, func(a netip.Addr) bool {

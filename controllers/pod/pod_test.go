@@ -62,7 +62,7 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 			if got, want := strings.Join(left, ","), ipfamily.Join(network.Addresses); got != want {
 				t.Errorf("the sets of the node hold %s, want %s", got, want)
 			}
-			ip := w.record(p)
+			ip := w.ipObject(p)
 			if ip.Spec.NodeName != "n1" || ip.Spec.Subnet != "ovn-default" || ip.Spec.MACAddress != network.MAC.String() ||
 				ip.Labels["ovn.kubernetes.io/subnet"] != "ovn-default" || ip.Labels["ovn.kubernetes.io/node-name"] != "n1" {
 				t.Errorf("IP object has %+v and labels %v", ip.Spec, ip.Labels)
@@ -81,7 +81,7 @@ func TestAPodGetsItsNetworkInOneTransactionAndOnePatch(t *testing.T) {
 func TestWhatIsMeasuredOfAPod(t *testing.T) {
 	w := newWorld(t)
 	w.subnet("ovn-default", "10.16.0.0/24")
-	left, _ := w.Metric("kiln_pod_records_held") // from processes of other tests, which stopped with unwritten records
+	left, _ := w.Metric("kiln_pod_records_held") // from processes of other tests, which stopped with unwritten IP objects
 	w.start()
 	w.pod("default", "first")
 	count := func(leg string) float64 {
@@ -105,7 +105,7 @@ func TestWhatIsMeasuredOfAPod(t *testing.T) {
 	for _, leg := range legs {
 		w.Measures(before[leg]+1, "kiln_pod_leg_seconds", "leg", leg)
 	}
-	w.record(p)
+	w.ipObject(p)
 	w.Measures(left, "kiln_pod_records_held")
 }
 
@@ -476,7 +476,7 @@ func TestDamageIsHealedWithTheSameAddress(t *testing.T) {
 	process := w.start()
 	p := w.pod("default", "web")
 	was := address(p)
-	ip := w.record(p)
+	ip := w.ipObject(p)
 
 	w.Change(p, func() {
 		p.Annotations["ovn.kubernetes.io/ip_address"] = "10.16.0.99"
@@ -494,7 +494,7 @@ func TestDamageIsHealedWithTheSameAddress(t *testing.T) {
 	)
 	w.port(p)
 	w.Delete(ip)
-	w.record(p)
+	w.ipObject(p)
 	w.agree(process)
 }
 

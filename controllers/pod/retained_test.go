@@ -102,7 +102,7 @@ func TestAPodOfAStatefulSetKeepsItsAddress(t *testing.T) {
 			first := replica(set, 1, "n1")
 			w.Create(first)
 			was := w.allocated(first)
-			if ip := w.record(first); ip.Spec.PodType != "StatefulSet" || ip.Spec.NodeName != "n1" {
+			if ip := w.ipObject(first); ip.Spec.PodType != "StatefulSet" || ip.Spec.NodeName != "n1" {
 				t.Errorf("IP object has %+v", ip.Spec)
 			}
 			for round, restart := range []bool{false, true, false} {
@@ -125,7 +125,7 @@ func TestAPodOfAStatefulSetKeepsItsAddress(t *testing.T) {
 					t.Errorf("round %d: the port is at %s, not %s", round, chassis, first.Spec.NodeName)
 				}
 				w.Eventually(func() string {
-					if ip := w.record(first); ip.Spec.NodeName != first.Spec.NodeName || ip.Labels["ovn.kubernetes.io/node-name"] != first.Spec.NodeName {
+					if ip := w.ipObject(first); ip.Spec.NodeName != first.Spec.NodeName || ip.Labels["ovn.kubernetes.io/node-name"] != first.Spec.NodeName {
 						return fmt.Sprintf("IP object has %+v, labels %v", ip.Spec, ip.Labels)
 					}
 					return ""

@@ -33,7 +33,7 @@ func TestAnIPObjectBetweenTheTwoListsIsReconciled(t *testing.T) {
 		{"created later", true, false, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &recorder{allocator: ipam.New()}
+			r := &ipObjectWriter{allocator: ipam.New()}
 			r.complete.Store(c.complete)
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 			defer q.ShutDown()

@@ -61,7 +61,7 @@ func isReservation(ip *kubeovnv1.IP) bool {
 
 // ipOf returns the wanted IP object of a pod, or of the machine that it runs.
 func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := recordOf(portOf(key), lease)
+	ip := newIP(portOf(key), lease)
 	ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.NodeName = key.Namespace, key.Name, pod.Spec.NodeName
 	ip.Labels[labelNode] = labelValue(pod.Spec.NodeName)
 	ip.Labels[kubeovnv1.LabelReserved] = kubeovnv1.ReservedForPod
@@ -74,7 +74,7 @@ func ipOf(pod *corev1.Pod, key types.NamespacedName, podType string, lease ipam.
 // retainedIPOf returns the wanted IP object of a lease that no pod has. For a reservation it takes the pod from the existing IP object, if
 // any.
 func retainedIPOf(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *kubeovnv1.IP {
-	ip := recordOf(port, lease)
+	ip := newIP(port, lease)
 	if podType != "" {
 		key := keyOf(port)
 		ip.Spec.Namespace, ip.Spec.PodName, ip.Spec.PodType = key.Namespace, key.Name, podType
@@ -85,7 +85,7 @@ func retainedIPOf(have *kubeovnv1.IP, port, podType string, lease ipam.Lease) *k
 	return ip
 }
 
-func recordOf(port string, lease ipam.Lease) *kubeovnv1.IP {
+func newIP(port string, lease ipam.Lease) *kubeovnv1.IP {
 	ip := &kubeovnv1.IP{
 		ObjectMeta: metav1.ObjectMeta{Name: port, Labels: subnetLabels(lease.Subnet)},
 		Spec: kubeovnv1.IPSpec{
@@ -119,8 +119,8 @@ func labelValue(name string) string {
 	return name
 }
 
-// says reports whether an IP object is up to date.
-func says(have, want *kubeovnv1.IP) bool {
+// isUpToDate reports whether an IP object is up to date.
+func isUpToDate(have, want *kubeovnv1.IP) bool {
 	_, located := have.Labels[labelNode]
 	_, wanted := want.Labels[labelNode]
 	return located == wanted && hasLabels(have, want) && equality.Semantic.DeepEqual(have.Spec, specFor(have, want))

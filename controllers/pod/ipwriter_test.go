@@ -14,7 +14,7 @@ import (
 )
 
 // never is a pace so slow that no test sees an IP object.
-var never = pod.RecordPace{Quiet: time.Hour, AtMost: time.Hour}
+var never = pod.IPWritePace{Quiet: time.Hour, AtMost: time.Hour}
 
 func TestAPodThatIsGoneBeforeItsIPObjectWasWrittenLeavesNone(t *testing.T) {
 	w := newWorld(t)
