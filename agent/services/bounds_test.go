@@ -49,7 +49,7 @@ func TestAServiceThatIsExcludedDuringAPassIsNotServed(t *testing.T) {
 	of := func(s *corev1.Service) []client.ObjectKey { return []client.ObjectKey{client.ObjectKeyFromObject(s)} }
 	pass := func(s *corev1.Service, during func()) {
 		t.Helper()
-		wanted, err := p.wanted(t.Context(), of(s))
+		wanted, err := p.changesOf(t.Context(), of(s))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -162,7 +162,7 @@ func (p *Proxy) write(ctx context.Context, touched []types.NamespacedName, cidrs
 	if err != nil || len(touched) == 0 && !whole {
 		return err
 	}
-	wanted, err := p.wanted(ctx, touched)
+	wanted, err := p.changesOf(ctx, touched)
 	if err == nil && !whole {
 		wanted, err = p.withAffected(ctx, wanted)
 	}
@@ -229,7 +229,7 @@ func (p *Proxy) withAffected(ctx context.Context, wanted []change) ([]change, er
 			}
 		}
 		var err error
-		if next, err = p.wanted(ctx, affected); err != nil {
+		if next, err = p.changesOf(ctx, affected); err != nil {
 			return nil, err
 		}
 		newer := map[types.NamespacedName]bool{}
@@ -271,9 +271,9 @@ func (p *Proxy) all(ctx context.Context, touched []types.NamespacedName) ([]type
 	return out, nil
 }
 
-// wanted computes the changes of Services from the caches. It also returns changes of other Services that now exceed a bound, or no
+// changesOf computes the changes of Services from the caches. It also returns changes of other Services that now exceed a bound, or no
 // longer do.
-func (p *Proxy) wanted(ctx context.Context, of []types.NamespacedName) ([]change, error) {
+func (p *Proxy) changesOf(ctx context.Context, of []types.NamespacedName) ([]change, error) {
 	var all []inputs
 	there := map[types.NamespacedName]bool{}
 	for _, key := range of {

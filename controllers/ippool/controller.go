@@ -79,8 +79,8 @@ func (r *Reconciler) publish(ctx context.Context, pool *kubeovnv1.IPPool) (*vali
 	if err != nil {
 		return nil, err
 	}
-	if senior := namesakes[0]; senior.Name != pool.Name {
-		return validation.SameSet(translate.PoolSet(pool.Name), senior.Name), r.apply(ctx, pool.Name, nil)
+	if older := namesakes[0]; older.Name != pool.Name {
+		return validation.SameSet(translate.PoolSet(pool.Name), older.Name), r.apply(ctx, pool.Name, nil)
 	}
 	return nil, r.apply(ctx, pool.Name, rows)
 }

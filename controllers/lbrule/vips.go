@@ -85,15 +85,15 @@ func reserves(have *kubeovnv1.Vip, subnet string, vip netip.Addr) bool {
 	if have.Status.V4IP+have.Status.V6IP == "" {
 		texts = []string{have.Spec.V4IP, have.Spec.V6IP}
 	}
-	chosen := false
+	hasAddress := false
 	for _, text := range texts {
 		address, err := ipfamily.ParseAddr(text)
 		if err == nil && address == vip {
 			return true
 		}
-		chosen = chosen || text != ""
+		hasAddress = hasAddress || text != ""
 	}
-	return !chosen
+	return !hasAddress
 }
 
 // reservedName returns the name of the Vip that holds an address of a rule.

@@ -26,7 +26,7 @@ import (
 )
 
 // leaf returns the certificate in a Secret.
-func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
+func (s *scenario) leaf(t *testing.T, secret string) *x509.Certificate {
 	t.Helper()
 	var held corev1.Secret
 	if err := s.exists(t, &held, secret)(); err != nil {
@@ -41,7 +41,7 @@ func (s *story) leaf(t *testing.T, secret string) *x509.Certificate {
 }
 
 // expired advances the operator's clock by more than a leaf's lifetime.
-func (s *story) expired(t *testing.T) {
+func (s *scenario) expired(t *testing.T) {
 	g := newG(t)
 	before := map[string]*x509.Certificate{}
 	for _, c := range credentials {
@@ -61,7 +61,7 @@ func (s *story) expired(t *testing.T) {
 }
 
 // poke wakes the operator.
-func (s *story) poke(t *testing.T, label string) {
+func (s *scenario) poke(t *testing.T, label string) {
 	t.Helper()
 	g := newG(t)
 	node := s.named(&corev1.Node{}, "worker-1")
@@ -75,7 +75,7 @@ func (s *story) poke(t *testing.T, label string) {
 
 // away advances the clock beyond the lifetime of all CAs and of all certificates that they have signed. No certificate is
 // valid then.
-func (s *story) away(t *testing.T) {
+func (s *scenario) away(t *testing.T) {
 	g := newG(t)
 	before := s.signers(t)
 	s.ahead.Store(int64(2 * pki.AuthorityLifetime))
@@ -105,7 +105,7 @@ func (m *fakeMember) count() int {
 	return m.asked
 }
 
-func (s *story) secretsKept(t *testing.T) {
+func (s *scenario) secretsKept(t *testing.T) {
 	g := newG(t)
 	logged, err := io.ReadAll(io.NewSectionReader(s.log, 0, 1<<30))
 	g.Expect(err).NotTo(HaveOccurred())

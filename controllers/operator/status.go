@@ -60,7 +60,7 @@ func (r *Reconciler) report(ctx context.Context, p *pass, passErr error) error {
 		status.Components = append(status.Components, c.row)
 	}
 	status.Versions = summarize(status.Components)
-	summary.upgrade, summary.issuance, summary.nodes, summary.protection = p.upgrade, p.issuer, p.nodeTroubles, p.protection
+	summary.upgrade, summary.issuer, summary.nodes, summary.protection = p.upgrade, p.issuer, p.nodeTroubles, p.protection
 	p.upgradeStatus(summary.complete())
 	if p.planned {
 		p.upgrade.measure(status.Components)

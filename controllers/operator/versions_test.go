@@ -83,7 +83,7 @@ func TestEachContainerIsAskedOnce(t *testing.T) {
 }
 
 // versionsReported has two nodes of which one is updated, a database, and a pod that does not serve its versions.
-func (s *story) versionsReported(t *testing.T) {
+func (s *scenario) versionsReported(t *testing.T) {
 	g := newG(t)
 	row := func(name string) func() []v1alpha1.ComponentVersion {
 		return func() []v1alpha1.ComponentVersion { return componentVersions(s.cluster(t).Status, name) }

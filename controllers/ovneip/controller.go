@@ -104,12 +104,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // hold returns the lease of an OvnEip; it allocates one if there is none, unless the OvnEip is being deleted.
 func (r *Reconciler) hold(ctx context.Context, eip *kubeovnv1.OvnEip) (ipam.Lease, *validation.Problem, error) {
-	wish := requestOf(eip)
+	request := requestOf(eip)
 	if eip.DeletionTimestamp != nil {
-		lease, _ := r.Allocator.Lookup(wish.Holder)
+		lease, _ := r.Allocator.Lookup(request.Holder)
 		return lease, nil, nil
 	}
-	return r.reserver().Hold(ctx, wish, inDefaultVpc)
+	return r.reserver().Hold(ctx, request, inDefaultVpc)
 }
 
 // inDefaultVpc returns a problem if a subnet is not in the default VPC. The external network is the same for all VPCs, and nodes connect

@@ -157,11 +157,11 @@ func (r *Reconciler) choose(ctx context.Context, pod *corev1.Pod, port string) (
 		if !ok {
 			return ipam.Lease{}, err
 		}
-		if apart := (*overlapError)(nil); errors.As(err, &apart) {
-			names = append(names, apart.subnets...)
-			if len(apart.subnets) > 0 && errors.Is(err, ipam.ErrExhausted) {
+		if overlap := (*overlapError)(nil); errors.As(err, &overlap) {
+			names = append(names, overlap.subnets...)
+			if len(overlap.subnets) > 0 && errors.Is(err, ipam.ErrExhausted) {
 				obstacle += fmt.Sprintf(" (a pod of a custom VPC gets no address of a pod in subnet %s, because every node reaches those)",
-					strings.Join(apart.subnets, ", "))
+					strings.Join(overlap.subnets, ", "))
 			}
 		}
 		obstacles = append(obstacles, obstacle)

@@ -85,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 	}
 	if pod == nil {
-		if late, err := r.existsLive(ctx, req.NamespacedName); late || err != nil {
+		if exists, err := r.existsLive(ctx, req.NamespacedName); exists || err != nil {
 			return ctrl.Result{RequeueAfter: k8s.LateAfter()}, err
 		}
 	}

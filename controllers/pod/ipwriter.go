@@ -169,14 +169,14 @@ func (w *ipObjectWriter) isCurrent(ctx context.Context, ip *kubeovnv1.IP, key ty
 	if !held || ofNode(lease) {
 		return false
 	}
-	want, err := w.wanted(ctx, key, ip, lease)
+	want, err := w.wantedObject(ctx, key, ip, lease)
 	return err == nil && want != nil && isUpToDate(ip, want)
 }
 
-// wanted returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
-func (w *ipObjectWriter) wanted(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
-	podType, kept := w.retained.podType(key) // a pod of this name may exist, and wait
-	if !kept {
+// wantedObject returns the wanted IP object of a lease, nil if the controller of pods has yet to decide about the lease.
+func (w *ipObjectWriter) wantedObject(ctx context.Context, key types.NamespacedName, have *kubeovnv1.IP, lease ipam.Lease) (*kubeovnv1.IP, error) {
+	podType, isRetained := w.retained.podType(key) // a pod of this name may exist, and wait
+	if !isRetained {
 		pod, err := w.podAt(ctx, key)
 		if pod == nil || err != nil {
 			return nil, err
@@ -240,7 +240,7 @@ func (w *ipObjectWriter) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	case !held || ofNode(lease):
 		return ctrl.Result{}, w.remove(ctx, have, req.NamespacedName)
 	}
-	want, err := w.wanted(ctx, req.NamespacedName, have, lease)
+	want, err := w.wantedObject(ctx, req.NamespacedName, have, lease)
 	switch {
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("get pod: %w", err)

@@ -25,11 +25,11 @@ func TestAnIPObjectBetweenTheTwoListsIsReconciled(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name             string
-		complete, listed bool // strays has started; the event is part of the initial list
+		complete, listed bool // staleObjects has started; the event is part of the initial list
 		want             int
 	}{
-		{"of the initial list, before strays", false, true, 0},
-		{"of the initial list, after strays", true, true, 1},
+		{"of the initial list, before staleObjects", false, true, 0},
+		{"of the initial list, after staleObjects", true, true, 1},
 		{"created later", true, false, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -88,7 +88,7 @@ func isNewWarning(reported *sync.Map, pod types.UID, message string) bool {
 	return before != message
 }
 
-// leaveSets removes a pod without a port from the index. It skips existing host-network pods, see relabelled.
+// leaveSets removes a pod without a port from the index. It skips existing host-network pods, see indexLabels.
 func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
 	if pod == nil {
 		r.Sets.DeletePod(key, "")
@@ -97,9 +97,9 @@ func (r *Reconciler) leaveSets(key types.NamespacedName, pod *corev1.Pod) {
 	}
 }
 
-// relabelled updates the index if a pod's labels or groups changed; before is nil for a new pod. The index reports pods to requeue
+// indexLabels updates the index if a pod's labels or groups changed; before is nil for a new pod. The index reports pods to requeue
 // through setsChanged. A new pod on the pod network enters the index in joinSets, with its port.
-func (r *Reconciler) relabelled(before, after *corev1.Pod) {
+func (r *Reconciler) indexLabels(before, after *corev1.Pod) {
 	host := after.Spec.HostNetwork
 	switch {
 	case host && !podset.Counts(after):

@@ -198,7 +198,7 @@ func (r *Reconciler) reserved(ctx context.Context, key types.NamespacedName, ip 
 // virtual machine and replaces the previous pod.
 func (r *Reconciler) inherits(ctx context.Context, pod *corev1.Pod, port string, lease ipam.Lease) (bool, error) {
 	if _, away := r.retained.podType(r.portKey(pod)); away { // false while a virtual machine migrates: its source pod still has the lease
-		if apart, err := r.staysUnambiguous(ctx, pod, lease); !apart || err != nil {
+		if unambiguous, err := r.staysUnambiguous(ctx, pod, lease); !unambiguous || err != nil {
 			return false, err
 		}
 	}

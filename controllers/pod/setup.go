@@ -85,7 +85,7 @@ func (r *Reconciler) onPod() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
 			pod := e.Object.(*corev1.Pod)
-			r.relabelled(nil, pod)
+			r.indexLabels(nil, pod)
 			r.machineSeen(pod)
 			if onPodNetwork(pod) { // ports of other pods come from the engine's owners (k8s.Orphans)
 				r.arrived(pod, q)
@@ -118,7 +118,7 @@ func (r *Reconciler) arrived(pod *corev1.Pod, q queue) {
 }
 
 func (r *Reconciler) updated(ctx context.Context, before, after *corev1.Pod, q queue) {
-	r.relabelled(before, after)
+	r.indexLabels(before, after)
 	own, from := r.podWrites.shows(after)
 	if own && r.outdated(ctx, after, from) {
 		k8s.AddWith(q, handler.LowPriority, requestFor(after))

@@ -109,7 +109,7 @@ func (c *compiler) clusterRule(d translate.Direction, i, priority int, in cluste
 		c.put(rule, p)
 	}
 	for _, port := range named {
-		c.named(rule, p, port)
+		c.addNamedPort(rule, p, port)
 	}
 }
 

@@ -97,7 +97,7 @@ func (r *Reconciler) changed(c podset.Changes) {
 			r.groups.Add(owner.Name)
 		default:
 			if c := r.optional[owner.Kind]; c != nil {
-				c.feed.Add(owner.Name)
+				c.requests.Add(owner.Name)
 			}
 		}
 	}

@@ -55,7 +55,7 @@ type Reconciler struct {
 	Workers int
 
 	budget   budget.Budget
-	feed     k8s.RequestSource
+	requests k8s.RequestSource
 	reported reported
 }
 
@@ -83,7 +83,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(r.sharers)).
 		Watches(&kubeovnv1.Vpc{}, handler.EnqueueRequestsFromMapFunc(r.ofVpc), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(serviceOf)).
-		WatchesRawSource(&r.feed).
+		WatchesRawSource(&r.requests).
 		WatchesRawSource(k8s.Drift(r.Northbound, translate.KindService)).
 		WatchesRawSource(k8s.Orphans(mgr.GetCache(), r.Gate, &corev1.Service{}, k8s.OwnersOf(r.Northbound, translate.KindService))).
 		WithOptions(r.Gate.Workers(r.Workers)).
@@ -212,7 +212,7 @@ func (r *Reconciler) warn(ctx context.Context, s *corev1.Service, now warnings) 
 	}
 	if now.refusal != before.refusal {
 		for _, other := range r.sharers(ctx, s) {
-			r.feed.AddKey(other.NamespacedName)
+			r.requests.AddKey(other.NamespacedName)
 		}
 	}
 	if missingVpc != before.missingVpc && missingVpc != "" {

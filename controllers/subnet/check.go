@@ -87,7 +87,7 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	if in.namesake != nil && lookup.Precedes(in.namesake, in.subnet) {
 		return checked{}, validation.SameName("Vpc", in.subnet.Name)
 	}
-	around := validation.Surroundings{Peers: r.seniors(in)}
+	around := validation.Surroundings{Peers: r.olderPeers(in)}
 	if lookup.VpcOf(in.subnet) == kubeovnv1.DefaultVpc {
 		around.Services, around.Hosts = in.services, in.hosts
 	}
@@ -103,8 +103,8 @@ func (r *Reconciler) check(in inputs) (checked, *validation.Problem) {
 	return checked{network: network, features: features}, r.checkUse(in.subnet, network)
 }
 
-// seniors returns the overlapping subnets that take precedence over this one.
-func (r *Reconciler) seniors(in inputs) []validation.Peer {
+// olderPeers returns the overlapping subnets that take precedence over this one.
+func (r *Reconciler) olderPeers(in inputs) []validation.Peer {
 	var peers []validation.Peer
 	for _, peer := range in.peers {
 		if peer.Spec.Vlan == in.subnet.Spec.Vlan && r.yields(in.subnet, peer) {

@@ -76,7 +76,7 @@ func TestANodeComesChangesAndGoes(t *testing.T) {
 	n.nodeSets("[]", "[]") // one per family
 	n.Rests("node")
 	n.Recreates(ip)
-	n.Mends("Node//n1")
+	n.RestoresRows("Node//n1")
 
 	n.setAddresses(o, "192.0.2.12")
 	n.nodePolicies("ip4.dst == 192.0.2.12 via 100.64.0.2")

@@ -307,7 +307,7 @@ func TestWhatWasDeletedMeanwhileGoes(t *testing.T) {
 	n.Create(&kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: "10.20.0.0/24"}})
 	n.condition("a", kubeovnv1.ConditionReady, metav1.ConditionTrue)
 	n.rows("Logical_Switch_Port", "name", "a-ovn-cluster", "join-ovn-cluster", "node-n1", "ovn-default-ovn-cluster")
-	n.Mends("Subnet//a")
+	n.RestoresRows("Subnet//a")
 	n.process.Stop()
 	n.Clear()
 	n.run()

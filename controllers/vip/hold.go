@@ -46,10 +46,10 @@ func requestOf(vip *kubeovnv1.Vip) reservation.Request {
 
 // hold returns the Vip's lease; it allocates one if there is none, unless the Vip is being deleted.
 func (r *Reconciler) hold(ctx context.Context, vip *kubeovnv1.Vip) (ipam.Lease, *validation.Problem, error) {
-	wish := requestOf(vip)
+	request := requestOf(vip)
 	if vip.DeletionTimestamp != nil {
-		lease, _ := r.Allocator.Lookup(wish.Holder)
+		lease, _ := r.Allocator.Lookup(request.Holder)
 		return lease, nil, nil
 	}
-	return r.reserver().Hold(ctx, wish, nil)
+	return r.reserver().Hold(ctx, request, nil)
 }

@@ -227,7 +227,7 @@ func TestPodsShareAVip(t *testing.T) {
 	w.parents(v, "a.default,b.default")
 	w.passes(a, a.Annotations["ovn.kubernetes.io/ip_address"]+","+v.Status.V4IP+","+v.Status.V6IP)
 	w.passes(plain, plain.Annotations["ovn.kubernetes.io/ip_address"])
-	w.Mends("Vip//v")
+	w.RestoresRows("Vip//v")
 
 	process.Stop()
 	process = w.start()

@@ -69,13 +69,13 @@ func TestWhatIsBeingDeletedWorksAsLongAsItIsUsed(t *testing.T) {
 	}
 }
 
-func TestRowsAreMendedAndOrphansGo(t *testing.T) {
+func TestRowsAreRestoredAndOrphansAreDeleted(t *testing.T) {
 	n := start(t)
 	v, s := n.newVpc("tenant", nil), n.newSubnet("net", "tenant", "10.0.0.0/24")
 	n.Ready(v, s)
 	n.newPod("pod", "net")
 	for _, owner := range []string{"Pod/default/pod", "Subnet//net", "Vpc//tenant"} { // deleting the rows of a later owner deletes rows of earlier ones
-		n.Mends(owner)
+		n.RestoresRows(owner)
 	}
 	n.process.Stop()
 	for _, o := range []client.Object{s, v} {

@@ -68,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get VPC %s: %w", req.Name, err)
 	}
-	if !r.wanted(vpc) {
+	if !r.needsGateway(vpc) {
 		return ctrl.Result{}, errors.Join(r.remove(ctx, vpc.Name), r.clearStatus(ctx, vpc))
 	}
 	in, err := r.gather(ctx, vpc)
@@ -78,8 +78,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, errors.Join(k8s.Unless(err, northbound.ErrWaiting), r.patchStatus(ctx, in, err))
 }
 
-// wanted reports whether a VPC needs a gateway router.
-func (r *Reconciler) wanted(vpc *kubeovnv1.Vpc) bool {
+// needsGateway reports whether a VPC needs a gateway router.
+func (r *Reconciler) needsGateway(vpc *kubeovnv1.Vpc) bool {
 	return vpc.Name != kubeovnv1.DefaultVpc && cmp.Or(vpc.Spec.ClusterAccess, r.ClusterAccess) == kubeovnv1.ClusterAccessServices
 }
 

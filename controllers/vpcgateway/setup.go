@@ -54,7 +54,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		}
 	})
 	err := mgr.GetFieldIndexer().IndexField(ctx, &kubeovnv1.Vpc{}, indexNode, func(o client.Object) []string {
-		if vpc := o.(*kubeovnv1.Vpc); r.wanted(vpc) {
+		if vpc := o.(*kubeovnv1.Vpc); r.needsGateway(vpc) {
 			return []string{pairOf(vpc).Active, pairOf(vpc).Standby}
 		}
 		return nil
@@ -170,8 +170,8 @@ func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Reque
 	return k8s.Listed(ctx, r.Client, &kubeovnv1.VpcList{})
 }
 
-// objectName returns the name of the IP object of a VPC's gateway router. It cannot conflict with names for pods, which have a dot, or for nodes,
-// which have another prefix.
+// objectName returns the name of the IP object of a VPC's gateway router. It cannot conflict with names for pods, which have a dot, or for
+// nodes, which have another prefix.
 func objectName(vpc string) string {
 	const prefix, limit = "transit-", 253 // maximum length of an object name
 	if !strings.Contains(vpc, ".") && len(prefix)+len(vpc) <= limit {

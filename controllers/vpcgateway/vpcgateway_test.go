@@ -97,7 +97,7 @@ func TestAWayOutGoesWithItsVpcWhileTheControllerIsDown(t *testing.T) {
 	c.says(v, metav1.ConditionTrue, vpcgateway.ReasonCarried, "n1")
 	c.Rests("transit")
 	c.Recreates(object("blue"))
-	c.Mends("Transit//blue")
+	c.RestoresRows("Transit//blue")
 	c.process.Stop()
 	c.Change(v, func() { v.Finalizers = nil })
 	c.Delete(v)

@@ -18,13 +18,13 @@ const settle = time.Hour
 // minimumIssued is the minimum lifetime of an issuer's CA: a shorter one leaves no time for a rotation in steps.
 const minimumIssued = 12 * time.Hour
 
-// Succession is the source of the next CA.
+// Rotation is the source of the next CA.
 //
 // An issuer's CA joins the bundle as soon as it exists and signs an hour later. A self-made CA does the same when it replaces an
 // issuer's. The bundle contains not the issuer's certificate but an anchor: a self-signed certificate with the same name, key
 // and end. There are two reasons: OpenSSL as OVS uses it accepts a chain only if it ends in a self-signed certificate, and a
 // bundle with the issuer's root would trust every CA below that root.
-type Succession struct {
+type Rotation struct {
 	// ByIssuer: an issuer makes the CAs. A self-made CA is used only until the issuer has made its first one.
 	ByIssuer bool
 	// Issued is the newest CA of the issuer; nil if there is none.
@@ -76,9 +76,9 @@ func (i *Issued) anchor(now time.Time) (pair, error) {
 
 // Advance takes all rotation steps that are due, also several at once after years without a call. It is idempotent for the same
 // time.
-func (a *Authority) Advance(s Succession, now time.Time) error {
+func (a *Authority) Advance(s Rotation, now time.Time) error {
 	for {
-		if err := a.succeed(s, now); err != nil {
+		if err := a.prepareNext(s, now); err != nil {
 			return fmt.Errorf("make the successor of authority %s: %w", a.current.certificate.Subject.CommonName, err)
 		}
 		if a.next == nil || now.Before(a.signsAt()) {
@@ -91,19 +91,19 @@ func (a *Authority) Advance(s Succession, now time.Time) error {
 		a.previous = append(a.previous, retired)
 		a.current, a.next = *a.next, nil
 	}
-	var kept []*x509.Certificate
+	var valid []*x509.Certificate
 	for _, c := range a.previous {
 		if now.Before(c.NotAfter) {
-			kept = append(kept, c)
+			valid = append(valid, c)
 		}
 	}
-	a.previous = kept
+	a.previous = valid
 	return nil
 }
 
-// succeed updates the next CA. Until the next CA signs, it can be discarded at any time, because it has not issued a
+// prepareNext updates the next CA. Until the next CA signs, it can be discarded at any time, because it has not issued a
 // certificate.
-func (a *Authority) succeed(s Succession, now time.Time) error {
+func (a *Authority) prepareNext(s Rotation, now time.Time) error {
 	switch {
 	case s.ByIssuer && s.Issued != nil:
 		return a.followIssuer(s.Issued, now)

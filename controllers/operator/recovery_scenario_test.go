@@ -19,7 +19,7 @@ import (
 )
 
 // recover requests a recovery and returns the API server's answer.
-func (s *story) recover(t *testing.T, r v1alpha1.Recovery) error {
+func (s *scenario) recover(t *testing.T, r v1alpha1.Recovery) error {
 	c := s.cluster(t)
 	before := c.DeepCopy()
 	c.Spec.Central.Recovery = &r
@@ -27,7 +27,7 @@ func (s *story) recover(t *testing.T, r v1alpha1.Recovery) error {
 }
 
 // touch wakes the operator by a change of a pod's readiness.
-func (s *story) touch(t *testing.T, db string) {
+func (s *scenario) touch(t *testing.T, db string) {
 	g := newG(t)
 	pod := &corev1.Pod{}
 	g.Expect(s.exists(t, pod, s.pods[db].Name)()).To(Succeed())
@@ -37,7 +37,7 @@ func (s *story) touch(t *testing.T, db string) {
 
 // eachTriedAgain checks that the southbound database is retried while the northbound database waits for a person. No
 // watch reports the end of the southbound failure.
-func (s *story) eachTriedAgain(t *testing.T) {
+func (s *scenario) eachTriedAgain(t *testing.T) {
 	g := newG(t)
 	s.repeat()
 	t.Cleanup(func() { s.repeat = k8s.OnlyEvents() })
@@ -62,7 +62,7 @@ func (s *story) eachTriedAgain(t *testing.T) {
 	g.Eventually(s.condition(t, "Degraded")).ShouldNot(ContainSubstring("QuorumLost"))
 }
 
-func (s *story) recovered(t *testing.T) {
+func (s *scenario) recovered(t *testing.T) {
 	g := newG(t)
 	for _, wrong := range []v1alpha1.Recovery{
 		{},

@@ -78,7 +78,7 @@ func TestAnIssuersAuthoritiesComeAndGoWithoutABreak(t *testing.T) {
 	const step, stale, unit = 10 * time.Minute, 5, 6 * time.Hour
 	first, second := newIssuer(t), newIssuer(t)
 	key := must(t, newKey)
-	at := map[int]Succession{
+	at := map[int]Rotation{
 		1:  {ByIssuer: true},
 		2:  {ByIssuer: true, Issued: first.issue(key, start.Add(2*unit), 90*unit)},
 		30: {ByIssuer: true, Issued: first.issue(must(t, newKey), start.Add(30*unit), 90*unit)},
@@ -93,7 +93,7 @@ func TestAnIssuersAuthoritiesComeAndGoWithoutABreak(t *testing.T) {
 	kp := issue(t, a, p, start)
 	foreign := foreigner(t, first)
 	bundles := [][]byte{a.Bundle()}
-	s, signers := Succession{}, 1
+	s, signers := Rotation{}, 1
 	for n := 0; n < 52*int(unit/step); n++ {
 		now := start.Add(time.Duration(n) * step)
 		if next, is := at[n/int(unit/step)]; is {
@@ -128,7 +128,7 @@ func TestAnIssuersAuthoritiesComeAndGoWithoutABreak(t *testing.T) {
 	if until, issued := a.Signing(); issued || until.Before(start.AddDate(9, 0, 0)) {
 		t.Errorf("in the end the authority is issued: %v, good until %s", issued, until)
 	}
-	if err := a.Advance(Succession{}, start.Add(50*unit+2*step+LeafLifetime+time.Hour)); err != nil {
+	if err := a.Advance(Rotation{}, start.Add(50*unit+2*step+LeafLifetime+time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if len(a.previous) > 0 {
@@ -160,7 +160,7 @@ func (f foreigners) trustedBy(a *Authority) bool {
 func TestASuccessorThatDoesNotSignYetGivesWay(t *testing.T) {
 	i := newIssuer(t)
 	a := newTestAuthority(t)
-	advance := func(s Succession, now time.Time) {
+	advance := func(s Rotation, now time.Time) {
 		t.Helper()
 		if err := a.Advance(s, now); err != nil {
 			t.Fatal(err)
@@ -168,26 +168,26 @@ func TestASuccessorThatDoesNotSignYetGivesWay(t *testing.T) {
 		a = reread(t, a)
 	}
 	one, two := i.issue(must(t, newKey), start, 90*24*time.Hour), i.issue(must(t, newKey), start, 90*24*time.Hour)
-	advance(Succession{ByIssuer: true, Issued: one}, start)
+	advance(Rotation{ByIssuer: true, Issued: one}, start)
 	if want := start.Add(settle); !a.Joining().Equal(want) || !a.NextChange(start).Equal(want) {
 		t.Errorf("it signs at %s, the next change is at %s; want %s", a.Joining(), a.NextChange(start), want)
 	}
-	advance(Succession{ByIssuer: true, Issued: two}, start.Add(settle/2))
-	advance(Succession{ByIssuer: true, Issued: two}, start.Add(settle))
+	advance(Rotation{ByIssuer: true, Issued: two}, start.Add(settle/2))
+	advance(Rotation{ByIssuer: true, Issued: two}, start.Add(settle))
 	if _, issued := a.Signing(); issued {
 		t.Error("the second signs before everyone has heard of it")
 	}
-	advance(Succession{}, start.Add(settle))
+	advance(Rotation{}, start.Add(settle))
 	if a.next != nil {
 		t.Error("with the issuer given up its authority is still about to sign")
 	}
-	advance(Succession{ByIssuer: true, Issued: two}, start.Add(settle))
-	advance(Succession{ByIssuer: true, Issued: two}, start.Add(2*settle))
+	advance(Rotation{ByIssuer: true, Issued: two}, start.Add(settle))
+	advance(Rotation{ByIssuer: true, Issued: two}, start.Add(2*settle))
 	if _, issued := a.Signing(); !issued || a.next != nil {
 		t.Error("it does not sign after an hour")
 	}
-	advance(Succession{}, start.Add(3*settle))
-	advance(Succession{ByIssuer: true, Issued: two}, start.Add(3*settle))
+	advance(Rotation{}, start.Add(3*settle))
+	advance(Rotation{ByIssuer: true, Issued: two}, start.Add(3*settle))
 	if a.next != nil {
 		t.Error("a successor of its own is still about to take over from the issuer's, which is wanted again")
 	}
@@ -196,7 +196,7 @@ func TestASuccessorThatDoesNotSignYetGivesWay(t *testing.T) {
 func TestAnIssuerThatFallsSilentCausesNoRush(t *testing.T) {
 	const life, step = 30 * 24 * time.Hour, 20 * time.Minute
 	i := newIssuer(t)
-	s := Succession{ByIssuer: true, Issued: i.issue(must(t, newKey), start, life)}
+	s := Rotation{ByIssuer: true, Issued: i.issue(must(t, newKey), start, life)}
 	a := newTestAuthority(t)
 	for _, at := range []time.Time{start, start.Add(settle)} {
 		if err := a.Advance(s, at); err != nil {
@@ -233,7 +233,7 @@ func TestAnIssuerThatFallsSilentCausesNoRush(t *testing.T) {
 	if _, err := a.SignRequest(request, LeafLifetime, start.Add(life-time.Hour)); err == nil {
 		t.Error("a node got a certificate that it has to have renewed at once")
 	}
-	if err := a.Advance(Succession{}, start.Add(life+time.Hour)); err != nil {
+	if err := a.Advance(Rotation{}, start.Add(life+time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if _, issued := a.Signing(); issued {
